@@ -1,0 +1,2 @@
+//! The pure core: what an account is and how it lives. No I/O, no clock, no async.
+
