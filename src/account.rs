@@ -1,2 +1,47 @@
 //! The pure core: what an account is and how it lives. No I/O, no clock, no async.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`spec`], [`status`] | the `KubesvcAccount` object |
+//! | [`fleet_member`] | the `KubesvcAgent` object |
+//! | [`definition`] | what of a spec reaches an agent, and when it has changed |
+//! | [`lifecycle`] | the decision: one observation in, at most one action out |
+//! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
+//! | [`row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
+//! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
+//! | [`names`] | object names derived from account and agent names |
 
+pub mod conditions;
+pub mod crds;
+pub mod definition;
+pub mod failure;
+pub mod fleet_member;
+pub mod lifecycle;
+pub mod names;
+pub mod row;
+pub mod spec;
+pub mod spinnaker;
+pub mod state;
+pub mod status;
+
+pub use fleet_member::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
+pub use spec::{KubesvcAccount, KubesvcAccountSpec};
+pub use state::{DesiredState, GrantPhase, State};
+pub use status::{Grant, KubesvcAccountStatus};
+
+/// The API group of all kubesvc objects, and the prefix of its labels and annotations.
+pub const GROUP: &str = "kubesvc.io";
+/// The finalizer that keeps an account until its agents have let go of it and its rows are gone.
+pub const FINALIZER: &str = "kubesvc.io/account";
+/// The field manager of every write; it must not start with `kubectl`, or Flux drops what it set.
+pub const FIELD_MANAGER: &str = "kubesvc-operator";
+/// Where an account came from: `rest`, `agent`, `migrated`; absent means declared by a person or a GitOps tool.
+pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
+/// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.
+pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
+/// Any value stops the waiting for agents when an account is deleted.
+pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
+/// Secrets with this label set to `true` are watched, so that a changed credential is seen at once.
+pub const WATCH_LABEL: &str = "kubesvc.io/watch";
+/// Marks a KubesvcAgent with its zone.
+pub const ZONE_LABEL: &str = "kubesvc.io/zone";

@@ -1,12 +1,21 @@
 //! kubesvc registers and runs many Kubernetes clusters ("accounts") for Spinnaker.
 //!
-//! The map of the crate, top down; imports point down only (`tests/it/architecture.rs` holds it):
+//! The map of the crate, top down. Imports point down only, and siblings never import one another
+//! (`tests/it/architecture.rs` holds it):
 //!
 //! | layer | modules |
 //! |---|---|
-//! | composition roots | [`app`] (what the three binaries call) |
-//! | siblings, never importing one another | [`controller`], [`hub`], [`agent`], [`rest`] |
-//! | ports and adapters | [`objects`], [`store`], [`secrets`], [`fleet`], [`wire`], [`telemetry`], [`config`] |
+//! | composition roots, one for each program | `operator`, `agent_program` |
+//! | siblings | `controller`, `hub`, `agent`, `rest` |
+//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], `config`, `telemetry` |
+//! | small parts without I/O | [`wakes`], [`crash`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
+pub mod crash;
+pub mod fleet;
+pub mod objects;
+pub mod secrets;
+pub mod store;
+pub mod wakes;
+pub mod wire;

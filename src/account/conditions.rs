@@ -1,0 +1,121 @@
+//! Conditions as kstatus reads them, so that `kubectl wait`, Argo CD and Flux understand an account.
+//!
+//! Ready says whether the account is as desired; Reconciling that something is under way or will be tried again by
+//! itself; Stalled that someone must act. Reconciling and Stalled are never both True.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::state::{DesiredState, State};
+
+/// What the conditions are to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Story {
+    /// Whether the account is as desired.
+    pub ready: bool,
+    /// Whether something is under way.
+    pub reconciling: bool,
+    /// Whether someone must act.
+    pub stalled: bool,
+    /// A word in CamelCase.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+}
+
+impl Story {
+    /// The story of a state without a failure.
+    pub fn of_state(state: State, desired: DesiredState) -> Self {
+        let ready = match state {
+            State::Active => desired == DesiredState::Active,
+            State::Inactive => desired == DesiredState::Inactive,
+            _ => false,
+        };
+        Self {
+            ready,
+            reconciling: !ready,
+            stalled: false,
+            reason: state_reason(state).to_owned(),
+            message: state_message(state).to_owned(),
+        }
+    }
+
+    /// The story of a failure.
+    pub fn failed(reason: &str, message: String, stalled: bool) -> Self {
+        Self { ready: false, reconciling: !stalled, stalled, reason: reason.to_owned(), message }
+    }
+
+    /// The same, with something still under way.
+    #[must_use]
+    pub fn still_reconciling(mut self, reason: &str, message: String) -> Self {
+        self.reconciling = true;
+        reason.clone_into(&mut self.reason);
+        self.message = message;
+        self
+    }
+}
+
+/// A state as a reason: a word in CamelCase.
+pub fn state_reason(state: State) -> &'static str {
+    match state {
+        State::Inactive => "Inactive",
+        State::ToMigrate => "ToMigrate",
+        State::Activating => "Activating",
+        State::Active => "Active",
+        State::ToDeactivate => "ToDeactivate",
+        State::Deactivating => "Deactivating",
+        State::Deleting => "Deleting",
+        State::DeleteFailed => "DeleteFailed",
+        State::Failed => "Failed",
+        State::Orphaned => "Orphaned",
+    }
+}
+
+fn state_message(state: State) -> &'static str {
+    match state {
+        State::Inactive => "no agent holds the account",
+        State::ToMigrate => "a zone or the credential is awaited",
+        State::Activating => "handed to the agents of its zone; none has answered yet",
+        State::Active => "an agent holds the account",
+        State::ToDeactivate => "to be deactivated",
+        State::Deactivating => "the agents were told to drop the account",
+        State::Deleting => "the agents were told to drop the account; then it is deleted",
+        State::DeleteFailed => "an agent failed to drop the account; it is tried again",
+        State::Failed => "the last try failed",
+        State::Orphaned => {
+            "the last agent that held the account is gone; it recovers when one of its zone connects"
+        }
+    }
+}
+
+/// The four conditions; the time of one changes only with its status.
+pub fn tell(
+    before: &[Condition],
+    story: &Story,
+    agent_connected: bool,
+    generation: i64,
+    now: &Time,
+) -> Vec<Condition> {
+    let (agent_reason, agent_message) = if agent_connected {
+        ("Connected", "an agent of the zone is connected")
+    } else {
+        ("NotConnected", "no agent of the zone is connected, or no zone has the account")
+    };
+    let one = |type_: &str, holds: bool, reason: &str, message: &str| {
+        let status = if holds { "True" } else { "False" };
+        let old = before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            observed_generation: Some(generation),
+            last_transition_time: old.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
+        }
+    };
+    vec![
+        one("Ready", story.ready, &story.reason, &story.message),
+        one("Reconciling", story.reconciling, &story.reason, &story.message),
+        one("Stalled", story.stalled, &story.reason, &story.message),
+        one("AgentConnected", agent_connected, agent_reason, agent_message),
+    ]
+}

@@ -1,0 +1,160 @@
+//! Why something about an account failed, in classes that say what may be done about it.
+
+use std::fmt;
+
+/// The class of a failure. The wire has the same ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FailureClass {
+    /// The cluster refused the credential (401).
+    Auth,
+    /// The credential lacks a right (403).
+    Forbidden,
+    /// No connection to the cluster.
+    Unreachable,
+    /// The cluster's certificate is not trusted, or TLS failed otherwise.
+    Tls,
+    /// No answer in time.
+    Timeout,
+    /// The kubeconfig is refused.
+    BadKubeconfig,
+    /// The reference to a credential cannot be resolved as it stands.
+    BadReference,
+    /// A Secret, a key of it, or a file is not there (yet).
+    CredentialMissing,
+    /// The account reached another cluster than it is bound to.
+    ClusterMismatch,
+    /// The kubeconfig would run a program.
+    ExecForbidden,
+    /// The cluster's kinds could not be read.
+    Discovery,
+    /// Something else holds what is asked for.
+    Conflict,
+    /// No agent is connected that could take the account.
+    NoAgent,
+    /// Agents of several zones are connected, and the account names none.
+    ZoneAmbiguous,
+    /// An older object has the same account name.
+    DuplicateName,
+    /// A fault of ours.
+    Internal,
+}
+
+/// Whether a failure is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It may pass by itself: tried again for ever, slower and slower.
+    MayPass,
+    /// It is tried `maxRetries` times, then someone must act (401 and 403).
+    NeedsSomeone,
+    /// It cannot pass until the object or its credential changes.
+    CannotPass,
+}
+
+impl FailureClass {
+    /// Whether a failure of this class is tried again.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            Self::Unreachable
+            | Self::Tls
+            | Self::Timeout
+            | Self::Internal
+            | Self::CredentialMissing
+            | Self::Discovery
+            | Self::NoAgent
+            | Self::ZoneAmbiguous
+            | Self::Conflict => Outlook::MayPass,
+            Self::Auth | Self::Forbidden => Outlook::NeedsSomeone,
+            Self::BadKubeconfig
+            | Self::BadReference
+            | Self::ExecForbidden
+            | Self::ClusterMismatch
+            | Self::DuplicateName => Outlook::CannotPass,
+        }
+    }
+
+    /// The reason as conditions and Events carry it: a word in CamelCase.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Auth => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::Unreachable => "ClusterUnreachable",
+            Self::Tls => "TLSFailed",
+            Self::Timeout => "Timeout",
+            Self::BadKubeconfig => "KubeconfigRefused",
+            Self::BadReference => "ReferenceRefused",
+            Self::CredentialMissing => "CredentialMissing",
+            Self::ClusterMismatch => "ClusterMismatch",
+            Self::ExecForbidden => "ExecForbidden",
+            Self::Discovery => "DiscoveryFailed",
+            Self::Conflict => "Conflict",
+            Self::NoAgent => "NoAgent",
+            Self::ZoneAmbiguous => "ZoneAmbiguous",
+            Self::DuplicateName => "DuplicateName",
+            Self::Internal => "InternalError",
+        }
+    }
+
+    /// The class whose [`reason`](Self::reason) this is; how a leader that has just started reads a status.
+    pub fn from_reason(reason: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.reason() == reason)
+    }
+
+    /// All classes.
+    pub const ALL: [Self; 16] = [
+        Self::Auth,
+        Self::Forbidden,
+        Self::Unreachable,
+        Self::Tls,
+        Self::Timeout,
+        Self::BadKubeconfig,
+        Self::BadReference,
+        Self::CredentialMissing,
+        Self::ClusterMismatch,
+        Self::ExecForbidden,
+        Self::Discovery,
+        Self::Conflict,
+        Self::NoAgent,
+        Self::ZoneAmbiguous,
+        Self::DuplicateName,
+        Self::Internal,
+    ];
+}
+
+/// A failure that a person may read: no credential is in its message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    /// What kind of failure.
+    pub class: FailureClass,
+    /// What happened to what, and what to do, in at most 1 KiB.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure; the message is cut at 1 KiB.
+    pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        truncate(&mut message, super::status::MAX_ERROR_MESSAGE);
+        Self { class, message }
+    }
+}
+
+/// Cuts a text to at most `max` bytes, at a character's boundary, and shows that it was cut.
+pub fn truncate(text: &mut String, max: usize) {
+    const MARK: &str = "…";
+    if text.len() <= max {
+        return;
+    }
+    let mut end = max.saturating_sub(MARK.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text.push_str(MARK);
+}
+
+impl fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.reason())
+    }
+}

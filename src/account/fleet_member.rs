@@ -1,0 +1,88 @@
+//! The `KubesvcAgent` object: one per agent and zone that has connected, written by the replica that holds its stream.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// An agent that has connected. Written by the operator; a person may change `approved`.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kubesvc.io",
+    version = "v1alpha1",
+    kind = "KubesvcAgent",
+    plural = "kubesvcagents",
+    shortname = "ksg",
+    category = "spinnaker",
+    namespaced,
+    status = "KubesvcAgentStatus",
+    derive = "PartialEq",
+    doc = "An agent that has connected, and the process and replica of its current session. Written by the operator; a person may change spec.approved.",
+    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentId"),
+    printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zoneId"),
+    printcolumn(name = "Approved", type_ = "boolean", json_path = ".spec.approved"),
+    printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected"),
+    printcolumn(name = "Held", type_ = "integer", json_path = ".status.held"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.connectedSince")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.agentId == oldSelf.agentId").message("spec.agentId cannot be changed"),
+    validation = Rule::new("self.zoneId == oldSelf.zoneId").message("spec.zoneId cannot be changed")
+)]
+pub struct KubesvcAgentSpec {
+    /// The agent's id: its AGENT_ID, else its pod name, else host name and process id.
+    #[schemars(length(min = 1, max = 253))]
+    pub agent_id: String,
+    /// The zone whose accounts it may hold.
+    #[schemars(length(min = 1, max = 255))]
+    pub zone_id: String,
+    /// Whether it is given accounts. One that is not approved may connect and gets none.
+    #[serde(default)]
+    pub approved: bool,
+}
+
+/// What the replica that holds the agent's stream says of it.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubesvcAgentStatus {
+    /// The stream in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<AgentSession>,
+    /// Whether that stream stands.
+    pub connected: bool,
+    /// Since when it is connected, or when it was last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connected_since: Option<Time>,
+    /// The program's version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The version of the protocol that both speak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol_version: Option<i32>,
+    /// How many accounts it held at the last write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<i32>,
+    /// How many accounts it could not take at the last write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<i32>,
+    /// How the agent is, in conditions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// One stream of one process of an agent, at one replica.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AgentSession {
+    /// A ULID for each stream.
+    pub id: String,
+    /// A ULID for each process of the agent.
+    pub boot_id: String,
+    /// Counts the connections of that process; the greater takes over.
+    pub connect_seq: i64,
+    /// The replica that holds the stream.
+    pub replica: String,
+}

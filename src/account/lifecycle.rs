@@ -1,0 +1,139 @@
+//! The lifecycle: one observation of one account in, at most one action out.
+//!
+//! ```text
+//!            desired ACTIVE                      Held
+//!  INACTIVE ───────────────▶ (TO_MIGRATE) ─▶ ACTIVATING ─▶ ACTIVE ◀─▶ ORPHANED
+//!      ▲                                        │   ▲ retry   │
+//!      │ all dropped                            ▼   │         │ desired INACTIVE
+//!      └────────────────────────────────────── FAILED ◀── DEACTIVATING
+//!  being deleted: DELETING ◀─▶ DELETE_FAILED, then rows, then the finalizer
+//! ```
+//!
+//! Beside the state stands the *grant*: None, Open or Revoking for one zone. It is what keeps an account out of two
+//! zones at once, and these rules hold it:
+//!
+//! - the zone changes only Revoking → None → Open, never in one write, and the finalizer goes only from None;
+//! - a revoke ends when each connected session of the zone has said Dropped for this uid and epoch; a session that
+//!   has been away for the grace counts as dropped; silence does not;
+//! - a Revoking grant is finished before anything else;
+//! - an answer counts only for the uid and epoch it names.
+//!
+//! Nothing here reads a clock: time comes in as [`Tick`]s of the leader, and wall time only to be stamped.
+
+mod active;
+mod deletion;
+mod observation;
+mod retry;
+mod revoke;
+mod shown;
+mod write;
+
+pub use observation::{
+    CredentialFact, Fact, Identity, Observation, Policy, Presence, RowFact, SessionFact, Tick, Word,
+};
+pub use retry::{Retry, backoff, plan};
+pub use shown::shown;
+pub use write::{Note, StatusWrite};
+
+use super::state::{DesiredState, GrantPhase, State};
+use observation::Context;
+
+/// The one thing to do now. Each is one request; a crash before or after it leaves a state that the next observation
+/// continues from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Put our finalizer on the object.
+    AddFinalizer,
+    /// Take our finalizer off; the object goes with its last one.
+    RemoveFinalizer,
+    /// Insert the account's row, and wait until it is committed.
+    InsertRow,
+    /// Delete the account's rows, and wait until that is committed.
+    DeleteRows,
+    /// Read and vet the credential, so that the next observation knows it.
+    ResolveCredential,
+    /// Write the status.
+    WriteStatus(Box<StatusWrite>),
+}
+
+/// What to do now, and when to look again if nothing wakes us before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Decision {
+    /// At most one action.
+    pub action: Option<Action>,
+    /// Look again at this tick; absent: a change of something observed will wake us.
+    pub wake: Option<Tick>,
+}
+
+impl Decision {
+    pub(crate) fn nothing() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn wait_until(tick: Tick) -> Self {
+        Self { action: None, wake: Some(tick) }
+    }
+}
+
+impl From<Action> for Decision {
+    fn from(action: Action) -> Self {
+        Self { action: Some(action), wake: None }
+    }
+}
+
+impl From<StatusWrite> for Decision {
+    fn from(write: StatusWrite) -> Self {
+        Action::WriteStatus(Box::new(write)).into()
+    }
+}
+
+/// Decides. The same observation gives the same decision.
+pub fn decide(observation: &Observation<'_>) -> Decision {
+    let context = Context::new(observation);
+    if observation.account.is_being_deleted() {
+        return deletion::decide(&context);
+    }
+    if let Some(older) = observation.rival {
+        return duplicate(&context, older);
+    }
+    if !observation.account.has_finalizer() {
+        return Action::AddFinalizer.into();
+    }
+    if observation.row == RowFact::Absent {
+        return Action::InsertRow.into();
+    }
+    match (context.status.phase(), observation.account.desired()) {
+        (GrantPhase::Revoking, _) => revoke::decide(&context),
+        (GrantPhase::Open, DesiredState::Inactive) => revoke::begin(&context, State::Deactivating).into(),
+        (GrantPhase::None, DesiredState::Inactive) => revoke::rest(&context),
+        (GrantPhase::None, DesiredState::Active) => active::open(&context),
+        (GrantPhase::Open, DesiredState::Active) => active::keep(&context),
+    }
+}
+
+/// Two objects with one account name: the older wins, the younger waits without a row and without a grant.
+fn duplicate(context: &Context<'_>, older: &str) -> Decision {
+    use super::failure::{Failure, FailureClass};
+    let name = context.observation.account.account_name();
+    let failure = Failure::new(
+        FailureClass::DuplicateName,
+        format!(
+            "account name {name:?} is taken by the older object {older}; delete one of the two, or give this one another spec.accountName"
+        ),
+    );
+    match context.status.phase() {
+        GrantPhase::Open => StatusWrite::failed(context, &failure).revoking().into(),
+        GrantPhase::Revoking if context.revoke_blockers().is_none() => {
+            StatusWrite::failed(context, &failure).released().into()
+        }
+        _ if context.fails_already_with(&failure) => Decision::nothing(),
+        _ => StatusWrite::failed(context, &failure).into(),
+    }
+}
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! When a failed account is tried again.
+
+use sha2::{Digest, Sha256};
+
+use super::observation::{Policy, Tick};
+use crate::account::failure::{FailureClass, Outlook};
+
+/// What happens after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Ticks until the next try; absent: none by itself.
+    pub after: Option<Tick>,
+    /// Whether people are told that it stalls.
+    pub stalled: bool,
+}
+
+/// What happens after a failure of this class, when `failed_count` tries have failed in a row.
+///
+/// `maxRetries` counts the tries after the first one. What may pass by itself goes on being tried after that, at the
+/// slowest pace; what cannot pass stalls at once.
+pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Policy) -> Retry {
+    if matches!(class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous) {
+        return Retry { after: None, stalled: false };
+    }
+    let tries_left = i64::from(failed_count) <= i64::from(policy.max_retries);
+    match class.outlook() {
+        Outlook::CannotPass => Retry { after: None, stalled: true },
+        _ if tries_left => Retry { after: Some(backoff(failed_count, uid, policy)), stalled: false },
+        Outlook::MayPass => Retry { after: Some(policy.retry_max.max(1)), stalled: true },
+        Outlook::NeedsSomeone => Retry { after: None, stalled: true },
+    }
+}
+
+/// Ticks until the retry after `failed_count` failures: the first pace times the multiplier for each further one, with
+/// up to a fifth more that differs from account to account, and at most `retry_max`. At least 1.
+pub fn backoff(failed_count: i32, uid: &str, policy: &Policy) -> Tick {
+    let exponent = failed_count.max(1) - 1;
+    let paced = policy.retry_first as f64 * policy.retry_multiplier.max(1.0).powi(exponent.min(64));
+    let jittered = paced * (1.0 + 0.2 * spread(uid, failed_count));
+    (jittered.min(policy.retry_max as f64).round() as Tick).max(1)
+}
+
+/// A number in 0..1 that is the same for the same account and count: jitter without a source of randomness.
+fn spread(uid: &str, failed_count: i32) -> f64 {
+    let digest =
+        Sha256::new().chain_update(uid.as_bytes()).chain_update(failed_count.to_be_bytes()).finalize();
+    f64::from(u16::from_be_bytes([digest[0], digest[1]])) / f64::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_start_at_the_documented_five_seconds_and_double() {
+        let policy = Policy::default();
+        for (count, least) in [(1, 5), (2, 10), (3, 20)] {
+            let delay = backoff(count, "uid", &policy);
+            assert!((least..=least + least / 5 + 1).contains(&delay), "try {count} after {delay}");
+        }
+    }
+
+    #[test]
+    fn a_multiplier_of_one_is_the_documented_fixed_pace() {
+        let policy = Policy { retry_multiplier: 1.0, ..Policy::default() };
+        assert!((1..=40).all(|count| (5..=6).contains(&backoff(count, "uid", &policy))));
+    }
+
+    #[test]
+    fn no_wait_exceeds_the_maximum() {
+        let policy = Policy::default();
+        assert!((1..=200).all(|count| backoff(count, "uid", &policy) <= 300));
+    }
+
+    #[test]
+    fn four_failures_stall_and_what_may_pass_goes_on() {
+        let policy = Policy::default();
+        assert!(!plan(FailureClass::Unreachable, 3, "u", &policy).stalled);
+        assert_eq!(
+            plan(FailureClass::Unreachable, 4, "u", &policy),
+            Retry { after: Some(300), stalled: true }
+        );
+        assert_eq!(plan(FailureClass::Forbidden, 4, "u", &policy), Retry { after: None, stalled: true });
+    }
+
+    #[test]
+    fn what_cannot_pass_stalls_at_the_first_failure() {
+        let plan = plan(FailureClass::ExecForbidden, 1, "u", &Policy::default());
+        assert_eq!(plan, Retry { after: None, stalled: true });
+    }
+}

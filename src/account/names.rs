@@ -1,0 +1,88 @@
+//! Object names derived from names that may hold anything.
+
+use sha2::{Digest, Sha256};
+
+/// How much of a name the slug keeps, in bytes.
+const MAX_SLUG: usize = 200;
+
+/// Whether a name can be the name of an object as it stands: a DNS label of at most 63 characters.
+pub fn is_dns_label(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
+    (1..=63).contains(&bytes.len())
+        && bytes.iter().all(inner)
+        && bytes.first() != Some(&b'-')
+        && bytes.last() != Some(&b'-')
+}
+
+/// The name of the object for an account name: the name itself if it is a DNS label, else a slug of at most 200
+/// characters, a dash and 8 hex digits of its SHA-256.
+pub fn object_name(account_name: &str) -> String {
+    if is_dns_label(account_name) { account_name.to_owned() } else { derived(&[account_name]) }
+}
+
+/// The name of the KubesvcAgent for an agent in a zone.
+pub fn agent_object_name(agent_id: &str, zone_id: &str) -> String {
+    derived(&[agent_id, zone_id])
+}
+
+/// The name of the Secret that holds the kubeconfig of an account made by REST.
+pub fn credential_secret_name(object_name: &str) -> String {
+    format!("{object_name}-kubeconfig")
+}
+
+fn derived(parts: &[&str]) -> String {
+    let mut slug = String::new();
+    for character in parts.join("-").chars() {
+        let character = character.to_ascii_lowercase();
+        if character.is_ascii_lowercase() || character.is_ascii_digit() {
+            slug.push(character);
+        } else if !slug.ends_with('-') && !slug.is_empty() {
+            slug.push('-');
+        }
+        if slug.len() >= MAX_SLUG {
+            break;
+        }
+    }
+    let slug = slug.trim_end_matches('-');
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let digest = hex::encode(&hash.finalize()[..4]);
+    if slug.is_empty() { format!("x-{digest}") } else { format!("{slug}-{digest}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dns_label_names_its_own_object() {
+        assert_eq!(object_name("prod-1"), "prod-1");
+    }
+
+    #[test]
+    fn names_that_differ_get_objects_that_differ() {
+        let names =
+            ["Prod", "prod ", "a/b", "a.b", "ü", "🦀", "-", "a\"b", &"x".repeat(255), &"x".repeat(254)];
+        let mut objects: Vec<_> = names.iter().map(|name| object_name(name)).collect();
+        for object in &objects {
+            assert!(object.len() <= 253, "{object} is too long");
+            assert!(
+                object.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+                "{object}"
+            );
+            assert!(!object.starts_with('-') && !object.ends_with('-'), "{object}");
+        }
+        objects.sort();
+        objects.dedup();
+        assert_eq!(objects.len(), names.len());
+    }
+
+    #[test]
+    fn an_agent_in_two_zones_is_two_objects() {
+        assert_ne!(agent_object_name("a", "b-c"), agent_object_name("a-b", "c"));
+    }
+}

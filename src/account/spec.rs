@@ -1,0 +1,310 @@
+//! What a person asks for: the spec of a `KubesvcAccount`, with every rule the API server can hold by itself.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::state::DesiredState;
+use super::status::KubesvcAccountStatus;
+
+/// The default key of a Secret that holds a kubeconfig.
+pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
+
+/// An account: one Kubernetes cluster, or some namespaces of one, that Spinnaker deploys to. Agents of one zone hold it.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kubesvc.io",
+    version = "v1alpha1",
+    kind = "KubesvcAccount",
+    plural = "kubesvcaccounts",
+    shortname = "ksa",
+    category = "spinnaker",
+    namespaced,
+    status = "KubesvcAccountStatus",
+    derive = "PartialEq",
+    doc = "An account: one Kubernetes cluster, or some namespaces of one, that Spinnaker deploys to. Agents of one zone hold it. `kubectl wait --for=condition=Ready ksa/NAME` waits until it is as desired.",
+    printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
+    printcolumn(name = "Zone", type_ = "string", json_path = ".status.zoneId"),
+    printcolumn(name = "Agents", type_ = "integer", json_path = ".status.agentCount"),
+    printcolumn(name = "Kube-Version", type_ = "string", json_path = ".status.kubeVersion"),
+    printcolumn(name = "Retries", type_ = "integer", json_path = ".status.failedCount"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.errorMessage", priority = "1")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.accountName) == has(oldSelf.accountName) && (!has(self.accountName) || self.accountName == oldSelf.accountName)")
+        .message("spec.accountName cannot be changed: delete the account and create it under the new name"),
+    validation = Rule::new("!(has(self.namespaces) && self.namespaces.size() > 0 && has(self.omitNamespaces) && self.omitNamespaces.size() > 0)")
+        .message("spec.namespaces and spec.omitNamespaces exclude each other: remove one of them"),
+    validation = Rule::new("!(has(self.kinds) && self.kinds.size() > 0 && has(self.omitKinds) && self.omitKinds.size() > 0)")
+        .message("spec.kinds and spec.omitKinds exclude each other: remove one of them"),
+    validation = Rule::new("!(has(self.onlyNamespacedResources) && self.onlyNamespacedResources) || (has(self.namespaces) && self.namespaces.size() > 0)")
+        .message("spec.onlyNamespacedResources needs spec.namespaces: list the namespaces to watch"),
+    validation = Rule::new("!has(self.context) || (!has(self.kubeconfig.serviceAccount) || !self.kubeconfig.serviceAccount)")
+        .message("spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it")
+)]
+pub struct KubesvcAccountSpec {
+    /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    #[x_kube(validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.accountName must not contain control characters"))]
+    pub account_name: Option<String>,
+
+    /// What the account should be: ACTIVE (the default) or INACTIVE. An inactive account is kept, and no agent holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<DesiredState>,
+
+    /// The zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. Without it a zone is found among the connected agents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    #[x_kube(validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.zoneId must not contain control characters"))]
+    pub zone_id: Option<String>,
+
+    /// How an agent reaches the cluster: exactly one of secretRef, reference, file and serviceAccount.
+    pub kubeconfig: KubeconfigSource,
+
+    /// The context of the kubeconfig to use. Default: its current-context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    pub context: Option<String>,
+
+    /// Do not verify the certificate of the cluster's API server. Default: false. Do not use it without a good reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub insecure: Option<bool>,
+
+    /// Only these namespaces are watched. Excludes omitNamespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 1000),
+        inner(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
+    )]
+    pub namespaces: Vec<String>,
+
+    /// All namespaces but these are watched. Excludes namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 1000),
+        inner(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))
+    )]
+    pub omit_namespaces: Vec<String>,
+
+    /// Only these kinds are cached, in the singular and without group (`deployment`). Operations work on every kind all the same. Excludes omitKinds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(min = 1, max = 255)))]
+    pub kinds: Vec<String>,
+
+    /// All kinds but these are cached. Excludes kinds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000), inner(length(min = 1, max = 255)))]
+    pub omit_kinds: Vec<String>,
+
+    /// Leave cluster-wide resources alone; needs namespaces. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_namespaced_resources: Option<bool>,
+
+    /// Custom resources to expose where the agent may not list the cluster's definitions (with onlyNamespacedResources).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub custom_resource_definitions: Vec<ExposedCustomResource>,
+
+    /// Cache only what Spinnaker deployed. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_spinnaker_managed: Option<bool>,
+
+    /// Send pod metrics every 20 s. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<bool>,
+
+    /// Ignore the proxy settings in the agent's environment for this cluster. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_proxy: Option<bool>,
+
+    /// How old, in milliseconds, a stored resource version may be for a watch to resume from it. Default: 300000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86_400_000_i64))]
+    pub max_resumable_resource_age_ms: Option<i64>,
+
+    /// Who may see and change the account in Spinnaker: lists of roles under READ and WRITE.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
+    #[x_kube(validation = Rule::new("self.all(key, key in ['READ', 'WRITE'])").message("spec.permissions knows READ and WRITE, in capital letters"))]
+    pub permissions: BTreeMap<String, Vec<String>>,
+
+    /// Spinnaker's environment of the account, for example `production`. Default: its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    pub environment: Option<String>,
+
+    /// Spinnaker's type of the account. Default: its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    pub account_type: Option<String>,
+
+    /// How Spinnaker treats kinds that it does not know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub custom_resources: Vec<CustomResourceTreatment>,
+}
+
+/// How an agent reaches the cluster: exactly one of its fields.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.secretRef), has(self.reference), has(self.file), has(self.serviceAccount) && self.serviceAccount].filter(present, present).size() == 1")
+    .message("spec.kubeconfig needs exactly one of secretRef, reference, file and serviceAccount: true"))]
+pub struct KubeconfigSource {
+    /// A Secret in the namespace of the account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretKeyReference>,
+
+    /// A Spinnaker secret reference: `encryptedFile:ENGINE!…`, `encrypted:ENGINE!…` or `secret://ENGINE?…`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 2048))]
+    #[x_kube(validation = Rule::new("self.startsWith('encrypted:') || self.startsWith('encryptedFile:') || self.startsWith('secret://')")
+        .message("spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://"))]
+    pub reference: Option<String>,
+
+    /// An absolute path of a kubeconfig on the agent, under a folder that the agent's settings allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(
+        validation = Rule::new("self.startsWith('/')").message("spec.kubeconfig.file must be an absolute path"),
+        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("spec.kubeconfig.file must not contain .. as a part"),
+        validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.kubeconfig.file must not contain control characters")
+    )]
+    pub file: Option<String>,
+
+    /// Use the agent's own service account, for the cluster that the agent runs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account: Option<bool>,
+}
+
+/// A key of a Secret in the namespace of the account. Label the Secret `kubesvc.io/watch: "true"` to have its changes seen at once.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretKeyReference {
+    /// Name of the Secret.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Key in the Secret. Default: kubeconfig.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[-._a-zA-Z0-9]+$"))]
+    pub key: Option<String>,
+}
+
+impl SecretKeyReference {
+    /// The key to read: the one given, else [`DEFAULT_SECRET_KEY`].
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or(DEFAULT_SECRET_KEY)
+    }
+}
+
+/// A custom resource that is exposed though the agent may not list definitions.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ExposedCustomResource {
+    /// `Kind.group`.
+    #[schemars(length(min = 1, max = 320))]
+    pub kind: String,
+    /// Namespaced (the default) or Cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<Scope>,
+}
+
+/// Whether a kind lives in namespaces.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Its objects live in namespaces.
+    #[default]
+    Namespaced,
+    /// Its objects are cluster-wide.
+    Cluster,
+}
+
+/// How Spinnaker treats a kind that it does not know.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CustomResourceTreatment {
+    /// The kind, as `Kind.group`.
+    #[schemars(length(min = 1, max = 320))]
+    pub kubernetes_kind: String,
+    /// What Spinnaker takes it for. Default: unclassified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spinnaker_kind: Option<SpinnakerKind>,
+    /// Order of deployment among several manifests, in digits; lower goes first. Default: "100".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 9))]
+    #[x_kube(validation = Rule::new("self.matches('^[0-9]+$')").message("spec.customResources[].deployPriority must be digits, as a string"))]
+    pub deploy_priority: Option<String>,
+    /// Whether Spinnaker makes a new version at each deployment. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub versioned: Option<bool>,
+    /// Whether the kind lives in namespaces. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaced: Option<bool>,
+}
+
+/// Clouddriver's classes of Kubernetes kinds.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum SpinnakerKind {
+    /// Things that run, such as pods.
+    Instances,
+    /// Configuration, such as ConfigMaps.
+    Configs,
+    /// Groups of instances, such as ReplicaSets.
+    ServerGroups,
+    /// Services and ingresses.
+    LoadBalancers,
+    /// Network policies.
+    SecurityGroups,
+    /// Managers of server groups, such as Deployments.
+    ServerGroupManagers,
+    /// Anything else.
+    #[default]
+    Unclassified,
+}
+
+impl KubesvcAccount {
+    /// The name Spinnaker knows the account by.
+    pub fn account_name(&self) -> &str {
+        self.spec.account_name.as_deref().or(self.metadata.name.as_deref()).unwrap_or_default()
+    }
+
+    /// The object's uid; empty only before the API server has stored it.
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// What the account should be.
+    pub fn desired(&self) -> DesiredState {
+        self.spec.state.unwrap_or_default()
+    }
+
+    /// The generation of the spec.
+    pub fn generation(&self) -> i64 {
+        self.metadata.generation.unwrap_or_default()
+    }
+
+    /// Whether its deletion was asked for.
+    pub fn is_being_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// An annotation's value.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// A label's value.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether our finalizer is on the object.
+    pub fn has_finalizer(&self) -> bool {
+        self.metadata.finalizers.as_ref().is_some_and(|all| all.iter().any(|one| one == super::FINALIZER))
+    }
+}

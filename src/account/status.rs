@@ -1,0 +1,146 @@
+//! What the operator says of an account: the status of a `KubesvcAccount`. The leader alone writes it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::state::{GrantPhase, State};
+
+/// The longest `errorMessage`, in bytes.
+pub const MAX_ERROR_MESSAGE: usize = 1024;
+/// How many agents `agents` names; `agentCount` counts all.
+pub const MAX_AGENTS_SHOWN: usize = 16;
+
+/// Where the account is, why, and what happens next.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubesvcAccountStatus {
+    /// Where the account is: INACTIVE, TO_MIGRATE, ACTIVATING, ACTIVE, DEACTIVATING, DELETING, DELETE_FAILED, FAILED or ORPHANED.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<State>,
+    /// The generation of the spec that this status speaks of; -1 until an operator has seen the account.
+    pub observed_generation: i64,
+    /// Counts each opening, re-opening and revoking of the grant. What an agent says counts only for the epoch it was told.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub epoch: i64,
+    /// Which zone may hold the account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+    /// The agent that streams the account's objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub caching: Option<CachingAssignment>,
+    /// The zone that holds the account, or held it last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone_id: Option<String>,
+    /// Agents that held the account at the last change, the first 16 by name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub agents: Vec<String>,
+    /// How many agents held the account at the last change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_count: Option<i32>,
+    /// URL of the cluster's API server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kube_host: Option<String>,
+    /// Version of the cluster's API server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kube_version: Option<String>,
+    /// SHA-256 of the API server's certificate: upper-case pairs joined by colons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert_fingerprint: Option<String>,
+    /// The uid of the cluster's kube-system namespace. The account is bound to this cluster until it is made INACTIVE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_uid: Option<String>,
+    /// How many namespaces the agent saw.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces_count: Option<i32>,
+    /// How many tries failed in a row.
+    #[serde(skip_serializing_if = "is_zero_i32")]
+    pub failed_count: i32,
+    /// Why the last try failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    /// When the next try is due. For people; no timer reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_retry_time: Option<Time>,
+    /// When the state last changed. For people; no timer reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// The last value of the annotation `kubesvc.io/retry` that was acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_handled: Option<String>,
+    /// Zones that were tried in this round.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tried_zones: Vec<String>,
+    /// The Secret's uid and resourceVersion that the grant was opened with, joined by a slash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential_version: Option<String>,
+    /// Ready, Reconciling and Stalled as kstatus reads them, and AgentConnected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// The right of a zone to hold the account.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Grant {
+    /// None, Open or Revoking.
+    pub phase: GrantPhase,
+    /// The zone that has it; it changes only through None.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// The generation of the spec that agents are sent under this grant.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: i64,
+    /// A digest of the parts of the spec that agents are sent; only a change of it, or of the credential, activates anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+}
+
+/// Which process of which agent streams the account's objects, and since which epoch of caching.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CachingAssignment {
+    /// The agent.
+    pub agent_id: String,
+    /// The process.
+    pub boot_id: String,
+    /// The epoch of caching.
+    pub epoch: i64,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+fn is_zero_i32(number: &i32) -> bool {
+    *number == 0
+}
+
+impl KubesvcAccountStatus {
+    /// The state; an absent one reads INACTIVE.
+    pub fn state(&self) -> State {
+        self.state.unwrap_or_default()
+    }
+
+    /// The grant's phase; an absent grant reads None.
+    pub fn phase(&self) -> GrantPhase {
+        self.grant.as_ref().map(|grant| grant.phase).unwrap_or_default()
+    }
+
+    /// The zone of a grant that is Open or Revoking.
+    pub fn granted_zone(&self) -> Option<&str> {
+        let grant = self.grant.as_ref()?;
+        (grant.phase != GrantPhase::None).then_some(grant.zone.as_deref()).flatten()
+    }
+}
+
+impl super::KubesvcAccount {
+    /// The status, an absent one as its default.
+    pub fn status_or_default(&self) -> std::borrow::Cow<'_, KubesvcAccountStatus> {
+        match &self.status {
+            Some(status) => std::borrow::Cow::Borrowed(status),
+            None => std::borrow::Cow::Owned(KubesvcAccountStatus::default()),
+        }
+    }
+}

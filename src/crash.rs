@@ -1,0 +1,71 @@
+//! Crash points: places just before and just after a write, where the fault tests end the process at once.
+//!
+//! They exist only with the feature `failpoints`. `KUBESVC_CRASH_AT=name` aborts at the first passage of that point,
+//! `name#3` at the third; `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
+
+/// Every crash point, so that a test can loop over all of them.
+pub const POINTS: &[&str] = &[
+    "finalizer-add:before",
+    "finalizer-add:after",
+    "finalizer-remove:before",
+    "finalizer-remove:after",
+    "status:before",
+    "status:after",
+    "row-insert:before",
+    "row-insert:after",
+    "row-update:before",
+    "row-update:after",
+    "row-delete:before",
+    "row-delete:after",
+    "agent-object:before",
+    "agent-object:after",
+    "accepted:before",
+    "accepted:after",
+    "add-accounts:before",
+    "add-accounts:after",
+    "delete-accounts:before",
+    "delete-accounts:after",
+    "rest-secret:before",
+    "rest-secret:after",
+    "rest-create:before",
+    "rest-create:after",
+    "rest-patch:before",
+    "rest-patch:after",
+    "rest-delete:before",
+    "rest-delete:after",
+    "rest-secret-owner:before",
+    "rest-secret-owner:after",
+    "event:before",
+    "event:after",
+];
+
+/// Passes a crash point. Without the feature `failpoints` this is nothing.
+#[inline]
+pub fn point(name: &'static str) {
+    #[cfg(feature = "failpoints")]
+    armed::pass(name);
+    #[cfg(not(feature = "failpoints"))]
+    let _ = name;
+}
+
+#[cfg(feature = "failpoints")]
+mod armed {
+    use std::io::Write;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static PASSED: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) fn pass(name: &'static str) {
+        debug_assert!(super::POINTS.contains(&name), "{name} is not in POINTS");
+        if let Ok(log) = std::env::var("KUBESVC_CRASH_LOG")
+            && let Ok(mut file) = std::fs::OpenOptions::new().create(true).append(true).open(log)
+        {
+            let _ = writeln!(file, "{name}");
+        }
+        let Ok(wanted) = std::env::var("KUBESVC_CRASH_AT") else { return };
+        let (wanted, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
+        if wanted == name && PASSED.fetch_add(1, Ordering::SeqCst) + 1 == nth.parse().unwrap_or(1) {
+            std::process::abort();
+        }
+    }
+}

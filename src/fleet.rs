@@ -1,0 +1,62 @@
+//! The port through which the controller and REST see the connected agents; the hub stands behind it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+
+use crate::account::lifecycle::{SessionFact, Tick};
+
+/// The leader's seconds. Only the leader's clock task advances them.
+#[derive(Debug, Default)]
+pub struct Ticks(AtomicU64);
+
+impl Ticks {
+    /// Now.
+    pub fn now(&self) -> Tick {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// One more second has passed while this process was able to lead.
+    pub fn advance(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A connected agent, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// The agent.
+    pub agent_id: String,
+    /// Its zone.
+    pub zone_id: String,
+    /// The program's version.
+    pub version: String,
+    /// The replica that holds its stream.
+    pub replica_id: String,
+    /// Since when the stream stands.
+    pub connected_since: Timestamp,
+    /// When its last frame came.
+    pub last_seen: Timestamp,
+    /// Whether it is given accounts.
+    pub approved: bool,
+    /// Names of the accounts it holds, sorted.
+    pub accounts: Vec<String>,
+}
+
+/// The connected agents. Reads are of memory and take no I/O.
+pub trait Fleet: Send + Sync {
+    /// Every session of the fleet with its last word about this account: what the leader decides from.
+    fn sessions(&self, uid: &str) -> Vec<SessionFact>;
+
+    /// All connected agents, by id.
+    fn agents(&self) -> Vec<AgentView>;
+
+    /// Agents that hold the account with this uid, by id.
+    fn holders(&self, uid: &str) -> Vec<AgentView>;
+
+    /// Namespaces that an agent saw for this account, if one told them since it connected here.
+    fn namespaces(&self, uid: &str) -> Option<Vec<String>>;
+
+    /// Closes the stream of an agent, which may connect again at once. False if it is not connected.
+    fn disconnect(&self, agent_id: &str) -> bool;
+}

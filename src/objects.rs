@@ -1,0 +1,7 @@
+//! The accounts as this process has last seen or written them: an index over one watch.
+
+mod index;
+mod watch;
+
+pub use index::{AccountKey, Accounts};
+pub use watch::watch_accounts;

@@ -1,0 +1,220 @@
+//! An index of accounts by object, uid and account name, with wake-ups for whoever follows it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tokio::sync::watch;
+
+use crate::account::KubesvcAccount;
+use crate::wakes::Wakes;
+
+/// Where an object stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccountKey {
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+impl AccountKey {
+    /// The key of an object.
+    pub fn of(account: &KubesvcAccount) -> Self {
+        Self {
+            namespace: account.metadata.namespace.clone().unwrap_or_default(),
+            name: account.metadata.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl fmt::Display for AccountKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+#[derive(Default)]
+struct Entry {
+    account: Option<Arc<KubesvcAccount>>,
+    /// Versions that our own writes have replaced; the watch may still show them, and they are old.
+    superseded: HashSet<String>,
+}
+
+#[derive(Default)]
+struct Index {
+    entries: HashMap<AccountKey, Entry>,
+    by_uid: HashMap<String, AccountKey>,
+    by_account_name: BTreeMap<String, Vec<AccountKey>>,
+}
+
+/// The accounts, and who is to be told when one changes.
+pub struct Accounts {
+    index: RwLock<Index>,
+    followers: RwLock<Vec<Arc<Wakes<AccountKey>>>>,
+    synced: watch::Sender<bool>,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        Self { index: RwLock::default(), followers: RwLock::default(), synced: watch::Sender::new(false) }
+    }
+}
+
+impl Accounts {
+    /// The account at a key.
+    pub fn get(&self, key: &AccountKey) -> Option<Arc<KubesvcAccount>> {
+        self.index.read().entries.get(key)?.account.clone()
+    }
+
+    /// The account with a uid.
+    pub fn by_uid(&self, uid: &str) -> Option<Arc<KubesvcAccount>> {
+        let index = self.index.read();
+        index.entries.get(index.by_uid.get(uid)?)?.account.clone()
+    }
+
+    /// The accounts with a Spinnaker name, the oldest first; more than one is a conflict.
+    pub fn by_account_name(&self, name: &str) -> Vec<Arc<KubesvcAccount>> {
+        let index = self.index.read();
+        let keys = index.by_account_name.get(name).map(Vec::as_slice).unwrap_or_default();
+        let mut accounts: Vec<_> =
+            keys.iter().filter_map(|key| index.entries.get(key)?.account.clone()).collect();
+        accounts.sort_by_key(|account| age_key(account));
+        accounts
+    }
+
+    /// All accounts, by account name.
+    pub fn all(&self) -> Vec<Arc<KubesvcAccount>> {
+        let index = self.index.read();
+        let keys = index.by_account_name.values().flatten();
+        keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.index.read().by_uid.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the first complete list has been taken in.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Waits for the first complete list.
+    pub async fn synced(&self) {
+        // The sender lives as long as self, so this ends only when the value is true.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// A set of its own that is told of every change from now on, and of all there is now.
+    pub fn follow(&self) -> Arc<Wakes<AccountKey>> {
+        let wakes = Arc::new(Wakes::default());
+        self.followers.write().push(Arc::clone(&wakes));
+        wakes.wake_all(self.index.read().entries.keys().cloned());
+        wakes
+    }
+
+    /// Takes in the answer to a write of ours, before the watch shows it. `replaced` is the version it was made from.
+    pub fn written(&self, account: KubesvcAccount, replaced: &str) {
+        let key = AccountKey::of(&account);
+        {
+            let mut index = self.index.write();
+            if let Some(entry) = index.entries.get_mut(&key) {
+                entry.superseded.insert(replaced.to_owned());
+                let seen = entry.account.as_ref().and_then(|seen| seen.metadata.resource_version.as_deref());
+                if seen != Some(replaced) {
+                    return; // The watch is ahead of this answer.
+                }
+            } else {
+                return; // Gone meanwhile.
+            }
+            index.put(&key, account);
+        }
+        self.tell(&key);
+    }
+
+    /// Takes in an object as the watch shows it, unless a write of ours is known to be newer.
+    pub(super) fn seen(&self, account: KubesvcAccount) {
+        let key = AccountKey::of(&account);
+        {
+            let mut index = self.index.write();
+            if let (Some(entry), Some(version)) =
+                (index.entries.get_mut(&key), account.metadata.resource_version.as_deref())
+            {
+                if entry.superseded.contains(version) {
+                    return;
+                }
+                if entry
+                    .account
+                    .as_ref()
+                    .is_some_and(|known| known.metadata.resource_version.as_deref() == Some(version))
+                {
+                    // The watch has caught up with our last write: what was replaced cannot come again.
+                    entry.superseded.clear();
+                    return;
+                }
+                entry.superseded.clear();
+            }
+            index.put(&key, account);
+        }
+        self.tell(&key);
+    }
+
+    /// An object is gone.
+    pub(super) fn gone(&self, key: &AccountKey) {
+        self.index.write().remove(key);
+        self.tell(key);
+    }
+
+    /// A complete list was taken in: whatever is not in it is gone.
+    pub(super) fn listed(&self, present: &HashSet<AccountKey>) {
+        let missing: Vec<_> =
+            self.index.read().entries.keys().filter(|key| !present.contains(*key)).cloned().collect();
+        for key in &missing {
+            self.gone(key);
+        }
+        self.synced.send_replace(true);
+    }
+
+    fn tell(&self, key: &AccountKey) {
+        for follower in self.followers.read().iter() {
+            follower.wake(key.clone());
+        }
+    }
+}
+
+impl Index {
+    fn put(&mut self, key: &AccountKey, account: KubesvcAccount) {
+        let superseded = self.take_superseded(key);
+        self.remove(key);
+        self.by_uid.insert(account.uid().to_owned(), key.clone());
+        self.by_account_name.entry(account.account_name().to_owned()).or_default().push(key.clone());
+        self.entries.insert(key.clone(), Entry { account: Some(Arc::new(account)), superseded });
+    }
+
+    fn take_superseded(&mut self, key: &AccountKey) -> HashSet<String> {
+        self.entries.get_mut(key).map(|entry| std::mem::take(&mut entry.superseded)).unwrap_or_default()
+    }
+
+    fn remove(&mut self, key: &AccountKey) {
+        let Some(Entry { account: Some(old), .. }) = self.entries.remove(key) else { return };
+        self.by_uid.remove(old.uid());
+        if let Some(keys) = self.by_account_name.get_mut(old.account_name()) {
+            keys.retain(|one| one != key);
+            if keys.is_empty() {
+                self.by_account_name.remove(old.account_name());
+            }
+        }
+    }
+}
+
+/// The older object first; objects of the same second by uid, so that every replica agrees.
+fn age_key(account: &KubesvcAccount) -> (Option<jiff::Timestamp>, String) {
+    (account.metadata.creation_timestamp.as_ref().map(|time| time.0), account.uid().to_owned())
+}

@@ -1,0 +1,49 @@
+//! The messages between operator and agent, as generated from `proto/`, and what both sides hold them to.
+
+use std::fmt;
+
+/// The version of the protocol that this program speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The largest gRPC message, in bytes, in both directions.
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// How many accounts one `AddAccounts` or `DeleteAccounts` holds at most.
+pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
+/// How many bytes of accounts one `AddAccounts` holds at most.
+pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
+/// The descriptors of all services, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// `common`
+pub mod common {
+    #![expect(missing_docs, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/common.rs"));
+}
+/// `ops`
+pub mod ops {
+    #![expect(missing_docs, unused_qualifications, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/ops.rs"));
+}
+/// `events`
+pub mod events {
+    #![expect(missing_docs, unused_qualifications, reason = "generated")]
+    include!(concat!(env!("OUT_DIR"), "/events.rs"));
+}
+
+impl fmt::Debug for ops::AccountSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AccountSpec")
+            .field("account", &self.account)
+            .field("credential", &self.credential)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ops::account_spec::Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kubeconfig(_) => f.write_str("kubeconfig (redacted)"),
+            Self::File(path) => write!(f, "file {path}"),
+            Self::ServiceAccount(_) => f.write_str("service account"),
+        }
+    }
+}

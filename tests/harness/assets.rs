@@ -1,0 +1,279 @@
+//! The programs of a control plane: found, or built once from the pinned Go module in `controlplane/`.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{process::Process, progress::Progress};
+
+/// Where each program is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Assets {
+    /// The store of the API server.
+    pub(crate) etcd: PathBuf,
+    /// The API server.
+    pub(crate) kube_apiserver: PathBuf,
+    /// The client.
+    pub(crate) kubectl: PathBuf,
+}
+
+/// The same for a whole process, whatever it is asked: finding takes a moment, building minutes.
+static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
+
+/// Finds the programs, or builds what is missing: `KUBEBUILDER_ASSETS`, `PATH` at a fitting version, the cache folder,
+/// and last a build from `controlplane/` into that.
+///
+/// It blocks: from async code, call it where that is allowed.
+///
+/// # Errors
+///
+/// The text says what is missing and which command gets it.
+pub(crate) fn ensure() -> Result<Assets, String> {
+    FOUND.get_or_init(find).clone()
+}
+
+fn find() -> Result<Assets, String> {
+    if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
+        return from_envtest(Path::new(&folder));
+    }
+    let module = Module::read()?;
+    Ok(Assets {
+        etcd: find_one(&module, &ETCD)?,
+        kube_apiserver: find_one(&module, &KUBE_APISERVER)?,
+        kubectl: find_one(&module, &KUBECTL)?,
+    })
+}
+
+/// A folder that somebody chose counts alone, and at any version: that is how one tests against another Kubernetes.
+fn from_envtest(folder: &Path) -> Result<Assets, String> {
+    let program = |name: &str| {
+        let path = folder.join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+        Err(format!(
+            "KUBEBUILDER_ASSETS is {}, and there is no {name} in it. Fill it with `setup-envtest use`, or unset it: \
+             then the programs are built from controlplane/",
+            folder.display()
+        ))
+    };
+    Ok(Assets {
+        etcd: program("etcd")?,
+        kube_apiserver: program("kube-apiserver")?,
+        kubectl: program("kubectl")?,
+    })
+}
+
+/// A program, its place in the Go module, and which version on `PATH` does as well.
+struct Program {
+    name: &'static str,
+    package: &'static str,
+    module: &'static str,
+    version_args: &'static [&'static str],
+    /// How many minor versions it may be away from the pinned one.
+    skew: u32,
+}
+
+const KUBERNETES: &str = "k8s.io/kubernetes";
+const ETCD: Program = Program {
+    name: "etcd",
+    package: "go.etcd.io/etcd/server/v3",
+    module: "go.etcd.io/etcd/server/v3",
+    version_args: &["--version"],
+    skew: 0,
+};
+const KUBE_APISERVER: Program = Program {
+    name: "kube-apiserver",
+    package: "k8s.io/kubernetes/cmd/kube-apiserver",
+    module: KUBERNETES,
+    version_args: &["--version"],
+    skew: 0,
+};
+const KUBECTL: Program = Program {
+    name: "kubectl",
+    package: "k8s.io/kubernetes/cmd/kubectl",
+    module: KUBERNETES,
+    version_args: &["version", "--client"],
+    skew: 1,
+};
+
+fn find_one(module: &Module, program: &Program) -> Result<PathBuf, String> {
+    if let Some(path) = on_path(module, program)? {
+        return Ok(path);
+    }
+    let path = module.cache.join(program.name);
+    if !path.is_file() {
+        build(module, program, &path)?;
+    }
+    Ok(path)
+}
+
+fn on_path(module: &Module, program: &Program) -> Result<Option<PathBuf>, String> {
+    let wanted = minor(module.version(program.module)?)
+        .ok_or_else(|| format!("controlplane/go.mod: no version of {}", program.module))?;
+    Ok(look_up(program.name).filter(|path| {
+        let printed = Command::new(path).args(program.version_args).stdin(Stdio::null()).output();
+        printed
+            .ok()
+            .and_then(|output| minor(&String::from_utf8_lossy(&output.stdout)))
+            .is_some_and(|(major, minor)| major == wanted.0 && minor.abs_diff(wanted.1) <= program.skew)
+    }))
+}
+
+fn look_up(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Major and minor of the first version in a text: `etcd Version: 3.6.16`, `Kubernetes v1.36.3`, `go1.26.1`.
+fn minor(text: &str) -> Option<(u32, u32)> {
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
+        let mut parts = word.split('.');
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    })
+}
+
+/// The Go module in `controlplane/`.
+struct Module {
+    folder: PathBuf,
+    text: String,
+    /// One folder for each content of `go.sum`, outside the checkout.
+    cache: PathBuf,
+}
+
+impl Module {
+    fn read() -> Result<Self, String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read_to_string(&path)
+                .map_err(|e| format!("{}: {e}: is the checkout whole? `git status` tells", path.display()))
+        };
+        let text = read("go.mod")?;
+        let key = hex::encode(Sha256::digest(read("go.sum")?));
+        let cache = cache_home()?.join("kubesvc/controlplane").join(&key[..16]);
+        Ok(Self { folder, text, cache })
+    }
+
+    /// The version that `go.mod` requires.
+    fn version(&self, module: &str) -> Result<&str, String> {
+        self.text
+            .lines()
+            .filter_map(|line| {
+                line.trim().strip_prefix(module)?.strip_prefix(" v")?.split_whitespace().next()
+            })
+            .next()
+            .ok_or_else(|| format!("controlplane/go.mod does not require {module}"))
+    }
+}
+
+fn cache_home() -> Result<PathBuf, String> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("XDG_CACHE_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .ok_or_else(|| {
+            "neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder: set one of them".into()
+        })
+}
+
+fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(&module.cache).map_err(|e| format!("{}: {e}", module.cache.display()))?;
+    let _lock = lock(module, program)?;
+    if path.is_file() {
+        return Ok(());
+    }
+    let go = go()?;
+    let version = module.version(program.module)?;
+    let name = program.name;
+    let part = module.cache.join(format!("{name}.part"));
+    let log = module.cache.join(format!("{name}.log"));
+    // What an interrupted build left behind; nobody else builds while this process has the lock.
+    for old in [&part, &log] {
+        if old.exists() {
+            std::fs::remove_file(old).map_err(|e| format!("{}: {e}", old.display()))?;
+        }
+    }
+    let mut command = Command::new(go);
+    command
+        .current_dir(&module.folder)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .arg("build")
+        .arg("-trimpath")
+        .arg(format!("-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}"))
+        .arg("-o")
+        .args([part.as_path(), Path::new(program.package)]);
+    let mut progress = Progress::start(&format!("building {name} {version} (once, about a minute or two)"));
+    let process = Process::spawn("go build", &command, &log)?;
+    let status = loop {
+        if let Some(status) = process.exited() {
+            break status;
+        }
+        progress.tick();
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    if !status.success() {
+        progress.finish("failed");
+        return Err(format!(
+            "building {name} from controlplane/ failed; the end of {}:\n{}\nIf it cannot reach a Go module proxy, set \
+             GOPROXY to one that it can, or KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl",
+            log.display(),
+            process.log_tail(15)
+        ));
+    }
+    std::fs::rename(&part, path).map_err(|e| format!("{}: {e}", path.display()))?;
+    progress.finish(&format!("{}", path.display()));
+    Ok(())
+}
+
+/// Held until the file is closed, so by one process at a time, and by none that has died.
+fn lock(module: &Module, program: &Program) -> Result<File, String> {
+    let path = module.cache.join("lock");
+    let problem = |e: std::io::Error| format!("{}: {e}", path.display());
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(problem)?;
+    let mut progress: Option<Progress> = None;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(std::fs::TryLockError::WouldBlock) => progress
+                .get_or_insert_with(|| {
+                    Progress::start(&format!("another process builds; waiting for {}", program.name))
+                })
+                .tick(),
+            Err(std::fs::TryLockError::Error(e)) => return Err(problem(e)),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    if let Some(progress) = progress {
+        progress.finish("its turn");
+    }
+    Ok(file)
+}
+
+/// The Go command. From 1.21 on it fetches by itself the version that `go.mod` asks for.
+fn go() -> Result<PathBuf, String> {
+    const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
+                       `dnf install golang`, or `brew install go`. \
+                       Or set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl";
+    const NEED: &str = "the control plane for the tests is built from controlplane/ with Go 1.26, or with Go 1.21 and newer, \
+                        which fetches that by itself";
+    let path = look_up("go").ok_or_else(|| format!("{NEED}, and there is no `go` on PATH: {GET}"))?;
+    let output = Command::new(&path)
+        .args(["env", "GOVERSION"])
+        .env("GOTOOLCHAIN", "local")
+        .output()
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match minor(&printed) {
+        Some(version) if version < (1, 21) => Err(format!("{NEED}; {} is {printed}: {GET}", path.display())),
+        Some(_) => Ok(path),
+        None => Err(format!("{}: `go env GOVERSION` answers {printed:?}: {GET}", path.display())),
+    }
+}

@@ -1,0 +1,430 @@
+//! A Kubernetes API server with its own etcd.
+
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use kube::{Client, config::Kubeconfig};
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use super::{
+    assets::{self, Assets},
+    audit::{self, AuditedWrite},
+    folder::Folder,
+    kubeconfig::{self, Proof},
+    kubectl::{self, Output},
+    must,
+    namespace::{TestNamespace, random},
+    pki::{self, Authority, Identity},
+    ports,
+    process::Process,
+    wait::try_eventually,
+};
+
+/// A start takes two to four seconds on an idle machine.
+const START: Duration = Duration::from_secs(60);
+/// Another process may take a port between choosing and binding it.
+const ATTEMPTS: u32 = 3;
+
+/// What a control plane is started with.
+#[derive(Debug, Clone)]
+pub(crate) struct StartOptions {
+    users: Vec<User>,
+    /// Whether writes are recorded for [`ControlPlane::writes`]; they are unless said otherwise.
+    pub(crate) audit: bool,
+    /// Further flags of the API server; they come last, so they win.
+    pub(crate) apiserver_flags: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+struct User {
+    name: String,
+    groups: Vec<String>,
+    token: String,
+}
+
+impl Default for StartOptions {
+    fn default() -> Self {
+        Self { users: Vec::new(), audit: true, apiserver_flags: Vec::new() }
+    }
+}
+
+impl StartOptions {
+    /// A further user; the answer is its token. It has no rights until some RBAC object gives it some.
+    pub(crate) fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
+        let token = random(32);
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        self.users.push(User { name: name.into(), groups, token: token.clone() });
+        token
+    }
+
+    /// The lines of `--token-auth-file`.
+    fn token_file(&self, admin: &str) -> String {
+        let mut text = format!("{admin},kubesvc-admin,kubesvc-admin,\"system:masters\"\n");
+        for User { name, groups, token } in &self.users {
+            text += &format!("{token},{name},{name},\"{}\"\n", groups.join(","));
+        }
+        text
+    }
+}
+
+/// A running control plane: etcd and kube-apiserver, no controllers. Nothing is garbage-collected in it, and no
+/// namespace ever finishes terminating.
+///
+/// It needs nothing of the async runtime that it was started on, so that all tests of a process can share one.
+#[derive(Debug)]
+pub(crate) struct ControlPlane {
+    // Dropped in this order. Without its etcd an API server hangs for 90 s.
+    apiserver: Mutex<Option<Process>>,
+    etcd: Process,
+    options: StartOptions,
+    assets: Assets,
+    authority: Authority,
+    admin: String,
+    port: u16,
+    etcd_port: u16,
+    folder: Folder,
+}
+
+static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+
+/// The one control plane of this process, started at the first call. Use a [`ControlPlane::namespace`] of your own in
+/// it, and never stop or pause it: start another one for that.
+///
+/// # Panics
+///
+/// It cannot start.
+pub(crate) async fn shared() -> &'static ControlPlane {
+    must(SHARED.get_or_try_init(ControlPlane::start).await)
+}
+
+impl ControlPlane {
+    /// Starts one with the usual options.
+    ///
+    /// # Errors
+    ///
+    /// The text says what is missing, or how a program ended and what it printed last.
+    pub(crate) async fn start() -> Result<Self, String> {
+        Self::start_with(StartOptions::default()).await
+    }
+
+    /// Starts one.
+    ///
+    /// # Errors
+    ///
+    /// As [`ControlPlane::start`].
+    pub(crate) async fn start_with(options: StartOptions) -> Result<Self, String> {
+        let assets = tokio::task::spawn_blocking(assets::ensure).await.map_err(|e| e.to_string())??;
+        let mut attempt = 1;
+        loop {
+            match Self::attempt(&options, &assets).await {
+                Err(reason) if attempt < ATTEMPTS && reason.contains("address already in use") => {
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn attempt(options: &StartOptions, assets: &Assets) -> Result<Self, String> {
+        let folder = Folder::new("controlplane")?;
+        let authority = Authority::new("kubesvc control plane")?;
+        let server = authority.server(&["127.0.0.1", "localhost", "kubernetes.default.svc"])?;
+        let admin = random(32);
+        folder.write("ca.crt", &authority.pem())?;
+        folder.write("server.crt", &server.certificate)?;
+        folder.write("server.key", &server.key)?;
+        let (private, public) = pki::signing_keys()?;
+        folder.write("service-account.key", &private)?;
+        folder.write("service-account.pub", &public)?;
+        folder.write("tokens.csv", &options.token_file(&admin))?;
+        folder.write("audit-policy.yaml", audit::POLICY)?;
+        let etcd_port = ports::free();
+        let etcd = start_etcd(assets, &folder, etcd_port).await?;
+        let plane = Self {
+            apiserver: Mutex::new(None),
+            etcd,
+            options: options.clone(),
+            assets: assets.clone(),
+            authority,
+            admin,
+            port: ports::free(),
+            etcd_port,
+            folder,
+        };
+        plane.folder.write("kubeconfig", &plane.admin_kubeconfig())?;
+        plane.start_apiserver().await?;
+        Ok(plane)
+    }
+
+    /// `https://127.0.0.1:PORT`.
+    pub(crate) fn server_url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// The authority that signed the server's certificate, as PEM.
+    pub(crate) fn ca_pem(&self) -> String {
+        self.authority.pem()
+    }
+
+    /// A kubeconfig with all rights, as YAML.
+    pub(crate) fn admin_kubeconfig(&self) -> String {
+        self.kubeconfig_for_token(&self.admin)
+    }
+
+    /// The file with [`ControlPlane::admin_kubeconfig`].
+    pub(crate) fn kubeconfig_path(&self) -> PathBuf {
+        self.folder.file("kubeconfig")
+    }
+
+    /// A kubeconfig with any token, as YAML: that of a user, of a service account, or a wrong one.
+    pub(crate) fn kubeconfig_for_token(&self, token: &str) -> String {
+        kubeconfig::yaml(&self.server_url(), &self.ca_pem(), Proof::Token(token))
+    }
+
+    /// A kubeconfig with a client certificate, as YAML.
+    pub(crate) fn kubeconfig_for_certificate(&self, identity: &Identity) -> String {
+        kubeconfig::yaml(&self.server_url(), &self.ca_pem(), Proof::Certificate(identity))
+    }
+
+    /// A client certificate for any user, in at most one group. Unlike tokens, these can be made at any time.
+    ///
+    /// # Errors
+    ///
+    /// The name cannot be in a certificate.
+    pub(crate) fn client_certificate(&self, user: &str, group: Option<&str>) -> Result<Identity, String> {
+        self.authority.client(user, group)
+    }
+
+    /// The token of a user of [`StartOptions::add_user`].
+    pub(crate) fn token(&self, user: &str) -> Option<&str> {
+        self.options.users.iter().find(|known| known.name == user).map(|known| known.token.as_str())
+    }
+
+    /// A new client with all rights. It retries nothing: a test sees each answer.
+    ///
+    /// Each call gives one with connections of its own, since connections die with the runtime that opened them.
+    ///
+    /// # Panics
+    ///
+    /// The kubeconfig that the harness wrote is not one.
+    pub(crate) async fn client(&self) -> Client {
+        must(client_from(&self.admin_kubeconfig()).await)
+    }
+
+    /// As [`ControlPlane::client`], for the holder of a token.
+    ///
+    /// # Panics
+    ///
+    /// As [`ControlPlane::client`].
+    pub(crate) async fn client_for_token(&self, token: &str) -> Client {
+        must(client_from(&self.kubeconfig_for_token(token)).await)
+    }
+
+    /// A new namespace.
+    ///
+    /// # Panics
+    ///
+    /// The API server does not make it.
+    pub(crate) async fn namespace(&self) -> TestNamespace {
+        must(TestNamespace::create(self.client().await).await)
+    }
+
+    /// Runs kubectl with all rights.
+    ///
+    /// # Panics
+    ///
+    /// It cannot start, or does not end within a minute.
+    pub(crate) async fn kubectl<I, S>(&self, args: I) -> Output
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        self.kubectl_with_input(args, "").await
+    }
+
+    /// As [`ControlPlane::kubectl`], with a standard input: `["apply", "-f", "-"]`.
+    ///
+    /// # Panics
+    ///
+    /// As [`ControlPlane::kubectl`].
+    pub(crate) async fn kubectl_with_input<I, S>(&self, args: I, input: &str) -> Output
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        must(kubectl::run(&self.assets.kubectl, &self.kubeconfig_path(), args, input).await)
+    }
+
+    /// Every write that was answered since the start, oldest first; restarts of the API server included.
+    ///
+    /// A write is in it before its answer reaches the client.
+    ///
+    /// # Panics
+    ///
+    /// The control plane was started without `audit`, or the log cannot be read.
+    pub(crate) fn writes(&self) -> Vec<AuditedWrite> {
+        assert!(self.options.audit, "this control plane was started without audit");
+        must(audit::read(&self.folder.file("audit.log")))
+    }
+
+    /// Kills the API server. Its data stay; clients get `connection refused`.
+    pub(crate) fn stop_apiserver(&self) {
+        *self.apiserver.lock() = None;
+    }
+
+    /// Starts the API server again on the same port, and waits until it is ready. Does nothing if it runs.
+    ///
+    /// # Errors
+    ///
+    /// It ends, or is not ready in time; the text has the last lines of its log.
+    pub(crate) async fn start_apiserver(&self) -> Result<(), String> {
+        {
+            let mut apiserver = self.apiserver.lock();
+            if apiserver.as_ref().is_some_and(|process| process.exited().is_none()) {
+                return Ok(());
+            }
+            *apiserver =
+                Some(Process::spawn("kube-apiserver", &self.apiserver_command(), &self.apiserver_log())?);
+        }
+        let client = client_from(&self.admin_kubeconfig()).await?;
+        try_eventually("a ready kube-apiserver", START, async || match self.check_apiserver() {
+            Err(reason) => Ok(Err(reason)),
+            Ok(()) => ready(&client).await.map(Ok),
+        })
+        .await
+        .map_err(|reason| format!("{reason}\nthe log is {}", self.apiserver_log().display()))?
+    }
+
+    /// Stops the API server in its tracks (SIGSTOP): connections stay open and nothing answers.
+    pub(crate) fn pause(&self) {
+        if let Some(process) = &*self.apiserver.lock() {
+            process.pause();
+        }
+    }
+
+    /// Lets a paused API server run on.
+    pub(crate) fn resume(&self) {
+        if let Some(process) = &*self.apiserver.lock() {
+            process.resume();
+        }
+    }
+
+    /// The log of the API server, over all its starts.
+    pub(crate) fn apiserver_log(&self) -> PathBuf {
+        self.folder.file("kube-apiserver.log")
+    }
+
+    fn check_apiserver(&self) -> Result<(), String> {
+        self.etcd.check_running()?;
+        match &*self.apiserver.lock() {
+            Some(process) => process.check_running(),
+            None => Err("the API server was stopped while it started".into()),
+        }
+    }
+
+    fn apiserver_command(&self) -> Command {
+        let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
+        let mut command = Command::new(&self.assets.kube_apiserver);
+        command
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
+            .args(["--bind-address=127.0.0.1", &format!("--secure-port={}", self.port)])
+            .arg(flag("cert-dir", "certificates"))
+            .arg(flag("tls-cert-file", "server.crt"))
+            .arg(flag("tls-private-key-file", "server.key"))
+            .arg(flag("client-ca-file", "ca.crt"))
+            .arg(flag("token-auth-file", "tokens.csv"))
+            .arg("--authorization-mode=RBAC")
+            .arg("--service-account-issuer=https://kubernetes.default.svc")
+            .arg(flag("service-account-key-file", "service-account.pub"))
+            .arg(flag("service-account-signing-key-file", "service-account.key"))
+            .arg("--service-cluster-ip-range=10.96.0.0/16")
+            // No controller makes the default service account that this plugin would wait for.
+            .arg("--disable-admission-plugins=ServiceAccount")
+            // It would want to publish its own address, and 127.0.0.1 is not allowed there.
+            .arg("--endpoint-reconciler-type=none")
+            .arg("--allow-privileged=true");
+        if self.options.audit {
+            command
+                .arg(flag("audit-policy-file", "audit-policy.yaml"))
+                .arg(flag("audit-log-path", "audit.log"))
+                .arg("--audit-log-mode=blocking");
+        }
+        command.args(&self.options.apiserver_flags);
+        command
+    }
+}
+
+async fn start_etcd(assets: &Assets, folder: &Folder, port: u16) -> Result<Process, String> {
+    let url = format!("http://127.0.0.1:{port}");
+    let mut command = Command::new(&assets.etcd);
+    command
+        .arg("--data-dir")
+        .arg(folder.file("etcd"))
+        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
+        // Nobody dials the peer port, so any will do.
+        .args(["--listen-peer-urls", "http://127.0.0.1:0"])
+        .args(["--unsafe-no-fsync", "--log-level=warn"]);
+    let process = Process::spawn("etcd", &command, &folder.file("etcd.log"))?;
+    try_eventually("etcd", START, async || match process.check_running() {
+        Err(reason) => Ok(Err(reason)),
+        Ok(()) => listening(port).await.map(Ok),
+    })
+    .await??;
+    Ok(process)
+}
+
+async fn listening(port: u16) -> Result<(), String> {
+    tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map(drop).map_err(|e| e.to_string())
+}
+
+/// Ready, and past the first writes: the namespace `default` comes a moment later than `/readyz`.
+async fn ready(client: &Client) -> Result<(), String> {
+    for path in ["/readyz", "/api/v1/namespaces/default"] {
+        let request = http::Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
+        let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;
+        answer.map_err(|_| format!("{path}: no answer"))?.map_err(|e| format!("{path}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// A client for a kubeconfig, without any retry of its own.
+///
+/// # Errors
+///
+/// The text is not a kubeconfig.
+pub(crate) async fn client_from(kubeconfig: &str) -> Result<Client, String> {
+    let parsed = Kubeconfig::from_yaml(kubeconfig).map_err(|e| format!("kubeconfig: {e}"))?;
+    let mut config =
+        kube::Config::from_custom_kubeconfig(parsed, &kube::config::KubeConfigOptions::default())
+            .await
+            .map_err(|e| format!("kubeconfig: {e}"))?;
+    config.default_retry = false;
+    Client::try_from(config).map_err(|e| format!("kubeconfig: {e}"))
+}
+
+/// The kubectl that fits.
+///
+/// # Errors
+///
+/// As [`assets::ensure`].
+pub(crate) fn kubectl_path() -> Result<PathBuf, String> {
+    Ok(assets::ensure()?.kubectl)
+}
+
+/// Runs that kubectl with any kubeconfig file.
+///
+/// # Errors
+///
+/// It cannot start, or does not end within a minute.
+pub(crate) async fn kubectl_with<I, S>(kubeconfig: &Path, args: I, input: &str) -> Result<Output, String>
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    kubectl::run(&kubectl_path()?, kubeconfig, args, input).await
+}

@@ -1,0 +1,39 @@
+//! What the tests, the demo and the benches start: real control planes, and programs that never outlive them.
+//!
+//! | file | what it gives |
+//! |---|---|
+//! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/` |
+//! | `controlplane.rs` | a Kubernetes API server with its own etcd, ready in a few seconds, any number side by side |
+//! | `kubectl.rs` | the real kubectl against it |
+//! | `audit.rs` | the writes that the API server saw |
+//! | `kubeconfig.rs`, `pki.rs` | kubeconfigs for any user, and the certificates behind them |
+//! | `namespace.rs` | a namespace of its own for each test |
+//! | `process.rs`, `reaper.rs`, `folder.rs` | child processes and folders that go away however the test ends |
+//! | `wait.rs`, `ports.rs` | waiting for a condition, and free ports |
+//!
+//! Setting `KUBESVC_TEST_KEEP` to anything keeps the folders, with every log in them.
+#![expect(dead_code, reason = "the tests, the demo and the benches each use another part")]
+
+pub(crate) mod assets;
+pub(crate) mod audit;
+pub(crate) mod controlplane;
+pub(crate) mod folder;
+pub(crate) mod kubeconfig;
+pub(crate) mod kubectl;
+pub(crate) mod namespace;
+pub(crate) mod pki;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod progress;
+pub(crate) mod reaper;
+pub(crate) mod wait;
+
+/// The value; or the test fails with the text as it is, where `expect` would print its line breaks as `\n`.
+#[track_caller]
+#[expect(clippy::panic, reason = "this is how a test fails")]
+pub(crate) fn must<T>(result: Result<T, String>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(reason) => panic!("{reason}"),
+    }
+}
