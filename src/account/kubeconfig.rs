@@ -16,6 +16,7 @@ use crate::account::kubeconfig::fields::{Mapping, is_set, quoted, shown};
 mod address;
 mod document;
 mod fields;
+mod file_path;
 mod pem;
 mod refusal;
 mod render;
@@ -26,6 +27,7 @@ mod user;
 mod tests;
 
 pub use address::refused_address;
+pub use file_path::vet_file_path;
 pub use refusal::{Refusal, RefusalKind};
 pub use render::render;
 pub use secret::{Secret, SecretBytes, SecretText};

@@ -7,6 +7,7 @@ use secrecy::ExposeSecret;
 use super::*;
 
 mod addresses;
+mod files;
 mod good;
 mod hostile_clusters;
 mod hostile_files;
