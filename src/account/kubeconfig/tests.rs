@@ -12,6 +12,7 @@ mod good;
 mod hostile_clusters;
 mod hostile_files;
 mod hostile_users;
+mod properties;
 
 const SERVER: &str = "server: 'https://api.example.com:6443'";
 const TOKEN: &str = "token: CANARY-token";
