@@ -1,1 +1,1 @@
-
+//! The integration tests, in one binary.
