@@ -206,11 +206,11 @@ fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> 
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
         .arg("build")
-        .arg("-trimpath")
+        .args(["-trimpath", "-mod=readonly", "-buildvcs=false"])
         .arg(format!("-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}"))
         .arg("-o")
         .args([part.as_path(), Path::new(program.package)]);
-    let mut progress = Progress::start(&format!("building {name} {version} (once, about a minute or two)"));
+    let mut progress = Progress::start(&format!("building {name} {version} (once, some minutes)"));
     let process = Process::spawn("go build", &command, &log)?;
     let status = loop {
         if let Some(status) = process.exited() {
@@ -235,7 +235,7 @@ fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> 
 
 /// Held until the file is closed, so by one process at a time, and by none that has died.
 fn lock(module: &Module, program: &Program) -> Result<File, String> {
-    let path = module.cache.join("lock");
+    let path = module.cache.join(format!("{}.lock", program.name));
     let problem = |e: std::io::Error| format!("{}: {e}", path.display());
     let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(problem)?;
     let mut progress: Option<Progress> = None;

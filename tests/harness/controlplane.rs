@@ -9,7 +9,7 @@ use std::{
 
 use kube::{Client, config::Kubeconfig};
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use tokio::{net::UnixStream, sync::OnceCell};
 
 use super::{
     assets::{self, Assets},
@@ -29,6 +29,9 @@ use super::{
 const START: Duration = Duration::from_secs(60);
 /// Another process may take a port between choosing and binding it.
 const ATTEMPTS: u32 = 3;
+/// A socket in the folder of the control plane, which both programs run in. On a TCP port an API server could end up
+/// with the etcd of somebody else who was quicker to take it.
+const ETCD_URL: &str = "unix://etcd.sock";
 
 /// What a control plane is started with.
 #[derive(Debug, Clone)]
@@ -86,7 +89,6 @@ pub(crate) struct ControlPlane {
     authority: Authority,
     admin: String,
     port: u16,
-    etcd_port: u16,
     folder: Folder,
 }
 
@@ -143,8 +145,7 @@ impl ControlPlane {
         folder.write("service-account.pub", &public)?;
         folder.write("tokens.csv", &options.token_file(&admin))?;
         folder.write("audit-policy.yaml", audit::POLICY)?;
-        let etcd_port = ports::free();
-        let etcd = start_etcd(assets, &folder, etcd_port).await?;
+        let etcd = start_etcd(assets, &folder).await?;
         let plane = Self {
             apiserver: Mutex::new(None),
             etcd,
@@ -153,7 +154,6 @@ impl ControlPlane {
             authority,
             admin,
             port: ports::free(),
-            etcd_port,
             folder,
         };
         plane.folder.write("kubeconfig", &plane.admin_kubeconfig())?;
@@ -331,7 +331,8 @@ impl ControlPlane {
         let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
         let mut command = Command::new(&self.assets.kube_apiserver);
         command
-            .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
+            .current_dir(self.folder.path())
+            .arg(format!("--etcd-servers={ETCD_URL}"))
             .args(["--bind-address=127.0.0.1", &format!("--secure-port={}", self.port)])
             .arg(flag("cert-dir", "certificates"))
             .arg(flag("tls-cert-file", "server.crt"))
@@ -359,27 +360,25 @@ impl ControlPlane {
     }
 }
 
-async fn start_etcd(assets: &Assets, folder: &Folder, port: u16) -> Result<Process, String> {
-    let url = format!("http://127.0.0.1:{port}");
+async fn start_etcd(assets: &Assets, folder: &Folder) -> Result<Process, String> {
     let mut command = Command::new(&assets.etcd);
     command
-        .arg("--data-dir")
-        .arg(folder.file("etcd"))
-        .args(["--listen-client-urls", &url, "--advertise-client-urls", &url])
-        // Nobody dials the peer port, so any will do.
-        .args(["--listen-peer-urls", "http://127.0.0.1:0"])
+        .current_dir(folder.path())
+        .args(["--data-dir", "etcd", "--listen-client-urls", ETCD_URL])
+        // It wants these two; nobody dials them.
+        .args(["--advertise-client-urls", "http://127.0.0.1:0", "--listen-peer-urls", "http://127.0.0.1:0"])
         .args(["--unsafe-no-fsync", "--log-level=warn"]);
     let process = Process::spawn("etcd", &command, &folder.file("etcd.log"))?;
     try_eventually("etcd", START, async || match process.check_running() {
         Err(reason) => Ok(Err(reason)),
-        Ok(()) => listening(port).await.map(Ok),
+        Ok(()) => listening(&folder.file("etcd.sock")).await.map(Ok),
     })
     .await??;
     Ok(process)
 }
 
-async fn listening(port: u16) -> Result<(), String> {
-    tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map(drop).map_err(|e| e.to_string())
+async fn listening(socket: &Path) -> Result<(), String> {
+    UnixStream::connect(socket).await.map(drop).map_err(|e| format!("{}: {e}", socket.display()))
 }
 
 /// Ready, and past the first writes: the namespace `default` comes a moment later than `/readyz`.

@@ -9,12 +9,16 @@ pub(crate) const STEP: Duration = Duration::from_millis(50);
 
 /// Asks `check` every 50 ms until it answers `Ok`, and fails the test with its last answer when `timeout` is over.
 ///
+/// `check` is an async closure: `async || …`. (Not bounded by `AsyncFnMut`: that can hardly be sent to another thread,
+/// so nothing that waits could be spawned.)
+///
 /// # Panics
 ///
 /// When the time is over. One single call of `check` may not outlast it either.
-pub(crate) async fn eventually<T, F>(what: &str, timeout: Duration, check: F) -> T
+pub(crate) async fn eventually<T, F, A>(what: &str, timeout: Duration, check: F) -> T
 where
-    F: AsyncFnMut() -> Result<T, String>,
+    F: FnMut() -> A,
+    A: Future<Output = Result<T, String>>,
 {
     must(try_eventually(what, timeout, check).await)
 }
@@ -24,9 +28,10 @@ where
 /// # Errors
 ///
 /// The time is over; the text says how long was waited for what, and the last reason.
-pub(crate) async fn try_eventually<T, F>(what: &str, timeout: Duration, mut check: F) -> Result<T, String>
+pub(crate) async fn try_eventually<T, F, A>(what: &str, timeout: Duration, mut check: F) -> Result<T, String>
 where
-    F: AsyncFnMut() -> Result<T, String>,
+    F: FnMut() -> A,
+    A: Future<Output = Result<T, String>>,
 {
     let start = Instant::now();
     let mut last: Option<String> = None;
