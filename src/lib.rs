@@ -10,3 +10,4 @@
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
+pub mod config;
