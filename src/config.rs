@@ -3,7 +3,7 @@
 //! Defaults lie lowest, then each file in order, then the environment, then flags ([`Loaded::set`]). Keys match
 //! without case, hyphens and underscores, and dotted keys are nested keys, as in Spring. One table a program
 //! (`operator/keys.rs`, `agent/keys.rs`) says which keys there are; from it come the checks, `--print-config`
-//! and the [`reference`]. Every mistake is reported with file, line and key, all at once; a secret is never shown.
+//! and the [`reference()`]. Every mistake is reported with file, line and key, all at once; a secret is never shown.
 //!
 //! `null` leaves a setting as it is. `false`, `0` and empty lists set it.
 

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use super::UnknownKeys;
 use super::error::{ConfigError, Origin, Problem};
 use super::kind::{Kind, Value, say};
-use super::table::{Found, Ground, Index, Row, Spec, Step, Use, fold, folded, join, split};
+use super::table::{Capability, Found, Ground, Index, Row, Spec, Step, Use, fold, folded, join, split};
 use super::yaml::{self, Entry, Node, shown};
 
-/// After so many problems the rest of a file is only skimmed.
+/// After so many problems, or unknown keys, the rest of a file is only skimmed.
 const MAX_PROBLEMS: usize = 200;
+/// How many of another program's groups are named.
+const MAX_PASSED_OVER: usize = 100;
+/// The most names in one key, all groups counted.
+const MAX_STEPS: usize = 64;
 
 /// One effective setting.
 #[derive(Debug, Clone)]
@@ -72,6 +76,7 @@ impl Values {
             seen: BTreeMap::new(),
             lists: BTreeMap::new(),
             passed_over: BTreeSet::new(),
+            strangers: 0,
         };
         match &root.value {
             yaml::Value::Null => {}
@@ -85,8 +90,12 @@ impl Values {
         let Walk { lists, passed_over, .. } = walk;
         self.lists.extend(lists);
         if !passed_over.is_empty() {
-            let names = passed_over.into_iter().collect::<Vec<_>>().join(", ");
-            self.warnings.push(format!("{file}: not for this program, passed over: {names}"));
+            let more = match passed_over.len().saturating_sub(MAX_PASSED_OVER) {
+                0 => String::new(),
+                n => format!(" and {n} more"),
+            };
+            let names = passed_over.into_iter().take(MAX_PASSED_OVER).collect::<Vec<_>>().join(", ");
+            self.warnings.push(format!("{file}: not for this program, passed over: {names}{more}"));
         }
     }
 
@@ -154,6 +163,9 @@ impl Values {
             };
             let warning = match row.used {
                 Use::Inert(why) => format!("{first}: `{}` has no effect: {why}{more}", row.key),
+                Use::Later(Capability::Security) => {
+                    format!("{first}: `{}` is not read yet, so do not rely on it{more}", row.key)
+                }
                 _ => format!("{first}: `{}` is not read yet{more}", row.key),
             };
             self.warnings.push(warning);
@@ -202,6 +214,8 @@ struct Walk<'a> {
     seen: BTreeMap<String, usize>,
     lists: BTreeMap<String, usize>,
     passed_over: BTreeSet<String>,
+    /// How many keys nobody knows.
+    strangers: usize,
 }
 
 impl Walk<'_> {
@@ -221,13 +235,17 @@ impl Walk<'_> {
                 }
             }
             self.visit(&path, *line, node);
-            if self.values.problems.len() > MAX_PROBLEMS {
-                return;
-            }
         }
     }
 
     fn visit(&mut self, path: &[Step], line: usize, node: &Node) {
+        if self.values.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        if path.len() > MAX_STEPS {
+            let (place, why) = (self.at(line), format!("a key has more than {MAX_STEPS} parts"));
+            return self.values.problems.push(Problem::Malformed { place, why });
+        }
         let settled = self.values.index.spec.settle(path);
         let ground = self.values.index.spec.ground(&settled);
         match (self.values.index.find(&settled), &node.value) {
@@ -264,13 +282,19 @@ impl Walk<'_> {
 
     fn nothing(&mut self, path: &[Step], ground: Ground, line: usize) {
         match ground {
+            Ground::Ours if self.strangers == MAX_PROBLEMS => {}
             Ground::Ours => {
+                self.strangers += 1;
                 let place = self.at(line);
                 let nearest = self.values.index.spec.nearest(&self.values.index.spec.settle(path));
                 let problem = Problem::Unknown { place, key: join(path), nearest };
                 match self.unknown {
                     UnknownKeys::Error => self.values.problems.push(problem),
                     UnknownKeys::Warn => self.values.warnings.push(problem.to_string()),
+                }
+                if self.strangers == MAX_PROBLEMS && self.unknown == UnknownKeys::Warn {
+                    let more = format!("{}: further unknown settings are not named", self.file);
+                    self.values.warnings.push(more);
                 }
             }
             Ground::Shared => {

@@ -33,9 +33,9 @@ pub enum LogLevel {
     Warn,
     /// And what a person would want to know afterwards.
     Info,
-    /// And each step.
+    /// And each step of kubesvc itself; libraries stay at [`LogLevel::Info`].
     Debug,
-    /// And all there is.
+    /// And all that kubesvc has to say; libraries stay at [`LogLevel::Info`].
     Trace,
 }
 

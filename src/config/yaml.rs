@@ -16,6 +16,8 @@ use super::error::{Origin, Problem};
 const MAX_BYTES: u64 = 16 << 20;
 /// The deepest nesting followed, aliases included.
 const MAX_DEPTH: usize = 64;
+/// The longest key, in bytes.
+const MAX_KEY: usize = 1024;
 /// How much aliases may add, in bytes of text and [`NODE_BYTES`] a value.
 const MAX_REPEATED: usize = 16 << 20;
 /// What one value costs besides its text.
@@ -188,6 +190,9 @@ impl Tree {
                 None => {
                     let line = node.line;
                     let key = match node.value {
+                        Value::Text(key) if key.len() > MAX_KEY => {
+                            return Err((line, format!("a key is longer than {MAX_KEY} bytes")));
+                        }
                         Value::Text(key) if !key.trim().is_empty() => key,
                         Value::Text(_) | Value::Null => return Err((line, "a key is empty".into())),
                         Value::List(_) | Value::Map(_) => return Err((line, "a key is not text".into())),

@@ -102,6 +102,9 @@ pprof.port: 1
         "{said}"
     );
     assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
-    assert!(said.contains("`secrets.vault.*` is not read yet (and 3 more places)"), "{said}");
+    assert!(
+        said.contains("`secrets.vault.*` is not read yet, so do not rely on it (and 3 more places)"),
+        "{said}"
+    );
     assert!(!said.contains("hunter2") && !loaded.print().contains("hunter2"), "{said}");
 }

@@ -16,6 +16,11 @@ fn malformed_files_are_refused_with_file_and_line() {
         .fold("a0: &a0 [x, x, x, x]\n".to_owned(), |all, line| all + &line);
     let long = format!("a: &a {}\n", "x".repeat(1 << 20))
         + &(0..40).map(|i| format!("b{i}: *a\n")).collect::<String>();
+    let long_key = format!("? {}\n: b\n", "a.".repeat(1 << 20));
+    let parts = format!("logging.fields.{}: b\n", "a.".repeat(64) + "a");
+    let parts_in_groups: String = (0..40)
+        .map(|i| format!("{}a.a.a.a:\n", " ".repeat(i)))
+        .fold("logging.fields:\n".to_owned(), |all, line| all + " " + &line.replace(' ', "  "));
     let tower: String = (1..40)
         .map(|i| format!("a{i}: &a{i} [[[[[*a{}]]]]]\n", i - 1))
         .fold("a0: &a0 [x]\n".to_owned(), |all, line| all + &line);
@@ -64,6 +69,9 @@ fn malformed_files_are_refused_with_file_and_line() {
         (&laughs, "c.yml:"),
         (&long, "c.yml:"),
         (&tower, "c.yml:"),
+        (&long_key, "c.yml:1: not valid YAML settings: a key is longer than 1024 bytes"),
+        (&parts, "c.yml:1: not valid YAML settings: a key has more than 64 parts"),
+        (&parts_in_groups, "c.yml:"),
     ];
     for (yaml, want) in cases {
         let message = error(operator(yaml));
@@ -121,6 +129,10 @@ fn unknown_keys_beyond_measure_are_bounded() {
     let many: String = (0..20_000).map(|i| format!("kubesvc.{}{i}: 1\n", "x".repeat(50))).collect();
     let message = error(operator(&many));
     assert_eq!(message.lines().count(), 21);
+    let files = Files::new(&[("c.yml", &many)]);
+    let warnings = files.operator(&["c.yml"], UnknownKeys::Warn).expect("only warnings").warnings;
+    assert_eq!(warnings.len(), 201);
+    assert_eq!(warnings[200], "c.yml: further unknown settings are not named");
 }
 
 /// Pieces from which YAML is made, and some of ours.

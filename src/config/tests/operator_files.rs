@@ -175,8 +175,8 @@ kubesvc:
     assert_eq!(loaded.settings, defaults());
     let want = [
         "c.yml:3: `kubesvc.cluster` is not read yet",
-        "c.yml:6: `kubesvc.grpc.server.security.enabled` is not read yet",
-        "c.yml:6: `kubesvc.grpc.server.security.privateKeyPassword` is not read yet",
+        "c.yml:6: `kubesvc.grpc.server.security.enabled` is not read yet, so do not rely on it",
+        "c.yml:6: `kubesvc.grpc.server.security.privateKeyPassword` is not read yet, so do not rely on it",
         "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
         "c.yml:5: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
          not by scanning a table (and 1 more places)",
