@@ -11,3 +11,4 @@
 
 pub mod account;
 pub mod config;
+pub mod telemetry;
