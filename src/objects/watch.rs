@@ -40,7 +40,7 @@ pub async fn watch_accounts(
             Ok(Event::InitDone) => accounts.listed(namespace.as_deref(), &std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => take_in(&accounts, object),
             Ok(Event::Delete(object)) => accounts.gone(&key_of(&object)),
-            Err(problem) => warn!(error = %problem, "watch of KubesvcAccounts"),
+            Err(problem) => warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts"),
         }
     }
 }
