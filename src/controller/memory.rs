@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use crate::account::failure::Failure;
 use crate::account::lifecycle::{CredentialFact, Fact, Tick};
 use crate::account::{KubesvcAccount, State};
+use crate::objects::AccountKey;
 
 /// What makes a state "the same" for the clock of retries.
 type Stage = (State, i64, i32);
@@ -35,17 +36,32 @@ pub(super) struct Memory {
     pub(super) errors: u32,
 }
 
-/// The memories of all accounts, by uid.
+/// The memories of all accounts.
 #[derive(Debug, Default)]
-pub(super) struct Memories(Mutex<HashMap<String, Memory>>);
+pub(super) struct Memories(Mutex<Shelves>);
+
+#[derive(Debug, Default)]
+struct Shelves {
+    by_uid: HashMap<String, Memory>,
+    /// uids seen at a key; more than one while a name is used again.
+    uids: HashMap<AccountKey, Vec<String>>,
+}
 
 impl Memories {
     /// The memory of an account, brought up to the object as it is now.
     pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> Memory {
         let status = account.status_or_default();
         let stage = (status.state(), status.epoch, status.failed_count);
-        let mut memories = self.0.lock();
-        let memory = memories.entry(account.uid().to_owned()).or_default();
+        let mut shelves = self.0.lock();
+        if !shelves.by_uid.contains_key(account.uid()) {
+            shelves.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
+        }
+        let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
+            // What failed under an earlier leader is judged once, so that a change is noticed from now on.
+            recheck: status.state() == State::Failed && account.spec.kubeconfig.secret_ref.is_some(),
+            account_name: account.account_name().to_owned(),
+            ..Memory::default()
+        });
         if memory.stage != Some(stage) {
             memory.stage = Some(stage);
             memory.since = now;
@@ -53,14 +69,14 @@ impl Memories {
         if memory.generation != account.generation() {
             memory.generation = account.generation();
             memory.credential = Fact::Unknown;
-            account.account_name().clone_into(&mut memory.account_name);
+            memory.row_refused = false;
         }
         memory.clone()
     }
 
     /// Changes the memory of an account, if there is one.
     pub(super) fn update(&self, uid: &str, change: impl FnOnce(&mut Memory)) {
-        if let Some(memory) = self.0.lock().get_mut(uid) {
+        if let Some(memory) = self.0.lock().by_uid.get_mut(uid) {
             change(memory);
         }
     }
@@ -93,13 +109,10 @@ impl Memories {
         self.update(uid, |memory| memory.recheck = true);
     }
 
-    /// The account is gone; the name it had.
-    pub(super) fn forget(&self, uid: &str) -> Option<String> {
-        self.0.lock().remove(uid).map(|memory| memory.account_name)
-    }
-
-    /// uids that are remembered and not in `live`.
-    pub(super) fn not_in(&self, live: impl Fn(&str) -> bool) -> Vec<String> {
-        self.0.lock().keys().filter(|uid| !live(uid)).cloned().collect()
+    /// The object at a key is gone: the uids and account names it had.
+    pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
+        let mut shelves = self.0.lock();
+        let uids = shelves.uids.remove(key).unwrap_or_default();
+        uids.into_iter().filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name))).collect()
     }
 }

@@ -4,9 +4,9 @@ use jiff::Timestamp;
 
 use super::memory::Memory;
 use super::reconcile::Controller;
-use crate::account::KubesvcAccount;
-use crate::account::lifecycle::{Observation, RowFact, SessionFact, decide};
-use crate::account::lifecycle::{Action, Decision};
+use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
+use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
+use crate::objects::AccountKey;
 use crate::store::projection::RowPresence;
 
 impl Controller {
@@ -30,9 +30,7 @@ impl Controller {
             rival: rival.as_deref(),
         };
         let decision = decide(&observation);
-        let asks_nothing = decision.action.is_none();
-        let active = account.status.as_ref().is_some_and(|status| status.granted_zone().is_some());
-        if memory.recheck && asks_nothing && active && !account.is_being_deleted() {
+        if memory.recheck && decision.action.is_none() && may_need_its_credential(account) {
             return Action::ResolveCredential.into();
         }
         decision
@@ -50,6 +48,13 @@ impl Controller {
     /// An older object with the same account name, as namespace/name.
     pub(super) fn rival_of(&self, account: &KubesvcAccount) -> Option<String> {
         let oldest = self.context.accounts.by_account_name(account.account_name()).into_iter().next()?;
-        (oldest.uid() != account.uid()).then(|| crate::objects::AccountKey::of(&oldest).to_string())
+        (oldest.uid() != account.uid()).then(|| AccountKey::of(&oldest).to_string())
     }
+}
+
+/// Whether a changed credential would change what is to be done.
+fn may_need_its_credential(account: &KubesvcAccount) -> bool {
+    let status = account.status_or_default();
+    let matters = status.phase() == GrantPhase::Open || status.state() == State::Failed;
+    matters && account.desired() == DesiredState::Active && !account.is_being_deleted()
 }

@@ -1,6 +1,5 @@
 //! One look at one account: observe, decide, act, until there is nothing to do now.
 
-use jiff::Timestamp;
 use tracing::{debug, warn};
 
 use super::Context;
@@ -40,7 +39,7 @@ impl Controller {
         for _ in 0..ACTIONS_IN_A_ROW {
             let Some(account) = self.context.accounts.get(key) else {
                 self.schedule.look_again(key, None);
-                self.bury().await;
+                self.bury(key).await;
                 return;
             };
             let memory = self.memories.look(&account, self.context.ticks.now());
@@ -85,9 +84,8 @@ impl Controller {
     }
 
     /// Objects that are gone: their rows go, and whoever waited for their name has a look.
-    async fn bury(&self) {
-        for uid in self.memories.not_in(|uid| self.context.accounts.by_uid(uid).is_some()) {
-            let name = self.memories.forget(&uid).unwrap_or_default();
+    async fn bury(&self, key: &AccountKey) {
+        for (uid, name) in self.memories.forget(key) {
             if let Err(error) = self.context.projection.delete(&uid).await {
                 warn!(account = name, error = %chain(&error), "row of a deleted account stays until the next comparison");
             }
@@ -103,10 +101,5 @@ impl Controller {
             memory.errors += 1;
         });
         pause
-    }
-
-    /// The time to stamp into what is written.
-    pub(super) fn now(&self) -> Timestamp {
-        Timestamp::now()
     }
 }

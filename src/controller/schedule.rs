@@ -81,16 +81,14 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
     let workers = TaskTracker::new();
     loop {
         let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else { break };
-        let Some(keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
-        for key in keys.into_iter().filter(|key| controller.schedule.begin(key)).take(1) {
-            let controller = Arc::clone(&controller);
-            workers.spawn(async move {
-                controller.reconcile(&key).await;
-                controller.schedule.end(&key);
-                drop(permit);
-            });
-            break;
-        }
+        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
+        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
+        let controller = Arc::clone(&controller);
+        workers.spawn(async move {
+            controller.reconcile(&key).await;
+            controller.schedule.end(&key);
+            drop(permit);
+        });
     }
     workers.close();
     workers.wait().await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::watcher::{self, Event, metadata_watcher};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -20,12 +21,12 @@ pub async fn watch_secrets(
     changed: Arc<Wakes<(String, String)>>,
     stop: CancellationToken,
 ) {
-    let api: Api<Secret> = match &namespace {
+    let api: Api<PartialObjectMeta<Secret>> = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
     let config = watcher::Config::default().labels(&format!("{WATCH_LABEL}=true"));
-    let stream = metadata_watcher(api, config).default_backoff();
+    let stream = watcher::watcher(api, config).default_backoff();
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     while let Some(event) = stream.next().await {
         match event {
