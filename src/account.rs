@@ -16,6 +16,7 @@ pub mod crds;
 pub mod definition;
 pub mod failure;
 pub mod fleet_member;
+pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
 pub mod row;

@@ -1,0 +1,315 @@
+//! What is taken from a kubeconfig, and what is refused.
+//!
+//! A kubeconfig that comes over the wire is a stranger's file: it may name programs to run, files to read, proxies
+//! to go through and people to impersonate. [`vet`] takes the chosen context of it apart and keeps one server and
+//! one way to authenticate; whatever else it says is refused with a message that names the key and says what to
+//! use. [`render`] writes the cut-out that may travel. The operator vets before it stores or sends anything, and the
+//! agent vets again before it builds a client.
+
+use std::fmt;
+
+use url::Url;
+
+use crate::account::kubeconfig::document::MAX_BYTES;
+use crate::account::kubeconfig::fields::{Mapping, is_set, quoted, shown};
+
+mod address;
+mod document;
+mod fields;
+mod file_path;
+mod pem;
+mod refusal;
+mod render;
+mod secret;
+mod user;
+
+#[cfg(test)]
+mod tests;
+
+pub use address::refused_address;
+pub use file_path::vet_file_path;
+pub use refusal::{Refusal, RefusalKind};
+pub use render::render;
+pub use secret::{Secret, SecretBytes, SecretText};
+
+/// A kubeconfig that was vetted: one server, one way to authenticate, nothing that runs or reads anything.
+///
+/// `Debug` shows the server and the kind of authentication only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct VettedKubeconfig {
+    /// Where the API server is: https, a host that is no link-local address, and perhaps a port and a path prefix.
+    pub server: Url,
+    /// The certificates (PEM, nothing else in it) that the server's certificate must lead to; `None` means those the
+    /// machine trusts.
+    pub certificate_authority: Option<Vec<u8>>,
+    /// The server's certificate is not verified. Never together with `certificate_authority`.
+    pub insecure_skip_tls_verify: bool,
+    /// The name or address that the server's certificate must be for, where it is not the host of `server`.
+    pub tls_server_name: Option<String>,
+    /// The namespace that the context names.
+    pub namespace: Option<String>,
+    /// How the client says who it is.
+    pub authentication: Authentication,
+    /// The context that was chosen.
+    pub context: String,
+}
+
+/// How a client says who it is. `Debug` shows the kind only.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Authentication {
+    /// A bearer token: visible ASCII, so it is legal in a header.
+    Token(SecretText),
+    /// A TLS client certificate.
+    ClientCertificate {
+        /// The certificate and what it was issued by (PEM, nothing else in it).
+        certificate: Vec<u8>,
+        /// Its private key: one, unencrypted, PEM.
+        key: SecretBytes,
+    },
+    /// Both, as kubectl allows: the certificate in the handshake, the token in each request.
+    TokenAndClientCertificate {
+        /// As in [`Authentication::Token`].
+        token: SecretText,
+        /// As in [`Authentication::ClientCertificate`].
+        certificate: Vec<u8>,
+        /// As in [`Authentication::ClientCertificate`].
+        key: SecretBytes,
+    },
+    /// A user name and a password; neither is empty or holds control characters, the name holds no colon.
+    Basic {
+        /// The user name.
+        username: String,
+        /// The password.
+        password: SecretText,
+    },
+}
+
+impl Authentication {
+    /// The kind in words, for logs and messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "token",
+            Self::ClientCertificate { .. } => "client certificate",
+            Self::TokenAndClientCertificate { .. } => "token and client certificate",
+            Self::Basic { .. } => "user name and password",
+        }
+    }
+}
+
+impl fmt::Debug for Authentication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+impl fmt::Debug for VettedKubeconfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VettedKubeconfig")
+            .field("server", &self.server.as_str())
+            .field("authentication", &self.authentication)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Vets the kubeconfig in `bytes` (YAML or JSON) and cuts one context out of it: `context`, or else its
+/// `current-context` (an empty name counts as none).
+///
+/// Certificates and keys are written anew, so text around them and parts of other kinds are left behind; unknown
+/// keys, and everything that belongs to other contexts, are ignored.
+///
+/// # Errors
+///
+/// A [`Refusal`] that names the key at fault and says what to use. It holds names of contexts, clusters and users,
+/// lines and columns, and no other value of the file.
+pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Refusal> {
+    let document = document::read(document::decode(bytes)?)?;
+    let root = Mapping::root(&document)?;
+    expect_value(&root, "kind", "Config")?;
+    expect_value(&root, "apiVersion", "v1")?;
+
+    let (name, chosen) = choose_context(&root, context)?;
+    let namespace = namespace(&chosen)?;
+    let cluster = follow(&root, &chosen, "cluster", "clusters")?;
+    let user = follow(&root, &chosen, "user", "users")?;
+
+    // The user first: what runs programs is the gravest, and has a failure class of its own.
+    user::refuse_foreign(&user)?;
+    let Cluster { server, certificate_authority, insecure_skip_tls_verify, tls_server_name } =
+        Cluster::vet(&cluster)?;
+    let authentication = user::authentication(&user)?;
+
+    let vetted = VettedKubeconfig {
+        server,
+        certificate_authority,
+        insecure_skip_tls_verify,
+        tls_server_name,
+        namespace,
+        authentication,
+        context: name.to_owned(),
+    };
+    // The cut-out is vetted again where it arrives. Long names full of escapes are all that can make it the longer.
+    if render::rendered(&vetted).len() > MAX_BYTES {
+        return Err(Refusal::new("kubeconfig", "is too large once cut out", document::SMALLER));
+    }
+    Ok(vetted)
+}
+
+struct Cluster {
+    server: Url,
+    certificate_authority: Option<Vec<u8>>,
+    insecure_skip_tls_verify: bool,
+    tls_server_name: Option<String>,
+}
+
+impl Cluster {
+    fn vet(cluster: &Mapping<'_, '_>) -> Result<Self, Refusal> {
+        for (key, problem, remedy) in [
+            (
+                "certificate-authority",
+                "is a path, and no files are read",
+                "put the certificate itself into certificate-authority-data, base64-encoded",
+            ),
+            (
+                "proxy-url",
+                "is not used: a kubeconfig does not decide what connections go through",
+                "remove it, and let an agent that reaches the cluster take the account",
+            ),
+        ] {
+            if cluster.get(key).is_some_and(is_set) {
+                return Err(Refusal::new(cluster.place(key), problem, remedy));
+            }
+        }
+        let Some(server) = cluster.text("server")? else {
+            return Err(Refusal::new(cluster.place("server"), "is missing", address::SERVER_REMEDY));
+        };
+        let server = address::server(server, &cluster.place("server"))?;
+        let insecure_skip_tls_verify = cluster.flag("insecure-skip-tls-verify")?;
+        let certificate_authority = match cluster.bytes("certificate-authority-data")? {
+            Some(pem) => {
+                Some(pem::certificate_authority(&pem, &cluster.place("certificate-authority-data"))?)
+            }
+            None => None,
+        };
+        if insecure_skip_tls_verify && certificate_authority.is_some() {
+            return Err(Refusal::new(
+                cluster.place("insecure-skip-tls-verify"),
+                "is true although there is a certificate authority to verify with",
+                "remove it, or else certificate-authority-data",
+            ));
+        }
+        let tls_server_name = match cluster.text("tls-server-name")? {
+            Some(name) => Some(address::tls_server_name(name, &cluster.place("tls-server-name"))?),
+            None => None,
+        };
+        Ok(Self { server, certificate_authority, insecure_skip_tls_verify, tls_server_name })
+    }
+}
+
+fn expect_value(root: &Mapping<'_, '_>, key: &str, expected: &str) -> Result<(), Refusal> {
+    match root.text(key)? {
+        Some(value) if value != expected => Err(Refusal::new(
+            root.place(key),
+            format!("is not {expected}"),
+            "give a kubeconfig as `kubectl config view --raw` prints it",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The name and the body of the context to use.
+fn choose_context<'t, 'a>(
+    root: &Mapping<'t, 'a>,
+    context: Option<&'t str>,
+) -> Result<(&'t str, Mapping<'t, 'a>), Refusal> {
+    let (field, name) = match context.filter(|name| !name.is_empty()) {
+        Some(name) => ("context", name),
+        None => match root.text("current-context")? {
+            Some(name) => ("current-context", name),
+            None => {
+                return Err(Refusal::new(
+                    "current-context",
+                    "is not set, and no context was given",
+                    format!("name a context; {}", those_there_are(root, "contexts")?),
+                ));
+            }
+        },
+    };
+    match find(root, "contexts", name)? {
+        Some(entry) => Ok((name, entry.mapping("context")?)),
+        None => Err(Refusal::new(
+            field,
+            format!("names {}, which is not among the contexts", quoted(name)),
+            format!("name another context; {}", those_there_are(root, "contexts")?),
+        )),
+    }
+}
+
+/// The body of the cluster or user that the context names under `key`.
+fn follow<'t, 'a>(
+    root: &Mapping<'t, 'a>,
+    context: &Mapping<'t, 'a>,
+    key: &str,
+    list: &str,
+) -> Result<Mapping<'t, 'a>, Refusal> {
+    let Some(name) = context.text(key)? else {
+        return Err(Refusal::new(
+            context.place(key),
+            "is missing",
+            format!("name one of the {list}; {}", those_there_are(root, list)?),
+        ));
+    };
+    match find(root, list, name)? {
+        Some(entry) => entry.mapping(key),
+        None => Err(Refusal::new(
+            context.place(key),
+            format!("names {}, which is not among the {list}", quoted(name)),
+            format!("add it, or name another; {}", those_there_are(root, list)?),
+        )),
+    }
+}
+
+/// The one entry of a list that has this very name.
+fn find<'t, 'a>(root: &Mapping<'t, 'a>, list: &str, name: &str) -> Result<Option<Mapping<'t, 'a>>, Refusal> {
+    let place = format!("{list}[{}]", shown(name));
+    let mut matching = root.list(list)?.iter().filter(|entry| entry.name() == Some(name));
+    let Some(entry) = matching.next() else { return Ok(None) };
+    match matching.count() {
+        0 => Mapping::at(Some(entry), place).map(Some),
+        more => Err(Refusal::new(
+            place,
+            format!("is there {} times", more + 1),
+            "keep one entry, or give each a name of its own",
+        )),
+    }
+}
+
+/// "there are …", with as many names as a message has room for.
+fn those_there_are(root: &Mapping<'_, '_>, list: &str) -> Result<String, Refusal> {
+    const ROOM: usize = 10;
+    let names: Vec<_> = root.list(list)?.iter().filter_map(|entry| entry.name()).collect();
+    if names.is_empty() {
+        return Ok(format!("{list} has none"));
+    }
+    let mut told = names.iter().take(ROOM).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > ROOM {
+        told.push_str(&format!(" and {} more", names.len() - ROOM));
+    }
+    Ok(format!("there are {told}"))
+}
+
+/// The namespace of the context: it becomes part of a path, so it has to be a name that Kubernetes would take.
+fn namespace(context: &Mapping<'_, '_>) -> Result<Option<String>, Refusal> {
+    let Some(name) = context.text("namespace")? else { return Ok(None) };
+    let legal = name.len() <= 63
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if !legal {
+        return Err(Refusal::new(
+            context.place("namespace"),
+            "is no name of a namespace",
+            "use at most 63 small letters, digits and dashes",
+        ));
+    }
+    Ok(Some(name.to_owned()))
+}

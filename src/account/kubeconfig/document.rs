@@ -1,0 +1,211 @@
+//! The file as a tree.
+//!
+//! The tree is built from parser events so that what a kubeconfig has no use for is refused where it stands:
+//! anchors and aliases, tags, merge keys, second documents, duplicate keys, deep nesting. Messages are made here and
+//! hold lines and columns; the parser's own text is never passed on.
+
+use std::borrow::{Borrow, Cow};
+use std::collections::BTreeMap;
+
+use secrecy::zeroize::Zeroize;
+use serde_saphyr::granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, StrInput};
+
+use crate::account::kubeconfig::refusal::Refusal;
+
+pub(super) const MAX_BYTES: usize = 256 * 1024;
+const MAX_DEPTH: usize = 32;
+
+pub(super) const SMALLER: &str =
+    "give at most 256 KiB, such as `kubectl config view --raw --minify` prints for one context";
+pub(super) const AS_PRINTED: &str = "give a kubeconfig as `kubectl config view --raw` prints it";
+
+/// A piece of the file; wiped when dropped if it is a copy.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Text<'a>(Cow<'a, str>);
+
+impl Text<'_> {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for Text<'_> {
+    fn drop(&mut self) {
+        if let Cow::Owned(copy) = &mut self.0 {
+            copy.zeroize();
+        }
+    }
+}
+
+impl Borrow<str> for Text<'_> {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+pub(super) enum Node<'a> {
+    /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
+    Scalar {
+        text: Text<'a>,
+        plain: bool,
+    },
+    List(Vec<Node<'a>>),
+    Map(BTreeMap<Text<'a>, Node<'a>>),
+}
+
+/// The text of the file: of a bearable size, UTF-8, without NUL and byte order mark.
+pub(super) fn decode(bytes: &[u8]) -> Result<&str, Refusal> {
+    let refuse = |problem, remedy: &'static str| Err(Refusal::new("kubeconfig", problem, remedy));
+    if bytes.len() > MAX_BYTES {
+        return refuse("is larger than 256 KiB", SMALLER);
+    }
+    if bytes.contains(&0) {
+        return refuse("holds a NUL, so it is no text", AS_PRINTED);
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
+        Err(_) => refuse("is not UTF-8", "save it as UTF-8"),
+    }
+}
+
+/// Reads the one document in a text.
+pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    let mut reader = Reader(Parser::new_from_str_with_options(text, options));
+    loop {
+        match reader.next()? {
+            (Event::StreamStart | Event::DocumentStart(..), _) => {}
+            (Event::StreamEnd, _) => return Err(Refusal::new("kubeconfig", "is empty", AS_PRINTED)),
+            (event, at) => {
+                let root = reader.node(event, at, 1)?;
+                loop {
+                    match reader.next()? {
+                        (Event::StreamEnd, _) => return Ok(root),
+                        (Event::DocumentStart(..), at) => {
+                            return Err(at.refuse("a second document starts", "give one document"));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct At {
+    line: usize,
+    column: usize,
+}
+
+impl At {
+    fn refuse(self, problem: &str, remedy: &'static str) -> Refusal {
+        let problem = format!("cannot be taken: at line {}, column {}, {problem}", self.line, self.column);
+        Refusal::new("kubeconfig", problem, remedy)
+    }
+
+    fn too_deep(self) -> Refusal {
+        self.refuse("lists and mappings are nested more than 32 deep", AS_PRINTED)
+    }
+
+    fn alias(self) -> Refusal {
+        self.refuse("there is an anchor or an alias", "write the value out at each place")
+    }
+
+    fn tag(self) -> Refusal {
+        self.refuse("there is a tag", "leave tags out, and put texts in quotes")
+    }
+}
+
+struct Reader<'a>(Parser<'a, StrInput<'a>>);
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<(Event<'a>, At), Refusal> {
+        match self.0.next_event() {
+            Some(Ok((event, span))) => {
+                Ok((event, At { line: span.start.line(), column: span.start.col() + 1 }))
+            }
+            Some(Err(error)) => {
+                let at = At { line: error.marker().line(), column: error.marker().col() + 1 };
+                Err(match error.kind() {
+                    ErrorKind::RecursionLimitExceeded => at.too_deep(),
+                    ErrorKind::UnknownAnchor => at.alias(),
+                    ErrorKind::UndeclaredTagHandle => at.tag(),
+                    _ => at.refuse("it is not YAML", AS_PRINTED),
+                })
+            }
+            None => Err(Refusal::new("kubeconfig", "ends early", AS_PRINTED)),
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, at: At, depth: usize) -> Result<Node<'a>, Refusal> {
+        let (anchor, tagged) = match &event {
+            Event::Scalar(_, _, anchor, tag)
+            | Event::SequenceStart(_, anchor, tag)
+            | Event::MappingStart(_, anchor, tag) => (*anchor, tag.is_some()),
+            Event::Alias(_) => return Err(at.alias()),
+            _ => return Err(at.refuse("it is not YAML", AS_PRINTED)),
+        };
+        if anchor != 0 {
+            return Err(at.alias());
+        }
+        if tagged {
+            return Err(at.tag());
+        }
+        match event {
+            Event::Scalar(text, style, ..) => {
+                Ok(Node::Scalar { text: Text(text), plain: style == ScalarStyle::Plain })
+            }
+            _ if depth > MAX_DEPTH => Err(at.too_deep()),
+            Event::SequenceStart(..) => self.list(depth).map(Node::List),
+            _ => self.map(depth).map(Node::Map),
+        }
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Vec<Node<'a>>, Refusal> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                (event, at) => items.push(self.node(event, at, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<BTreeMap<Text<'a>, Node<'a>>, Refusal> {
+        let mut entries = BTreeMap::new();
+        loop {
+            let (event, at) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(entries);
+            }
+            let Node::Scalar { text: key, plain } = self.node(event, at, depth + 1)? else {
+                return Err(at.refuse("a key is a list or a mapping", "use plain names as keys"));
+            };
+            if plain && key.0 == "<<" {
+                return Err(at.refuse("there is a merge key", "write the keys out"));
+            }
+            if entries.contains_key(&key) {
+                return Err(at.refuse(&duplicate(&key.0), "keep one of them"));
+            }
+            let (event, at) = self.next()?;
+            let value = self.node(event, at, depth + 1)?;
+            entries.insert(key, value);
+        }
+    }
+}
+
+/// Names the key that is there twice, if it is one of a kubeconfig: a slip of indentation or of a colon can turn
+/// anything into a key.
+fn duplicate(key: &str) -> String {
+    const KNOWN: &str = "apiVersion kind preferences clusters users contexts current-context extensions name cluster \
+                         server tls-server-name insecure-skip-tls-verify certificate-authority \
+                         certificate-authority-data proxy-url disable-compression user client-certificate \
+                         client-certificate-data client-key client-key-data token tokenFile as as-uid as-groups \
+                         as-user-extra username password auth-provider exec context namespace";
+    match KNOWN.split_whitespace().find(|known| *known == key) {
+        Some(known) => format!("the key {known} is there a second time"),
+        None => "a key is there a second time".to_owned(),
+    }
+}

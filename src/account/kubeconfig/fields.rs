@@ -1,0 +1,205 @@
+//! Typed ways into the tree, which know what to call the place they are at.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+use secrecy::zeroize::Zeroizing;
+
+use crate::account::kubeconfig::document::{AS_PRINTED, Node, Text};
+use crate::account::kubeconfig::refusal::Refusal;
+
+const UNMASKED: &str = "that is kubectl's mask for a secret: use `kubectl config view --raw`";
+
+/// As Go reads base64: padded, whatever the last bits are.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+impl Node<'_> {
+    /// The name of an entry of a list of contexts, clusters or users.
+    pub(super) fn name(&self) -> Option<&str> {
+        let Self::Map(entries) = self else { return None };
+        match entries.get("name")? {
+            Self::Scalar { text, plain } if sort(text.as_str(), *plain) == Sort::Text => Some(text.as_str()),
+            _ => None,
+        }
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self, Self::Scalar { text, plain } if sort(text.as_str(), *plain) == Sort::Null)
+    }
+}
+
+/// Whether a key has a value at all: not null, an empty text, list or mapping.
+pub(super) fn is_set(node: &Node<'_>) -> bool {
+    match node {
+        Node::Scalar { text, .. } => !text.as_str().is_empty() && !node.is_null(),
+        Node::List(items) => !items.is_empty(),
+        Node::Map(entries) => !entries.is_empty(),
+    }
+}
+
+/// What the core schema of YAML makes of a scalar.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Null,
+    Flag(bool),
+    Number,
+    Text,
+}
+
+fn sort(text: &str, plain: bool) -> Sort {
+    if !plain {
+        return Sort::Text;
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Sort::Null,
+        "true" | "True" | "TRUE" => Sort::Flag(true),
+        "false" | "False" | "FALSE" => Sort::Flag(false),
+        ".nan" | ".NaN" | ".NAN" => Sort::Number,
+        _ => {
+            let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+            let other_base = |prefix: &str, base: u32| {
+                digits
+                    .strip_prefix(prefix)
+                    .is_some_and(|rest| !rest.is_empty() && rest.chars().all(|digit| digit.is_digit(base)))
+            };
+            let number = matches!(digits, ".inf" | ".Inf" | ".INF")
+                || other_base("0x", 16)
+                || other_base("0o", 8)
+                || digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+                    && digits.parse::<f64>().is_ok();
+            if number { Sort::Number } else { Sort::Text }
+        }
+    }
+}
+
+/// A mapping of the file and where it is, written as `users[dev].user`.
+pub(super) struct Mapping<'t, 'a> {
+    entries: Option<&'t BTreeMap<Text<'a>, Node<'a>>>,
+    place: String,
+}
+
+impl<'t, 'a> Mapping<'t, 'a> {
+    pub(super) fn root(node: &'t Node<'a>) -> Result<Self, Refusal> {
+        match node {
+            Node::Map(entries) => Ok(Self { entries: Some(entries), place: String::new() }),
+            _ => Err(Refusal::new("kubeconfig", "is not a mapping of keys", AS_PRINTED)),
+        }
+    }
+
+    /// The mapping at a place; one without entries where there is nothing.
+    pub(super) fn at(node: Option<&'t Node<'a>>, place: String) -> Result<Self, Refusal> {
+        let entries = match node {
+            Some(Node::Map(entries)) => Some(entries),
+            Some(node) if !node.is_null() => {
+                return Err(Refusal::new(place, "is not a mapping of keys", AS_PRINTED));
+            }
+            _ => None,
+        };
+        Ok(Self { entries, place })
+    }
+
+    /// How a message names a key of this mapping.
+    pub(super) fn place(&self, key: &str) -> String {
+        if self.place.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place) }
+    }
+
+    /// How a message names this mapping.
+    pub(super) fn own_place(&self) -> &str {
+        &self.place
+    }
+
+    /// What is under a key; `None` for null as well.
+    pub(super) fn get(&self, key: &str) -> Option<&'t Node<'a>> {
+        self.entries?.get(key).filter(|node| !node.is_null())
+    }
+
+    pub(super) fn mapping(&self, key: &str) -> Result<Self, Refusal> {
+        Self::at(self.get(key), self.place(key))
+    }
+
+    pub(super) fn list(&self, key: &str) -> Result<&'t [Node<'a>], Refusal> {
+        match self.get(key) {
+            None => Ok(&[]),
+            Some(Node::List(items)) => Ok(items),
+            Some(_) => Err(Refusal::new(self.place(key), "is not a list", AS_PRINTED)),
+        }
+    }
+
+    /// A text; `None` for an empty one, which is what it means to kubectl.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, Refusal> {
+        let refuse = |problem, remedy| Err(Refusal::new(self.place(key), problem, remedy));
+        match self.get(key) {
+            None => Ok(None),
+            Some(Node::Scalar { text, plain }) => match sort(text.as_str(), *plain) {
+                Sort::Number => refuse("is a number, not a text", "put the value in quotes"),
+                Sort::Flag(_) => refuse("is a boolean, not a text", "put the value in quotes"),
+                Sort::Null | Sort::Text => match text.as_str() {
+                    "REDACTED" | "DATA+OMITTED" => refuse("holds no value", UNMASKED),
+                    text => Ok((!text.is_empty()).then_some(text)),
+                },
+            },
+            Some(_) => refuse("is a list or a mapping, not a text", "give one text"),
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str) -> Result<bool, Refusal> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Node::Scalar { text, plain }) if let Sort::Flag(flag) = sort(text.as_str(), *plain) => {
+                Ok(flag)
+            }
+            Some(_) => {
+                Err(Refusal::new(self.place(key), "is not a boolean", "use true or false, without quotes"))
+            }
+        }
+    }
+
+    /// The bytes of a `…-data` key.
+    pub(super) fn bytes(&self, key: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        if text.trim_start().starts_with("-----BEGIN") {
+            return Err(Refusal::new(
+                self.place(key),
+                "is PEM as it is",
+                "base64-encode the whole of it, with the BEGIN and END lines",
+            ));
+        }
+        let digits: Zeroizing<Vec<u8>> =
+            Zeroizing::new(text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect());
+        match BASE64.decode(&*digits) {
+            Ok(bytes) => Ok(Some(Zeroizing::new(bytes))),
+            Err(_) => Err(Refusal::new(
+                self.place(key),
+                "is not base64",
+                "base64-encode the PEM file, with padding and without blanks",
+            )),
+        }
+    }
+}
+
+/// A name of the file as a message shows it: no control characters or other tricks, and not for pages.
+pub(super) fn shown(name: &str) -> String {
+    const ROOM: usize = 64;
+    let mut shown = String::new();
+    for character in name.chars().take(ROOM) {
+        if character.is_ascii_graphic() || character == ' ' || character.is_alphanumeric() {
+            shown.push(character);
+        } else {
+            shown.extend(character.escape_unicode());
+        }
+    }
+    if name.chars().nth(ROOM).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A name of the file in quotes.
+pub(super) fn quoted(name: &str) -> String {
+    format!("\"{}\"", shown(name))
+}

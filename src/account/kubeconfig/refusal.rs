@@ -1,0 +1,55 @@
+//! Why a kubeconfig is refused.
+
+use std::borrow::Cow;
+
+/// Why a kubeconfig is refused: which key, what is wrong with it, and what to use.
+///
+/// Neither `Display` nor `Debug` shows a value of the file that might be a credential; they may show names of
+/// contexts, clusters and users, and lines and columns.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {problem}; {remedy}")]
+pub struct Refusal {
+    field: String,
+    problem: Cow<'static, str>,
+    remedy: Cow<'static, str>,
+    kind: RefusalKind,
+}
+
+/// Which class of failure a refusal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// It would run a program to authenticate (`exec`, `auth-provider`).
+    ExecForbidden,
+    /// Anything else.
+    BadKubeconfig,
+}
+
+impl Refusal {
+    pub(super) fn new(
+        field: impl Into<String>,
+        problem: impl Into<Cow<'static, str>>,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (field, problem, remedy) = (field.into(), problem.into(), remedy.into());
+        Self { field, problem, remedy, kind: RefusalKind::BadKubeconfig }
+    }
+
+    pub(super) fn exec(field: String, problem: &'static str, remedy: &'static str) -> Self {
+        Self { kind: RefusalKind::ExecForbidden, ..Self::new(field, problem, remedy) }
+    }
+
+    /// The key at fault, such as `users[dev].user.exec`; `kubeconfig` where it is the file as a whole.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// Which class of failure this is.
+    pub fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// Whether it would have run a program: the failure class EXEC_FORBIDDEN, otherwise BAD_KUBECONFIG.
+    pub fn is_exec(&self) -> bool {
+        self.kind == RefusalKind::ExecForbidden
+    }
+}

@@ -1,0 +1,85 @@
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed")]
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::ExposeSecret;
+
+use super::*;
+
+mod addresses;
+mod files;
+mod good;
+mod hostile_clusters;
+mod hostile_files;
+mod hostile_users;
+mod properties;
+
+const SERVER: &str = "server: 'https://api.example.com:6443'";
+const TOKEN: &str = "token: CANARY-token";
+
+/// A kubeconfig with one context `dev`, from the inside of a flow mapping for the cluster and for the user.
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: dev\n\
+         clusters: [{{name: east, cluster: {{{cluster}}}}}]\n\
+         users: [{{name: bot, user: {{{user}}}}}]\n\
+         contexts: [{{name: dev, context: {{cluster: east, user: bot}}}}]\n"
+    )
+}
+
+fn with_cluster(cluster: &str) -> String {
+    kubeconfig(cluster, TOKEN)
+}
+
+fn with_user(user: &str) -> String {
+    kubeconfig(SERVER, user)
+}
+
+fn pem(label: &str, body: &str) -> String {
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(body))
+}
+
+fn certificate() -> String {
+    STANDARD.encode(pem("CERTIFICATE", "certificate"))
+}
+
+fn key() -> String {
+    STANDARD.encode(pem("PRIVATE KEY", "CANARY-key"))
+}
+
+fn vetted(text: &str) -> VettedKubeconfig {
+    match vet(text.as_bytes(), None) {
+        Ok(vetted) => vetted,
+        Err(refusal) => panic!("{refusal}\n{text}"),
+    }
+}
+
+fn refused(text: &str) -> Refusal {
+    match vet(text.as_bytes(), None) {
+        Ok(vetted) => panic!("taken: {vetted:?}\n{text}"),
+        Err(refusal) => refusal,
+    }
+}
+
+/// Whether a text gives away any of the secrets that the tests plant.
+fn leaks(text: &str) -> bool {
+    // CANARY as it is and base64-encoded at each of the three offsets, the whole of what the helpers encode, and PEM.
+    ["CANARY", "Q0FOQVJZ", "NBTkFSW", "DQU5BUl", "-----BEGIN P", &key(), &certificate()]
+        .iter()
+        .any(|mark| text.contains(mark))
+}
+
+/// Holds a table of what is refused: each by the field that is named, and without a secret in any of its texts.
+fn hold_refusals(table: &[(&str, String, &str)]) {
+    for (what, text, field) in table {
+        let refusal = match vet(text.as_bytes(), None) {
+            Ok(vetted) => panic!("{what}: taken as {vetted:?}"),
+            Err(refusal) => refusal,
+        };
+        assert_eq!(refusal.field(), *field, "{what}: {refusal}");
+        assert!(refusal.to_string().starts_with(field), "{what}: {refusal}");
+        assert!(refusal.to_string().contains("; "), "{what}: no remedy in: {refusal}");
+        assert!(!leaks(&refusal.to_string()), "{what}: {refusal}");
+        assert!(!leaks(&format!("{refusal:?}")), "{what}: {refusal:?}");
+    }
+}
