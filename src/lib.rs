@@ -6,12 +6,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | composition roots, one for each program | `operator`, `agent_program` |
-//! | siblings | `controller`, `hub`, `agent`, `rest` |
+//! | siblings | `controller`, `hub`, [`agent`], `rest` |
 //! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], `config`, `telemetry` |
 //! | small parts without I/O | [`wakes`], [`crash`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
+pub mod agent;
 pub mod crash;
 pub mod fleet;
 pub mod objects;
