@@ -53,16 +53,30 @@ struct Index {
 pub struct Accounts {
     index: RwLock<Index>,
     followers: RwLock<Vec<Arc<Wakes<AccountKey>>>>,
+    /// Watches whose first list is complete.
+    listed: RwLock<HashSet<Option<String>>>,
+    watches: usize,
     synced: watch::Sender<bool>,
 }
 
 impl Default for Accounts {
     fn default() -> Self {
-        Self { index: RwLock::default(), followers: RwLock::default(), synced: watch::Sender::new(false) }
+        Self::over(1)
     }
 }
 
 impl Accounts {
+    /// An index that is fed by this many watches.
+    pub fn over(watches: usize) -> Self {
+        Self {
+            index: RwLock::default(),
+            followers: RwLock::default(),
+            listed: RwLock::default(),
+            watches,
+            synced: watch::Sender::new(false),
+        }
+    }
+
     /// The account at a key.
     pub fn get(&self, key: &AccountKey) -> Option<Arc<KubesvcAccount>> {
         self.index.read().entries.get(key)?.account.clone()
@@ -172,14 +186,21 @@ impl Accounts {
         self.tell(key);
     }
 
-    /// A complete list was taken in: whatever is not in it is gone.
-    pub(super) fn listed(&self, present: &HashSet<AccountKey>) {
-        let missing: Vec<_> =
-            self.index.read().entries.keys().filter(|key| !present.contains(*key)).cloned().collect();
+    /// A complete list of a namespace, or of all, was taken in: whatever of it is not in the list is gone.
+    pub(super) fn listed(&self, namespace: Option<&str>, present: &HashSet<AccountKey>) {
+        let of_it = |key: &&AccountKey| namespace.is_none_or(|namespace| namespace == key.namespace);
+        let missing: Vec<_> = {
+            let index = self.index.read();
+            index.entries.keys().filter(of_it).filter(|key| !present.contains(*key)).cloned().collect()
+        };
         for key in &missing {
             self.gone(key);
         }
-        self.synced.send_replace(true);
+        let mut listed = self.listed.write();
+        listed.insert(namespace.map(str::to_owned));
+        if listed.len() >= self.watches {
+            self.synced.send_replace(true);
+        }
     }
 
     fn tell(&self, key: &AccountKey) {
