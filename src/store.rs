@@ -1,7 +1,7 @@
 //! The database: a trait, and one adapter for each of the databases. Rows never escape as SQL.
 //!
-//! [`open`] gives the adapter that a URL names; nothing else than kubesvc
-//! writes its rows. Adding a database: an adapter that passes the stories of `store/stories.rs`, and a
+//! [`open`] gives the adapter that a URL names. [`projection`] keeps its rows in step with the objects; nothing else
+//! writes `kubesvc_accounts`. Adding a database: an adapter that passes the stories of `store/stories.rs`, and a
 //! folder of migrations with the same numbers.
 
 use std::error::Error;
@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use crate::account::row::AccountRow;
 
 mod limits;
+pub mod projection;
 mod sqlite;
 #[cfg(test)]
 mod stories;
