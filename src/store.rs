@@ -58,8 +58,12 @@ impl StoreError {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
+            // Some errors say their cause themselves.
+            let said = error.to_string();
+            if !text.ends_with(&said) {
+                text.push_str(": ");
+                text.push_str(&said);
+            }
             cause = error.source();
         }
         text

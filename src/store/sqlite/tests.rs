@@ -198,7 +198,9 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
     let mut hand = home.by_hand("BEGIN IMMEDIATE").await;
     let error = store.put_accounts(&[row("one", "uid-1")]).await.expect_err("locked");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-    assert!(error.in_full().contains("has the SQLite file locked"), "{}", error.in_full());
+    let said = error.in_full();
+    assert!(said.contains("has the SQLite file locked"), "{said}");
+    assert_eq!(said.matches("database is locked").count(), 1, "{said}");
     assert_eq!(rows(&store).await, [], "reading goes on");
     hand.execute("COMMIT").await.expect("free");
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
