@@ -14,6 +14,7 @@
 pub mod account;
 pub mod crash;
 pub mod fleet;
+pub mod hub;
 pub mod objects;
 pub mod secrets;
 pub mod store;
