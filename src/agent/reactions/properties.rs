@@ -82,7 +82,7 @@ impl World {
         effects
     }
 
-    /// Name to uid of everything that is held or starting.
+    /// What the table says of itself, against what the driver knows.
     fn check(&self) {
         let mut running: Vec<_> = self.running.iter().map(|(attempt, _)| *attempt).collect();
         let mut starting: Vec<_> = self.table.starting().map(|(attempt, _)| attempt).collect();
@@ -96,6 +96,7 @@ impl World {
             let uid = uid_of_name.entry(account.name.clone()).or_insert(account.uid.clone());
             assert_eq!(*uid, account.uid, "{} has two uids", account.name);
         }
+        assert_eq!(self.table.held().count(), self.table.held_count());
         let names: HashSet<_> = self.table.uid_of_name.keys().cloned().collect();
         assert_eq!(names, uid_of_name.into_keys().collect(), "no name outlives its account");
     }
