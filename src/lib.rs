@@ -15,6 +15,7 @@ pub mod account;
 pub mod crash;
 pub mod fleet;
 pub mod objects;
+pub mod rest;
 pub mod secrets;
 pub mod store;
 pub mod wakes;
