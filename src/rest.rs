@@ -5,13 +5,13 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`body`], [`json`], [`extract`], [`given`] | from bytes to what is asked, or 4xx |
-//! | [`lookup`] | from a name to the object, as the API server has it now |
-//! | [`decide`] | what a request does in each state: pure |
-//! | [`create`], [`change`], [`credential`] | the writes, and what a crash between two of them leaves |
-//! | [`api`] | asking the API server, and what its refusals mean to a caller |
-//! | [`view`], [`page`] | accounts as they are shown |
-//! | [`error`] | errors as Spring services tell them |
+//! | `body`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `lookup` | from a name to the object, as the API server has it now |
+//! | `decide` | what a request does in each state: pure |
+//! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
+//! | `api` | asking the API server, and what its refusals mean to a caller |
+//! | `view`, `page` | accounts as they are shown |
+//! | `error` | errors as Spring services tell them |
 
 mod accounts;
 mod agents;

@@ -123,8 +123,11 @@ fn refusal(call: Call<'_>, status: &Status) -> Trouble {
             "the Kubernetes API server does not accept the operator's identity; look at its service account",
         )),
         403 => Trouble::Refused(Problem::unavailable(forbidden(call, status))),
+        404 if call.resource == Resource::Secret || names_the_namespace(status) => Trouble::Refused(
+            Problem::unavailable(format!("cannot {call}: the namespace {namespace} is not there; create it")),
+        ),
         404 => Trouble::Refused(Problem::unavailable(format!(
-            "cannot {call}: the namespace {namespace} or the definition of KubesvcAccount is not there; create it"
+            "cannot {call}: the definition of KubesvcAccount is not there; apply the output of kubesvc-operator crds"
         ))),
         413 => Trouble::Refused(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -138,10 +141,11 @@ fn refusal(call: Call<'_>, status: &Status) -> Trouble {
 
 /// Whether a 404 speaks of the object, not of its namespace or of a missing definition.
 fn names_the_object(call: Call<'_>, status: &Status) -> bool {
-    status
-        .details
-        .as_ref()
-        .is_some_and(|details| details.name == call.name && !details.kind.eq_ignore_ascii_case("namespaces"))
+    !names_the_namespace(status) && status.details.as_ref().is_some_and(|details| details.name == call.name)
+}
+
+fn names_the_namespace(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
 fn forbidden(call: Call<'_>, status: &Status) -> String {

@@ -142,14 +142,32 @@ impl Change<'_> {
         Err(Problem::conflict(format!("account {:?} is being changed by others; try again", self.name)))
     }
 
+    /// After the source has changed: the Secret that is no longer used goes, and the one that is used now is there,
+    /// even if another request has just deleted it because the account did not use it.
+    async fn tidy(
+        &self,
+        credential: &Credential<'_>,
+        account: &KubesvcAccount,
+        plan: &Plan,
+    ) -> Result<(), Trouble> {
+        let sourced = self.given.is_some_and(|given| given.source.is_some());
+        match self.contents() {
+            Some(contents) if plan.contents && !credential.is_of(account) => {
+                credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)
+            }
+            None if sourced && credential.is_of(account) => {
+                credential.discard(Some(account)).await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn write(&self, state: &RestState, account: &KubesvcAccount, plan: &Plan) -> Result<(), Trouble> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
         if let Some(contents) = self.contents().filter(|_| plan.contents) {
-            credential.ensure(contents, Some(account), CONTENT).await.map_err(|denied| match denied {
-                Denied::Taken => Trouble::Changed,
-                Denied::Problem(problem) => Trouble::Refused(problem),
-            })?;
+            credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)?;
         }
         match &plan.write {
             Write::Nothing => Ok(()),
@@ -159,13 +177,17 @@ impl Change<'_> {
             }
             Write::Patch { spec, retry } => {
                 patch(state, &key, account, spec, *retry).await?;
-                let sourced = self.given.is_some_and(|given| given.source.is_some());
-                if sourced && !plan.contents && credential.is_of(account) {
-                    credential.discard(Some(account)).await;
-                }
-                Ok(())
+                self.tidy(&credential, account, plan).await
             }
         }
+    }
+}
+
+/// A Secret that belongs to a newer object of that name: the account is another one now.
+fn trouble(denied: Denied) -> Trouble {
+    match denied {
+        Denied::Taken => Trouble::Changed,
+        Denied::Problem(problem) => Trouble::Refused(problem),
     }
 }
 

@@ -145,12 +145,22 @@ impl<'a> Credential<'a> {
     }
 
     /// Deletes a Secret of ours that no account uses any more: one without an owner, or owned by this account.
+    ///
+    /// The Secret is read before the account, and deleted only at the version that was read: a request that has
+    /// meanwhile made use of it again has either written it or is seen in the account.
     pub(super) async fn discard(&self, account: Option<&KubesvcAccount>) {
         let found = ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
         let Ok(Some(secret)) = found else { return };
         let metadata = &secret.metadata;
         if !is_ours(metadata, &self.key.name) || stale_owner(metadata, account).is_some() {
             return;
+        }
+        match self.state.read(self.key).await {
+            Ok(Some(now)) if self.is_of(&now) => return,
+            Ok(_) => {}
+            Err(problem) => {
+                return warn!(secret = self.name, %problem, "cannot look whether the Secret is used");
+            }
         }
         if let Err(trouble) = self.delete(metadata).await {
             warn!(secret = self.name, ?trouble, "cannot delete the Secret that no account uses");
