@@ -194,7 +194,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     }
     hub.metrics.sessions.dec();
     hub.metrics.sessions_ended.inc();
-    hub.leader.wake_all(uids.into_iter().chain(hub.places.lock().of_zone(&session.zone)));
+    hub.agent_went(session, uids);
     if in_force {
         let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id);
         match tokio::time::timeout(FORMER_WAIT, told).await {

@@ -269,8 +269,11 @@ async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
     third.accepted().await;
     let facts = hub.hub.sessions("uid-one");
     let zones: Vec<_> = facts.iter().map(|fact| fact.zone.as_str()).collect();
-    assert_eq!(zones, ["y", "z"]);
+    assert_eq!(zones, ["y", "z"], "in the order of their names");
     assert!(facts.iter().all(|fact| fact.word.is_none() && fact.presence == Presence::Connected));
-    eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
-        .await;
+    let woken = || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(());
+    eventually("the leader is woken", woken).await;
+    third.frames = None;
+    eventually("the leader is woken when a zone has lost its last agent", woken).await;
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1);
 }
