@@ -12,7 +12,10 @@ use kubesvc::wire::ops::{AccountSpec, ClusterIdentity};
 use crate::harness::controlplane::{ControlPlane, StartOptions};
 use crate::harness::must;
 
-async fn activate(kubeconfig: &str, change: impl FnOnce(&mut AccountSpec)) -> Result<ClusterIdentity, Failure> {
+async fn activate(
+    kubeconfig: &str,
+    change: impl FnOnce(&mut AccountSpec),
+) -> Result<ClusterIdentity, Failure> {
     let credential = Some(Credential::Kubeconfig(kubeconfig.as_bytes().to_vec()));
     let mut spec = AccountSpec { credential, ..AccountSpec::default() };
     change(&mut spec);
