@@ -1,1 +1,6 @@
-//! The integration tests, in one binary.
+//! The integration tests, in one binary: real control planes, the real programs, and nothing else between them.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod agent_cluster;
