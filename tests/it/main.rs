@@ -1,1 +1,13 @@
-//! The integration tests, in one binary.
+//! The integration tests, in one binary: real control planes, the real programs, and nothing else between them.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod world;
+
+mod activation;
+mod architecture;
+mod bad_objects;
+mod drift;
+mod rest_states;
+mod secrets_canary;
+mod wire_frames;
