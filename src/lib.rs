@@ -5,17 +5,27 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | composition roots, one for each program | `operator`, `agent_program` |
-//! | siblings | `controller`, `hub`, `agent`, `rest` |
-//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], `config`, `telemetry` |
-//! | small parts without I/O | [`wakes`], [`crash`] |
+//! | composition roots, one for each program | [`operator`], [`agent_program`] |
+//! | siblings | [`controller`], [`hub`], [`agent`], [`rest`] |
+//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`] |
+//! | small parts | [`wakes`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
+pub mod agent;
+pub mod agent_program;
+pub mod budget;
+pub mod config;
+pub mod controller;
 pub mod crash;
 pub mod fleet;
+pub mod hub;
 pub mod objects;
+pub mod operator;
+pub mod rest;
 pub mod secrets;
+pub mod shutdown;
 pub mod store;
+pub mod telemetry;
 pub mod wakes;
 pub mod wire;

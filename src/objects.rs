@@ -1,7 +1,9 @@
 //! The accounts as this process has last seen or written them: an index over one watch.
 
 mod index;
+mod secrets;
 mod watch;
 
 pub use index::{AccountKey, Accounts};
+pub use secrets::watch_secrets;
 pub use watch::watch_accounts;

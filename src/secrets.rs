@@ -1,6 +1,9 @@
 //! From what a spec names to the credential itself.
 
+mod kube_secret;
+
 use async_trait::async_trait;
+pub use kube_secret::KubeCredentials;
 use secrecy::SecretSlice;
 
 use crate::account::KubesvcAccount;

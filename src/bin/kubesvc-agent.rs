@@ -1,3 +1,9 @@
-//! Starts the program.
+//! Starts `kubesvc-agent`.
 
-fn main() {}
+#[cfg(target_env = "gnu")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> std::process::ExitCode {
+    kubesvc::agent_program::main()
+}

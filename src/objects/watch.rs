@@ -37,10 +37,10 @@ pub async fn watch_accounts(
                 listing.insert(key_of(&object));
                 take_in(&accounts, object);
             }
-            Ok(Event::InitDone) => accounts.listed(&std::mem::take(&mut listing)),
+            Ok(Event::InitDone) => accounts.listed(namespace.as_deref(), &std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => take_in(&accounts, object),
             Ok(Event::Delete(object)) => accounts.gone(&key_of(&object)),
-            Err(problem) => warn!(error = %problem, "watch of KubesvcAccounts"),
+            Err(problem) => warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts"),
         }
     }
 }

@@ -1,0 +1,46 @@
+# Everything a person does here. `make` says what there is.
+
+export RUST_BACKTRACE ?= 1
+CARGO ?= cargo
+# One build for tests and demo: the crash points are in it and do nothing unless asked.
+FEATURES := failpoints
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint fmt crds openapi controlplane build clean
+
+help: ## Say what there is
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: controlplane ## Two real clusters, the real programs, three accounts; stays up until Ctrl-C
+	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo
+	@$(CARGO) run --quiet --features $(FEATURES) --example demo
+
+test: controlplane ## All tests: pure, database, real control planes, faults
+	$(CARGO) test --features $(FEATURES) --quiet --no-run
+	$(CARGO) test --features $(FEATURES) --quiet
+
+bench: controlplane ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
+	$(CARGO) bench --bench accounts
+
+lint: ## Format, clippy, drift of what is generated
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets --features $(FEATURES) --quiet -- -D warnings
+	$(CARGO) clippy --lib --bins --quiet -- -D warnings
+
+fmt: ## Format the code
+	$(CARGO) fmt
+
+crds: ## Write crds/ from the Rust types
+	$(CARGO) run --quiet --bin kubesvc-operator -- crds --directory crds
+
+openapi: ## Write docs/openapi.json from the routes
+	$(CARGO) run --quiet --bin kubesvc-operator -- openapi > docs/openapi.json
+
+controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane
+
+build: ## Build the three programs for release
+	$(CARGO) build --release --bins
+
+clean: ## Remove what was built here
+	$(CARGO) clean

@@ -1,0 +1,135 @@
+//! The command line of `kubesvc-agent`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use tokio_util::sync::CancellationToken;
+
+use super::identity;
+use crate::agent::{self, AgentOptions, Backoff};
+use crate::config::agent::AgentSettings;
+use crate::config::{self, UnknownKeys};
+use crate::telemetry::errors::chain;
+
+const EXAMPLES: &str = "\
+Examples:
+  kubesvc-agent
+  kubesvc-agent --config-dir ./config
+  AGENT_ID=agent-1 kubesvc-agent --config-dir ./config
+  kubesvc-agent --config-dir ./config --print-config";
+
+/// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
+const ACTIVATIONS_AT_ONCE: usize = 16;
+
+/// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
+#[derive(Debug, Parser)]
+#[command(name = "kubesvc-agent", version, after_help = EXAMPLES)]
+struct Cli {
+    /// The folder with armory-agent.yml and, over it, armory-agent-local.yaml.
+    #[arg(long, value_name = "DIR", default_value = "/opt/armory/config")]
+    config_dir: PathBuf,
+    /// Print the settings in force and where each came from, secrets redacted, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// What an unknown key in a settings file is.
+    #[arg(long, value_enum, default_value_t = Unknown::Error, value_name = "error|warn")]
+    config_unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Unknown {
+    Error,
+    Warn,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let unknown = match cli.config_unknown {
+        Unknown::Error => UnknownKeys::Error,
+        Unknown::Warn => UnknownKeys::Warn,
+    };
+    let env = |name: &str| std::env::var(name).ok();
+    let loaded = match config::load_agent(&cli.config_dir, &env, unknown) {
+        Ok(loaded) => loaded,
+        Err(error) => return complain(&error.to_string(), 2),
+    };
+    if cli.print_config {
+        say(&loaded.print());
+        return ExitCode::SUCCESS;
+    }
+    let options = match options(&loaded.settings, &env) {
+        Ok(options) => options,
+        Err(reason) => return complain(&reason, 2),
+    };
+    if let Err(error) = crate::telemetry::logs::init(&loaded.settings.logging, "kubesvc-agent") {
+        return complain(&error.to_string(), 2);
+    }
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    if loaded.settings.static_accounts > 0 {
+        let count = loaded.settings.static_accounts;
+        tracing::warn!(count, "accounts of kubernetes.accounts[] in the agent's own file are not registered yet; make them KubesvcAccounts");
+    }
+    run(options)
+}
+
+fn run(options: AgentOptions) -> ExitCode {
+    // A second installation says that one is there already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("no runtime: {error}"), 1),
+    };
+    let ended = runtime.block_on(async {
+        let stop = CancellationToken::new();
+        crate::shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
+        agent::run(options, stop).await.map_err(|error| chain(&error))
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => complain(&reason, 1),
+    }
+}
+
+fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Result<AgentOptions, String> {
+    let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
+    Ok(AgentOptions {
+        agent_id: identity::agent_id(env),
+        zone_id: identity::zone_id(settings.zone_id.as_deref(), env)?,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        hub: settings.hub.grpc.clone(),
+        insecure: settings.hub.insecure,
+        kubeconfig_folders: settings.kubeconfig_folders.clone(),
+        health_address: settings.server.host.clone(),
+        health_port: settings.server.port,
+        place,
+        backoff: Backoff::default(),
+        activation_concurrency: ACTIVATIONS_AT_ONCE,
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn say(text: &str) {
+    println!("{}", text.trim_end());
+}
+
+#[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
+fn complain(reason: &str, code: u8) -> ExitCode {
+    eprintln!("kubesvc-agent: {reason}");
+    ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

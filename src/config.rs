@@ -1,0 +1,185 @@
+//! Settings of the two programs: YAML in the documented shape, the environment, flags.
+//!
+//! Defaults lie lowest, then each file in order, then the environment, then flags ([`Loaded::set`]). Keys match
+//! without case, hyphens and underscores, and dotted keys are nested keys, as in Spring. One table a program
+//! (`operator/keys.rs`, `agent/keys.rs`) says which keys there are; from it come the checks, `--print-config`
+//! and the [`reference()`]. Every mistake is reported with file, line and key, all at once; a secret is never shown.
+//!
+//! `null` leaves a setting as it is. `false`, `0` and empty lists set it.
+
+pub mod agent;
+pub mod operator;
+
+mod error;
+mod kind;
+mod layer;
+mod logging;
+mod print;
+mod table;
+#[cfg(test)]
+mod tests;
+mod typed;
+mod yaml;
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+pub use error::{ConfigError, Origin, Problem};
+pub use logging::{LogFormat, LogLevel, LoggingSettings};
+pub use print::redact_url;
+
+use agent::AgentSettings;
+use layer::Values;
+use operator::OperatorSettings;
+use table::Spec;
+
+/// What to do about a key that no table knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownKeys {
+    /// Refuse the configuration.
+    #[default]
+    Error,
+    /// Go on without the key, with a warning.
+    Warn,
+}
+
+/// Which program a list of settings is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// `kubesvc-operator`
+    Operator,
+    /// `kubesvc-agent`
+    Agent,
+}
+
+impl Program {
+    fn spec(self) -> &'static Spec {
+        match self {
+            Self::Operator => &operator::SPEC,
+            Self::Agent => &agent::SPEC,
+        }
+    }
+}
+
+/// Settings, and where each came from.
+pub struct Loaded<T> {
+    /// What the program goes by.
+    pub settings: T,
+    /// What a person should know, one line each; for the log.
+    pub warnings: Vec<String>,
+    values: Values,
+    build: fn(&Values) -> Result<T, Problem>,
+}
+
+impl<T> Loaded<T> {
+    /// Lays a command-line flag over the setting of that documented key; lists take commas.
+    ///
+    /// # Errors
+    /// The value is not allowed, or the key is not one that is read. The settings then stay as they were.
+    pub fn set(&mut self, key: &str, value: &str, flag_name: &str) -> Result<(), ConfigError> {
+        self.values.flag(key, value, flag_name)?;
+        self.settings = (self.build)(&self.values)?;
+        Ok(())
+    }
+
+    /// Every setting that is read, as YAML that could be loaded again, each with its origin in a comment.
+    /// Secrets are redacted, and what was given without being read is named at the end.
+    pub fn print(&self) -> String {
+        print::effective(&self.values)
+    }
+
+    /// Where a setting came from, by its documented key; none for a key that is not read.
+    pub fn origin(&self, key: &str) -> Option<&Origin> {
+        self.values.slots.get(key).map(|slot| &slot.origin)
+    }
+
+    fn read(
+        spec: &'static Spec,
+        build: fn(&Values) -> Result<T, Problem>,
+        files: &[PathBuf],
+        env: &dyn Fn(&str) -> Option<String>,
+        unknown: UnknownKeys,
+    ) -> Result<Self, ConfigError> {
+        let mut values = Values::new(spec);
+        for path in files {
+            match yaml::read(path) {
+                Ok((file, root)) => values.file(&file, &root, unknown),
+                Err(problem) => values.problems.push(problem),
+            }
+        }
+        values.environment(env);
+        values.finish()?;
+        let (settings, warnings) = (build(&values)?, std::mem::take(&mut values.warnings));
+        Ok(Self { settings, warnings, values, build })
+    }
+}
+
+/// Says what [`Loaded::print`] says, which holds no secret.
+impl<T> fmt::Debug for Loaded<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.print())
+    }
+}
+
+/// Loads the operator's settings from files that may be Clouddriver's own: only `kubesvc`, `armory.kubesvc`,
+/// `server` and `logging` are looked at. Later files lie over earlier ones; `env` lies over them all.
+///
+/// # Errors
+/// Everything that is wrong with the files and the environment.
+pub fn load_operator(
+    files: &[PathBuf],
+    env: &dyn Fn(&str) -> Option<String>,
+    unknown: UnknownKeys,
+) -> Result<Loaded<OperatorSettings>, ConfigError> {
+    Loaded::read(&operator::SPEC, operator::build, files, env, unknown)
+}
+
+/// Loads the agent's settings: `armory-agent.yml` and over it `armory-agent-local.yml` in `dir`, each perhaps with
+/// the ending `.yaml`. Without either the defaults hold, and a warning names the folder.
+///
+/// # Errors
+/// Everything that is wrong with the files and the environment, or both endings of one file.
+pub fn load_agent(
+    dir: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+    unknown: UnknownKeys,
+) -> Result<Loaded<AgentSettings>, ConfigError> {
+    let mut files = Vec::new();
+    for stem in ["armory-agent", "armory-agent-local"] {
+        files.extend(either_ending(dir, stem)?);
+    }
+    let mut loaded = Loaded::read(&agent::SPEC, agent::build, &files, env, unknown)?;
+    if files.is_empty() {
+        let dir = dir.display();
+        let warning =
+            format!("{dir}: neither armory-agent.yml nor armory-agent-local.yml is here; defaults hold");
+        loaded.warnings.insert(0, warning);
+    }
+    Ok(loaded)
+}
+
+/// The one file of this name, if there is one.
+fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, Problem> {
+    let unreadable =
+        |path: &Path, why: String| Problem::Unreadable { file: path.display().to_string().into(), why };
+    let mut found = Vec::new();
+    for ending in ["yml", "yaml"] {
+        let path = dir.join(format!("{stem}.{ending}"));
+        match std::fs::metadata(&path) {
+            Ok(_) => found.push(path),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(unreadable(&path, e.to_string())),
+        }
+    }
+    if let [first, second] = found.as_slice() {
+        let why = format!("{} is there too; keep one of the two", first.display());
+        return Err(unreadable(second, why));
+    }
+    Ok(found.pop())
+}
+
+/// All documented settings of a program as a Markdown table: key, type, default, when it is read, meaning.
+pub fn reference(program: Program) -> String {
+    print::reference(program.spec())
+}

@@ -1,0 +1,188 @@
+//! The types a setting may have: what is allowed, how it is read, and how it is said.
+
+use std::fmt;
+
+use super::yaml::{self, Node, shown};
+
+/// The type of a setting, with its bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number; `unit` reads after "a whole number", perhaps empty.
+    Int { min: i64, max: i64, unit: &'static str },
+    /// A number.
+    Float { min: f64, max: f64 },
+    /// A number of bytes, perhaps with a unit: `4MB`.
+    Size { min: u64, max: u64 },
+    /// Text on one line, of at most this many characters.
+    Text { max: usize },
+    /// A host name or address to listen on, or `*`.
+    Address,
+    /// A Kubernetes namespace.
+    Namespace,
+    /// Where the database is; always secret.
+    DatabaseUrl,
+    /// One of these words, in any case.
+    Choice(&'static [&'static str]),
+    /// A list of texts, or one text with commas.
+    List,
+    /// A list of namespaces, or `*` for all.
+    Namespaces,
+    /// A list of absolute folders.
+    Folders,
+    /// Anything; it is not looked at.
+    Any,
+}
+
+/// A setting's value after its type has been checked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    /// Not set, and without a default.
+    Nothing,
+    Flag(bool),
+    Int(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<String>),
+}
+
+impl Kind {
+    /// Reads a value; the error says what stands there.
+    pub(crate) fn read(self, node: &Node) -> Result<Value, String> {
+        let parsed = match (&node.value, self) {
+            (yaml::Value::Null, _) => Some(Value::Nothing),
+            (_, Self::Any) => Some(Value::Nothing),
+            (yaml::Value::Text(text), _) => self.parse(text),
+            (yaml::Value::List(items), Self::List | Self::Namespaces | Self::Folders) => {
+                let texts = items.iter().map(|item| match &item.value {
+                    yaml::Value::Text(text) => Ok(text.clone()),
+                    _ => Err(format!("a list with {} in line {}", say(item), item.line)),
+                });
+                self.list(texts.collect::<Result<_, _>>()?)
+            }
+            (yaml::Value::List(_) | yaml::Value::Map(_), _) => None,
+        };
+        parsed.ok_or_else(|| say(node))
+    }
+
+    /// Reads a value from an environment variable or a flag, or the text of a YAML scalar.
+    pub(crate) fn parse(self, text: &str) -> Option<Value> {
+        let trimmed = text.trim();
+        match self {
+            Self::Flag => match trimmed.to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "1" => Some(Value::Flag(true)),
+                "false" | "no" | "off" | "0" => Some(Value::Flag(false)),
+                _ => None,
+            },
+            Self::Int { min, max, .. } => {
+                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Int)
+            }
+            Self::Float { min, max } => {
+                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Float)
+            }
+            Self::Size { min, max } => {
+                let bytes = data_size(trimmed).filter(|n| (min..=max).contains(n))?;
+                i64::try_from(bytes).ok().map(Value::Int)
+            }
+            Self::Text { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
+            Self::Address => address(trimmed).then(|| Value::Text(trimmed.to_owned())),
+            Self::Namespace => dns_label(trimmed).then(|| Value::Text(trimmed.to_owned())),
+            Self::DatabaseUrl => {
+                let known = ["sqlite://", "mysql://", "postgres://"];
+                let good = one_line(trimmed, 4096) && known.iter().any(|scheme| trimmed.starts_with(scheme));
+                good.then(|| Value::Text(trimmed.to_owned()))
+            }
+            Self::Choice(words) => {
+                let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
+                Some(Value::Text((*word).to_owned()))
+            }
+            Self::List | Self::Namespaces | Self::Folders => {
+                self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
+            }
+            Self::Any => Some(Value::Nothing),
+        }
+    }
+
+    fn list(self, items: Vec<String>) -> Option<Value> {
+        let good = |item: &String| match self {
+            Self::Namespaces => item == "*" || dns_label(item),
+            Self::Folders => item.starts_with('/') && one_line(item, 4096),
+            _ => one_line(item, 4096),
+        };
+        items.iter().all(good).then_some(Value::List(items))
+    }
+}
+
+/// What is allowed, to end the sentence "must be …".
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("true or false"),
+            Self::Int { min, max, unit: "" } => write!(f, "a whole number from {min} to {max}"),
+            Self::Int { min, max, unit } => write!(f, "a whole number {unit} from {min} to {max}"),
+            Self::Float { min, max } => write!(f, "a number from {min} to {max}"),
+            Self::Size { min, max } => {
+                write!(f, "a size such as 512KB or 4MB, from {min} to {max} bytes")
+            }
+            Self::Text { max } => write!(f, "text on one line of at most {max} characters"),
+            Self::Address => f.write_str("an address, a host name, or * for all addresses"),
+            Self::Namespace => f.write_str("a namespace (at most 63 lower-case letters, digits and hyphens)"),
+            Self::DatabaseUrl => {
+                f.write_str("an address that begins with sqlite://, mysql:// or postgres://")
+            }
+            Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
+            Self::List => f.write_str("a list of texts"),
+            Self::Namespaces => f.write_str("a list of namespaces, or [\"*\"] for all"),
+            Self::Folders => f.write_str("a list of absolute folders"),
+            Self::Any => f.write_str("anything"),
+        }
+    }
+}
+
+/// What stands there, to end the sentence "… is".
+pub(crate) fn say(node: &Node) -> String {
+    match &node.value {
+        yaml::Value::Null => "nothing".into(),
+        yaml::Value::Text(text) => format!("\"{}\"", shown(text)),
+        yaml::Value::List(items) => format!("a list of {}", items.len()),
+        yaml::Value::Map(entries) => match entries.first() {
+            Some(first) => format!("a group of settings (`{}` …)", shown(&first.key)),
+            None => "an empty group of settings".into(),
+        },
+    }
+}
+
+/// A size as Spring's `DataSize` writes it: bytes, or B, KB, MB, GB, TB in steps of 1024.
+fn data_size(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim_start().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "KB" => 10,
+        "MB" => 20,
+        "GB" => 30,
+        "TB" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn one_line(text: &str, max: usize) -> bool {
+    !text.trim().is_empty() && !text.contains(char::is_control) && text.chars().count() <= max
+}
+
+fn address(text: &str) -> bool {
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    let name = |t: &str| {
+        (1..=253).contains(&t.len()) && t.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+    };
+    text == "*" || bare.parse::<std::net::IpAddr>().is_ok() || name(text)
+}
+
+fn dns_label(text: &str) -> bool {
+    (1..=63).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}

@@ -1,0 +1,342 @@
+//! Lays files, environment and flags over the defaults, one setting at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::UnknownKeys;
+use super::error::{ConfigError, Origin, Problem};
+use super::kind::{Kind, Value, say};
+use super::table::{Capability, Found, Ground, Index, Row, Spec, Step, Use, fold, folded, join, split};
+use super::yaml::{self, Entry, Node, shown};
+
+/// After so many problems, or unknown keys, the rest of a file is only skimmed.
+const MAX_PROBLEMS: usize = 200;
+/// How many of another program's groups are named.
+const MAX_PASSED_OVER: usize = 100;
+/// The most names in one key, all groups counted.
+const MAX_STEPS: usize = 64;
+
+/// One effective setting.
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) row: &'static Row,
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+/// A setting that was given and is not read: the first place, and how often.
+#[derive(Debug, Clone)]
+pub(crate) struct Unread {
+    pub(crate) row: &'static Row,
+    pub(crate) first: Origin,
+    pub(crate) places: usize,
+}
+
+/// All that is known after the layers read so far.
+pub(crate) struct Values {
+    pub(crate) index: Index,
+    /// By identity; a row without `*` has its key for identity.
+    pub(crate) slots: BTreeMap<String, Slot>,
+    pub(crate) unread: BTreeMap<&'static str, Unread>,
+    /// How long the last file that gives a list of groups makes it.
+    lists: BTreeMap<String, usize>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Values {
+    /// The defaults.
+    pub(crate) fn new(spec: &'static Spec) -> Self {
+        let mut slots = BTreeMap::new();
+        for row in spec.rows() {
+            if let Use::Read(default) = row.used
+                && !row.key.contains('*')
+            {
+                let value = if default.is_empty() { empty(row.kind) } else { row.kind.parse(default) };
+                let value = value.unwrap_or(Value::Nothing);
+                slots.insert(row.key.to_owned(), Slot { row, value, origin: Origin::Default });
+            }
+        }
+        Self {
+            index: Index::new(spec),
+            slots,
+            unread: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            warnings: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Lays one file over what is there.
+    pub(crate) fn file(&mut self, file: &Arc<str>, root: &Node, unknown: UnknownKeys) {
+        let mut walk = Walk {
+            values: self,
+            file,
+            unknown,
+            seen: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            passed_over: BTreeSet::new(),
+            strangers: 0,
+        };
+        match &root.value {
+            yaml::Value::Null => {}
+            yaml::Value::Map(entries) => walk.group(&[], entries),
+            _ => {
+                let place = walk.at(root.line);
+                let why = format!("the file must be a group of settings, but is {}", say(root));
+                walk.values.problems.push(Problem::Malformed { place, why });
+            }
+        }
+        let Walk { lists, passed_over, .. } = walk;
+        self.lists.extend(lists);
+        if !passed_over.is_empty() {
+            let more = match passed_over.len().saturating_sub(MAX_PASSED_OVER) {
+                0 => String::new(),
+                n => format!(" and {n} more"),
+            };
+            let names = passed_over.into_iter().take(MAX_PASSED_OVER).collect::<Vec<_>>().join(", ");
+            self.warnings.push(format!("{file}: not for this program, passed over: {names}{more}"));
+        }
+    }
+
+    /// Lays the environment over what is there.
+    pub(crate) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
+        for row in self.index.spec.rows() {
+            if !matches!(row.used, Use::Read(_)) || row.key.contains(['*', '[']) {
+                continue;
+            }
+            let name = environment_name(row.key);
+            let Some(text) = env(&name).filter(|t| !t.trim().is_empty()) else { continue };
+            if text.starts_with("tcp://") || text.starts_with("udp://") {
+                // Kubernetes sets SERVER_PORT=tcp://… in every pod beside a Service named "server".
+                self.warnings.push(format!(
+                    "environment {name} was set by Kubernetes for a Service and is passed over"
+                ));
+                continue;
+            }
+            let origin = Origin::Environment(name);
+            if let Err(problem) = self.text(row, &text, origin) {
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    /// Lays one flag over what is there.
+    pub(crate) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), Problem> {
+        let origin = Origin::Flag(flag.to_owned());
+        let found = split(key).map(|path| self.index.find(&self.index.spec.settle(&path)));
+        match found {
+            Some(Found::Setting { row, .. })
+                if matches!(row.used, Use::Read(_)) && !row.key.contains('*') =>
+            {
+                self.text(row, text, origin)
+            }
+            _ => Err(Problem::Unknown { place: origin, key: shown(key), nearest: None }),
+        }
+    }
+
+    fn text(&mut self, row: &'static Row, text: &str, origin: Origin) -> Result<(), Problem> {
+        let node = Node { line: 0, value: yaml::Value::Text(text.to_owned()) };
+        match row.kind.parse(text).filter(|_| !has_placeholder(&node)) {
+            Some(value) => {
+                self.slots.insert(row.key.to_owned(), Slot { row, value, origin });
+                Ok(())
+            }
+            None => Err(wrong(row, row.key, say(&node), origin)),
+        }
+    }
+
+    /// The length of a list of groups, such as `kubernetes.accounts`; 0 when no file gives it.
+    pub(crate) fn list_len(&self, key: &str) -> usize {
+        self.lists.get(&fold(key)).copied().unwrap_or_default()
+    }
+
+    /// Ends reading: the problems, or the warnings in the order in which they came up.
+    pub(crate) fn finish(&mut self) -> Result<(), ConfigError> {
+        if !self.problems.is_empty() {
+            return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
+        }
+        for Unread { row, first, places } in self.unread.values() {
+            let more = match places - 1 {
+                0 => String::new(),
+                n => format!(" (and {n} more places)"),
+            };
+            let warning = match row.used {
+                Use::Inert(why) => format!("{first}: `{}` has no effect: {why}{more}", row.key),
+                Use::Later(Capability::Security) => {
+                    format!("{first}: `{}` is not read yet, so do not rely on it{more}", row.key)
+                }
+                _ => format!("{first}: `{}` is not read yet{more}", row.key),
+            };
+            self.warnings.push(warning);
+        }
+        Ok(())
+    }
+}
+
+/// The value of a setting without a default: an empty list, or nothing.
+fn empty(kind: Kind) -> Option<Value> {
+    match kind {
+        Kind::List | Kind::Namespaces | Kind::Folders => Some(Value::List(Vec::new())),
+        _ => None,
+    }
+}
+
+/// `kubesvc.database.url` is `KUBESVC_DATABASE_URL`.
+pub(crate) fn environment_name(key: &str) -> String {
+    key.replace('.', "_").replace('-', "").to_uppercase()
+}
+
+fn wrong(row: &Row, key: &str, read: String, place: Origin) -> Problem {
+    let allowed = match read.contains("${") {
+        true => format!("{}; `${{…}}` is not filled in", row.kind),
+        false => row.kind.to_string(),
+    };
+    let read = if row.secret { "a value not shown here".to_owned() } else { read };
+    Problem::Value { place, key: shown(key), read, allowed }
+}
+
+/// A `${name}` that another program would have filled in.
+fn has_placeholder(node: &Node) -> bool {
+    match &node.value {
+        yaml::Value::Text(text) => text.contains("${"),
+        yaml::Value::List(items) => items.iter().any(has_placeholder),
+        _ => false,
+    }
+}
+
+/// One file on its way into [`Values`].
+struct Walk<'a> {
+    values: &'a mut Values,
+    file: &'a Arc<str>,
+    unknown: UnknownKeys,
+    /// The line of each setting so far, by identity.
+    seen: BTreeMap<String, usize>,
+    lists: BTreeMap<String, usize>,
+    passed_over: BTreeSet<String>,
+    /// How many keys nobody knows.
+    strangers: usize,
+}
+
+impl Walk<'_> {
+    fn at(&self, line: usize) -> Origin {
+        Origin::File { file: Arc::clone(self.file), line }
+    }
+
+    fn group(&mut self, path: &[Step], entries: &[Entry]) {
+        for Entry { key, line, node } in entries {
+            let steps = split(key).unwrap_or_else(|| vec![Step::Name(key.clone())]);
+            let path: Vec<_> = path.iter().cloned().chain(steps).collect();
+            // `accounts[1].name` makes the list at least two long.
+            for (end, step) in path.iter().enumerate() {
+                if let Step::Index(i) = step {
+                    let len = self.lists.entry(folded(&path[..end])).or_default();
+                    *len = (*len).max(i.saturating_add(1));
+                }
+            }
+            self.visit(&path, *line, node);
+        }
+    }
+
+    fn visit(&mut self, path: &[Step], line: usize, node: &Node) {
+        if self.values.problems.len() >= MAX_PROBLEMS {
+            return;
+        }
+        if path.len() > MAX_STEPS {
+            let (place, why) = (self.at(line), format!("a key has more than {MAX_STEPS} parts"));
+            return self.values.problems.push(Problem::Malformed { place, why });
+        }
+        let settled = self.values.index.spec.settle(path);
+        let ground = self.values.index.spec.ground(&settled);
+        match (self.values.index.find(&settled), &node.value) {
+            // Another program's setting of the same name may be a whole group, such as `logging.level`.
+            (Found::Setting { .. }, yaml::Value::Map(entries)) if ground == Ground::Shared => {
+                self.group(&settled, entries);
+            }
+            (Found::Setting { row, id }, _) => self.setting(path, row, id, line, node),
+            (Found::Group | Found::Stretched, yaml::Value::Null) => {}
+            (Found::Group | Found::Stretched, yaml::Value::Map(entries)) => {
+                self.group(&settled, entries);
+            }
+            (Found::Group | Found::Stretched, yaml::Value::List(items)) if self.takes_list(&settled) => {
+                self.lists.insert(folded(&settled), items.len());
+                for (i, item) in items.iter().enumerate() {
+                    let path: Vec<_> = settled.iter().cloned().chain([Step::Index(i)]).collect();
+                    self.visit(&path, item.line, item);
+                }
+            }
+            (Found::Group, _) if ground == Ground::Ours => {
+                let (place, key) = (self.at(line), join(path));
+                let allowed = "a group of settings".to_owned();
+                self.values.problems.push(Problem::Value { place, key, read: say(node), allowed });
+            }
+            (Found::Group | Found::Stretched | Found::Nothing, _) => self.nothing(path, ground, line),
+        }
+    }
+
+    /// Whether the rows below are places of a list.
+    fn takes_list(&self, path: &[Step]) -> bool {
+        let place: Vec<_> = path.iter().cloned().chain([Step::Index(0)]).collect();
+        !matches!(self.values.index.find(&place), Found::Nothing)
+    }
+
+    fn nothing(&mut self, path: &[Step], ground: Ground, line: usize) {
+        match ground {
+            Ground::Ours if self.strangers == MAX_PROBLEMS => {}
+            Ground::Ours => {
+                self.strangers += 1;
+                let place = self.at(line);
+                let nearest = self.values.index.spec.nearest(&self.values.index.spec.settle(path));
+                let problem = Problem::Unknown { place, key: join(path), nearest };
+                match self.unknown {
+                    UnknownKeys::Error => self.values.problems.push(problem),
+                    UnknownKeys::Warn => self.values.warnings.push(problem.to_string()),
+                }
+                if self.strangers == MAX_PROBLEMS && self.unknown == UnknownKeys::Warn {
+                    let more = format!("{}: further unknown settings are not named", self.file);
+                    self.values.warnings.push(more);
+                }
+            }
+            Ground::Shared => {
+                self.passed_over.insert(join(path));
+            }
+            // A group that is ours in part, such as `armory`, is named with what is foreign in it.
+            Ground::Foreign => {
+                let part_ours = !matches!(self.values.index.find(&path[..1]), Found::Nothing);
+                let named = if part_ours { path.len().min(2) } else { 1 };
+                self.passed_over.insert(join(&path[..named]));
+            }
+        }
+    }
+
+    fn setting(&mut self, path: &[Step], row: &'static Row, id: String, line: usize, node: &Node) {
+        let (place, written) = (self.at(line), join(path));
+        if let Some(first) = self.seen.insert(id.clone(), line) {
+            self.values.problems.push(Problem::Twice { key: written, first, second: place });
+            return;
+        }
+        if !matches!(row.used, Use::Read(_)) {
+            if matches!(row.used, Use::Later(_))
+                && !has_placeholder(node)
+                && let Err(read) = row.kind.read(node)
+            {
+                self.values.problems.push(wrong(row, &written, read, place));
+                return;
+            }
+            let unread = Unread { row, first: place, places: 0 };
+            self.values.unread.entry(row.key).or_insert(unread).places += 1;
+            return;
+        }
+        let key = if row.key.contains('*') { written } else { row.key.to_owned() };
+        match row.kind.read(node) {
+            Err(read) => self.values.problems.push(wrong(row, &key, read, place)),
+            Ok(_) if has_placeholder(node) => {
+                self.values.problems.push(wrong(row, &key, say(node), place));
+            }
+            Ok(Value::Nothing) => {}
+            Ok(value) => {
+                self.values.slots.insert(id, Slot { row, value, origin: place });
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What both programs take under `logging`.
+
+use std::collections::BTreeMap;
+
+use super::error::Problem;
+use super::kind::Kind;
+use super::layer::Values;
+use super::table::{Row, inert, read};
+
+/// How a program logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoggingSettings {
+    /// The least level that is written.
+    pub level: LogLevel,
+    /// The shape of a line.
+    pub format: LogFormat,
+    /// Constant names and values that stand on each line. Names are the user's own.
+    pub fields: BTreeMap<String, String>,
+}
+
+impl Default for LoggingSettings {
+    fn default() -> Self {
+        Self { level: LogLevel::Info, format: LogFormat::Auto, fields: BTreeMap::new() }
+    }
+}
+
+/// The least level that is written. The documented `panic` and `fatal` are read as [`LogLevel::Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// What needs a person.
+    Error,
+    /// And what may come to need one.
+    Warn,
+    /// And what a person would want to know afterwards.
+    Info,
+    /// And each step of kubesvc itself; libraries stay at [`LogLevel::Info`].
+    Debug,
+    /// And all that kubesvc has to say; libraries stay at [`LogLevel::Info`].
+    Trace,
+}
+
+/// The shape of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line, for machines.
+    Json,
+    /// [`LogFormat::Text`] on a terminal, [`LogFormat::Json`] otherwise.
+    Auto,
+}
+
+const LEVELS: Kind = Kind::Choice(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
+const FORMATS: Kind = Kind::Choice(&["text", "json", "auto"]);
+const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
+
+/// The rows of both programs.
+pub(crate) const ROWS: &[Row] = &[
+    read("logging.level", LEVELS, "info", "least level written; RUST_LOG stands over it"),
+    read("logging.format", FORMATS, "auto", "text or json; auto is text on a terminal and json otherwise"),
+    read("logging.fields.*", Kind::Text { max: 1024 }, "", "a constant field on each log line"),
+];
+
+/// The documented log file, which only the agent's file knows.
+pub(crate) const FILE_ROWS: &[Row] = &[
+    inert("logging.file", ROTATION, "log file"),
+    inert("logging.multiWrite", ROTATION, "log file and standard output at once"),
+    inert("logging.maxSizeMb", ROTATION, "size at which the log file is rotated"),
+    inert("logging.maxAgeDays", ROTATION, "age of the oldest log file"),
+    inert("logging.maxBackups", ROTATION, "number of rotated log files"),
+    inert("logging.localTime", "log times are always UTC", "local time in logs"),
+    inert("logging.compress", ROTATION, "compression of rotated log files"),
+];
+
+pub(crate) fn build(values: &Values) -> Result<LoggingSettings, Problem> {
+    let level = match values.string("logging.level")?.as_str() {
+        "panic" | "fatal" | "error" => LogLevel::Error,
+        "warn" | "warning" => LogLevel::Warn,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+        _ => LogLevel::Info,
+    };
+    let format = match values.string("logging.format")?.as_str() {
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        _ => LogFormat::Auto,
+    };
+    Ok(LoggingSettings { level, format, fields: values.names("logging.fields") })
+}

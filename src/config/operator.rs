@@ -1,0 +1,162 @@
+//! What `kubesvc-operator` reads.
+
+mod keys;
+
+use std::fmt;
+use std::time::Duration;
+
+use super::error::Problem;
+use super::layer::Values;
+pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
+pub(crate) use keys::SPEC;
+
+/// Every setting of the operator that has an effect. Its `Debug` leaves the database's password out.
+#[derive(Clone, PartialEq)]
+pub struct OperatorSettings {
+    /// The REST server.
+    pub server: ServerSettings,
+    /// The hub that agents dial.
+    pub grpc: GrpcServerSettings,
+    /// `sqlite://PATH`, `mysql://…` or `postgres://…`. Holds a password: never log it as it is, see
+    /// [`redact_url`](super::redact_url).
+    pub database_url: String,
+    /// Namespaces whose objects are watched; empty: the operator's own; `["*"]`: all.
+    pub watch_namespaces: Vec<String>,
+    /// How long a REST caller waits for an operation in a cluster; 1 ms to 1 day.
+    pub operation_wait: Duration,
+    /// How accounts are added while the programs run.
+    pub dynamic_accounts: DynamicAccountsSettings,
+    /// How much is asked of the operator's own API server.
+    pub kubernetes: KubernetesBudget,
+    /// Which agents may have accounts.
+    pub agents: AgentsSettings,
+    /// Logs.
+    pub logging: LoggingSettings,
+}
+
+/// The REST server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// Address or host name to listen on; `*` for all.
+    pub address: String,
+    /// TCP port; 0 lets the system choose a free one.
+    pub port: u16,
+    /// The largest request body in bytes; 1 KiB to 1 GiB.
+    pub max_body_bytes: usize,
+}
+
+/// The hub that agents dial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrpcServerSettings {
+    /// Address or host name to listen on; `*` for all.
+    pub address: String,
+    /// TCP port; 0 lets the system choose a free one.
+    pub port: u16,
+    /// Whether the standard gRPC health service answers.
+    pub health_service_enabled: bool,
+    /// The largest message taken from an agent, in bytes; 64 KiB to 1 GiB.
+    pub max_inbound_message_size: usize,
+}
+
+/// How accounts are added while the programs run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DynamicAccountsSettings {
+    /// Whether accounts may be added, changed and removed at all.
+    pub enabled: bool,
+    /// How often a failed registration is tried again; 0 to 1000.
+    pub max_retries: u32,
+    /// The wait before the first further try; 1 s to 1 day.
+    pub retry_frequency: Duration,
+    /// By how much each wait is longer than the last; 1 (the documented fixed pace) to 100.
+    pub retry_multiplier: f64,
+    /// The longest wait; never shorter than `retry_frequency`.
+    pub retry_max_delay: Duration,
+    /// How long an account may be without an agent before another is looked for; 0 to 1 day.
+    pub orphan_grace: Duration,
+    /// Where accounts that come by REST are written; none: the operator's own namespace.
+    pub namespace: Option<String>,
+}
+
+/// How much is asked of the operator's own API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KubernetesBudget {
+    /// Requests a second over time; 0: no bound.
+    pub qps: u32,
+    /// Requests at once after a pause; at least 1.
+    pub burst: u32,
+    /// Registrations begun a second; 0: no bound.
+    pub registration_qps: u32,
+}
+
+/// Which agents may have accounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentsSettings {
+    /// Who approves an agent that connects for the first time.
+    pub approval: Approval,
+}
+
+/// Who approves an agent that connects for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Approval {
+    /// It is approved at once.
+    Auto,
+    /// A person sets `spec.approved`.
+    Manual,
+}
+
+impl fmt::Debug for OperatorSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OperatorSettings")
+            .field("server", &self.server)
+            .field("grpc", &self.grpc)
+            .field("database_url", &super::redact_url(&self.database_url))
+            .field("watch_namespaces", &self.watch_namespaces)
+            .field("operation_wait", &self.operation_wait)
+            .field("dynamic_accounts", &self.dynamic_accounts)
+            .field("kubernetes", &self.kubernetes)
+            .field("agents", &self.agents)
+            .field("logging", &self.logging)
+            .finish()
+    }
+}
+
+pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
+    let retry_frequency = v.seconds("kubesvc.dynamicAccounts.retryFrequencySeconds")?;
+    Ok(OperatorSettings {
+        server: ServerSettings {
+            address: v.string("server.address")?,
+            port: v.number("server.port")?,
+            max_body_bytes: v.number("server.maxBodyBytes")?,
+        },
+        grpc: GrpcServerSettings {
+            address: v.string("kubesvc.grpc.server.address")?,
+            port: v.number("kubesvc.grpc.server.port")?,
+            health_service_enabled: v.boolean("kubesvc.grpc.server.healthServiceEnabled")?,
+            max_inbound_message_size: v.number("kubesvc.grpc.server.maxInboundMessageSize")?,
+        },
+        database_url: v.string("kubesvc.database.url")?,
+        watch_namespaces: v.list("kubesvc.watchNamespaces")?,
+        operation_wait: v.millis("kubesvc.cache.operationWaitMs")?,
+        dynamic_accounts: DynamicAccountsSettings {
+            enabled: v.boolean("kubesvc.dynamicAccounts.enabled")?,
+            max_retries: v.number("kubesvc.dynamicAccounts.maxRetries")?,
+            retry_frequency,
+            retry_multiplier: v.float("kubesvc.dynamicAccounts.retryMultiplier")?,
+            retry_max_delay: v.seconds("kubesvc.dynamicAccounts.retryMaxDelaySeconds")?.max(retry_frequency),
+            orphan_grace: v.seconds("kubesvc.dynamicAccounts.orphanGraceSeconds")?,
+            namespace: v.optional("kubesvc.dynamicAccounts.namespace")?,
+        },
+        kubernetes: KubernetesBudget {
+            qps: v.number("kubesvc.kubernetes.qps")?,
+            burst: v.number("kubesvc.kubernetes.burst")?,
+            registration_qps: v.number("kubesvc.kubernetes.registrationQps")?,
+        },
+        agents: AgentsSettings {
+            approval: match v.string("kubesvc.agents.approval")?.as_str() {
+                "manual" => Approval::Manual,
+                _ => Approval::Auto,
+            },
+        },
+        logging: super::logging::build(v)?,
+    })
+}

@@ -1,0 +1,289 @@
+//! Every setting that the operator's files may hold.
+
+use crate::config::kind::Kind;
+use crate::config::logging;
+use crate::config::table::Capability::{Lifecycle, Migration, Operations, Security, Streaming};
+use crate::config::table::{PORT, Row, Spec, count, inert, later, later_secret, millis, read, seconds};
+
+/// The operator's settings as one whole.
+pub(crate) static SPEC: Spec = Spec {
+    tables: &[ROWS, logging::ROWS],
+    moved: &[("armory.kubesvc", "kubesvc"), ("logging.level.root", "logging.level")],
+    ours: &["kubesvc"],
+    shared: &["server", "logging"],
+};
+
+const DAY: i64 = 86_400;
+const DAY_MS: i64 = DAY * 1000;
+const TEXT: Kind = Kind::Text { max: 4096 };
+const UNITS: Kind =
+    Kind::Choice(&["NANOSECONDS", "MICROSECONDS", "MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS"]);
+
+const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
+const NO_V2: &str = "there is no V2 provider in this program";
+
+const ROWS: &[Row] = &[
+    // REST
+    read("server.address", Kind::Address, "*", "address of the REST server"),
+    read("server.port", PORT, "7002", "port of the REST server"),
+    read("server.maxBodyBytes", Kind::Size { min: 1 << 10, max: 1 << 30 }, "8MB", "largest request body"),
+    // The hub
+    read("kubesvc.grpc.server.address", Kind::Address, "*", "address of the hub that agents dial"),
+    read("kubesvc.grpc.server.port", PORT, "9091", "port of the hub that agents dial"),
+    read("kubesvc.grpc.server.healthServiceEnabled", Kind::Flag, "true", "answer gRPC health checks"),
+    read(
+        "kubesvc.grpc.server.maxInboundMessageSize",
+        Kind::Size { min: 64 << 10, max: 1 << 30 },
+        "4MB",
+        "largest message taken from an agent",
+    ),
+    later(Security, "kubesvc.grpc.server.security.enabled", Kind::Flag, "serve the hub over TLS"),
+    later(Security, "kubesvc.grpc.server.security.certificateChain", TEXT, "certificates of the hub"),
+    later(Security, "kubesvc.grpc.server.security.privateKey", TEXT, "where the hub's private key is"),
+    later_secret(Security, "kubesvc.grpc.server.security.privateKeyPassword", "password of that key"),
+    later(
+        Security,
+        "kubesvc.grpc.server.security.clientAuth",
+        Kind::Choice(&["NONE", "OPTIONAL", "REQUIRE"]),
+        "whether agents must show a certificate",
+    ),
+    later(Security, "kubesvc.grpc.server.security.ciphers", Kind::List, "TLS cipher suites allowed"),
+    later(
+        Security,
+        "kubesvc.grpc.server.security.trustCertCollection",
+        TEXT,
+        "who signs agents' certificates",
+    ),
+    later(Security, "kubesvc.grpc.server.security.protocols", Kind::List, "TLS versions allowed"),
+    later(
+        Lifecycle,
+        "kubesvc.grpc.server.security.keepAliveHeartbeatSeconds",
+        seconds(0, DAY),
+        "pace of HTTP/2 pings to agents",
+    ),
+    later(
+        Lifecycle,
+        "kubesvc.grpc.server.security.KeepAliveTimeOutSeconds",
+        seconds(0, DAY),
+        "longest wait for the answer to a ping",
+    ),
+    later(Security, "kubesvc.grpc.auth.x509.enabled", Kind::Flag, "let agents in by certificate subject"),
+    later(Security, "kubesvc.grpc.auth.x509.filters", Kind::List, "the subjects that are let in"),
+    // State
+    read("kubesvc.database.url", Kind::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
+    read("kubesvc.watchNamespaces", Kind::Namespaces, "", "namespaces watched; none: the operator's own"),
+    // Cache
+    read(
+        "kubesvc.cache.operationWaitMs",
+        millis(1, DAY_MS),
+        "30000",
+        "longest wait for an operation in a cluster",
+    ),
+    later(Operations, "kubesvc.cache.onDemandQuickWaitMs", millis(0, DAY_MS), "longest wait for one object"),
+    later(
+        Lifecycle,
+        "kubesvc.cache.accountCleanupFrequencySeconds",
+        seconds(1, 365 * DAY),
+        "how long an account without agents is kept",
+    ),
+    later(
+        Lifecycle,
+        "kubesvc.cache.cleanDataWithUnusedAccounts",
+        Kind::Flag,
+        "remove cached objects with such an account",
+    ),
+    later(Streaming, "kubesvc.cache.cacheDefaults", Kind::List, "kinds cached for every account"),
+    later(Streaming, "kubesvc.cache.cacheKinds", Kind::List, "kinds cached unless an account says otherwise"),
+    later(Streaming, "kubesvc.cache.cacheOmitKinds", Kind::List, "kinds never cached"),
+    later(Streaming, "kubesvc.cache.cacheAll", Kind::Flag, "cache every kind a cluster has"),
+    later(Streaming, "kubesvc.cache.bodyFormat", TEXT, "how cached objects are stored"),
+    later(
+        Streaming,
+        "kubesvc.cache.eventsCleanupFrequencySeconds",
+        seconds(1, 365 * DAY),
+        "how long Kubernetes events are kept",
+    ),
+    inert("kubesvc.cache.cacheStreamingPoolCoreSize", NO_POOL, "threads that write to the cache"),
+    inert("kubesvc.cache.cacheStreamingPoolMaxSize", NO_POOL, "most threads that write to the cache"),
+    inert(
+        "kubesvc.cache.namespaceExpiryMinutes",
+        "namespaces are watched and always current",
+        "age of remembered namespaces",
+    ),
+    // Accounts
+    read("kubesvc.dynamicAccounts.enabled", Kind::Flag, "true", "accounts may be added while running"),
+    read("kubesvc.dynamicAccounts.maxRetries", count(0, 1000), "3", "further tries of a failed registration"),
+    read(
+        "kubesvc.dynamicAccounts.retryFrequencySeconds",
+        seconds(1, DAY),
+        "5",
+        "wait before the first further try",
+    ),
+    read(
+        "kubesvc.dynamicAccounts.retryMultiplier",
+        Kind::Float { min: 1.0, max: 100.0 },
+        "2",
+        "growth of that wait; 1 is a fixed pace",
+    ),
+    read(
+        "kubesvc.dynamicAccounts.retryMaxDelaySeconds",
+        seconds(1, DAY),
+        "300",
+        "longest wait between tries",
+    ),
+    read(
+        "kubesvc.dynamicAccounts.orphanGraceSeconds",
+        seconds(0, DAY),
+        "30",
+        "time without an agent before another is looked for",
+    ),
+    read("kubesvc.dynamicAccounts.namespace", Kind::Namespace, "", "where accounts from REST are written"),
+    later(
+        Migration,
+        "kubesvc.dynamicAccounts.interceptor.enabled",
+        Kind::Flag,
+        "take over accounts that Clouddriver adds",
+    ),
+    later(
+        Migration,
+        "kubesvc.dynamicAccounts.scanBatchSize",
+        count(1, 100_000),
+        "accounts taken over at once",
+    ),
+    later(Migration, "kubesvc.dynamicAccounts.scanFrequencySeconds", seconds(1, DAY), "pace of taking over"),
+    later(
+        Migration,
+        "kubesvc.dynamicAccounts.namePatterns",
+        Kind::List,
+        "names taken over from the database",
+    ),
+    later(
+        Migration,
+        "kubesvc.dynamicAccounts.credentialScanNamePatterns",
+        Kind::List,
+        "names taken over from credential sources",
+    ),
+    later(
+        Migration,
+        "kubesvc.credentials.poller.reloadFrequencyMs",
+        millis(1, DAY_MS),
+        "pace at which credentials are read again",
+    ),
+    later(Migration, "kubesvc.clouddriver.baseUrl", TEXT, "the Clouddriver that other calls are passed to"),
+    read(
+        "kubesvc.kubernetes.qps",
+        count(0, 100_000),
+        "200",
+        "requests a second to the API server; 0: no bound",
+    ),
+    read("kubesvc.kubernetes.burst", count(1, 100_000), "400", "requests at once after a pause"),
+    read(
+        "kubesvc.kubernetes.registrationQps",
+        count(0, 100_000),
+        "50",
+        "registrations a second; 0: no bound",
+    ),
+    read(
+        "kubesvc.agents.approval",
+        Kind::Choice(&["auto", "manual"]),
+        "auto",
+        "who approves an agent: the operator at once, or a person",
+    ),
+    later(Streaming, "kubesvc.runtime.defaults.onlySpinnakerManaged", Kind::Flag, MANAGED),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].kubernetesKind", TEXT, CUSTOM),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
+    later(
+        Streaming,
+        "kubesvc.runtime.defaults.customResources[].deployPriority",
+        count(0, 1_000_000),
+        PRIORITY,
+    ),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].versioned", Kind::Flag, VERSIONED),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].namespaced", Kind::Flag, NAMESPACED),
+    later(Streaming, "kubesvc.runtime.accounts.*.onlySpinnakerManaged", Kind::Flag, MANAGED),
+    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].kubernetesKind", TEXT, CUSTOM),
+    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
+    later(
+        Streaming,
+        "kubesvc.runtime.accounts.*.customResources[].deployPriority",
+        count(0, 1_000_000),
+        PRIORITY,
+    ),
+    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].versioned", Kind::Flag, VERSIONED),
+    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].namespaced", Kind::Flag, NAMESPACED),
+    // Replicas
+    later(
+        Lifecycle,
+        "kubesvc.cluster",
+        Kind::Choice(&["local", "kubernetes", "database"]),
+        "how replicas find one another",
+    ),
+    later(Lifecycle, "kubesvc.cluster-kubernetes.kubeconfigFile", TEXT, "kubeconfig for finding replicas"),
+    later(
+        Lifecycle,
+        "kubesvc.cluster-kubernetes.verifySsl",
+        Kind::Flag,
+        "check that API server's certificate",
+    ),
+    later(Lifecycle, "kubesvc.cluster-kubernetes.namespace", Kind::Namespace, "where the replicas are"),
+    later(
+        Lifecycle,
+        "kubesvc.cluster-kubernetes.httpPortName",
+        TEXT,
+        "name of the REST port in their Service",
+    ),
+    later(
+        Lifecycle,
+        "kubesvc.cluster-kubernetes.clouddriverServiceNamePrefix",
+        TEXT,
+        "how the name of their Service begins",
+    ),
+    later(
+        Lifecycle,
+        "kubesvc.cluster-kubernetes.failFast",
+        Kind::Flag,
+        "stop when endpoints cannot be watched",
+    ),
+    later(Lifecycle, "kubesvc.cluster-kubernetes.useDNS", Kind::Flag, "reach replicas by name"),
+    later(Lifecycle, "kubesvc.cluster-kubernetes.domainName", TEXT, "domain of those names"),
+    later(Lifecycle, "kubesvc.heartbeat.enabled", Kind::Flag, "say regularly which accounts are held"),
+    later(Lifecycle, "kubesvc.heartbeat.initialDelay", count(0, i64::MAX), "wait before the first time"),
+    later(Lifecycle, "kubesvc.heartbeat.period", count(1, i64::MAX), "time between two"),
+    later(Lifecycle, "kubesvc.heartbeat.periodUnit", UNITS, "unit of the two above"),
+    // Operations
+    later(
+        Operations,
+        "kubesvc.jobs.operation-history.purge.weeks",
+        count(0, 5200),
+        "weeks for which the history of operations is kept",
+    ),
+    later(Operations, "kubesvc.jobs.operation-history.purge.cron", TEXT, "when the history is purged"),
+    later(
+        Operations,
+        "kubesvc.ops.processTime.metric.result.maxLength",
+        count(0, 65_535),
+        "longest result in the metric's attribute",
+    ),
+    later(Operations, "kubesvc.operations.retry.maxRetries", count(0, 1000), "further tries of an operation"),
+    inert(
+        "kubesvc.operations.database.scan.*",
+        "operations reach their replica directly, not by scanning a table",
+        "scan for operations",
+    ),
+    inert("kubesvc.disableV2Provider", NO_V2, "leave the V2 provider out"),
+    inert("kubesvc.v2-cache-eviction.disable", NO_V2, "keep the V2 provider's cache"),
+    inert("kubesvc.v2-cache-eviction.batch-size", NO_V2, "kinds removed from that cache at once"),
+    inert("kubesvc.v2-cache-eviction.millis", NO_V2, "time between two removals"),
+    inert(
+        "kubesvc.loadBalancer",
+        "there is one way in which accounts are spread over agents",
+        "how accounts are spread",
+    ),
+];
+
+const MANAGED: &str = "cache only what Spinnaker deployed";
+const CUSTOM: &str = "a custom kind, as Kind.group";
+const SPINNAKER_KIND: &str = "what Spinnaker takes it for";
+const PRIORITY: &str = "its place in the order of a deployment";
+const VERSIONED: &str = "each deployment makes a new object";
+const NAMESPACED: &str = "its objects have a namespace";

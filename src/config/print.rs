@@ -1,0 +1,128 @@
+//! Settings for people: what holds, and what there is.
+
+use std::fmt::Write as _;
+
+use super::kind::{Kind, Value};
+use super::layer::{Slot, Values, environment_name};
+use super::table::{Row, Spec, Use};
+
+/// Stands in place of what is not shown.
+const HIDDEN: &str = "***";
+
+/// See [`Loaded::print`](super::Loaded::print).
+pub(crate) fn effective(values: &Values) -> String {
+    let mut out = String::new();
+    let mut open: Vec<&str> = Vec::new();
+    for row in values.index.spec.rows().filter(|row| matches!(row.used, Use::Read(_))) {
+        let mut groups: Vec<_> = row.key.split('.').collect();
+        let Some(name) = groups.pop() else { continue };
+        let same = open.iter().zip(&groups).take_while(|(a, b)| a == b).count();
+        for (depth, group) in groups.iter().enumerate().skip(same) {
+            line(&mut out, depth, group, "", "");
+        }
+        let depth = groups.len();
+        if name != "*" {
+            if let Some(slot) = values.slots.get(row.key) {
+                line(&mut out, depth, name, &yaml(slot), &slot.origin.to_string());
+            }
+        } else {
+            let prefix = format!("{}.", groups.join("."));
+            for (id, slot) in values.slots.range(prefix.clone()..) {
+                let Some(name) = id.strip_prefix(&prefix) else { break };
+                // Brackets keep the dots of a name from being taken for groups.
+                let name = quoted(&if name.contains('.') { format!("[{name}]") } else { name.to_owned() });
+                line(&mut out, depth, &name, &yaml(slot), &slot.origin.to_string());
+            }
+        }
+        open = groups;
+    }
+    for unread in values.unread.values() {
+        let why = if matches!(unread.row.used, Use::Inert(_)) { "has no effect" } else { "is not read yet" };
+        let _ = writeln!(out, "# {} {why}  # {}", unread.row.key, unread.first);
+    }
+    out
+}
+
+fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) {
+    let _ = write!(out, "{:1$}{name}:", "", depth * 2);
+    if !value.is_empty() {
+        let _ = write!(out, " {value}");
+    }
+    if !comment.is_empty() {
+        // A file's name is not ours to choose.
+        let comment: String = comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let _ = write!(out, "  # {comment}");
+    }
+    out.push('\n');
+}
+
+fn yaml(slot: &Slot) -> String {
+    match &slot.value {
+        Value::Nothing => "null".to_owned(),
+        Value::Flag(flag) => flag.to_string(),
+        Value::Int(n) => n.to_string(),
+        Value::Float(n) => n.to_string(),
+        Value::Text(url) if matches!(slot.row.kind, Kind::DatabaseUrl) => quoted(&redact_url(url)),
+        Value::Text(_) | Value::List(_) if slot.row.secret => quoted(HIDDEN),
+        Value::Text(text) => quoted(text),
+        Value::List(items) => format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// A JSON string is a YAML string.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// A database's address without its password, and without the values of parameters that look like secrets.
+/// What cannot be told apart from a password, such as an address that is none, gives `***`.
+pub fn redact_url(url: &str) -> String {
+    let sqlite = url.starts_with("sqlite:");
+    if sqlite && !url.contains('?') {
+        return url.to_owned();
+    }
+    let Ok(mut parsed) = url::Url::parse(url) else { return HIDDEN.to_owned() };
+    // An unescaped `/`, `?` or `#` in a password ends the authority too early.
+    let cut = |part: Option<&str>| part.is_some_and(|part| part.contains('@'));
+    if !sqlite && (cut(Some(parsed.path())) || cut(parsed.query()) || cut(parsed.fragment())) {
+        return HIDDEN.to_owned();
+    }
+    if parsed.password().is_some() && parsed.set_password(Some(HIDDEN)).is_err() {
+        return HIDDEN.to_owned();
+    }
+    let hidden = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        ["pass", "pwd", "secret", "token", "key"].iter().any(|word| name.contains(word))
+    };
+    if parsed.query_pairs().any(|(name, _)| hidden(&name)) {
+        let pairs: Vec<(String, String)> = parsed
+            .query_pairs()
+            .map(|(name, value)| {
+                let value = if hidden(&name) { HIDDEN.to_owned() } else { value.into_owned() };
+                (name.into_owned(), value)
+            })
+            .collect();
+        parsed.query_pairs_mut().clear().extend_pairs(pairs);
+    }
+    parsed.into()
+}
+
+/// See [`reference`](super::reference).
+pub(crate) fn reference(spec: &Spec) -> String {
+    let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
+    for Row { key, kind, used, secret, about } in spec.rows() {
+        let read = match used {
+            Use::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
+            Use::Read(_) => format!("now; also `{}`", environment_name(key)),
+            Use::Later(capability) => format!("later: {}", capability.name()),
+            Use::Inert(why) => format!("no effect: {why}"),
+        };
+        let default = match used {
+            Use::Read(default) if !default.is_empty() => format!("`{default}`"),
+            _ => String::new(),
+        };
+        let secret = if *secret { " (never shown)" } else { "" };
+        let _ = writeln!(out, "| `{key}` | {kind}{secret} | {default} | {read} | {about} |");
+    }
+    out
+}

@@ -1,0 +1,363 @@
+//! One table of settings per program, and how a written key finds its row.
+
+use super::kind::Kind;
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The documented spelling: `[]` stands for the places of a list, `*` for a name of the user's own.
+    pub(crate) key: &'static str,
+    /// The type and bounds.
+    pub(crate) kind: Kind,
+    /// Whether and when it has an effect.
+    pub(crate) used: Use,
+    /// Never shown, not in messages and not by `--print-config`.
+    pub(crate) secret: bool,
+    /// What it means, in a few words.
+    pub(crate) about: &'static str,
+}
+
+/// Whether a setting has an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It is read; this is the default, as it would be written. Empty: not set.
+    Read(&'static str),
+    /// It is known, and will be read once the capability is there.
+    Later(Capability),
+    /// It is accepted and has no effect, for this reason.
+    Inert(&'static str),
+}
+
+/// What the program will be able to do when a setting of [`Use::Later`] is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Capability {
+    Lifecycle,
+    Streaming,
+    Operations,
+    Security,
+    Migration,
+}
+
+impl Capability {
+    /// Its name in the list of settings.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Lifecycle => "lifecycle",
+            Self::Streaming => "streaming",
+            Self::Operations => "operations",
+            Self::Security => "security",
+            Self::Migration => "migration",
+        }
+    }
+}
+
+/// A setting that is read now.
+pub(crate) const fn read(key: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Row {
+    Row { key, kind, used: Use::Read(default), secret: matches!(kind, Kind::DatabaseUrl), about }
+}
+
+/// A setting that is known and not read yet.
+pub(crate) const fn later(capability: Capability, key: &'static str, kind: Kind, about: &'static str) -> Row {
+    Row { key, kind, used: Use::Later(capability), secret: false, about }
+}
+
+/// As [`later`], for a value that must never be shown.
+pub(crate) const fn later_secret(capability: Capability, key: &'static str, about: &'static str) -> Row {
+    Row { key, kind: Kind::Any, used: Use::Later(capability), secret: true, about }
+}
+
+/// A setting that is accepted without effect.
+pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static str) -> Row {
+    Row { key, kind: Kind::Any, used: Use::Inert(why), secret: false, about }
+}
+
+/// A whole number without a unit of its own.
+pub(crate) const fn count(min: i64, max: i64) -> Kind {
+    Kind::Int { min, max, unit: "" }
+}
+
+/// A duration in milliseconds.
+pub(crate) const fn millis(min: i64, max: i64) -> Kind {
+    Kind::Int { min, max, unit: "of milliseconds" }
+}
+
+/// A duration in seconds.
+pub(crate) const fn seconds(min: i64, max: i64) -> Kind {
+    Kind::Int { min, max, unit: "of seconds" }
+}
+
+/// A TCP port; 0 lets the system choose a free one.
+pub(crate) const PORT: Kind = Kind::Int { min: 0, max: 65535, unit: "(a port; 0 lets the system choose)" };
+
+/// To whom a key belongs that is in no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Ours: it must be a mistake.
+    Ours,
+    /// Another program reads the same group: it is passed over.
+    Shared,
+    /// Another program's.
+    Foreign,
+}
+
+/// A program's settings as one whole.
+pub(crate) struct Spec {
+    /// The tables, in the order of printing.
+    pub(crate) tables: &'static [&'static [Row]],
+    /// Where a path that begins as the first really stands.
+    pub(crate) moved: &'static [(&'static str, &'static str)],
+    /// Roots that only we read; empty: the whole file is ours.
+    pub(crate) ours: &'static [&'static str],
+    /// Roots that another program reads too.
+    pub(crate) shared: &'static [&'static str],
+}
+
+/// One step of a written key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A name, as written.
+    Name(String),
+    /// A place in a list.
+    Index(usize),
+}
+
+/// How a written key stands to the table.
+pub(crate) enum Found {
+    /// It is this row; the identity is the same for all spellings of one setting.
+    Setting { row: &'static Row, id: String },
+    /// Rows lie below it.
+    Group,
+    /// Rows lie below it, if all its last names are one name of the user's own.
+    Stretched,
+    /// Nothing of that name.
+    Nothing,
+}
+
+/// Names are equal without case, hyphens and underscores.
+pub(crate) fn fold(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
+}
+
+/// Splits a written key at its dots; `a[0]` is a place in a list, `a[b.c]` a name that keeps its dots.
+pub(crate) fn split(key: &str) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut rest = key;
+    loop {
+        if let Some(inside) = rest.strip_prefix('[') {
+            let (name, after) = inside.split_once(']')?;
+            steps.push(match name.parse() {
+                Ok(index) => Step::Index(index),
+                Err(_) if name.is_empty() => return None,
+                Err(_) => Step::Name(name.to_owned()),
+            });
+            rest = after;
+        } else {
+            let end = rest.find(['.', '[']).unwrap_or(rest.len());
+            let name = rest[..end].trim();
+            if name.is_empty() {
+                return None;
+            }
+            steps.push(Step::Name(name.to_owned()));
+            rest = &rest[end..];
+        }
+        if rest.is_empty() {
+            return Some(steps);
+        }
+        if !rest.starts_with('[') {
+            rest = rest.strip_prefix('.')?;
+        }
+    }
+}
+
+/// A path that is the same in all spellings.
+pub(crate) fn folded(path: &[Step]) -> String {
+    let steps = path.iter().map(|step| match step {
+        Step::Name(name) => fold(name),
+        Step::Index(i) => format!("[{i}]"),
+    });
+    steps.collect::<Vec<_>>().join(".")
+}
+
+/// A path as a person would write it.
+pub(crate) fn join(path: &[Step]) -> String {
+    let mut out = String::new();
+    for step in path {
+        match step {
+            Step::Index(i) => out.push_str(&format!("[{i}]")),
+            Step::Name(name) => {
+                if !out.is_empty() {
+                    out.push('.');
+                }
+                out.push_str(name);
+            }
+        }
+    }
+    super::yaml::shown(&out)
+}
+
+impl Spec {
+    /// All rows, in the order of printing.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static Row> {
+        self.tables.iter().flat_map(|t| t.iter())
+    }
+
+    /// The path under its documented root.
+    pub(crate) fn settle(&self, path: &[Step]) -> Vec<Step> {
+        for (from, to) in self.moved {
+            let from: Vec<_> = from.split('.').collect();
+            let same = |(step, name): (&Step, &&str)| matches!(step, Step::Name(n) if fold(n) == **name);
+            if path.len() >= from.len() && path.iter().zip(&from).all(same) {
+                let root = to.split('.').map(|n| Step::Name(n.to_owned()));
+                return root.chain(path[from.len()..].iter().cloned()).collect();
+            }
+        }
+        path.to_vec()
+    }
+
+    /// Whose a key is that no row has.
+    pub(crate) fn ground(&self, path: &[Step]) -> Ground {
+        let root = match path.first() {
+            Some(Step::Name(name)) => fold(name),
+            _ => String::new(),
+        };
+        if self.ours.is_empty() || self.ours.contains(&root.as_str()) {
+            Ground::Ours
+        } else if self.shared.contains(&root.as_str()) {
+            Ground::Shared
+        } else {
+            Ground::Foreign
+        }
+    }
+
+    /// The known key, or group of keys, that looks most like this one.
+    pub(crate) fn nearest(&self, path: &[Step]) -> Option<String> {
+        let tidy = |key: &str| fold(key).replace("[]", "");
+        let named = path.iter().filter_map(|s| match s {
+            Step::Name(name) => Some(name.as_str()),
+            Step::Index(_) => None,
+        });
+        let written = tidy(&named.collect::<Vec<_>>().join("."));
+        let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+        let mut best: Option<(usize, &str)> = None;
+        for row in self.rows() {
+            let dots = row.key.match_indices('.').map(|(i, _)| i).chain([row.key.len()]);
+            for known in dots.map(|end| row.key[..end].trim_end_matches("[]")) {
+                let folded = tidy(known);
+                let whole = known.len() == row.key.len();
+                // The right name in the wrong group is nearer than two wrong letters.
+                let distance = match strsim::osa_distance(&written, &folded) {
+                    d if whole && d > 2 && last(&written) == last(&folded) => 2,
+                    d => d,
+                };
+                let near = distance * 4 <= folded.len().max(8);
+                if near && best.is_none_or(|(d, _)| distance < d) {
+                    best = Some((distance, known));
+                }
+            }
+        }
+        best.map(|(_, key)| key.to_owned())
+    }
+}
+
+/// A [`Spec`] made ready for many look-ups.
+pub(crate) struct Index {
+    pub(crate) spec: &'static Spec,
+    rows: Vec<(Vec<String>, &'static Row)>,
+    moved: Vec<Vec<String>>,
+}
+
+impl Index {
+    pub(crate) fn new(spec: &'static Spec) -> Self {
+        Self {
+            spec,
+            rows: spec.rows().map(|row| (pattern(row.key), row)).collect(),
+            moved: spec.moved.iter().map(|(from, _)| pattern(from)).collect(),
+        }
+    }
+
+    /// Looks a settled path up.
+    pub(crate) fn find(&self, path: &[Step]) -> Found {
+        let folded: Vec<_> = path
+            .iter()
+            .map(|step| match step {
+                Step::Name(name) => fold(name),
+                Step::Index(_) => "[]".to_owned(),
+            })
+            .collect();
+        let leads_on = self.moved.iter().any(|from| compare(from, &folded) == Match::Part);
+        let mut found = if leads_on { Found::Group } else { Found::Nothing };
+        for (pattern, row) in &self.rows {
+            match compare(pattern, &folded) {
+                Match::Whole => return Found::Setting { row, id: identity(row, pattern, path, &folded) },
+                Match::Part => found = Found::Group,
+                Match::Stretched if matches!(found, Found::Nothing) => found = Found::Stretched,
+                Match::Stretched | Match::None => {}
+            }
+        }
+        found
+    }
+}
+
+/// A row's key in steps; `a[]` is two of them.
+fn pattern(key: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    for name in key.split('.') {
+        match name.strip_suffix("[]") {
+            Some(list) => out.extend([fold(list), "[]".to_owned()]),
+            None => out.push(fold(name)),
+        }
+    }
+    out
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Match {
+    Whole,
+    Part,
+    /// As `Part`, but only since `*` took more than one name.
+    Stretched,
+    None,
+}
+
+/// `*` takes one name or more, so that a user's name may hold dots.
+fn compare(pattern: &[String], path: &[String]) -> Match {
+    match (pattern, path) {
+        ([], []) => Match::Whole,
+        (_, []) => Match::Part,
+        ([], _) => Match::None,
+        ([any, after @ ..], [name, rest @ ..]) if any == "*" => {
+            if name == "[]" {
+                return Match::None;
+            }
+            match compare(after, rest) {
+                Match::Whole => Match::Whole,
+                _ if rest.is_empty() => Match::Part,
+                shorter => match compare(pattern, rest) {
+                    Match::None => shorter,
+                    Match::Part => Match::Stretched,
+                    longer => longer,
+                },
+            }
+        }
+        ([want, after @ ..], [name, rest @ ..]) => {
+            if want == name {
+                compare(after, rest)
+            } else {
+                Match::None
+            }
+        }
+    }
+}
+
+/// The row's key with the user's own names in it, as they were written.
+fn identity(row: &Row, pattern: &[String], path: &[Step], folded: &[String]) -> String {
+    let Some(fixed) = pattern.iter().position(|p| p == "*" || p == "[]") else {
+        return row.key.to_owned();
+    };
+    let (head, tail) = (folded.iter().take(fixed), path.iter().skip(fixed));
+    let tail = tail.map(|step| match step {
+        Step::Name(name) => name.clone(),
+        Step::Index(i) => format!("[{i}]"),
+    });
+    head.cloned().chain(tail).collect::<Vec<_>>().join(".")
+}

@@ -1,0 +1,110 @@
+//! What the agent reads, and from which files.
+
+use std::path::PathBuf;
+
+use super::{Files, agent, error};
+use crate::config::UnknownKeys;
+
+#[test]
+fn without_files_the_defaults_hold_with_a_warning_that_names_the_folder() {
+    let files = Files::new(&[]);
+    let loaded = files.agent(UnknownKeys::Error).expect("no file is fine");
+    let s = &loaded.settings;
+    assert_eq!((s.hub.grpc.as_str(), s.hub.insecure), ("spin-clouddriver-grpc:9091", true));
+    assert_eq!((s.server.host.as_str(), s.server.port), ("localhost", 8082));
+    assert_eq!((s.zone_id.as_deref(), s.static_accounts), (None, 0));
+    assert_eq!(s.kubeconfig_folders, ["/opt/armory", "/kubeconfigfiles", "/etc/kubesvc"].map(PathBuf::from));
+    assert_eq!(loaded.warnings.len(), 1);
+    assert!(loaded.warnings[0].starts_with(&files.root().display().to_string()), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn the_local_file_lies_over_the_other() {
+    for (base, local) in
+        [("armory-agent.yml", "armory-agent-local.yaml"), ("armory-agent.yaml", "armory-agent-local.yml")]
+    {
+        let files = Files::new(&[
+            (
+                base,
+                "clouddriver: {grpc: a:1, insecure: true}\nkubernetes: {accounts: [{name: x}, {name: y}]}\n",
+            ),
+            (local, "clouddriver.insecure: false\nserver.port: 0\n"),
+        ]);
+        let s = files.agent(UnknownKeys::Error).expect("valid").settings;
+        assert_eq!((s.hub.grpc.as_str(), s.hub.insecure, s.server.port), ("a:1", false, 0));
+        assert_eq!(s.static_accounts, 2);
+    }
+}
+
+#[test]
+fn the_last_list_of_accounts_counts() {
+    let files = Files::new(&[
+        ("armory-agent.yml", "kubernetes: {accounts: [{name: x}, {name: y}]}\n"),
+        ("armory-agent-local.yml", "kubernetes.accounts: []\n"),
+    ]);
+    assert_eq!(files.agent(UnknownKeys::Error).expect("valid").settings.static_accounts, 0);
+    let indexed = "kubernetes.accounts[0].name: x\nkubernetes.accounts[1].name: y\n";
+    assert_eq!(agent(indexed).expect("valid").settings.static_accounts, 2);
+}
+
+#[test]
+fn both_endings_of_one_file_are_refused() {
+    let files = Files::new(&[("armory-agent.yml", ""), ("armory-agent.yaml", "")]);
+    assert_eq!(
+        error(files.agent(UnknownKeys::Error)),
+        "armory-agent.yaml: cannot be read: armory-agent.yml is there too; keep one of the two"
+    );
+}
+
+#[test]
+fn the_whole_file_is_ours() {
+    assert_eq!(
+        error(agent("cloudriver.grpc: x")),
+        "armory-agent.yml:1: unknown setting `cloudriver.grpc`; did you mean `clouddriver.grpc`?"
+    );
+    assert_eq!(error(agent("kubesvc: {}")), "armory-agent.yml:1: unknown setting `kubesvc`");
+}
+
+#[test]
+fn a_documented_file_is_accepted() {
+    let yaml = "
+clouddriver:
+  grpc: hub:443
+  insecure: false
+  tls: {serverName: hub, insecureSkipVerify: false, clientCertFile: /c, clientKeyFilePassword: hunter2}
+  auth: {token: hunter2, tokenCommand: {command: c, args: [a], format: raw, refreshIntervalSeconds: 5}}
+  backoff: {baseDelay: 1000000000, multiplier: 1.6, jitter: 0.2, maxDelay: 120000000000}
+kubernetes:
+  retries: {enabled: true, maxRetries: 3, retryableErrors: [timeout]}
+  serverSideApply: {enabled: always, kinds: [{kind: ConfigMap, enabled: never}]}
+  accounts:
+    - name: one
+      kubeconfigFile: /kubeconfigfiles/one
+      namespaces: [a, b]
+      permissions: {READ: [x], WRITE: [y]}
+      customResourceDefinitions: [{kind: A.b, scope: Cluster}]
+    - {name: two, serviceAccount: true, oAuthScopes: []}
+logging: {file: /var/log/x, level: DEBUG, fields: {agentNamespace: , agentCluster: c}}
+secrets.vault: {enabled: true, url: 'http://v', token: hunter2, more: {deep: 1}}
+tasks: {totalBudget: 0}
+dynamicAccounts: {enabled: true, scanBatchSize: 5}
+pprof.port: 1
+";
+    let loaded = agent(yaml).expect("valid");
+    let s = &loaded.settings;
+    assert_eq!((s.hub.grpc.as_str(), s.hub.insecure, s.static_accounts), ("hub:443", false, 2));
+    assert_eq!(s.logging.fields.len(), 1, "a field without a value is not set");
+    let said = loaded.warnings.join("\n");
+    assert!(
+        said.contains(
+            "armory-agent.yml:12: `kubernetes.accounts[].name` is not read yet (and 1 more places)"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
+    assert!(
+        said.contains("`secrets.vault.*` is not read yet, so do not rely on it (and 3 more places)"),
+        "{said}"
+    );
+    assert!(!said.contains("hunter2") && !loaded.print().contains("hunter2"), "{said}");
+}

@@ -1,0 +1,220 @@
+//! What the operator reads, which file wins, and what is passed over.
+
+use std::time::Duration;
+
+use super::{Files, error, operator};
+use crate::config::operator::{Approval, LogFormat, LogLevel, OperatorSettings};
+use crate::config::{UnknownKeys, load_operator};
+
+fn defaults() -> OperatorSettings {
+    load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings
+}
+
+#[test]
+fn defaults_are_the_documented_ones() {
+    let s = defaults();
+    assert_eq!((s.server.address.as_str(), s.server.port, s.server.max_body_bytes), ("*", 7002, 8 << 20));
+    assert_eq!((s.grpc.address.as_str(), s.grpc.port), ("*", 9091));
+    assert!(s.grpc.health_service_enabled);
+    assert_eq!(s.grpc.max_inbound_message_size, 4 << 20);
+    assert_eq!(s.database_url, "sqlite://kubesvc.db");
+    assert!(s.watch_namespaces.is_empty());
+    assert_eq!(s.operation_wait, Duration::from_secs(30));
+    let d = &s.dynamic_accounts;
+    assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (true, 3, Duration::from_secs(5)));
+    assert_eq!((d.retry_multiplier, d.retry_max_delay), (2.0, Duration::from_secs(300)));
+    assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::from_secs(30), None));
+    assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (200, 400, 50));
+    assert_eq!(s.agents.approval, Approval::Auto);
+    assert_eq!((s.logging.level, s.logging.format), (LogLevel::Info, LogFormat::Auto));
+    assert!(s.logging.fields.is_empty());
+}
+
+#[test]
+fn every_setting_that_is_read_takes_effect() {
+    let yaml = r#"
+server: { address: 127.0.0.1, port: 0, maxBodyBytes: 1MB }
+kubesvc:
+  grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB }
+  database.url: postgres://u:p@h/d
+  watchNamespaces: [a, b]
+  cache.operationWaitMs: 1500
+  dynamicAccounts:
+    enabled: false
+    maxRetries: 0
+    retryFrequencySeconds: 7
+    retryMultiplier: 1
+    retryMaxDelaySeconds: 60
+    orphanGraceSeconds: 0
+    namespace: spinnaker
+  kubernetes: { qps: 0, burst: 1, registrationQps: 0 }
+  agents.approval: MANUAL
+logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
+"#;
+    let s = operator(yaml).expect("valid").settings;
+    assert_eq!(
+        (s.server.address.as_str(), s.server.port, s.server.max_body_bytes),
+        ("127.0.0.1", 0, 1 << 20)
+    );
+    assert_eq!((s.grpc.address.as_str(), s.grpc.port), ("[::1]", 1));
+    assert!(!s.grpc.health_service_enabled);
+    assert_eq!(s.grpc.max_inbound_message_size, 16 << 20);
+    assert_eq!(s.database_url, "postgres://u:p@h/d");
+    assert_eq!(s.watch_namespaces, ["a", "b"]);
+    assert_eq!(s.operation_wait, Duration::from_millis(1500));
+    let d = &s.dynamic_accounts;
+    assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (false, 0, Duration::from_secs(7)));
+    assert_eq!((d.retry_multiplier, d.retry_max_delay), (1.0, Duration::from_secs(60)));
+    assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::ZERO, Some("spinnaker")));
+    assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (0, 1, 0));
+    assert_eq!(s.agents.approval, Approval::Manual);
+    assert_eq!((s.logging.level, s.logging.format), (LogLevel::Warn, LogFormat::Json));
+    let fields: Vec<_> = s.logging.fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(fields, [("app.name", "y"), ("team", "x")]);
+}
+
+#[test]
+fn a_later_file_wins_setting_by_setting() {
+    let files = Files::new(&[
+        ("a.yml", "kubesvc:\n  watchNamespaces: [a, b]\n  dynamicAccounts: {enabled: true, maxRetries: 9}\n"),
+        ("b.yml", "KUBESVC.dynamic-accounts.enabled: false\nkubesvc.watch_namespaces: []\nserver.port: 0\n"),
+        ("c.yml", "server:\n  port:\nkubesvc:\n"),
+    ]);
+    let loaded = files.operator(&["a.yml", "b.yml", "c.yml"], UnknownKeys::Error).expect("valid");
+    let s = &loaded.settings;
+    assert!(!s.dynamic_accounts.enabled, "false lies over true");
+    assert_eq!(s.dynamic_accounts.max_retries, 9, "what the later file does not name stays");
+    assert!(s.watch_namespaces.is_empty(), "an empty list lies over a list");
+    assert_eq!(s.server.port, 0, "0 is set, and null leaves it");
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn fields_of_the_log_are_merged_by_name() {
+    let files =
+        Files::new(&[("a.yml", "logging.fields: {a: 1, b: 2}"), ("b.yml", "logging: {fields: {b: 3}}")]);
+    let s = files.operator(&["a.yml", "b.yml"], UnknownKeys::Error).expect("valid").settings;
+    let fields: Vec<_> = s.logging.fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(fields, [("a", "1"), ("b", "3")]);
+}
+
+#[test]
+fn the_rest_of_a_clouddriver_file_is_named_in_one_line() {
+    let yaml = "
+spinnaker: {extensibility: {plugins: {}}}
+kubernetes: {enabled: true, accounts: [{name: x}]}
+spring.datasource.url: x
+server: {port: 7002, ssl: {enabled: true}, tomcat.threads.max: 3}
+logging:
+  level: {root: debug, com.netflix: INFO}
+  config: x.xml
+armory:
+  diagnostics: {enabled: false}
+  kubesvc: {cache: {operationWaitMs: 5}}
+'/**': x
+redis: 5
+";
+    let loaded = operator(yaml).expect("valid");
+    assert_eq!(loaded.settings.operation_wait, Duration::from_millis(5));
+    assert_eq!(loaded.settings.logging.level, LogLevel::Debug, "Spring's root level is the level");
+    assert_eq!(
+        loaded.warnings,
+        ["c.yml: not for this program, passed over: /**, armory.diagnostics, kubernetes, \
+          logging.config, logging.level.com.netflix, redis, server.ssl, server.tomcat.threads.max, \
+          spinnaker, spring"]
+    );
+}
+
+#[test]
+fn unknown_keys_of_ours_are_errors_or_warnings() {
+    let cases = [
+        (
+            "kubesvc.databas.url: x",
+            "c.yml:1: unknown setting `kubesvc.databas.url`; did you mean `kubesvc.database.url`?",
+        ),
+        (
+            "kubesvc:\n  grcp:\n    server.port: 1",
+            "c.yml:2: unknown setting `kubesvc.grcp`; did you mean `kubesvc.grpc`?",
+        ),
+        (
+            "armory.kubesvc:\n  operationWaitMs: 1",
+            "c.yml:2: unknown setting `kubesvc.operationWaitMs`; did you mean `kubesvc.cache.operationWaitMs`?",
+        ),
+        ("kubesvc: {zebra: 1}", "c.yml:1: unknown setting `kubesvc.zebra`"),
+        (
+            "kubesvc: {server.port: 1}",
+            "c.yml:1: unknown setting `kubesvc.server.port`; did you mean `server.port`?",
+        ),
+        (
+            "kubesvc.runtime.accounts.prod.onlySpinnaker: true",
+            "c.yml:1: unknown setting `kubesvc.runtime.accounts.prod.onlySpinnaker`; did you mean `kubesvc.runtime.accounts.*.onlySpinnakerManaged`?",
+        ),
+    ];
+    for (yaml, want) in cases {
+        assert_eq!(error(operator(yaml)), want, "{yaml}");
+        let files = Files::new(&[("c.yml", yaml)]);
+        let loaded = files.operator(&["c.yml"], UnknownKeys::Warn).expect("only a warning");
+        assert_eq!(loaded.warnings, [want], "{yaml}");
+        assert_eq!(loaded.settings, defaults(), "{yaml}");
+    }
+}
+
+#[test]
+fn what_is_not_read_is_accepted_with_a_warning() {
+    let yaml = "
+kubesvc:
+  cluster: local
+  loadBalancer: mn
+  operations.database.scan: {enabled: true, batch: {size: 3}}
+  grpc.server.security: {enabled: true, privateKeyPassword: s3cr3t}
+  runtime:
+    defaults: {onlySpinnakerManaged: true, customResources: [{kubernetesKind: A.b}, {kubernetesKind: C.d}]}
+    accounts: {prod.eu: {onlySpinnakerManaged: true}, stage: {only-spinnaker-managed: false}}
+";
+    let loaded = operator(yaml).expect("valid");
+    assert_eq!(loaded.settings, defaults());
+    let want = [
+        "c.yml:3: `kubesvc.cluster` is not read yet",
+        "c.yml:6: `kubesvc.grpc.server.security.enabled` is not read yet, so do not rely on it",
+        "c.yml:6: `kubesvc.grpc.server.security.privateKeyPassword` is not read yet, so do not rely on it",
+        "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
+        "c.yml:5: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
+         not by scanning a table (and 1 more places)",
+        "c.yml:9: `kubesvc.runtime.accounts.*.onlySpinnakerManaged` is not read yet (and 1 more places)",
+        "c.yml:8: `kubesvc.runtime.defaults.customResources[].kubernetesKind` is not read yet (and 1 more places)",
+        "c.yml:8: `kubesvc.runtime.defaults.onlySpinnakerManaged` is not read yet",
+    ];
+    assert_eq!(loaded.warnings, want);
+}
+
+#[test]
+fn a_wait_between_tries_is_never_shorter_than_the_first() {
+    let s = operator("kubesvc.dynamicAccounts.retryFrequencySeconds: 900").expect("valid").settings;
+    assert_eq!(s.dynamic_accounts.retry_max_delay, Duration::from_secs(900));
+}
+
+#[test]
+fn an_empty_file_sets_nothing() {
+    for yaml in ["", "\n\n", "# nothing\n", "---\n", "---\n...\n", "null\n", "\u{feff}", "{}"] {
+        let loaded = operator(yaml).expect("valid");
+        assert_eq!(loaded.settings, defaults(), "{yaml:?}");
+        assert!(loaded.warnings.is_empty(), "{yaml:?}");
+    }
+}
+
+#[test]
+fn anchors_and_merge_keys_work_as_in_spring() {
+    let yaml = "
+x-common: &common
+  maxRetries: 7
+  enabled: false
+kubesvc:
+  dynamicAccounts:
+    <<: *common
+    enabled: true
+  kubernetes: {qps: &n 12, burst: *n}
+";
+    let s = operator(yaml).expect("valid").settings;
+    assert_eq!((s.dynamic_accounts.max_retries, s.dynamic_accounts.enabled), (7, true));
+    assert_eq!((s.kubernetes.qps, s.kubernetes.burst), (12, 12));
+}

@@ -1,0 +1,106 @@
+//! `--print-config` and the list of settings.
+
+use super::{Files, agent, operator};
+use crate::config::{Program, UnknownKeys, redact_url, reference};
+
+#[test]
+fn each_setting_says_where_it_came_from() {
+    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n\
+                logging.fields: {a.b: '\"c\" #d', e: f}\n";
+    let files = Files::new(&[("c.yml", yaml)]);
+    let mut loaded = files.operator(&["c.yml"], UnknownKeys::Error).expect("valid");
+    loaded.set("kubesvc.watchNamespaces", "*", "--all").expect("all");
+    let want = r#"server:
+  address: "*"  # default
+  port: 1  # c.yml:1
+  maxBodyBytes: 8388608  # default
+kubesvc:
+  grpc:
+    server:
+      address: "*"  # default
+      port: 9091  # default
+      healthServiceEnabled: true  # default
+      maxInboundMessageSize: 4194304  # default
+  database:
+    url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
+  watchNamespaces: ["*"]  # flag --all
+  cache:
+    operationWaitMs: 30000  # default
+  dynamicAccounts:
+    enabled: true  # default
+    maxRetries: 3  # default
+    retryFrequencySeconds: 5  # default
+    retryMultiplier: 2  # default
+    retryMaxDelaySeconds: 300  # default
+    orphanGraceSeconds: 30  # default
+    namespace: null  # default
+  kubernetes:
+    qps: 200  # default
+    burst: 400  # default
+    registrationQps: 50  # default
+  agents:
+    approval: "auto"  # default
+logging:
+  level: "info"  # default
+  format: "auto"  # default
+  fields:
+    "[a.b]": "\"c\" #d"  # c.yml:5
+    "e": "f"  # c.yml:5
+# kubesvc.cluster is not read yet  # c.yml:4
+"#;
+    assert_eq!(files.short(&loaded.print()), want);
+    assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));
+}
+
+#[test]
+fn what_is_printed_loads_to_the_same() {
+    let first = operator("kubesvc.watchNamespaces: [a]\nlogging.fields: {a.b: c, d: '[]'}").expect("valid");
+    let second = operator(&first.print()).expect("what was printed is valid");
+    assert_eq!(first.settings, second.settings);
+    let first = agent("zoneId: 'a: b # c'\nlogging.level: fatal").expect("valid");
+    let second = agent(&first.print()).expect("what was printed is valid");
+    assert_eq!(first.settings, second.settings);
+}
+
+#[test]
+fn addresses_of_databases_lose_their_passwords() {
+    let cases = [
+        ("sqlite://kubesvc.db", "sqlite://kubesvc.db"),
+        ("sqlite:///var/lib/a@b.db", "sqlite:///var/lib/a@b.db"),
+        ("sqlite://:memory:", "sqlite://:memory:"),
+        ("sqlite://x.db?mode=rwc&key=k", "sqlite://x.db?mode=rwc&key=***"),
+        ("mysql://h/d", "mysql://h/d"),
+        ("mysql://u@h/d", "mysql://u@h/d"),
+        ("mysql://u:p@h/d", "mysql://u:***@h/d"),
+        ("mysql://u:p@q@h/d", "mysql://u:***@h/d"),
+        ("mysql://u:1/p@h/d", "***"),
+        ("mysql://u:1?p@h/d", "***"),
+        ("mysql://u:1#p@h/d", "***"),
+        ("mysql://u:p/q@h/d", "***"),
+        (
+            "postgres://u:p@h/d?sslpassword=x&sslmode=require",
+            "postgres://u:***@h/d?sslpassword=***&sslmode=require",
+        ),
+        ("hunter2", "***"),
+        ("", "***"),
+    ];
+    for (url, want) in cases {
+        assert_eq!(redact_url(url), want, "{url}");
+    }
+}
+
+#[test]
+fn the_list_of_settings_names_each_once() {
+    for program in [Program::Operator, Program::Agent] {
+        let text = reference(program);
+        let mut keys: Vec<_> = text.lines().skip(2).filter_map(|l| l.split('`').nth(1)).collect();
+        let rows = keys.len();
+        assert!(rows > 60, "{rows}");
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), rows);
+    }
+    let text = reference(Program::Operator);
+    assert!(text.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | now; also `SERVER_PORT` | port of the REST server |"), "{text}");
+    assert!(text.contains("anything (never shown) |  | later: security | password of that key |"), "{text}");
+}

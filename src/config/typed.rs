@@ -1,0 +1,96 @@
+//! Takes checked values out by key and type. A mismatch is a mistake in a table, and the tests find it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::Problem;
+use super::kind::Value;
+use super::layer::{Slot, Values};
+
+impl Values {
+    fn slot(&self, key: &str) -> Result<&Slot, Problem> {
+        self.slots.get(key).ok_or_else(|| Problem::Value {
+            place: super::Origin::Default,
+            key: key.to_owned(),
+            read: "not in the table of settings".into(),
+            allowed: "one of its rows".into(),
+        })
+    }
+
+    fn mismatch(&self, key: &str) -> Problem {
+        match self.slot(key) {
+            Err(problem) => problem,
+            Ok(slot) => Problem::Value {
+                place: slot.origin.clone(),
+                key: key.to_owned(),
+                read: "of another type in the table of settings".into(),
+                allowed: slot.row.kind.to_string(),
+            },
+        }
+    }
+
+    pub(crate) fn optional(&self, key: &str) -> Result<Option<String>, Problem> {
+        match &self.slot(key)?.value {
+            Value::Text(text) => Ok(Some(text.clone())),
+            Value::Nothing => Ok(None),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn string(&self, key: &str) -> Result<String, Problem> {
+        self.optional(key)?.ok_or_else(|| self.mismatch(key))
+    }
+
+    pub(crate) fn boolean(&self, key: &str) -> Result<bool, Problem> {
+        match self.slot(key)?.value {
+            Value::Flag(flag) => Ok(flag),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn number<T: TryFrom<i64>>(&self, key: &str) -> Result<T, Problem> {
+        match self.slot(key)?.value {
+            Value::Int(n) => T::try_from(n).map_err(|_| self.mismatch(key)),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn float(&self, key: &str) -> Result<f64, Problem> {
+        match self.slot(key)?.value {
+            Value::Float(n) => Ok(n),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn seconds(&self, key: &str) -> Result<Duration, Problem> {
+        self.number(key).map(Duration::from_secs)
+    }
+
+    pub(crate) fn millis(&self, key: &str) -> Result<Duration, Problem> {
+        self.number(key).map(Duration::from_millis)
+    }
+
+    pub(crate) fn list(&self, key: &str) -> Result<Vec<String>, Problem> {
+        match &self.slot(key)?.value {
+            Value::List(items) => Ok(items.clone()),
+            _ => Err(self.mismatch(key)),
+        }
+    }
+
+    pub(crate) fn paths(&self, key: &str) -> Result<Vec<PathBuf>, Problem> {
+        Ok(self.list(key)?.into_iter().map(PathBuf::from).collect())
+    }
+
+    /// The user's own names below `prefix.`, with their texts.
+    pub(crate) fn names(&self, prefix: &str) -> BTreeMap<String, String> {
+        let below = self.slots.iter().filter_map(|(id, slot)| {
+            let name = id.strip_prefix(prefix)?.strip_prefix('.')?;
+            match &slot.value {
+                Value::Text(text) => Some((name.to_owned(), text.clone())),
+                _ => None,
+            }
+        });
+        below.collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! YAML text to a small tree that remembers its lines.
+//!
+//! Scalars stay the text that was written: only the setting's own type says what `007`, `4MB` or `yes` mean.
+//! Size, depth and repetition through aliases are bounded, so no file can exhaust the process.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use granit_parser::{Event, Parser, ScalarStyle, options};
+
+use super::error::{Origin, Problem};
+
+/// The largest file read, in bytes.
+const MAX_BYTES: u64 = 16 << 20;
+/// The deepest nesting followed, aliases included.
+const MAX_DEPTH: usize = 64;
+/// The longest key, in bytes.
+const MAX_KEY: usize = 1024;
+/// How much aliases may add, in bytes of text and [`NODE_BYTES`] a value.
+const MAX_REPEATED: usize = 16 << 20;
+/// What one value costs besides its text.
+const NODE_BYTES: usize = 64;
+
+/// A value and the line on which it begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) line: usize,
+    pub(crate) value: Value,
+}
+
+/// The shape of a value.
+#[derive(Debug, Clone)]
+pub(crate) enum Value {
+    /// Nothing was written, or `null` or `~`.
+    Null,
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<Entry>),
+}
+
+/// One key of a mapping.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) line: usize,
+    pub(crate) node: Node,
+}
+
+/// Reads and parses one file; an empty one gives [`Value::Null`].
+pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Node), Problem> {
+    let file: Arc<str> = path.display().to_string().into();
+    let unreadable = |why: String| Problem::Unreadable { file: Arc::clone(&file), why };
+    if path.is_dir() {
+        return Err(unreadable("it is a folder, not a file".into()));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|f| f.take(MAX_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(|e| unreadable(e.to_string()))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(unreadable(format!("it is larger than {} MiB", MAX_BYTES >> 20)));
+    }
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let good = e.utf8_error().valid_up_to();
+        let line = 1 + e.as_bytes()[..good].iter().filter(|b| **b == b'\n').count();
+        Problem::Malformed {
+            place: Origin::File { file: Arc::clone(&file), line },
+            why: "the text is not UTF-8".into(),
+        }
+    })?;
+    let node = parse(&file, &text)?;
+    Ok((file, node))
+}
+
+/// Parses the text of one file. The name is only for messages.
+pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
+    let options = options! {
+        emit_comments: false,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
+    let at = |line: usize, why: String| Problem::Malformed {
+        place: Origin::File { file: Arc::clone(file), line },
+        why,
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut tree = Tree::default();
+    for next in Parser::new_from_str_with_options(text, options) {
+        let (event, span) = next.map_err(|e| at(e.marker().line(), e.info()))?;
+        tree.take(event, span.start.line()).map_err(|(line, why)| at(line, why))?;
+    }
+    Ok(tree.root.unwrap_or(Node { line: 1, value: Value::Null }))
+}
+
+/// A mapping or list that is still being read.
+struct Open {
+    anchor: usize,
+    node: Node,
+    /// In a mapping: the key whose value comes next.
+    key: Option<(String, usize)>,
+    /// In a mapping: the line of each key so far.
+    seen: HashMap<String, usize>,
+    /// In a mapping: what `<<` brought in.
+    merged: Vec<Entry>,
+}
+
+#[derive(Default)]
+struct Tree {
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    repeated: usize,
+    root: Option<Node>,
+}
+
+/// The line and what is wrong there.
+type Fault = (usize, String);
+
+impl Tree {
+    fn take(&mut self, event: Event<'_>, line: usize) -> Result<(), Fault> {
+        match event {
+            Event::Scalar(text, style, anchor, _) => {
+                let plain = style == ScalarStyle::Plain;
+                let value = match text.as_ref() {
+                    "" | "~" | "null" | "Null" | "NULL" if plain => Value::Null,
+                    _ => Value::Text(text.into_owned()),
+                };
+                self.place(Node { line, value }, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.begin(anchor, line, Value::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => self.begin(anchor, line, Value::Map(Vec::new())),
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+            Event::Alias(id) => {
+                let Some(node) = self.anchors.get(&id) else {
+                    return Err((line, "an alias inside the value that it stands for".into()));
+                };
+                let (bytes, height) = measure(node);
+                self.repeated = self.repeated.saturating_add(bytes);
+                if self.repeated > MAX_REPEATED {
+                    return Err((line, format!("aliases repeat more than {} MiB", MAX_REPEATED >> 20)));
+                }
+                if self.open.len() + height > MAX_DEPTH {
+                    return Err((line, format!("nested more than {MAX_DEPTH} deep through aliases")));
+                }
+                let node = Node { line, value: node.value.clone() };
+                self.place(node, 0)
+            }
+            Event::DocumentStart(..) if self.root.is_some() => {
+                Err((line, "a second document begins here; a file holds one".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, anchor: usize, line: usize, value: Value) -> Result<(), Fault> {
+        if let Some(Open { node: Node { value: Value::Map(_), .. }, key: None, .. }) = self.open.last() {
+            return Err((line, "a list or mapping stands where a key is expected".into()));
+        }
+        let node = Node { line, value };
+        self.open.push(Open { anchor, node, key: None, seen: HashMap::new(), merged: Vec::new() });
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some(Open { anchor, mut node, seen, merged, .. }) = self.open.pop() else { return Ok(()) };
+        if let Value::Map(entries) = &mut node.value {
+            let mut taken = std::collections::HashSet::new();
+            for entry in merged {
+                if !seen.contains_key(&entry.key) && taken.insert(entry.key.clone()) {
+                    entries.push(entry);
+                }
+            }
+        }
+        self.place(node, anchor)
+    }
+
+    /// Puts a finished value where it belongs.
+    fn place(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(parent) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        match &mut parent.node.value {
+            Value::List(items) => items.push(node),
+            Value::Map(entries) => match parent.key.take() {
+                None => {
+                    let line = node.line;
+                    let key = match node.value {
+                        Value::Text(key) if key.len() > MAX_KEY => {
+                            return Err((line, format!("a key is longer than {MAX_KEY} bytes")));
+                        }
+                        Value::Text(key) if !key.trim().is_empty() => key,
+                        Value::Text(_) | Value::Null => return Err((line, "a key is empty".into())),
+                        Value::List(_) | Value::Map(_) => return Err((line, "a key is not text".into())),
+                    };
+                    if key != "<<"
+                        && let Some(first) = parent.seen.insert(key.clone(), line)
+                    {
+                        return Err((line, format!("`{}` was already given in line {first}", shown(&key))));
+                    }
+                    parent.key = Some((key, line));
+                }
+                Some((key, line)) if key == "<<" => merge(node, line, &mut parent.merged)?,
+                Some((key, line)) => entries.push(Entry { key, line, node }),
+            },
+            Value::Null | Value::Text(_) => {}
+        }
+        Ok(())
+    }
+}
+
+/// What `<<: *name` or `<<: [*one, *two]` adds; the first to name a key wins.
+fn merge(node: Node, line: usize, into: &mut Vec<Entry>) -> Result<(), Fault> {
+    match node.value {
+        Value::Map(entries) => into.extend(entries),
+        Value::List(items) if items.iter().all(|i| matches!(i.value, Value::Map(_))) => {
+            for item in items {
+                merge(item, line, into)?;
+            }
+        }
+        _ => return Err((line, "`<<` takes a mapping or a list of mappings".into())),
+    }
+    Ok(())
+}
+
+/// What a node costs in bytes, and how deep it goes.
+fn measure(node: &Node) -> (usize, usize) {
+    let children: Box<dyn Iterator<Item = (usize, &Node)>> = match &node.value {
+        Value::Null => return (NODE_BYTES, 1),
+        Value::Text(text) => return (NODE_BYTES + text.len(), 1),
+        Value::List(items) => Box::new(items.iter().map(|item| (0, item))),
+        Value::Map(entries) => Box::new(entries.iter().map(|e| (e.key.len(), &e.node))),
+    };
+    let (bytes, height) = children.fold((NODE_BYTES, 0), |(bytes, height), (key, child)| {
+        let (b, h) = measure(child);
+        (bytes + key + b, height.max(h))
+    });
+    (bytes, height + 1)
+}
+
+/// Text from a file as it may stand in a message: short, on one line, no control characters.
+pub(crate) fn shown(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut out: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        out.push('…');
+    }
+    out
+}

@@ -1,0 +1,162 @@
+//! The controller: observes each account, asks the pure lifecycle what to do, and does it.
+//!
+//! It is level-triggered. A wake-up (a changed object, a word from an agent, a timer, the resync) only says *look
+//! again*; what is done follows from what is then seen. Each action is one write, and a crash before or after it
+//! leaves a state that the next look continues from.
+
+mod act;
+mod events;
+mod memory;
+mod metrics;
+mod observe;
+mod reconcile;
+mod schedule;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::account::lifecycle::Policy;
+use crate::account::row::{self, AccountRow};
+use crate::budget::Budget;
+use crate::fleet::{Fleet, Ticks};
+use crate::objects::{AccountKey, Accounts};
+use crate::secrets::CredentialSource;
+use crate::store::projection::{Projection, RowPresence};
+use crate::wakes::Wakes;
+
+pub use metrics::ControllerMetrics;
+
+/// How many accounts are worked on at once.
+const CONCURRENCY: usize = 64;
+/// How often everything is looked at again, and unwatched credentials are read again.
+const RESYNC: Duration = Duration::from_secs(600);
+/// How often the rows are compared with the objects.
+const ROW_DIFF: Duration = Duration::from_secs(60);
+
+/// What the controller works with; the composition root puts it together.
+pub struct Context {
+    /// The client for objects.
+    pub client: Client,
+    /// The accounts as last seen.
+    pub accounts: Arc<Accounts>,
+    /// The connected agents.
+    pub fleet: Arc<dyn Fleet>,
+    /// Where credentials come from.
+    pub credentials: Arc<dyn CredentialSource>,
+    /// The rows.
+    pub projection: Arc<Projection>,
+    /// The lifecycle's settings.
+    pub policy: Policy,
+    /// The leader's seconds.
+    pub ticks: Arc<Ticks>,
+    /// uids that the hub wants looked at again.
+    pub wakes: Arc<Wakes<String>>,
+    /// Secrets that changed, as namespace and name.
+    pub changed_secrets: Arc<Wakes<(String, String)>>,
+    /// How fast transitions may be written.
+    pub budget: Budget,
+    /// This replica, for Events.
+    pub replica_id: String,
+    /// Counters.
+    pub metrics: ControllerMetrics,
+}
+
+/// Leads until cancelled: works off what is waiting, then returns.
+pub async fn run(context: Context, stop: CancellationToken) {
+    context.accounts.synced().await;
+    let events = events::Events::start(context.client.clone(), &context.replica_id, stop.clone());
+    let controller = Arc::new(reconcile::Controller::new(context, events));
+    info!(accounts = controller.context.accounts.len(), "leading");
+    tokio::join!(
+        schedule::run(Arc::clone(&controller), stop.clone()),
+        keep_time(&controller, &stop),
+        follow_fleet(&controller, &stop),
+        follow_secrets(&controller, &stop),
+        resync(&controller, &stop),
+        repair_rows(&controller, &stop),
+    );
+}
+
+/// Advances the leader's seconds. A process that slept finds one tick gone, however long it slept.
+async fn keep_time(controller: &reconcile::Controller, stop: &CancellationToken) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    second.tick().await;
+    while stop.run_until_cancelled(second.tick()).await.is_some() {
+        controller.context.ticks.advance();
+        controller.schedule.wake_due(controller.context.ticks.now());
+    }
+}
+
+async fn follow_fleet(controller: &reconcile::Controller, stop: &CancellationToken) {
+    while let Some(uids) = stop.run_until_cancelled(controller.context.wakes.take(1024)).await {
+        let keys = uids.iter().filter_map(|uid| controller.context.accounts.by_uid(uid));
+        controller.schedule.wakes.wake_all(keys.map(|account| AccountKey::of(&account)));
+    }
+}
+
+/// A Secret changed: accounts that name it have their credential read again.
+async fn follow_secrets(controller: &reconcile::Controller, stop: &CancellationToken) {
+    while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
+        for account in controller.context.accounts.all() {
+            let Some(reference) = &account.spec.kubeconfig.secret_ref else { continue };
+            let namespace = account.metadata.namespace.clone().unwrap_or_default();
+            if changed.contains(&(namespace, reference.name.clone())) {
+                controller.memories.recheck_credential(account.uid());
+                controller.schedule.wakes.wake(AccountKey::of(&account));
+            }
+        }
+    }
+}
+
+async fn resync(controller: &reconcile::Controller, stop: &CancellationToken) {
+    let mut period = tokio::time::interval(RESYNC);
+    period.tick().await;
+    while stop.run_until_cancelled(period.tick()).await.is_some() {
+        for account in controller.context.accounts.all() {
+            if account.spec.kubeconfig.secret_ref.is_some() {
+                controller.memories.recheck_credential(account.uid());
+            }
+            controller.schedule.wakes.wake(AccountKey::of(&account));
+        }
+    }
+}
+
+/// Repairs rows that someone edited, or that a crash left behind their object; the first time at once.
+async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToken) {
+    let mut period = tokio::time::interval(ROW_DIFF);
+    period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(period.tick()).await.is_some() {
+        let rows = expected_rows(&controller.context);
+        match controller.context.projection.repair(rows).await {
+            Ok(repair) if repair.is_nothing() => {}
+            Ok(repair) => {
+                info!(inserted = repair.inserted, updated = repair.updated, deleted = repair.deleted, "rows repaired");
+            }
+            Err(error) => {
+                warn!(error = %crate::telemetry::errors::chain(&error), "rows were not compared; tried again in a minute");
+            }
+        }
+        // What was waiting for a row, or for the database, can go on.
+        controller.schedule.wakes.wake_all(
+            controller.context.accounts.all().iter().filter(|one| one.is_being_deleted()).map(|one| AccountKey::of(one)),
+        );
+    }
+}
+
+/// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
+/// being deleted keeps its row, and is given none.
+fn expected_rows(context: &Context) -> Vec<AccountRow> {
+    let accounts = context.accounts.all();
+    let counts = |account: &crate::account::KubesvcAccount| {
+        let first = context.accounts.by_account_name(account.account_name()).first().map(|one| one.uid().to_owned());
+        account.has_finalizer()
+            && first.as_deref() == Some(account.uid())
+            && (!account.is_being_deleted() || context.projection.fact(account.uid()) == RowPresence::Present)
+    };
+    accounts.iter().filter(|account| counts(account)).map(|account| row::of(account)).collect()
+}

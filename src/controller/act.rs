@@ -1,0 +1,210 @@
+//! One action, one request.
+
+use std::error::Error;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde_json::json;
+
+use super::metrics::Transition;
+use super::reconcile::Controller;
+use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, row};
+use crate::crash;
+use crate::store::StoreError;
+
+/// How long the API server may take for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a credential may take before people are told that it is awaited.
+const CREDENTIAL_PATIENCE: Duration = Duration::from_secs(1);
+
+type BoxedError = Box<dyn Error + Send + Sync>;
+
+/// How an action ended.
+pub(super) enum Outcome {
+    /// Done; observe again.
+    Done,
+    /// The object has changed since it was observed.
+    Conflict,
+}
+
+/// A status alone, as the status subresource takes it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusBody<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    metadata: StatusMetadata<'a>,
+    status: &'a KubesvcAccountStatus,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusMetadata<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    uid: &'a str,
+    resource_version: &'a str,
+}
+
+impl Controller {
+    /// Does it. Every write carries the version it was decided on.
+    pub(super) async fn act(&self, account: &KubesvcAccount, action: Action) -> Result<Outcome, BoxedError> {
+        match action {
+            Action::AddFinalizer => {
+                let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
+                finalizers.push(FINALIZER.to_owned());
+                self.set_finalizers(account, finalizers, ["finalizer-add:before", "finalizer-add:after"]).await
+            }
+            Action::RemoveFinalizer => {
+                let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
+                finalizers.retain(|one| one != FINALIZER);
+                self.set_finalizers(account, finalizers, ["finalizer-remove:before", "finalizer-remove:after"]).await
+            }
+            Action::InsertRow => self.insert_row(account).await,
+            Action::DeleteRows => {
+                self.context.projection.delete(account.uid()).await?;
+                Ok(Outcome::Done)
+            }
+            Action::ResolveCredential => {
+                self.resolve_credential(account).await;
+                Ok(Outcome::Done)
+            }
+            Action::WriteStatus(write) => self.write_status(account, *write).await,
+        }
+    }
+
+    async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+        match self.context.projection.insert(row::of(account)).await {
+            // An unavailable database shows in the next observation; the status goes on.
+            Ok(()) | Err(StoreError::Unavailable(_)) => {}
+            Err(error) => {
+                let error = crate::telemetry::errors::chain(&error);
+                tracing::error!(account = account.account_name(), error, "the account goes on without a row");
+                self.memories.update(account.uid(), |memory| memory.row_refused = true);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// Reads and vets the credential. What takes longer than a second is shown, then awaited to its end.
+    async fn resolve_credential(&self, account: &KubesvcAccount) {
+        let resolve = self.context.credentials.resolve(account, true);
+        let waited = self.memories.look(account, self.context.ticks.now()).credential_slow;
+        let verdict = if waited {
+            resolve.await
+        } else {
+            match tokio::time::timeout(CREDENTIAL_PATIENCE, resolve).await {
+                Ok(verdict) => verdict,
+                Err(_) => {
+                    self.memories.update(account.uid(), |memory| memory.credential_slow = true);
+                    return;
+                }
+            }
+        };
+        let verdict = verdict.map(|credential| CredentialFact { version: credential.version });
+        self.memories.judged(account.uid(), verdict);
+    }
+
+    async fn set_finalizers(
+        &self,
+        account: &KubesvcAccount,
+        finalizers: Vec<String>,
+        [before, after]: [&'static str; 2],
+    ) -> Result<Outcome, BoxedError> {
+        let version = account.metadata.resource_version.clone().unwrap_or_default();
+        let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
+        let name = account.metadata.name.as_deref().unwrap_or_default();
+        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        self.context.budget.take().await;
+        crash::point(before);
+        let api = self.api(account);
+        let answer = timed(api.patch(name, &parameters, &Patch::Merge(&patch))).await;
+        crash::point(after);
+        self.written(answer, &version)
+    }
+
+    async fn write_status(&self, account: &KubesvcAccount, write: StatusWrite) -> Result<Outcome, BoxedError> {
+        let version = account.metadata.resource_version.clone().unwrap_or_default();
+        let request = status_request(account, &version, &write.status)?;
+        self.context.budget.take().await;
+        crash::point("status:before");
+        let answer = timed(self.context.client.request::<KubesvcAccount>(request)).await;
+        crash::point("status:after");
+        let outcome = self.written(answer, &version)?;
+        if matches!(outcome, Outcome::Done) {
+            self.memories.wrote_status(account.uid(), self.context.ticks.now());
+            self.tell(account, &write);
+        }
+        Ok(outcome)
+    }
+
+    /// Tells of a written status: row, Event, log, counter.
+    fn tell(&self, before: &KubesvcAccount, write: &StatusWrite) {
+        let (from, to) = (before.status_or_default().state(), write.status.state());
+        if let Some(now) = self.context.accounts.by_uid(before.uid()) {
+            self.say_row(&now);
+        }
+        if from != to {
+            self.context.metrics.transitions.get_or_create(&Transition { from: from.as_str(), to: to.as_str() }).inc();
+            let zone = write.status.zone_id.as_deref().unwrap_or_default();
+            let reason = write.status.error_message.as_deref().unwrap_or_default();
+            tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch, reason, "state changed");
+        }
+        if let Some(note) = &write.note
+            && !self.events.tell(before, note)
+        {
+            self.context.metrics.dropped_events.inc();
+        }
+    }
+
+    fn written(&self, answer: Result<KubesvcAccount, BoxedError>, version: &str) -> Result<Outcome, BoxedError> {
+        self.context.metrics.writes.inc();
+        match answer {
+            Ok(account) => {
+                self.context.accounts.written(account, version);
+                Ok(Outcome::Done)
+            }
+            Err(error) => match error.downcast_ref::<kube::Error>() {
+                // 409: someone else wrote. 404: the object went. Either way the watch will show it.
+                Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(Outcome::Conflict),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn api(&self, account: &KubesvcAccount) -> Api<KubesvcAccount> {
+        let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+        Api::namespaced(self.context.client.clone(), namespace)
+    }
+}
+
+/// `PUT …/status` with the status alone: the API server takes the rest from the stored object.
+fn status_request(
+    account: &KubesvcAccount,
+    version: &str,
+    status: &KubesvcAccountStatus,
+) -> Result<http::Request<Vec<u8>>, BoxedError> {
+    let name = account.metadata.name.as_deref().unwrap_or_default();
+    let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+    let body = StatusBody {
+        api_version: &KubesvcAccount::api_version(&()),
+        kind: &KubesvcAccount::kind(&()),
+        metadata: StatusMetadata { name, namespace, uid: account.uid(), resource_version: version },
+        status,
+    };
+    let path = KubesvcAccount::url_path(&(), Some(namespace));
+    let request = http::Request::put(format!("{path}/{name}/status?fieldManager={FIELD_MANAGER}"))
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(serde_json::to_vec(&body)?)?;
+    Ok(request)
+}
+
+async fn timed<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BoxedError> {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err("the API server does not answer".into()),
+    }
+}

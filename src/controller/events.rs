@@ -1,0 +1,72 @@
+//! Kubernetes Events on transitions. They are news, not truth: at the bound they are dropped and counted.
+
+use std::time::Duration;
+
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::account::lifecycle::Note;
+use crate::account::{FIELD_MANAGER, KubesvcAccount};
+use crate::budget::Budget;
+use crate::crash;
+
+/// How many Events may wait to be written.
+const WAITING: usize = 1024;
+/// Events a second on average; each is a write on the same API server that transitions need.
+const PER_SECOND: u32 = 10;
+/// Events at once, so that a small fleet sees every one.
+const BURST: u32 = 100;
+/// How long an Event may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes Events in the background.
+pub(super) struct Events {
+    queue: mpsc::Sender<(KubesvcAccount, Note)>,
+    normal: Budget,
+    warning: Budget,
+}
+
+impl Events {
+    pub(super) fn start(client: Client, replica_id: &str, stop: CancellationToken) -> Self {
+        let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, Note)>(WAITING);
+        let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(replica_id.to_owned()) };
+        let recorder = Recorder::new(client, reporter);
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            while let Some((account, note)) = waiting.recv().await {
+                write(&recorder, &account, note).await;
+            }
+        }));
+        Self { queue, normal: Budget::new(PER_SECOND, BURST), warning: Budget::new(PER_SECOND, BURST) }
+    }
+
+    /// Tells of a transition; false if it is not written because there are too many.
+    pub(super) fn tell(&self, account: &KubesvcAccount, note: &Note) -> bool {
+        let budget = if note.warning { &self.warning } else { &self.normal };
+        if !budget.try_take() {
+            return false;
+        }
+        let mut reference = KubesvcAccount::new(account.metadata.name.as_deref().unwrap_or_default(), account.spec.clone());
+        reference.metadata.namespace.clone_from(&account.metadata.namespace);
+        reference.metadata.uid.clone_from(&account.metadata.uid);
+        self.queue.try_send((reference, note.clone())).is_ok()
+    }
+}
+
+async fn write(recorder: &Recorder, account: &KubesvcAccount, note: Note) {
+    let event = Event {
+        type_: if note.warning { EventType::Warning } else { EventType::Normal },
+        action: note.reason.clone(),
+        reason: note.reason,
+        note: Some(note.message),
+        secondary: None,
+    };
+    crash::point("event:before");
+    let written = tokio::time::timeout(PATIENCE, recorder.publish(&event, &account.object_ref(&()))).await;
+    crash::point("event:after");
+    if !matches!(written, Ok(Ok(()))) {
+        debug!(account = account.account_name(), "an Event was not written");
+    }
+}

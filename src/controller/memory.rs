@@ -1,0 +1,118 @@
+//! What the leader remembers of an account beside its object: facts that may be lost at any time and are found again.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::account::failure::Failure;
+use crate::account::lifecycle::{CredentialFact, Fact, Tick};
+use crate::account::{KubesvcAccount, State};
+use crate::objects::AccountKey;
+
+/// What makes a state "the same" for the clock of retries.
+type Stage = (State, i64, i32);
+
+/// What is remembered of one account.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// The object's Spinnaker name, to wake a rival when it goes.
+    pub(super) account_name: String,
+    /// The stage last seen, and since when.
+    stage: Option<Stage>,
+    pub(super) since: Tick,
+    /// The credential as last judged, for this generation of the spec.
+    pub(super) credential: Fact<Result<CredentialFact, Failure>>,
+    generation: i64,
+    /// It is being awaited for more than a second.
+    pub(super) credential_slow: bool,
+    /// Read it again, though nothing of the object changed.
+    pub(super) recheck: bool,
+    /// It differs from the one that was judged before.
+    pub(super) credential_changed: bool,
+    judged: Option<Result<CredentialFact, Failure>>,
+    /// The database refuses the row: the status goes on without it.
+    pub(super) row_refused: bool,
+    /// How many requests failed in a row.
+    pub(super) errors: u32,
+}
+
+/// The memories of all accounts.
+#[derive(Debug, Default)]
+pub(super) struct Memories(Mutex<Shelves>);
+
+#[derive(Debug, Default)]
+struct Shelves {
+    by_uid: HashMap<String, Memory>,
+    /// uids seen at a key; more than one while a name is used again.
+    uids: HashMap<AccountKey, Vec<String>>,
+}
+
+impl Memories {
+    /// The memory of an account, brought up to the object as it is now.
+    pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> Memory {
+        let status = account.status_or_default();
+        let stage = (status.state(), status.epoch, status.failed_count);
+        let mut shelves = self.0.lock();
+        if !shelves.by_uid.contains_key(account.uid()) {
+            shelves.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
+        }
+        let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
+            // What failed under an earlier leader is judged once, so that a change is noticed from now on.
+            recheck: status.state() == State::Failed && account.spec.kubeconfig.secret_ref.is_some(),
+            account_name: account.account_name().to_owned(),
+            ..Memory::default()
+        });
+        if memory.stage != Some(stage) {
+            memory.stage = Some(stage);
+            memory.since = now;
+        }
+        if memory.generation != account.generation() {
+            memory.generation = account.generation();
+            memory.credential = Fact::Unknown;
+            memory.row_refused = false;
+        }
+        memory.clone()
+    }
+
+    /// Changes the memory of an account, if there is one.
+    pub(super) fn update(&self, uid: &str, change: impl FnOnce(&mut Memory)) {
+        if let Some(memory) = self.0.lock().by_uid.get_mut(uid) {
+            change(memory);
+        }
+    }
+
+    /// The credential was judged.
+    pub(super) fn judged(&self, uid: &str, verdict: Result<CredentialFact, Failure>) {
+        self.update(uid, |memory| {
+            memory.credential_changed |= memory.judged.as_ref().is_some_and(|before| *before != verdict);
+            memory.judged = Some(verdict.clone());
+            memory.credential = Fact::Known(verdict);
+            memory.credential_slow = false;
+            memory.recheck = false;
+        });
+    }
+
+    /// A status was written: what was judged for it is not judged for the next.
+    pub(super) fn wrote_status(&self, uid: &str, now: Tick) {
+        self.update(uid, |memory| {
+            memory.stage = None;
+            memory.since = now;
+            memory.credential = Fact::Unknown;
+            memory.credential_slow = false;
+            memory.credential_changed = false;
+            memory.errors = 0;
+        });
+    }
+
+    /// The credential is to be read again.
+    pub(super) fn recheck_credential(&self, uid: &str) {
+        self.update(uid, |memory| memory.recheck = true);
+    }
+
+    /// The object at a key is gone: the uids and account names it had.
+    pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
+        let mut shelves = self.0.lock();
+        let uids = shelves.uids.remove(key).unwrap_or_default();
+        uids.into_iter().filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name))).collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! Fills the observation; decides nothing.
+
+use jiff::Timestamp;
+
+use super::memory::Memory;
+use super::reconcile::Controller;
+use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
+use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
+use crate::objects::AccountKey;
+use crate::store::projection::RowPresence;
+
+impl Controller {
+    /// What is to be done for an account, as it is seen now.
+    pub(super) fn decide(&self, account: &KubesvcAccount, memory: &Memory) -> Decision {
+        let context = &self.context;
+        let sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
+        let rival = self.rival_of(account);
+        let observation = Observation {
+            account,
+            now: context.ticks.now(),
+            wall: Timestamp::now(),
+            leading_since: self.leading_since,
+            policy: &context.policy,
+            in_state_since: memory.since,
+            credential: memory.credential.clone(),
+            credential_slow: memory.credential_slow,
+            credential_changed: memory.credential_changed,
+            row: self.row_fact(account, memory),
+            sessions: &sessions,
+            rival: rival.as_deref(),
+        };
+        let decision = decide(&observation);
+        if memory.recheck && decision.action.is_none() && may_need_its_credential(account) {
+            return Action::ResolveCredential.into();
+        }
+        decision
+    }
+
+    fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
+        match self.context.projection.fact(account.uid()) {
+            RowPresence::Present => RowFact::Present,
+            RowPresence::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
+            RowPresence::Absent => RowFact::Absent,
+            RowPresence::Unavailable => RowFact::Unavailable,
+        }
+    }
+
+    /// An older object with the same account name, as namespace/name.
+    pub(super) fn rival_of(&self, account: &KubesvcAccount) -> Option<String> {
+        let oldest = self.context.accounts.by_account_name(account.account_name()).into_iter().next()?;
+        (oldest.uid() != account.uid()).then(|| AccountKey::of(&oldest).to_string())
+    }
+}
+
+/// Whether a changed credential would change what is to be done.
+fn may_need_its_credential(account: &KubesvcAccount) -> bool {
+    let status = account.status_or_default();
+    let matters = status.phase() == GrantPhase::Open || status.state() == State::Failed;
+    matters && account.desired() == DesiredState::Active && !account.is_being_deleted()
+}

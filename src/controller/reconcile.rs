@@ -1,0 +1,105 @@
+//! One look at one account: observe, decide, act, until there is nothing to do now.
+
+use tracing::{debug, warn};
+
+use super::Context;
+use super::act::Outcome;
+use super::events::Events;
+use super::memory::Memories;
+use super::schedule::Schedule;
+use crate::account::lifecycle::Tick;
+use crate::account::{KubesvcAccount, row};
+use crate::objects::AccountKey;
+use crate::telemetry::errors::chain;
+
+/// How many actions one look takes before others have their turn.
+const ACTIONS_IN_A_ROW: usize = 8;
+/// The longest wait after requests that failed, in ticks.
+const LONGEST_PAUSE: Tick = 30;
+
+/// The controller at work.
+pub(super) struct Controller {
+    pub(super) context: Context,
+    pub(super) schedule: Schedule,
+    pub(super) memories: Memories,
+    pub(super) events: Events,
+    pub(super) leading_since: Tick,
+}
+
+impl Controller {
+    pub(super) fn new(context: Context, events: Events) -> Self {
+        let schedule = Schedule::new(context.accounts.follow());
+        let leading_since = context.ticks.now();
+        Self { context, schedule, memories: Memories::default(), events, leading_since }
+    }
+
+    /// Looks at one account until there is nothing to do now.
+    pub(super) async fn reconcile(&self, key: &AccountKey) {
+        self.context.metrics.looks.inc();
+        for _ in 0..ACTIONS_IN_A_ROW {
+            let Some(account) = self.context.accounts.get(key) else {
+                self.schedule.look_again(key, None);
+                self.bury(key).await;
+                return;
+            };
+            let memory = self.memories.look(&account, self.context.ticks.now());
+            let decision = self.decide(&account, &memory);
+            let Some(action) = decision.action else {
+                self.say_row(&account);
+                self.schedule.look_again(key, decision.wake);
+                return;
+            };
+            debug!(account = account.account_name(), uid = account.uid(), ?action, "acting");
+            match self.act(&account, action).await {
+                Ok(Outcome::Done) => {}
+                Ok(Outcome::Conflict) => {
+                    // Someone else wrote; the watch will show it and wake us.
+                    self.context.metrics.conflicts.inc();
+                    self.schedule.look_again(key, Some(self.context.ticks.now() + 5));
+                    return;
+                }
+                Err(error) => {
+                    self.context.metrics.failed_requests.inc();
+                    let pause = self.pause_after_error(account.uid());
+                    warn!(account = account.account_name(), error = %chain(error.as_ref()), pause, "tried again in some seconds");
+                    self.schedule.look_again(key, Some(self.context.ticks.now() + pause));
+                    return;
+                }
+            }
+        }
+        self.schedule.wakes.wake(key.clone());
+    }
+
+    /// Keeps the row in step with the object; one that is being deleted is given no row.
+    pub(super) fn say_row(&self, account: &KubesvcAccount) {
+        let memory_allows = account.has_finalizer() && self.rival_of(account).is_none();
+        if memory_allows && self.row_is_there(account) {
+            self.context.projection.say(row::of(account));
+        }
+    }
+
+    fn row_is_there(&self, account: &KubesvcAccount) -> bool {
+        use crate::store::projection::RowPresence;
+        !account.is_being_deleted() || self.context.projection.fact(account.uid()) == RowPresence::Present
+    }
+
+    /// Objects that are gone: their rows go, and whoever waited for their name has a look.
+    async fn bury(&self, key: &AccountKey) {
+        for (uid, name) in self.memories.forget(key) {
+            if let Err(error) = self.context.projection.delete(&uid).await {
+                warn!(account = name, error = %chain(&error), "row of a deleted account stays until the next comparison");
+            }
+            let heirs = self.context.accounts.by_account_name(&name);
+            self.schedule.wakes.wake_all(heirs.iter().map(|heir| AccountKey::of(heir)));
+        }
+    }
+
+    fn pause_after_error(&self, uid: &str) -> Tick {
+        let mut pause = 1;
+        self.memories.update(uid, |memory| {
+            pause = (1 << memory.errors.min(5)).min(LONGEST_PAUSE);
+            memory.errors += 1;
+        });
+        pause
+    }
+}

@@ -1,0 +1,95 @@
+//! Which account is looked at when: each by one worker at a time, many beside one another.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::CONCURRENCY;
+use super::reconcile::Controller;
+use crate::account::lifecycle::Tick;
+use crate::objects::AccountKey;
+use crate::wakes::Wakes;
+
+/// What waits, what is due later, and what is under way. Bounded by the number of accounts.
+pub(super) struct Schedule {
+    pub(super) wakes: Arc<Wakes<AccountKey>>,
+    timers: Mutex<Timers>,
+    under_way: Mutex<HashMap<AccountKey, bool>>,
+}
+
+#[derive(Default)]
+struct Timers {
+    by_tick: BTreeMap<Tick, HashSet<AccountKey>>,
+    by_key: HashMap<AccountKey, Tick>,
+}
+
+impl Schedule {
+    pub(super) fn new(wakes: Arc<Wakes<AccountKey>>) -> Self {
+        Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
+    }
+
+    /// Looks at an account again at a tick, or sooner if something wakes it; absent: only then.
+    pub(super) fn look_again(&self, key: &AccountKey, at: Option<Tick>) {
+        let mut timers = self.timers.lock();
+        if let Some(before) = timers.by_key.remove(key)
+            && let Some(keys) = timers.by_tick.get_mut(&before)
+        {
+            keys.remove(key);
+        }
+        if let Some(at) = at {
+            timers.by_key.insert(key.clone(), at);
+            timers.by_tick.entry(at).or_default().insert(key.clone());
+        }
+    }
+
+    /// Wakes what is due.
+    pub(super) fn wake_due(&self, now: Tick) {
+        let mut timers = self.timers.lock();
+        let later = timers.by_tick.split_off(&(now + 1));
+        let due = std::mem::replace(&mut timers.by_tick, later);
+        for key in due.into_values().flatten() {
+            timers.by_key.remove(&key);
+            self.wakes.wake(key);
+        }
+    }
+
+    /// Begins to look at an account; false if someone is at it, who will then look once more.
+    fn begin(&self, key: &AccountKey) -> bool {
+        let mut under_way = self.under_way.lock();
+        if let Some(again) = under_way.get_mut(key) {
+            *again = true;
+            return false;
+        }
+        under_way.insert(key.clone(), false);
+        true
+    }
+
+    fn end(&self, key: &AccountKey) {
+        if self.under_way.lock().remove(key) == Some(true) {
+            self.wakes.wake(key.clone());
+        }
+    }
+}
+
+/// Works until stopped, then waits for what is under way.
+pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(CONCURRENCY));
+    let workers = TaskTracker::new();
+    loop {
+        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else { break };
+        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
+        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
+        let controller = Arc::clone(&controller);
+        workers.spawn(async move {
+            controller.reconcile(&key).await;
+            controller.schedule.end(&key);
+            drop(permit);
+        });
+    }
+    workers.close();
+    workers.wait().await;
+}

@@ -1,0 +1,42 @@
+//! Secrets that ask to be watched: only their names are looked at, never what is in them.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Secret;
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::WatchStreamExt;
+use kube::{Api, Client, ResourceExt};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::account::WATCH_LABEL;
+use crate::wakes::Wakes;
+
+/// Tells of each Secret with the label `kubesvc.io/watch: "true"` that came, changed or went, as namespace and name.
+pub async fn watch_secrets(
+    client: Client,
+    namespace: Option<String>,
+    changed: Arc<Wakes<(String, String)>>,
+    stop: CancellationToken,
+) {
+    let api: Api<PartialObjectMeta<Secret>> = match &namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let config = watcher::Config::default().labels(&format!("{WATCH_LABEL}=true"));
+    let stream = watcher::watcher(api, config).default_backoff();
+    let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(Event::Apply(secret) | Event::Delete(secret) | Event::InitApply(secret)) => {
+                changed.wake((secret.namespace().unwrap_or_default(), secret.name_any()));
+            }
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(problem) => {
+                warn!(error = %crate::telemetry::errors::chain(&problem), "Secrets cannot be watched; their changes are seen every ten minutes");
+            }
+        }
+    }
+}

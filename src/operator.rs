@@ -1,0 +1,8 @@
+//! The composition root of `kubesvc-operator`: the only place that puts its parts together.
+
+mod cli;
+mod cluster;
+mod readiness;
+mod run;
+
+pub use cli::main;

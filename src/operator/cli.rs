@@ -1,0 +1,165 @@
+//! The command line of `kubesvc-operator`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use super::run;
+use crate::account::crds;
+use crate::config::{self, Loaded, UnknownKeys, operator::OperatorSettings};
+
+/// Exit code of a usage or configuration error.
+const USAGE: u8 = 2;
+
+const EXAMPLES: &str = "\
+Examples:
+  kubesvc-operator --config kubesvc.yml
+  kubesvc-operator --config clouddriver.yml --config kubesvc-local.yml --kubeconfig ~/.kube/config --namespace spinnaker
+  kubesvc-operator --config kubesvc.yml --print-config
+  kubesvc-operator crds | kubectl apply -f -";
+
+/// Registers Kubernetes clusters as Spinnaker accounts: controller, hub for agents (gRPC, 9091) and REST API (7002).
+#[derive(Debug, Parser)]
+#[command(name = "kubesvc-operator", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    run: RunArguments,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// How the operator runs.
+#[derive(Debug, clap::Args)]
+pub(super) struct RunArguments {
+    /// A settings file in YAML; may be given several times, the later wins.
+    #[arg(long, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// The kubeconfig for the operator's own API server. Default: KUBECONFIG, then the pod's service account.
+    #[arg(long, value_name = "FILE")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// The context of that kubeconfig. Default: its current-context.
+    #[arg(long, value_name = "NAME")]
+    pub(super) context: Option<String>,
+    /// The operator's own namespace. Default: POD_NAMESPACE, then the service account's, then the context's.
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE")]
+    pub(super) namespace: Option<String>,
+    /// Print the settings in force and where each came from, secrets redacted, and exit.
+    #[arg(long)]
+    print_config: bool,
+    /// What an unknown key in a settings file is.
+    #[arg(long, value_enum, default_value_t = Unknown::Error, value_name = "error|warn")]
+    config_unknown: Unknown,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Unknown {
+    Error,
+    Warn,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print the custom resource definitions as YAML, for `kubectl apply -f -`.
+    Crds {
+        /// Write one file a definition into this folder instead.
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+    /// Print the OpenAPI description of the REST API.
+    Openapi,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Command::Crds { directory }) => print_crds(directory.as_deref()),
+        Some(Command::Openapi) => {
+            say(&crate::rest::openapi());
+            ExitCode::SUCCESS
+        }
+        None => operate(&cli.run),
+    }
+}
+
+fn operate(arguments: &RunArguments) -> ExitCode {
+    let unknown = match arguments.config_unknown {
+        Unknown::Error => UnknownKeys::Error,
+        Unknown::Warn => UnknownKeys::Warn,
+    };
+    let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
+        Ok(loaded) => loaded,
+        Err(error) => return complain(&error.to_string(), USAGE),
+    };
+    if arguments.print_config {
+        say(&loaded.print());
+        return ExitCode::SUCCESS;
+    }
+    start(arguments, &loaded)
+}
+
+fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCode {
+    if let Err(error) = crate::telemetry::logs::init(&loaded.settings.logging, "kubesvc-operator") {
+        return complain(&error.to_string(), USAGE);
+    }
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    crate::operator::cluster::install_crypto();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("no runtime: {error}"), 1),
+    };
+    let ended = runtime.block_on(run::run(arguments, &loaded.settings));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => complain(&reason, 1),
+    }
+}
+
+fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
+    let mut all = String::new();
+    for (file, crd) in crds::all() {
+        let yaml = match serde_saphyr::to_string(&crd) {
+            Ok(yaml) => yaml,
+            Err(error) => return complain(&format!("{file}: {error}"), 1),
+        };
+        let Some(directory) = directory else {
+            all.push_str("---\n");
+            all.push_str(&yaml);
+            continue;
+        };
+        let path = directory.join(file);
+        let text = format!("# Written by `make crds` from src/account.\n{yaml}");
+        if let Err(error) = std::fs::write(&path, text) {
+            return complain(&format!("{} cannot be written: {error}", path.display()), 1);
+        }
+    }
+    if directory.is_none() {
+        say(&all);
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn say(text: &str) {
+    println!("{}", text.trim_end());
+}
+
+#[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
+fn complain(reason: &str, code: u8) -> ExitCode {
+    eprintln!("kubesvc-operator: {reason}");
+    ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,31 @@
+//! Whether the operator is ready, and what is missing if it is not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::objects::Accounts;
+use crate::rest::Readiness;
+use crate::store::projection::Projection;
+
+/// Ready when it listens, the database answers and the watch is synced.
+pub(super) struct OperatorReadiness {
+    pub(super) accounts: Arc<Accounts>,
+    pub(super) projection: Arc<Projection>,
+    pub(super) stopping: AtomicBool,
+}
+
+impl Readiness for OperatorReadiness {
+    fn missing(&self) -> Vec<(String, String)> {
+        let mut missing = Vec::new();
+        if self.stopping.load(Ordering::Relaxed) {
+            missing.push(("running".to_owned(), "the operator is stopping".to_owned()));
+        }
+        if !self.accounts.is_synced() {
+            missing.push(("accounts".to_owned(), "the first list of KubesvcAccounts is not complete".to_owned()));
+        }
+        if let Some(why) = self.projection.is_available() {
+            missing.push(("database".to_owned(), why));
+        }
+        missing
+    }
+}

@@ -1,0 +1,217 @@
+//! Puts the operator together, runs it and takes it down.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+use super::cli::RunArguments;
+use super::readiness::OperatorReadiness;
+use super::cluster;
+use crate::account::lifecycle::Policy;
+use crate::budget::Budget;
+use crate::config::operator::{Approval, OperatorSettings};
+use crate::controller::{self, ControllerMetrics};
+use crate::fleet::{Fleet, Ticks};
+use crate::hub::{Hub, HubSettings, KubeAgentObjects};
+use crate::objects::{Accounts, watch_accounts, watch_secrets};
+use crate::rest::{self, RestSettings, RestState};
+use crate::shutdown;
+use crate::secrets::{CredentialSource, KubeCredentials};
+use crate::store;
+use crate::store::projection::Projection;
+use crate::telemetry::errors::chain;
+use crate::telemetry::metrics::Metrics;
+use crate::wakes::Wakes;
+
+/// How many connections of agents the hub takes.
+const AGENT_CONNECTIONS: usize = 20_000;
+
+/// Runs the operator until a signal ends it.
+///
+/// # Errors
+/// One line that says what is missing and what to do: the definitions, a right, the database, a port.
+pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -> Result<(), String> {
+    let stop = CancellationToken::new();
+    shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
+    let place = Place::find(arguments, settings).await?;
+    let store = store::open(&settings.database_url).await.map_err(|error| chain(&error))?;
+    let rest_listener = listen(&settings.server.address, settings.server.port).await?;
+
+    let tasks = TaskTracker::new();
+    let projection = Projection::new(Arc::clone(&store));
+    projection.load().await.map_err(|error| chain(&error))?;
+    let accounts = Arc::new(Accounts::over(place.watched.len()));
+    let changed_secrets = Arc::new(Wakes::default());
+    for namespace in &place.watched {
+        let (client, namespace) = (place.client.clone(), namespace.clone());
+        tasks.spawn(watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone()));
+        tasks.spawn(watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone()));
+    }
+
+    let credentials: Arc<dyn CredentialSource> = Arc::new(KubeCredentials::new(place.client.clone()));
+    let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
+    let budget = Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
+    let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings), budget);
+    let hub = Hub::new(
+        hub_settings(settings, &place),
+        Arc::clone(&accounts),
+        Arc::clone(&credentials),
+        Arc::new(agents),
+        Arc::clone(&ticks),
+        Arc::clone(&wakes),
+    );
+    hub.remember_agents().await;
+    let bound = hub.bind().await.map_err(|error| chain(&error))?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        replica = place.replica_id,
+        namespace = place.namespace,
+        rest = %rest_listener.local_addr().map_err(|error| error.to_string())?,
+        grpc = %bound.local_addr(),
+        database = store::describe(&settings.database_url),
+        "kubesvc-operator"
+    );
+
+    let metrics = ControllerMetrics::default();
+    let exposition = exposition(&metrics, &hub, &projection);
+    let readiness = Arc::new(OperatorReadiness {
+        accounts: Arc::clone(&accounts),
+        projection: Arc::clone(&projection),
+        stopping: AtomicBool::new(false),
+    });
+    let fleet: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
+    let state = RestState::new(
+        rest_settings(settings, &place),
+        place.client.clone(),
+        Arc::clone(&accounts),
+        Arc::clone(&fleet),
+        store,
+        Arc::<OperatorReadiness>::clone(&readiness),
+        exposition,
+    );
+    let context = controller::Context {
+        client: place.client,
+        accounts,
+        fleet,
+        credentials,
+        projection: Arc::clone(&projection),
+        policy: policy(settings),
+        ticks,
+        wakes,
+        changed_secrets,
+        budget: Budget::new(settings.kubernetes.qps, settings.kubernetes.burst),
+        replica_id: place.replica_id,
+        metrics,
+    };
+    // The rows are written until the controller has said its last one.
+    let (leading, writing) = (stop.clone(), CancellationToken::new());
+    let written = writing.clone();
+    tasks.spawn(async move { projection.run(written).await });
+    tasks.spawn(async move {
+        controller::run(context, leading).await;
+        writing.cancel();
+    });
+    tasks.spawn(rest::serve(rest_listener, rest::router(state), stop.clone()));
+    tasks.spawn(bound.serve(hub, stop.clone()));
+    tasks.close();
+    stop.cancelled().await;
+    readiness.stopping.store(true, Ordering::Relaxed);
+    tasks.wait().await;
+    info!("stopped");
+    Ok(())
+}
+
+/// Who and where this replica is.
+struct Place {
+    client: Client,
+    namespace: String,
+    replica_id: String,
+    /// The namespaces to watch; absent: all.
+    watched: Vec<Option<String>>,
+}
+
+impl Place {
+    async fn find(arguments: &RunArguments, settings: &OperatorSettings) -> Result<Self, String> {
+        let mut config = cluster::config(arguments).await?;
+        let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        config.default_namespace.clone_from(&namespace);
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
+        let watched = match settings.watch_namespaces.as_slice() {
+            [] => vec![Some(namespace.clone())],
+            all if all.iter().any(|one| one == "*") => vec![None],
+            some => some.iter().cloned().map(Some).collect(),
+        };
+        cluster::check(&client, &server, &watched).await?;
+        let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
+            format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
+        });
+        Ok(Self { client, namespace, replica_id, watched })
+    }
+}
+
+async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
+    let host = if address == "*" || address.is_empty() { "0.0.0.0" } else { address };
+    TcpListener::bind((host, port)).await.map_err(|error| {
+        format!("cannot listen on {host}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
+    })
+}
+
+fn approves(settings: &OperatorSettings) -> bool {
+    settings.agents.approval == Approval::Auto
+}
+
+fn hub_settings(settings: &OperatorSettings, place: &Place) -> HubSettings {
+    let policy = policy(settings);
+    HubSettings {
+        address: settings.grpc.address.clone(),
+        port: settings.grpc.port,
+        health_service: settings.grpc.health_service_enabled,
+        max_message_bytes: settings.grpc.max_inbound_message_size,
+        replica_id: place.replica_id.clone(),
+        namespace: place.namespace.clone(),
+        approve_new_agents: approves(settings),
+        connection_cap: AGENT_CONNECTIONS,
+        forget_after: policy.orphan_grace.saturating_mul(2),
+        ..HubSettings::default()
+    }
+}
+
+fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
+    RestSettings {
+        max_body_bytes: settings.server.max_body_bytes,
+        dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
+        accounts_namespace: settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone()),
+        watched: place.watched.iter().flatten().cloned().collect(),
+        replica_id: place.replica_id.clone(),
+    }
+}
+
+fn policy(settings: &OperatorSettings) -> Policy {
+    let accounts = &settings.dynamic_accounts;
+    Policy {
+        max_retries: accounts.max_retries,
+        retry_first: accounts.retry_frequency.as_secs(),
+        retry_multiplier: accounts.retry_multiplier,
+        retry_max: accounts.retry_max_delay.as_secs(),
+        orphan_grace: accounts.orphan_grace.as_secs(),
+        operation_wait: settings.operation_wait.as_secs().max(1),
+    }
+}
+
+fn exposition(
+    controller: &ControllerMetrics,
+    hub: &Hub,
+    projection: &Projection,
+) -> Arc<dyn Fn() -> String + Send + Sync> {
+    let mut metrics = Metrics::new();
+    controller.register(&mut metrics.registry);
+    hub.register(&mut metrics.registry);
+    projection.register(&mut metrics.registry);
+    Arc::new(move || metrics.encode())
+}

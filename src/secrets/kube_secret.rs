@@ -1,0 +1,133 @@
+//! Credentials from Secrets beside the account.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use moka::sync::Cache;
+use secrecy::ExposeSecret;
+
+use super::{Credential, CredentialKind, CredentialSource};
+use crate::account::KubesvcAccount;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::kubeconfig;
+use crate::account::spec::SecretKeyReference;
+
+/// How long a copy that the leader has just vetted may be sent to an agent without asking again.
+const COPY_LIVES: Duration = Duration::from_secs(30);
+/// How many bytes of copies are kept.
+const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// How long the API server may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Reads Secrets with the operator's own client.
+pub struct KubeCredentials {
+    client: Client,
+    /// By uid and generation of the account.
+    copies: Cache<(String, i64), Credential>,
+}
+
+impl KubeCredentials {
+    /// Credentials read with this client.
+    pub fn new(client: Client) -> Self {
+        let weigh = |_: &(String, i64), credential: &Credential| match &credential.kind {
+            CredentialKind::Kubeconfig(bytes) => u32::try_from(bytes.expose_secret().len()).unwrap_or(u32::MAX),
+            _ => 64,
+        };
+        let copies =
+            Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
+        Self { client, copies }
+    }
+
+    async fn read(&self, account: &KubesvcAccount, reference: &SecretKeyReference) -> Result<Credential, Failure> {
+        let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let name = reference.name.as_str();
+        let secret = tokio::time::timeout(READ_TIMEOUT, secrets.get_opt(name))
+            .await
+            .map_err(|_| unreadable(namespace, name, "the API server does not answer"))?
+            .map_err(|error| unreadable(namespace, name, &explain(&error)))?
+            .ok_or_else(|| {
+                missing(format!(
+                    "Secret {namespace}/{name} is not there; create it, or correct spec.kubeconfig.secretRef.name"
+                ))
+            })?;
+        let version = version_of(&secret);
+        let key = reference.key();
+        let bytes = secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| {
+            missing(format!(
+                "Secret {namespace}/{name} has no key {key:?}; add it, or correct spec.kubeconfig.secretRef.key"
+            ))
+        })?;
+        let vetted = kubeconfig::vet(&bytes.0, account.spec.context.as_deref()).map_err(|refusal| {
+            let class =
+                if refusal.is_exec() { FailureClass::ExecForbidden } else { FailureClass::BadKubeconfig };
+            Failure::new(class, format!("kubeconfig refused: {refusal}"))
+        })?;
+        Ok(Credential { kind: CredentialKind::Kubeconfig(kubeconfig::render(&vetted)), version })
+    }
+}
+
+#[async_trait]
+impl CredentialSource for KubeCredentials {
+    async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
+        let source = &account.spec.kubeconfig;
+        if let Some(reference) = &source.secret_ref {
+            let copy = (account.uid().to_owned(), account.generation());
+            if let Some(credential) = self.copies.get(&copy).filter(|_| !fresh) {
+                return Ok(credential);
+            }
+            let credential = self.read(account, reference).await?;
+            self.copies.insert(copy, credential.clone());
+            return Ok(credential);
+        }
+        let kind = if let Some(path) = &source.file {
+            CredentialKind::File(path.clone())
+        } else if source.service_account == Some(true) {
+            CredentialKind::ServiceAccount
+        } else if let Some(reference) = &source.reference {
+            return Err(Failure::new(FailureClass::BadReference, unsupported(reference)));
+        } else {
+            let message = "spec.kubeconfig names no credential; set one of secretRef, reference, file and serviceAccount: true";
+            return Err(Failure::new(FailureClass::BadReference, message));
+        };
+        Ok(Credential { kind, version: None })
+    }
+}
+
+/// The Secret's uid and resourceVersion.
+fn version_of(secret: &Secret) -> Option<String> {
+    Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
+}
+
+fn missing(message: String) -> Failure {
+    Failure::new(FailureClass::CredentialMissing, message)
+}
+
+fn unreadable(namespace: &str, name: &str, why: &str) -> Failure {
+    Failure::new(FailureClass::Internal, format!("Secret {namespace}/{name} cannot be read: {why}"))
+}
+
+/// An error of the client in words that hold nothing of the Secret.
+fn explain(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            "the operator may not read Secrets there; grant it `get` on secrets in that namespace".to_owned()
+        }
+        kube::Error::Api(status) => format!("the API server answered {} {}", status.code, status.reason),
+        _ => "the API server cannot be reached".to_owned(),
+    }
+}
+
+fn unsupported(reference: &str) -> String {
+    let engine: String = reference
+        .trim_start_matches("encryptedFile:")
+        .trim_start_matches("encrypted:")
+        .trim_start_matches("secret://")
+        .chars()
+        .take_while(char::is_ascii_alphanumeric)
+        .take(32)
+        .collect();
+    format!("secret engine {engine:?} is not available; put the kubeconfig into a Secret and name it in spec.kubeconfig.secretRef")
+}

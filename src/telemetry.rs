@@ -1,0 +1,7 @@
+//! What the programs say about themselves: log lines, error texts, metrics.
+//!
+//! Nothing here is global but the one subscriber that `tracing` itself keeps, set by [`logs::init`].
+
+pub mod errors;
+pub mod logs;
+pub mod metrics;

@@ -1,0 +1,88 @@
+//! Errors with their causes, as one text.
+
+use std::error::Error;
+
+/// Causes beyond this many are not followed.
+const MAX_CAUSES: usize = 32;
+
+/// The error and each of its sources, joined by `: `. A source whose text already stands at the end of what was
+/// said is left out, so errors that embed their source read the same as those that do not.
+///
+/// ```
+/// # use kubesvc::telemetry::errors::chain;
+/// let error = std::io::Error::other("disk full");
+/// assert_eq!(chain(&error), "disk full");
+/// ```
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut out = error.to_string();
+    let mut last = out.clone();
+    let causes = std::iter::successors(error.source(), |&e| e.source());
+    for cause in causes.take(MAX_CAUSES) {
+        let text = cause.to_string();
+        if text.is_empty() || ends_with_words(&out, &text) {
+            continue;
+        }
+        // A wrapper such as "connect" over "connect: refused" adds only the rest.
+        let rest = text.strip_prefix(last.as_str()).and_then(|rest| rest.strip_prefix(": "));
+        if !out.is_empty() {
+            out.push_str(": ");
+        }
+        out.push_str(rest.unwrap_or(&text));
+        last = text;
+    }
+    out
+}
+
+/// Whether `text` ends with `tail`, beginning at a word.
+fn ends_with_words(text: &str, tail: &str) -> bool {
+    text.strip_suffix(tail)
+        .is_some_and(|head| !head.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '-')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chain;
+
+    #[derive(Debug)]
+    struct Link(&'static str, Option<Box<Link>>);
+
+    impl std::fmt::Display for Link {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl std::error::Error for Link {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            self.1.as_deref().map(|e| e as _)
+        }
+    }
+
+    #[test]
+    fn each_text_stands_once() {
+        let cases: [(&[&'static str], &str); 9] = [
+            (&["a"], "a"),
+            (&["a", "b", "c"], "a: b: c"),
+            (&["a: b: c", "b: c", "c"], "a: b: c"),
+            (&["a: b", "b", "c"], "a: b: c"),
+            (&["connect", "connect: refused"], "connect: refused"),
+            (&["same", "same", "same"], "same"),
+            (&["a", "", "b"], "a: b"),
+            (&["", "b"], "b"),
+            (&["not found", "found", "und"], "not found: und"),
+        ];
+        for (texts, want) in cases {
+            let error = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Link(text, cause))));
+            let error = error.expect("each case has a text");
+            assert_eq!(chain(error.as_ref()), want, "{texts:?}");
+        }
+    }
+
+    #[test]
+    fn a_chain_without_end_is_cut() {
+        let error = (0..1000).fold(Link("end", None), |cause, i| {
+            Link(if i % 2 == 0 { "even" } else { "odd" }, Some(Box::new(cause)))
+        });
+        assert_eq!(chain(&error).matches("even").count(), 16);
+    }
+}
