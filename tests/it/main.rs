@@ -7,6 +7,7 @@ mod world;
 mod activation;
 mod architecture;
 mod bad_objects;
+mod docs;
 mod drift;
 mod rest_states;
 mod secrets_canary;
