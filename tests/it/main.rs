@@ -2,5 +2,14 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+mod world;
 
+mod activation;
 mod agent_cluster;
+mod architecture;
+mod bad_objects;
+mod docs;
+mod drift;
+mod rest_states;
+mod secrets_canary;
+mod wire_frames;
