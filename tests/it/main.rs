@@ -5,6 +5,7 @@ mod harness;
 mod world;
 
 mod activation;
+mod agent_cluster;
 mod architecture;
 mod bad_objects;
 mod docs;
