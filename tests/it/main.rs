@@ -8,6 +8,7 @@ mod activation;
 mod agent_cluster;
 mod architecture;
 mod bad_objects;
+mod crd_rules;
 mod docs;
 mod drift;
 mod rest_states;
