@@ -79,7 +79,8 @@ fn the_tables_of_settings_are_the_codes() {
     let mut wanted = page.clone();
     for (program, name) in [(Program::Operator, "operator"), (Program::Agent, "agent")] {
         let table = reference(program);
-        let (head, rows): (Vec<&str>, Vec<&str>) = (table.lines().take(2).collect(), table.lines().skip(2).collect());
+        let (head, rows): (Vec<&str>, Vec<&str>) =
+            (table.lines().take(2).collect(), table.lines().skip(2).collect());
         let (now, not): (Vec<&str>, Vec<&str>) = rows.into_iter().partition(|row| row.contains("| now"));
         for (which, rows) in [("read now", now), ("not read", not)] {
             let table = [head.clone(), rows].concat().join("\n");
@@ -89,7 +90,10 @@ fn the_tables_of_settings_are_the_codes() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &wanted).expect("docs/settings.md can be written");
     }
-    assert!(page == wanted || read(&path) == wanted, "docs/settings.md is not what src/config says: run `make docs`");
+    assert!(
+        page == wanted || read(&path) == wanted,
+        "docs/settings.md is not what src/config says: run `make docs`"
+    );
 }
 
 #[test]
@@ -207,7 +211,8 @@ fn make_target(code: &str) -> Option<&str> {
 fn targets_of(makefile: &str) -> impl Iterator<Item = &str> {
     makefile.lines().filter_map(|line| {
         let (target, rest) = line.split_once(':')?;
-        let legal = !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        let legal =
+            !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         (legal && !rest.starts_with('=')).then_some(target)
     })
 }

@@ -55,7 +55,7 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
     for name in ["token", "certificate", "file", "rest"] {
         world.until(name, State::Active).await;
     }
-    for name in ["basic", "wrong", "untrusted", "exec", "no-yaml", "no-base64"] {
+    for name in ["basic", "wrong", "untrusted", "exec", "no-yaml", "no-base64", "spoilt"] {
         world.until(name, State::Failed).await;
     }
     // Rotated, spoilt, healed, stopped, begun again; then both programs end and begin again, and some accounts go.
@@ -120,9 +120,14 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
     let contents = cluster.kubeconfig();
     let dynamic = "/armory/accounts/dynamic";
     let good = json!({"name": "rest", "zoneId": "east", "state": "ACTIVE", "kubeconfigContents": contents});
-    let answer = world.rest("POST", dynamic, &good).await;
-    assert_eq!(answer.status, 202, "{answer}");
-    let mut answers = vec![answer.to_string()];
+    let mut answers = Vec::new();
+    for name in ["rest", "spoilt"] {
+        let mut body = good.clone();
+        body["name"] = name.into();
+        let answer = world.rest("POST", dynamic, &body).await;
+        assert_eq!(answer.status, 202, "{answer}");
+        answers.push(answer.to_string());
+    }
     let planted = [
         ("POST", json!({"name": "bad", "kubeconfigContents": format!("token: {CANARY}")})),
         ("POST", json!({"name": "bad", "kubeconfigContents": CANARY, "kubeconfigFile": "relative"})),
@@ -132,10 +137,10 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
         ("POST", json!({"name": "rest", "kubeconfigContents": contents})),
         ("PUT", json!({"name": "rest", "kubeconfigContents": contents, "oAuthServiceAccount": CANARY})),
         ("PUT", json!({"name": "nobody", "kubeconfigContents": contents})),
-        ("PUT", json!({"name": "rest", "kubeconfigContents": format!("kind: {CANARY}")})),
+        ("PUT", json!({"name": "spoilt", "kubeconfigContents": format!("kind: {CANARY}")})),
         (
             "PATCH",
-            json!([{"name": "rest", "state": "ACTIVE", "kubeconfigContents": format!("kind: {CANARY}")}]),
+            json!([{"name": "spoilt", "state": "ACTIVE", "kubeconfigContents": format!("kind: {CANARY}")}]),
         ),
         ("PATCH", json!([{"name": "nobody", "state": "ACTIVE", "kubeconfigContents": contents}])),
     ];
@@ -232,6 +237,7 @@ async fn secrets_are_where_they_belong(world: &World, needles: &Needles) {
         "no-base64",
         "no-yaml",
         "rest-kubeconfig",
+        "spoilt-kubeconfig",
         "token",
         "untrusted",
         "wrong",
