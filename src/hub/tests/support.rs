@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use secrecy::SecretSlice;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tokio_stream::wrappers::{ReceiverStream, ReceiverStream};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -65,7 +65,7 @@ impl AgentObjects for FakeObjects {
 
     fn approvals(&self) -> BoxStream<'static, Approval> {
         let receiver = self.approvals.lock().take().expect("it is followed once");
-        UnboundedReceiverStream::new(receiver).boxed()
+        ReceiverStream::new(receiver).boxed()
     }
 }
 
