@@ -234,10 +234,14 @@ impl Demo {
             screen.command(&format!("kubectl {}", command.join(" ")), &output);
         }
         let described = self.kubectl(&["describe", "ksa", "bad"]).await?.ok()?;
-        let excerpt: Vec<&str> = described.lines().skip_while(|line| !line.starts_with("Status:")).collect();
-        screen.command("kubectl describe ksa bad | sed -n '/^Status:/,$p'", &excerpt.join("\n"));
+        let excerpt: Vec<&str> =
+            described.lines().skip_while(|line| !line.contains("Error Message:")).collect();
+        screen.command("kubectl describe ksa bad | sed -n '/Error Message:/,$p'", &excerpt.join("\n"));
         let account = self.account("good").await?;
-        screen.command(&format!("curl -s {}/armory/accounts/good | jq .", self.url()), &pretty(&account));
+        let shown = ["agents", "kubeHost", "kubeVersion", "name", "status", "zoneId"];
+        let command =
+            format!("curl -s {}/armory/accounts/good | jq -S '{{{}}}'", self.url(), shown.join(", "));
+        screen.command(&command, &pretty(&account, &shown));
         let rows = sql::rows(&self.files.database()).await?;
         screen.command(&self.sqlite(), &sql::print(&rows));
         Ok(())
@@ -523,8 +527,10 @@ fn text_at(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
+/// As `jq -S` prints these fields.
+fn pretty(account: &Value, fields: &[&str]) -> String {
+    let chosen: Value = fields.iter().map(|field| ((*field).to_owned(), account[*field].clone())).collect();
+    serde_json::to_string_pretty(&chosen).unwrap_or_else(|_| chosen.to_string())
 }
 
 /// What ends the demo from outside.
