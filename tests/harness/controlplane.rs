@@ -314,6 +314,11 @@ impl ControlPlane {
         }
     }
 
+    /// The process ids of kube-apiserver, if it runs, and of etcd.
+    pub(crate) fn process_ids(&self) -> (Option<u32>, u32) {
+        (self.apiserver.lock().as_ref().map(Process::id), self.etcd.id())
+    }
+
     /// The log of the API server, over all its starts.
     pub(crate) fn apiserver_log(&self) -> PathBuf {
         self.folder.file("kube-apiserver.log")
