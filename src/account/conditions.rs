@@ -44,9 +44,10 @@ impl Story {
         Self { ready: false, reconciling: !stalled, stalled, reason: reason.to_owned(), message }
     }
 
-    /// The same, with something still under way.
+    /// The same, with something still under way that is not as desired.
     #[must_use]
     pub fn still_reconciling(mut self, reason: &str, message: String) -> Self {
+        self.ready = false;
         self.reconciling = true;
         reason.clone_into(&mut self.reason);
         self.message = message;

@@ -35,8 +35,10 @@ pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
 pub use write::{Note, StatusWrite};
 
+use super::failure::{Failure, FailureClass};
 use super::state::{DesiredState, GrantPhase, State};
-use observation::Context;
+use observation::{Blocker, Context, earlier};
+use write::Draft;
 
 /// The one thing to do now. Each is one request; a crash before or after it leaves a state that the next observation
 /// continues from.
@@ -81,12 +83,6 @@ impl From<Action> for Decision {
     }
 }
 
-impl From<StatusWrite> for Decision {
-    fn from(write: StatusWrite) -> Self {
-        Action::WriteStatus(Box::new(write)).into()
-    }
-}
-
 /// Decides. The same observation gives the same decision.
 pub fn decide(observation: &Observation<'_>) -> Decision {
     let context = Context::new(observation);
@@ -104,7 +100,9 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
     }
     match (context.status.phase(), observation.account.desired()) {
         (GrantPhase::Revoking, _) => revoke::decide(&context),
-        (GrantPhase::Open, DesiredState::Inactive) => revoke::begin(&context, State::Deactivating).into(),
+        (GrantPhase::Open, DesiredState::Inactive) => {
+            revoke::begin(&context, State::Deactivating).forgiven().into()
+        }
         (GrantPhase::None, DesiredState::Inactive) => revoke::rest(&context),
         (GrantPhase::None, DesiredState::Active) => active::open(&context),
         (GrantPhase::Open, DesiredState::Active) => active::keep(&context),
@@ -113,21 +111,34 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
 
 /// Two objects with one account name: the older wins, the younger waits without a row and without a grant.
 fn duplicate(context: &Context<'_>, older: &str) -> Decision {
-    use super::failure::{Failure, FailureClass};
-    let name = context.observation.account.account_name();
     let failure = Failure::new(
         FailureClass::DuplicateName,
         format!(
-            "account name {name:?} is taken by the older object {older}; delete one of the two, or give this one another spec.accountName"
+            "account name {:?} is taken by the older object {older}; delete one of the two, or give this one another spec.accountName",
+            context.observation.account.account_name()
         ),
     );
+    let said = context.fails_already_with(&failure);
     match context.status.phase() {
-        GrantPhase::Open => StatusWrite::failed(context, &failure).revoking().into(),
-        GrantPhase::Revoking if context.revoke_blockers().is_none() => {
-            StatusWrite::failed(context, &failure).released().into()
-        }
-        _ if context.fails_already_with(&failure) => Decision::nothing(),
-        _ => StatusWrite::failed(context, &failure).into(),
+        GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
+        GrantPhase::Revoking => match context.revoke_blockers() {
+            None => Draft::failed(context, &failure).released().into(),
+            Some(_) if !said => Draft::failed(context, &failure).into(),
+            Some(blocker) => {
+                let observation = context.observation;
+                let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
+                match blocker {
+                    Blocker::Failed(..) if again <= observation.now => {
+                        Draft::failed(context, &failure).revoking().into()
+                    }
+                    Blocker::Failed(_, wake) => Decision { action: None, wake: earlier(Some(again), wake) },
+                    Blocker::Waiting(wake) => Decision { action: None, wake },
+                }
+            }
+        },
+        GrantPhase::None if !said => Draft::failed(context, &failure).into(),
+        GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
+        GrantPhase::None => Decision::nothing(),
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Parser, ValueEnum};
 use tokio_util::sync::CancellationToken;
 
 use super::identity;
-use crate::agent::{self, AgentOptions};
+use crate::agent::{self, AgentOptions, Backoff};
 use crate::config::agent::AgentSettings;
 use crate::config::{self, UnknownKeys};
 use crate::telemetry::errors::chain;
@@ -19,6 +19,9 @@ Examples:
   kubesvc-agent --config-dir ./config
   AGENT_ID=agent-1 kubesvc-agent --config-dir ./config
   kubesvc-agent --config-dir ./config --print-config";
+
+/// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
+const ACTIVATIONS_AT_ONCE: usize = 16;
 
 /// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
 #[derive(Debug, Parser)]
@@ -105,7 +108,8 @@ fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Re
         health_address: settings.server.host.clone(),
         health_port: settings.server.port,
         place,
-        ..AgentOptions::default()
+        backoff: Backoff::default(),
+        activation_concurrency: ACTIVATIONS_AT_ONCE,
     })
 }
 

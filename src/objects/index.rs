@@ -239,3 +239,96 @@ impl Index {
 fn age_key(account: &KubesvcAccount) -> (Option<jiff::Timestamp>, String) {
     (account.metadata.creation_timestamp.as_ref().map(|time| time.0), account.uid().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::KubesvcAccountSpec;
+
+    fn account(name: &str, uid: &str, version: &str) -> KubesvcAccount {
+        let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
+        account.metadata.namespace = Some("ns".to_owned());
+        account.metadata.uid = Some(uid.to_owned());
+        account.metadata.resource_version = Some(version.to_owned());
+        account
+    }
+
+    fn key(name: &str) -> AccountKey {
+        AccountKey { namespace: "ns".to_owned(), name: name.to_owned() }
+    }
+
+    fn version_of(accounts: &Accounts, name: &str) -> Option<String> {
+        accounts.get(&key(name))?.metadata.resource_version.clone()
+    }
+
+    #[test]
+    fn what_the_watch_shows_late_does_not_undo_a_write_of_ours() {
+        let accounts = Accounts::default();
+        accounts.seen(account("a", "1", "10"));
+        accounts.written(account("a", "1", "11"), "10");
+        accounts.written(account("a", "1", "12"), "11");
+        accounts.seen(account("a", "1", "10"));
+        accounts.seen(account("a", "1", "11"));
+        assert_eq!(version_of(&accounts, "a").as_deref(), Some("12"));
+    }
+
+    #[test]
+    fn a_write_of_someone_else_is_taken_in() {
+        let accounts = Accounts::default();
+        accounts.seen(account("a", "1", "10"));
+        accounts.written(account("a", "1", "11"), "10");
+        accounts.seen(account("a", "1", "99"));
+        assert_eq!(version_of(&accounts, "a").as_deref(), Some("99"));
+        accounts.written(account("a", "1", "12"), "11");
+        assert_eq!(version_of(&accounts, "a").as_deref(), Some("99"), "the watch was ahead of the answer");
+    }
+
+    #[test]
+    fn the_watch_showing_our_own_write_wakes_nobody() {
+        let accounts = Accounts::default();
+        accounts.seen(account("a", "1", "10"));
+        let follower = accounts.follow();
+        follower.try_take(10);
+        accounts.written(account("a", "1", "11"), "10");
+        assert_eq!(follower.try_take(10), [key("a")]);
+        accounts.seen(account("a", "1", "11"));
+        assert!(follower.is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_deletion_brings_nothing_back() {
+        let accounts = Accounts::default();
+        accounts.seen(account("a", "1", "10"));
+        accounts.gone(&key("a"));
+        accounts.written(account("a", "1", "11"), "10");
+        assert!(accounts.get(&key("a")).is_none() && accounts.by_uid("1").is_none());
+    }
+
+    #[test]
+    fn a_list_of_one_namespace_leaves_the_others_alone() {
+        let accounts = Accounts::over(2);
+        accounts.seen(account("a", "1", "10"));
+        let mut other = account("b", "2", "11");
+        other.metadata.namespace = Some("other".to_owned());
+        accounts.seen(other);
+        accounts.listed(Some("other"), &HashSet::new());
+        assert!(!accounts.is_synced(), "one of two lists is complete");
+        accounts.listed(Some("ns"), &HashSet::from([key("a")]));
+        assert!(accounts.is_synced());
+        assert_eq!(accounts.len(), 1);
+    }
+
+    #[test]
+    fn the_older_of_two_objects_with_one_account_name_comes_first() {
+        let accounts = Accounts::default();
+        for (name, uid, second) in [("young", "1", 20), ("old", "2", 10)] {
+            let mut one = account(name, uid, uid);
+            one.spec.account_name = Some("same".to_owned());
+            let time = jiff::Timestamp::from_second(second).expect("a small number is a time");
+            one.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+            accounts.seen(one);
+        }
+        let names: Vec<_> = accounts.by_account_name("same").iter().map(|one| one.uid().to_owned()).collect();
+        assert_eq!(names, ["2", "1"]);
+    }
+}

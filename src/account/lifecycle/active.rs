@@ -1,10 +1,11 @@
 //! The way to ACTIVE, and staying there.
 
 use super::observation::{Context, Fact, Identity, SessionFact, Tick, Word, earlier, silence};
-use super::write::{StatusWrite, retry_after_failure};
+use super::retry::waits_for_agents;
+use super::write::{Draft, retry_after_failure};
 use super::{Action, Decision};
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::state::State;
+use crate::account::state::{GrantPhase, State};
 
 /// When a FAILED account may be tried again.
 pub(super) enum Due {
@@ -19,10 +20,12 @@ pub(super) enum Due {
 /// When this FAILED or DELETE_FAILED account may be tried again.
 pub(super) fn due(context: &Context<'_>) -> Due {
     let observation = context.observation;
-    if context.retry_asked().is_some() || context.generation_is_new() || observation.credential_changed {
+    let judged_otherwise = observation.credential_changed && context.status.phase() != GrantPhase::Revoking;
+    let class = context.failure_class().unwrap_or(FailureClass::Internal);
+    let rival_is_gone = class == FailureClass::DuplicateName && observation.rival.is_none();
+    if context.starts_anew() || judged_otherwise || rival_is_gone {
         return Due::Now;
     }
-    let class = context.failure_class().unwrap_or(FailureClass::Internal);
     match retry_after_failure(context, class, context.status.failed_count).after {
         None => Due::OnChange,
         Some(after) => {
@@ -35,76 +38,71 @@ pub(super) fn due(context: &Context<'_>) -> Due {
 /// No zone has the grant, and the account is to be ACTIVE: find a zone and open the grant.
 pub(super) fn open(context: &Context<'_>) -> Decision {
     let zone = choose_zone(context);
-    if context.state() == State::Failed {
-        let waits_for_agents =
-            matches!(context.failure_class(), Some(FailureClass::NoAgent | FailureClass::ZoneAmbiguous));
-        match (&zone, due(context)) {
-            (Err(failure), _) if waits_for_agents && context.fails_already_with(failure) => {
-                return Decision::nothing();
-            }
-            (_, Due::Now) => {}
-            _ if waits_for_agents => {}
-            (_, Due::At(tick)) => return Decision::wait_until(tick),
-            (_, Due::OnChange) => return Decision::nothing(),
-        }
+    if let Some(wait) = not_yet(context, &zone) {
+        return wait;
     }
     match (&context.observation.credential, zone) {
         (Fact::Unknown, _) => await_credential(context),
-        (Fact::Known(Err(failure)), _) => StatusWrite::failed(context, failure).into(),
-        (Fact::Known(Ok(_)), Ok(zone)) => StatusWrite::open(context, &zone).into(),
+        (Fact::Known(Err(failure)), _) => Draft::failed(context, failure).into(),
+        (Fact::Known(Ok(_)), Ok(zone)) => Draft::open(context, &zone).into(),
         (Fact::Known(Ok(_)), Err(failure)) => match grace_of_leadership(context) {
             Some(until) => Decision::wait_until(until),
-            None => StatusWrite::failed(context, &failure).into(),
+            None => Draft::failed(context, &failure).into(),
         },
+    }
+}
+
+/// Why a FAILED account without a grant is not tried now.
+fn not_yet(context: &Context<'_>, zone: &Result<String, Failure>) -> Option<Decision> {
+    if context.state() != State::Failed {
+        return None;
+    }
+    if context.failure_class().is_some_and(waits_for_agents) {
+        let said = zone.as_ref().is_err_and(|failure| context.fails_already_with(failure));
+        return said.then(Decision::nothing);
+    }
+    // Without a grant no agent was asked: it was the credential that failed, and it has healed.
+    if matches!(context.observation.credential, Fact::Known(Ok(_))) {
+        return None;
+    }
+    match due(context) {
+        Due::Now => None,
+        Due::At(tick) => Some(Decision::wait_until(tick)),
+        Due::OnChange => Some(Decision::nothing()),
     }
 }
 
 /// A zone has the grant, and the account is to be ACTIVE: see that it is.
 pub(super) fn keep(context: &Context<'_>) -> Decision {
     let zone = context.status.granted_zone().unwrap_or_default();
-    let pinned = context.observation.account.spec.zone_id.as_deref();
-    if let Some(wanted) = pinned.filter(|wanted| *wanted != zone) {
-        if context.connected(wanted).next().is_some() {
-            return StatusWrite::to(context, State::Activating).revoking().into();
-        }
-        if context.generation_is_new() {
-            return StatusWrite::awaiting_zone(context, wanted).into();
-        }
-    } else if definition_is_new(context) {
-        if context.state() != State::Failed || matches!(due(context), Due::Now) {
-            return reopen(context, zone);
-        }
-    } else if context.generation_is_new() && context.state() != State::Failed {
-        return StatusWrite::acknowledged(context).into();
+    if let Some(wanted) = context.zone_awaited()
+        && context.connected(wanted).next().is_some()
+    {
+        let why = format!("leaves zone {zone} for zone {wanted}");
+        return Draft::to(context, State::Activating).forgiven().revoking().saying(why).into();
     }
-    match &context.observation.credential {
-        Fact::Known(Ok(credential)) if credential.version != context.status.credential_version => {
-            reopen(context, zone)
-        }
-        Fact::Known(Err(failure)) if context.state() != State::Failed => {
-            StatusWrite::failed(context, failure).into()
-        }
-        _ => weigh(context, zone),
+    let words = Words::of(context, zone);
+    if context.state() == State::Failed {
+        return retry(context, zone, &words);
     }
+    let recovers_later = context.state() == State::Orphaned && words.connected == 0;
+    if !recovers_later && (context.definition_is_new() || context.credential_is_new()) {
+        return reopen(context, zone);
+    }
+    if let Fact::Known(Err(failure)) = &context.observation.credential {
+        return Draft::failed(context, failure).into();
+    }
+    weigh(context, zone, &words)
 }
 
 /// What the agents of the zone say.
-fn weigh(context: &Context<'_>, zone: &str) -> Decision {
-    let words = Words::of(context, zone);
-    let failed = context.state() == State::Failed;
-    if let Some(identity) = words.held
-        && !(failed && fails_by_its_credential(context))
-    {
-        let settled = context.state() == State::Active
-            && context.retry_asked().is_none()
-            && !context.generation_is_new();
-        return if settled { Decision::nothing() } else { StatusWrite::held(context, identity).into() };
-    }
-    if failed {
-        return retry(context, zone, words.connected);
-    }
-    if context.retry_asked().is_some() {
-        return StatusWrite::acknowledged(context).into();
+fn weigh(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
+    let unseen = context.generation_is_new() || context.retry_asked().is_some();
+    match words.held {
+        Some(_) if context.state() == State::Active && !unseen => return Decision::nothing(),
+        Some(identity) => return Draft::held(context, identity).into(),
+        None if unseen => return Draft::acknowledged(context).into(),
+        None => {}
     }
     if words.connected == 0 {
         return deserted(context, zone);
@@ -113,30 +111,46 @@ fn weigh(context: &Context<'_>, zone: &str) -> Decision {
         State::Active | State::Orphaned => context.zone_may_return_until(zone),
         _ => None,
     };
-    match (words.verdict, may_return) {
-        (Verdict::Open(wake), _) => Decision { action: None, wake },
+    match (&words.verdict, may_return) {
+        (Verdict::Open(wake), _) => Decision { action: None, wake: *wake },
         (Verdict::AllFailed(_), Some(until)) => Decision::wait_until(until),
-        (Verdict::AllFailed(failure), None) => StatusWrite::failed(context, &failure).into(),
+        (Verdict::AllFailed(failure), None) => Draft::failed(context, failure).into(),
     }
 }
 
-/// FAILED under an open grant: try again when it is due.
-fn retry(context: &Context<'_>, zone: &str, connected: usize) -> Decision {
-    let no_agent = context.failure_class() == Some(FailureClass::NoAgent);
-    if connected == 0 {
-        let failure = no_agent_in(zone);
-        let wait = context.zone_may_return_until(zone).or(grace_of_leadership(context));
-        return match wait {
-            Some(until) => Decision::wait_until(until),
-            None if no_agent && context.fails_already_with(&failure) => Decision::nothing(),
-            None => StatusWrite::failed(context, &failure).into(),
-        };
+/// FAILED under an open grant: an agent that holds it after all heals it, unless the credential is refused; else it is
+/// tried again when it is due.
+fn retry(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
+    let waits = context.failure_class().is_some_and(waits_for_agents);
+    let changed = context.definition_is_new() || context.credential_is_new();
+    if let Some(identity) = words.held.filter(|_| !changed) {
+        match &context.observation.credential {
+            Fact::Unknown => return Action::ResolveCredential.into(),
+            Fact::Known(Ok(_)) => return Draft::held(context, identity).into(),
+            Fact::Known(Err(_)) => {}
+        }
     }
     match due(context) {
-        Due::Now => reopen(context, zone),
-        _ if no_agent => reopen(context, zone),
+        Due::Now => try_again(context, zone, words),
+        _ if waits => try_again(context, zone, words),
+        _ if context.generation_is_new() => Draft::acknowledged(context).into(),
         Due::At(tick) => Decision::wait_until(tick),
         Due::OnChange => Decision::nothing(),
+    }
+}
+
+/// Opens the grant anew, or says that nobody is there to take the account.
+fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
+    if words.connected > 0 {
+        return reopen(context, zone);
+    }
+    let failure = no_agent_in(zone);
+    if context.fails_already_with(&failure) {
+        return Decision::nothing();
+    }
+    match context.zone_may_return_until(zone).or(grace_of_leadership(context)) {
+        Some(until) => Decision::wait_until(until),
+        None => Draft::failed(context, &failure).into(),
     }
 }
 
@@ -146,9 +160,9 @@ fn deserted(context: &Context<'_>, zone: &str) -> Decision {
         return Decision::wait_until(until);
     }
     match context.state() {
-        State::Active => StatusWrite::to(context, State::Orphaned).into(),
+        State::Active => Draft::to(context, State::Orphaned).into(),
         State::Orphaned => Decision::nothing(),
-        _ => StatusWrite::failed(context, &no_agent_in(zone)).into(),
+        _ => Draft::failed(context, &no_agent_in(zone)).into(),
     }
 }
 
@@ -156,37 +170,17 @@ fn deserted(context: &Context<'_>, zone: &str) -> Decision {
 fn reopen(context: &Context<'_>, zone: &str) -> Decision {
     match &context.observation.credential {
         Fact::Unknown => Action::ResolveCredential.into(),
-        Fact::Known(Err(failure)) => StatusWrite::failed(context, failure).into(),
-        Fact::Known(Ok(credential)) => {
-            let write = StatusWrite::open(context, zone);
-            let changed = definition_is_new(context)
-                || credential.version != context.status.credential_version
-                || context.observation.credential_changed;
-            if changed { write.forgiven().into() } else { write.into() }
-        }
+        Fact::Known(Err(failure)) => Draft::failed(context, failure).into(),
+        Fact::Known(Ok(_)) => Draft::open(context, zone).into(),
     }
 }
 
 fn await_credential(context: &Context<'_>) -> Decision {
     if context.observation.credential_slow && context.state() == State::Inactive {
-        StatusWrite::to(context, State::ToMigrate).into()
+        Draft::to(context, State::ToMigrate).into()
     } else {
         Action::ResolveCredential.into()
     }
-}
-
-fn definition_is_new(context: &Context<'_>) -> bool {
-    let granted = context.status.grant.as_ref().and_then(|grant| grant.definition.as_deref());
-    granted != Some(context.definition.as_str())
-}
-
-/// The failure was the credential's own: that an agent still holds the old one does not heal it.
-fn fails_by_its_credential(context: &Context<'_>) -> bool {
-    use FailureClass::{BadKubeconfig, BadReference, ClusterMismatch, CredentialMissing, ExecForbidden};
-    matches!(
-        context.failure_class(),
-        Some(BadKubeconfig | BadReference | ClusterMismatch | CredentialMissing | ExecForbidden)
-    )
 }
 
 /// The pinned zone, else the one it was in, else the only one with agents.
@@ -252,7 +246,7 @@ impl<'a> Words<'a> {
                     Some(failure) => said = said.or(Some(failure)),
                 },
                 Some(Word::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
-                _ if context.silent_at(session).is_some_and(|at| at <= context.observation.now) => {
+                _ if context.is_silent(session) => {
                     silent = silent.or_else(|| Some(silence(session)));
                 }
                 _ => {
@@ -276,19 +270,23 @@ fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option
 }
 
 /// Whether the agent reached another cluster than the account is bound to. Certificates rotate: where a uid cannot be
-/// read, host and fingerprint must both differ.
+/// read, host and fingerprint must both be known and both differ.
 fn mismatch(context: &Context<'_>, session: &SessionFact, reached: &Identity) -> Option<Failure> {
-    let bound_host = context.status.kube_host.as_deref()?;
-    let differs = match context.status.cluster_uid.as_deref() {
-        Some(bound) if !reached.cluster_uid.is_empty() => bound != reached.cluster_uid,
-        _ => {
-            let bound_fingerprint = context.status.cert_fingerprint.as_deref().unwrap_or_default();
-            bound_host != reached.host && bound_fingerprint != reached.cert_fingerprint
-        }
+    let status = &context.status;
+    let differs = |bound: &Option<String>, reached: &str| {
+        bound
+            .as_deref()
+            .filter(|bound| !bound.is_empty() && !reached.is_empty())
+            .map(|bound| bound != reached)
     };
-    differs.then(|| {
+    let other_cluster = differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
+        differs(&status.kube_host, &reached.host) == Some(true)
+            && differs(&status.cert_fingerprint, &reached.cert_fingerprint) == Some(true)
+    });
+    other_cluster.then(|| {
+        let bound = status.kube_host.as_deref().or(status.cluster_uid.as_deref()).unwrap_or_default();
         let message = format!(
-            "agent {} reached {}, another cluster than {bound_host}, which the account is bound to; \
+            "agent {} reached {}, another cluster than {bound}, which the account is bound to; \
              correct the kubeconfig, or set spec.state to INACTIVE once to unbind the account",
             session.agent_id, reached.host
         );

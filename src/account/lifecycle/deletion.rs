@@ -1,44 +1,48 @@
 //! The end of an account: the grant is revoked, then the rows go, then the finalizer.
 
 use super::active::{Due, due};
-use super::observation::{Blocker, Context, RowFact};
+use super::observation::{Blocker, Context, RowFact, earlier};
 use super::revoke::begin;
-use super::write::StatusWrite;
+use super::write::Draft;
 use super::{Action, Decision};
 use crate::account::FORCE_DELETE_ANNOTATION;
 use crate::account::state::{GrantPhase, State};
 
 /// What to do for an object that is being deleted.
 pub(super) fn decide(context: &Context<'_>) -> Decision {
+    let row = context.observation.row;
     if !context.observation.account.has_finalizer() {
-        return Decision::nothing();
+        // Someone took our finalizer off, or it never was on; the row must not outlive the object all the same.
+        return if row == RowFact::Present { Action::DeleteRows.into() } else { Decision::nothing() };
     }
-    match context.status.phase() {
-        GrantPhase::Open => begin(context, State::Deleting).into(),
-        GrantPhase::Revoking => revoke(context),
-        GrantPhase::None => match context.observation.row {
-            RowFact::Present => Action::DeleteRows.into(),
-            RowFact::Absent => Action::RemoveFinalizer.into(),
-            RowFact::Unavailable => Decision::nothing(),
-        },
+    match (context.status.phase(), row) {
+        (GrantPhase::Open, _) => begin(context, State::Deleting).into(),
+        (GrantPhase::Revoking, _) => revoke(context),
+        (GrantPhase::None, RowFact::Present) => Action::DeleteRows.into(),
+        (GrantPhase::None, RowFact::Absent) => Action::RemoveFinalizer.into(),
+        (GrantPhase::None, RowFact::Unavailable) => Decision::nothing(),
     }
 }
 
 fn revoke(context: &Context<'_>) -> Decision {
     let forced = context.observation.account.annotation(FORCE_DELETE_ANNOTATION).is_some();
-    let blocker = context.revoke_blockers().filter(|_| !forced);
+    let blocker = match context.revoke_blockers() {
+        Some(blocker) if !forced => blocker,
+        _ => return Draft::to(context, State::Deleting).released().into(),
+    };
     match (context.state(), blocker) {
-        (_, None) => StatusWrite::to(context, State::Deleting).released().into(),
-        (State::DeleteFailed, Some(_)) => match due(context) {
+        (State::DeleteFailed, blocker) => match due(context) {
             Due::Now => begin(context, State::Deleting).into(),
-            Due::At(tick) => Decision::wait_until(tick),
-            Due::OnChange => Decision::nothing(),
+            Due::At(tick) => Decision { action: None, wake: earlier(Some(tick), blocker.wake()) },
+            Due::OnChange => Decision { action: None, wake: blocker.wake() },
         },
-        (State::Deleting, Some(Blocker::Failed(failure))) => StatusWrite::failed(context, &failure).into(),
-        (State::Deleting, Some(Blocker::Waiting(_))) if context.retry_asked().is_some() => {
-            StatusWrite::acknowledged(context).into()
+        (State::Deleting, Blocker::Failed(failure, _)) => Draft::failed(context, &failure).into(),
+        (State::Deleting, Blocker::Waiting(_)) if context.retry_asked().is_some() => {
+            Draft::acknowledged(context).into()
         }
-        (State::Deleting, Some(Blocker::Waiting(wake))) => Decision { action: None, wake },
-        (_, Some(_)) => StatusWrite::to(context, State::Deleting).into(),
+        (State::Deleting, Blocker::Waiting(wake)) => Decision { action: None, wake },
+        // An earlier revoke failed or waits: who failed is asked again, who is asked already is waited for.
+        (_, Blocker::Failed(..)) => begin(context, State::Deleting).into(),
+        (_, Blocker::Waiting(_)) => Draft::to(context, State::Deleting).into(),
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::{KubesvcAccount, KubesvcAccountStatus, State};
+use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -137,13 +137,15 @@ pub struct Observation<'a> {
     pub leading_since: Tick,
     /// The settings.
     pub policy: &'a Policy,
-    /// Since when this leader has seen the account in its state, epoch and failed count.
+    /// Since when this leader has seen the account in its state, epoch and failed count; a status write of its own
+    /// begins it anew. Retries are counted from here.
     pub in_state_since: Tick,
-    /// The credential.
+    /// The credential, as read since the last status write of this leader: each write makes it Unknown again, so that
+    /// the next try reads it anew.
     pub credential: Fact<Result<CredentialFact, Failure>>,
     /// The credential has been awaited for more than a second.
     pub credential_slow: bool,
-    /// The credential is another one than the last that was judged.
+    /// The credential was judged otherwise than the last time, and no status was written since.
     pub credential_changed: bool,
     /// The row.
     pub row: RowFact,
@@ -165,8 +167,29 @@ pub(super) struct Context<'a> {
 pub(super) enum Blocker {
     /// Someone is still to answer, or may come back; look again at the tick.
     Waiting(Option<Tick>),
-    /// An agent said that it could not drop the account, or says nothing.
+    /// An agent said that it could not drop the account, or says nothing. Others may still be waited for until the
+    /// tick.
+    Failed(Failure, Option<Tick>),
+}
+
+/// What a session says to a revoke.
+enum DropAnswer {
+    /// It holds nothing.
+    Given,
+    /// It failed, or is silent.
     Failed(Failure),
+    /// It has not answered, or may come back; it counts as silent or gone at the tick.
+    Awaited(Option<Tick>),
+}
+
+impl Blocker {
+    /// When to look again.
+    pub(super) fn wake(&self) -> Option<Tick> {
+        match self {
+            Self::Waiting(wake) => *wake,
+            Self::Failed(_, wake) => *wake,
+        }
+    }
 }
 
 impl<'a> Context<'a> {
@@ -210,6 +233,47 @@ impl<'a> Context<'a> {
         self.status.observed_generation != self.observation.account.generation()
     }
 
+    /// Whether what agents are sent is no longer what the grant was opened with.
+    pub(super) fn definition_is_new(&self) -> bool {
+        let granted = self.status.grant.as_ref().and_then(|grant| grant.definition.as_deref());
+        granted != Some(self.definition.as_str())
+    }
+
+    /// Whether the Secret is another one, or has other contents, than the grant was opened with.
+    pub(super) fn credential_is_new(&self) -> bool {
+        match &self.observation.credential {
+            Fact::Known(Ok(credential)) => credential.version != self.status.credential_version,
+            _ => false,
+        }
+    }
+
+    /// Whether what failed before says nothing about the next try: someone asked for it, or what is tried is new.
+    /// Without an open grant nothing says what a new generation changed, so that it counts as new.
+    pub(super) fn starts_anew(&self) -> bool {
+        let new = match self.status.phase() {
+            GrantPhase::None => self.generation_is_new() || self.credential_is_new(),
+            GrantPhase::Open => {
+                (self.generation_is_new() && self.definition_is_new()) || self.credential_is_new()
+            }
+            GrantPhase::Revoking => self.generation_is_new() && self.revokes_for_another_reason(),
+        };
+        new || self.retry_asked().is_some()
+    }
+
+    /// Whether a revoke that failed is now wanted for something else than a deactivation that stays wanted.
+    fn revokes_for_another_reason(&self) -> bool {
+        let account = self.observation.account;
+        account.is_being_deleted()
+            || account.desired() == DesiredState::Active
+            || self.zone_awaited().is_some()
+    }
+
+    /// The zone that the account is pinned to, where another one has the grant.
+    pub(super) fn zone_awaited(&self) -> Option<&'a str> {
+        let pinned = self.observation.account.spec.zone_id.as_deref()?;
+        self.status.granted_zone().is_some_and(|granted| granted != pinned).then_some(pinned)
+    }
+
     /// Sessions of a zone that may hold accounts.
     pub(super) fn sessions_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
         self.observation.sessions.iter().filter(move |session| session.zone == zone && session.approved)
@@ -251,29 +315,44 @@ impl<'a> Context<'a> {
     /// What keeps a revoke from ending; absent: every session has dropped the account or is gone.
     pub(super) fn revoke_blockers(&self) -> Option<Blocker> {
         let zone = self.status.granted_zone()?;
-        let mut waiting = false;
-        let mut wake: Option<Tick> = None;
-        for session in self.sessions_of(zone) {
-            if session.presence == Presence::Connected {
-                match &session.word {
-                    Some((epoch, Word::Dropped)) if *epoch >= self.status.epoch => {}
-                    Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
-                        return Some(Blocker::Failed(failure.clone()));
-                    }
-                    _ => {
-                        if self.silent_at(session).is_some_and(|at| at <= self.observation.now) {
-                            return Some(Blocker::Failed(silence(session)));
-                        }
-                        waiting = true;
-                        wake = earlier(wake, self.silent_at(session));
-                    }
+        let (mut waiting, mut wake, mut failure) = (false, None, None);
+        for session in self.observation.sessions.iter().filter(|session| session.zone == zone) {
+            match self.drop_answer(session) {
+                DropAnswer::Given => {}
+                DropAnswer::Failed(reason) => failure = failure.or(Some(reason)),
+                DropAnswer::Awaited(at) => {
+                    waiting = true;
+                    wake = earlier(wake, at);
                 }
-            } else if let Some(until) = self.may_return_until(session) {
-                waiting = true;
-                wake = earlier(wake, Some(until));
             }
         }
-        waiting.then_some(Blocker::Waiting(wake))
+        match failure {
+            Some(failure) => Some(Blocker::Failed(failure, wake)),
+            None => waiting.then_some(Blocker::Waiting(wake)),
+        }
+    }
+
+    /// What one session of the zone says to the revoke. One whose approval was withdrawn is waited for while its last
+    /// word says that it has, or may have, the account.
+    fn drop_answer(&self, session: &SessionFact) -> DropAnswer {
+        if session.presence != Presence::Connected {
+            let until = self.may_return_until(session).filter(|_| session.approved);
+            return until.map_or(DropAnswer::Given, |until| DropAnswer::Awaited(Some(until)));
+        }
+        match &session.word {
+            None | Some((_, Word::Dropped)) if !session.approved => DropAnswer::Given,
+            Some((epoch, Word::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
+            Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
+                DropAnswer::Failed(failure.clone())
+            }
+            _ if self.is_silent(session) => DropAnswer::Failed(silence(session)),
+            _ => DropAnswer::Awaited(self.silent_at(session)),
+        }
+    }
+
+    /// Whether a session owes an answer for too long.
+    pub(super) fn is_silent(&self, session: &SessionFact) -> bool {
+        self.silent_at(session).is_some_and(|at| at <= self.observation.now)
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Retry {
 /// `maxRetries` counts the tries after the first one. What may pass by itself goes on being tried after that, at the
 /// slowest pace; what cannot pass stalls at once.
 pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Policy) -> Retry {
-    if matches!(class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous) {
+    if waits_for_agents(class) {
         return Retry { after: None, stalled: false };
     }
     let tries_left = i64::from(failed_count) <= i64::from(policy.max_retries);
@@ -29,6 +29,11 @@ pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Policy) 
         Outlook::MayPass => Retry { after: Some(policy.retry_max.max(1)), stalled: true },
         Outlook::NeedsSomeone => Retry { after: None, stalled: true },
     }
+}
+
+/// Whether a failure uses no retry up and passes when an agent connects, or leaves.
+pub(super) fn waits_for_agents(class: FailureClass) -> bool {
+    matches!(class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous)
 }
 
 /// Ticks until the retry after `failed_count` failures: the first pace times the multiplier for each further one, with

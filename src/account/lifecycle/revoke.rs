@@ -3,29 +3,41 @@
 use super::Decision;
 use super::active::{Due, due};
 use super::observation::{Blocker, Context, earlier};
-use super::write::StatusWrite;
+use super::write::Draft;
 use crate::account::state::{DesiredState, State};
 
-/// The write that begins a revoke.
-pub(super) fn begin(context: &Context<'_>, state: State) -> StatusWrite {
-    StatusWrite::to(context, state).revoking()
+/// The draft that begins a revoke.
+pub(super) fn begin<'a>(context: &'a Context<'a>, state: State) -> Draft<'a> {
+    Draft::to(context, state).revoking()
 }
 
 /// A revoke is under way, and is finished before anything else.
 pub(super) fn decide(context: &Context<'_>) -> Decision {
-    let failed = context.state() == State::Failed;
-    match context.revoke_blockers() {
-        None => StatusWrite::to(context, state_after(context)).released().into(),
-        Some(_) if failed => match due(context) {
-            Due::Now => begin(context, state_while(context)).into(),
-            Due::At(tick) => Decision::wait_until(tick),
-            Due::OnChange => Decision::nothing(),
-        },
-        Some(Blocker::Failed(failure)) => StatusWrite::failed(context, &failure).into(),
-        Some(Blocker::Waiting(_)) if context.retry_asked().is_some() => {
-            StatusWrite::acknowledged(context).into()
+    let Some(blocker) = context.revoke_blockers() else {
+        return Draft::to(context, state_after(context)).released().into();
+    };
+    if context.state() == State::Failed {
+        return again(context, &blocker);
+    }
+    let inactive = context.observation.account.desired() == DesiredState::Inactive;
+    match blocker {
+        _ if inactive && context.state() != State::Deactivating => {
+            Draft::to(context, State::Deactivating).into()
         }
-        Some(Blocker::Waiting(wake)) => Decision { action: None, wake: earlier(wake, None) },
+        Blocker::Failed(failure, _) => Draft::failed(context, &failure).into(),
+        Blocker::Waiting(_) if context.retry_asked().is_some() => Draft::acknowledged(context).into(),
+        Blocker::Waiting(wake) => Decision { action: None, wake },
+    }
+}
+
+/// The agents were asked to drop it, and one failed: they are asked again when it is due, and the last one's answer or
+/// absence ends it at any time.
+fn again(context: &Context<'_>, blocker: &Blocker) -> Decision {
+    match due(context) {
+        Due::Now => begin(context, state_while(context)).into(),
+        _ if context.generation_is_new() => Draft::acknowledged(context).into(),
+        Due::At(tick) => Decision { action: None, wake: earlier(Some(tick), blocker.wake()) },
+        Due::OnChange => Decision { action: None, wake: blocker.wake() },
     }
 }
 
@@ -35,24 +47,24 @@ pub(super) fn rest(context: &Context<'_>) -> Decision {
         && !context.generation_is_new()
         && context.retry_asked().is_none();
     let ready = context.status.conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-    if said && ready {
-        Decision::nothing()
-    } else {
-        StatusWrite::to(context, State::Inactive).released().into()
-    }
+    if said && ready { Decision::nothing() } else { Draft::to(context, State::Inactive).released().into() }
 }
 
 /// A zone that is left for another is followed by a new choice of zone; anything else ends INACTIVE, and what is
 /// desired is taken up from there.
 fn state_after(context: &Context<'_>) -> State {
-    let leaves_for_another_zone = context.observation.account.desired() == DesiredState::Active
-        && context.state() != State::Deactivating;
-    if leaves_for_another_zone { State::ToMigrate } else { State::Inactive }
+    match context.state() {
+        State::Deactivating => State::Inactive,
+        _ => match state_while(context) {
+            State::Activating => State::ToMigrate,
+            _ => State::Inactive,
+        },
+    }
 }
 
+/// ACTIVATING while the account moves to another zone, else DEACTIVATING.
 fn state_while(context: &Context<'_>) -> State {
-    match context.observation.account.desired() {
-        DesiredState::Active => State::Activating,
-        DesiredState::Inactive => State::Deactivating,
-    }
+    let moves = context.observation.account.desired() == DesiredState::Active
+        && (context.zone_awaited().is_some() || context.state() == State::Activating);
+    if moves { State::Activating } else { State::Deactivating }
 }

@@ -15,21 +15,45 @@ pub fn shown(account: &KubesvcAccount) -> State {
             State::Deleting
         };
     }
-    let unhandled = status.observed_generation != account.generation();
     match account.desired() {
         DesiredState::Active => match state {
             State::Inactive => State::ToMigrate,
-            State::Failed if status.phase() == GrantPhase::Revoking && !retry_is_unhandled(account) => state,
-            State::Failed if unhandled || retry_is_unhandled(account) => State::ToMigrate,
+            State::Failed => failed_and_wanted(account, status.granted_zone()),
             _ => state,
         },
         DesiredState::Inactive => match state {
             State::Active | State::Activating | State::Orphaned | State::ToMigrate => State::ToDeactivate,
-            State::Failed if unhandled && status.phase() != GrantPhase::Revoking => State::ToDeactivate,
-            State::Failed if unhandled || retry_is_unhandled(account) => State::Deactivating,
+            State::Failed => failed_and_unwanted(account, status.phase()),
             _ => state,
         },
     }
+}
+
+/// FAILED, and to be ACTIVE. A deactivation that failed is finished first.
+fn failed_and_wanted(account: &KubesvcAccount, granted: Option<&str>) -> State {
+    let status = account.status_or_default();
+    if !generation_is_unhandled(account) && !retry_is_unhandled(account) {
+        return State::Failed;
+    }
+    let moves = account.spec.zone_id.is_some() && account.spec.zone_id.as_deref() != granted;
+    if status.phase() == GrantPhase::Revoking && !moves { State::Deactivating } else { State::ToMigrate }
+}
+
+/// FAILED, and to be INACTIVE. While a deactivation that failed is still wanted, only a retry changes what is shown.
+fn failed_and_unwanted(account: &KubesvcAccount, phase: GrantPhase) -> State {
+    let status = account.status_or_default();
+    let moved = account.spec.zone_id.is_some() && account.spec.zone_id.as_deref() != status.granted_zone();
+    if generation_is_unhandled(account) && (phase != GrantPhase::Revoking || moved) {
+        State::ToDeactivate
+    } else if retry_is_unhandled(account) {
+        State::Deactivating
+    } else {
+        State::Failed
+    }
+}
+
+fn generation_is_unhandled(account: &KubesvcAccount) -> bool {
+    account.status_or_default().observed_generation != account.generation()
 }
 
 fn retry_is_unhandled(account: &KubesvcAccount) -> bool {

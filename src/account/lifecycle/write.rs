@@ -3,9 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::observation::{Context, Fact, Identity, Presence, Tick, Word};
-use super::retry;
+use super::{Action, Decision, retry};
 use crate::account::conditions::{self, Story};
-use crate::account::failure::{Failure, FailureClass};
+use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN};
 
@@ -29,115 +29,112 @@ pub struct Note {
     pub message: String,
 }
 
-impl StatusWrite {
-    /// The status as it is, seen at this generation, with a handled retry; every other write starts from it.
-    fn seen(context: &Context<'_>) -> Self {
+/// A status in the making. What follows from its state and grant (conditions, agents, times) is filled in at the end,
+/// so that no order of the steps before can make them disagree.
+pub(super) struct Draft<'a> {
+    context: &'a Context<'a>,
+    status: KubesvcAccountStatus,
+    /// The failure that the status speaks of.
+    failure: Option<FailureClass>,
+    /// A sentence in place of the state's own.
+    message: Option<String>,
+}
+
+impl<'a> Draft<'a> {
+    /// The status as it is, seen at this generation, with a handled retry; every other draft starts from it.
+    fn seen(context: &'a Context<'a>) -> Self {
         let mut status = context.status.clone().into_owned();
-        status.observed_generation = context.observation.account.generation();
-        if let Some(asked) = context.retry_asked() {
-            status.retry_handled = Some(asked.to_owned());
+        let generation = context.observation.account.generation();
+        status.observed_generation = generation;
+        if context.starts_anew() {
             status.failed_count = 0;
         }
-        Self { status, note: None }
+        if let Some(asked) = context.retry_asked() {
+            status.retry_handled = Some(asked.to_owned());
+        }
+        let same_definition = !context.definition_is_new();
+        if let Some(grant) = status.grant.as_mut().filter(|grant| grant.phase == GrantPhase::Open)
+            && same_definition
+        {
+            grant.generation = generation;
+        }
+        Self { context, status, failure: None, message: None }
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.
-    pub(super) fn acknowledged(context: &Context<'_>) -> Self {
-        let mut write = Self::seen(context);
-        let class = context.failure_class();
-        if let Some(grant) = write.status.grant.as_mut().filter(|grant| grant.phase == GrantPhase::Open) {
-            grant.generation = context.observation.account.generation();
-        }
-        let story = match class {
-            Some(class) => failure_story(context, class, &write.status),
-            None => Story::of_state(write.status.state(), context.observation.account.desired()),
-        };
-        write.finish(context, story)
-    }
-
-    /// The account stays as it is until an agent of the zone it is to move to connects.
-    pub(super) fn awaiting_zone(context: &Context<'_>, zone: &str) -> Self {
-        let write = Self::seen(context);
-        let story = Story::of_state(write.status.state(), context.observation.account.desired())
-            .still_reconciling("ZoneAwaited", format!("moves when an agent of zone {zone} connects"));
-        write.finish(context, story)
+    pub(super) fn acknowledged(context: &'a Context<'a>) -> Self {
+        Self { failure: context.failure_class(), ..Self::seen(context) }
     }
 
     /// A state without a failure.
-    pub(super) fn to(context: &Context<'_>, state: State) -> Self {
-        let mut write = Self::seen(context);
-        write.status.state = Some(state);
+    pub(super) fn to(context: &'a Context<'a>, state: State) -> Self {
+        let mut draft = Self::seen(context);
+        draft.status.state = Some(state);
         if state == State::Inactive {
-            write.clear_cluster();
+            draft.clear_cluster();
         }
         if matches!(state, State::Inactive | State::Active) {
-            write.status.failed_count = 0;
-            write.status.error_message = None;
-            write.status.next_retry_time = None;
+            draft.status.failed_count = 0;
         }
-        let story = Story::of_state(state, context.observation.account.desired());
-        write.finish(context, story)
+        draft
     }
 
     /// ACTIVATING: the grant is open for the zone, under a new epoch.
-    pub(super) fn open(context: &Context<'_>, zone: &str) -> Self {
-        let mut write = Self::to(context, State::Activating);
-        let account = context.observation.account;
-        write.status.epoch += 1;
-        write.status.zone_id = Some(zone.to_owned());
-        write.status.next_retry_time = None;
+    pub(super) fn open(context: &'a Context<'a>, zone: &str) -> Self {
+        let mut draft = Self::to(context, State::Activating);
+        let status = &mut draft.status;
+        status.epoch += 1;
+        status.zone_id = Some(zone.to_owned());
         if let Fact::Known(Ok(credential)) = &context.observation.credential {
-            write.status.credential_version.clone_from(&credential.version);
+            status.credential_version.clone_from(&credential.version);
         }
-        write.status.grant = Some(Grant {
+        status.grant = Some(Grant {
             phase: GrantPhase::Open,
             zone: Some(zone.to_owned()),
-            generation: account.generation(),
+            generation: context.observation.account.generation(),
             definition: Some(context.definition.clone()),
         });
-        write.with_note(context, format!("handed to the agents of zone {zone}"))
+        draft.saying(format!("handed to the agents of zone {zone}"))
     }
 
-    /// A new definition: nothing that failed before counts against it.
-    pub(super) fn forgiven(mut self) -> Self {
-        self.status.failed_count = 0;
-        self.status.error_message = None;
-        self
-    }
-
-    /// ACTIVE: these agents hold it, and this is the cluster they reached.
-    pub(super) fn held(context: &Context<'_>, identity: &Identity) -> Self {
-        let mut write = Self::to(context, State::Active);
-        let status = &mut write.status;
+    /// ACTIVE: an agent holds it, and this is the cluster it reached.
+    pub(super) fn held(context: &'a Context<'a>, identity: &Identity) -> Self {
+        let mut draft = Self::to(context, State::Active);
+        let status = &mut draft.status;
         status.kube_host = some(&identity.host);
         status.kube_version = some(&identity.version);
         status.cert_fingerprint = some(&identity.cert_fingerprint);
         status.cluster_uid = some(&identity.cluster_uid).or(status.cluster_uid.take());
         status.namespaces_count = i32::try_from(identity.namespaces_count).ok();
         status.tried_zones.clear();
-        let by = status.agents.join(", ");
-        write.with_note(context, format!("held by {by}"))
+        draft
     }
 
-    /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up.
-    pub(super) fn failed(context: &Context<'_>, failure: &Failure) -> Self {
-        let mut write = Self::seen(context);
-        let account = context.observation.account;
-        let policy = context.observation.policy;
-        let status = &mut write.status;
-        status.state = Some(if account.is_being_deleted() { State::DeleteFailed } else { State::Failed });
-        if !matches!(failure.class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous) {
-            let most = i32::try_from(policy.max_retries).unwrap_or(i32::MAX).saturating_add(1);
-            status.failed_count = status.failed_count.saturating_add(1).min(most.max(status.failed_count));
+    /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up. What cannot pass
+    /// by itself is not tried again, so that it counts once.
+    pub(super) fn failed(context: &'a Context<'a>, failure: &Failure) -> Self {
+        let mut draft = Self::seen(context);
+        let deleting = context.observation.account.is_being_deleted();
+        let said_before =
+            failure.class.outlook() == Outlook::CannotPass && context.failure_class() == Some(failure.class);
+        let status = &mut draft.status;
+        status.state = Some(if deleting { State::DeleteFailed } else { State::Failed });
+        if !retry::waits_for_agents(failure.class) && !(said_before && status.failed_count > 0) {
+            let most = i32::try_from(context.observation.policy.max_retries).unwrap_or(i32::MAX);
+            let most = most.saturating_add(1).max(status.failed_count);
+            status.failed_count = status.failed_count.saturating_add(1).min(most);
         }
         status.error_message = Some(failure.message.clone());
         let retry = retry_after_failure(context, failure.class, status.failed_count);
         status.next_retry_time = retry.after.and_then(|after| wall_after(context, after));
-        let story = failure_story(context, failure.class, status);
-        let mut write = write.finish(context, story);
-        let reason = failure.class.reason().to_owned();
-        write.note = Some(Note { warning: true, reason, message: failure.message.clone() });
-        write
+        draft.failure = Some(failure.class);
+        draft
+    }
+
+    /// Something else is wanted now: nothing that failed before counts against it.
+    pub(super) fn forgiven(mut self) -> Self {
+        self.status.failed_count = 0;
+        self
     }
 
     /// The grant is being revoked, under a new epoch.
@@ -153,9 +150,13 @@ impl StatusWrite {
     pub(super) fn released(mut self) -> Self {
         self.status.grant = None;
         self.status.caching = None;
-        self.status.agents.clear();
-        self.status.agent_count = Some(0);
         self.status.credential_version = None;
+        self
+    }
+
+    /// A sentence that says more than the state's own.
+    pub(super) fn saying(mut self, message: String) -> Self {
+        self.message = Some(message);
         self
     }
 
@@ -169,35 +170,73 @@ impl StatusWrite {
         status.namespaces_count = None;
     }
 
-    fn with_note(mut self, context: &Context<'_>, message: String) -> Self {
-        if self.status.state() != context.state() || context.status.state.is_none() {
-            let reason = conditions::state_reason(self.status.state()).to_owned();
-            self.note = Some(Note { warning: false, reason, message });
-        }
-        self
-    }
-
-    fn finish(mut self, context: &Context<'_>, story: Story) -> Self {
-        let wall = Time(context.observation.wall);
-        if self.status.state != context.status.state {
+    fn finish(mut self) -> StatusWrite {
+        let wall = Time(self.context.observation.wall);
+        if self.status.state != self.context.status.state {
             self.status.last_transition_time = Some(wall.clone());
         }
-        self.show_agents(context);
-        let connected =
-            self.status.granted_zone().is_some_and(|zone| context.connected(zone).next().is_some());
-        let generation = context.observation.account.generation();
-        self.status.conditions =
-            conditions::tell(&context.status.conditions, &story, connected, generation, &wall);
-        let message = story.message;
-        self.with_note(context, message)
+        if !matches!(self.status.state(), State::Failed | State::DeleteFailed) {
+            self.status.next_retry_time = None;
+            if self.status.failed_count == 0 {
+                self.status.error_message = None;
+            }
+        }
+        self.show_agents();
+        let zone = self.status.granted_zone();
+        let connected = zone.is_some_and(|zone| self.context.connected(zone).next().is_some());
+        let story = self.story();
+        let generation = self.context.observation.account.generation();
+        let before = &self.context.status.conditions;
+        self.status.conditions = conditions::tell(before, &story, connected, generation, &wall);
+        let note = self.note(&story);
+        StatusWrite { status: self.status, note }
     }
 
-    fn show_agents(&mut self, context: &Context<'_>) {
-        let epoch = context.status.epoch;
-        let mut holders: Vec<_> = context
-            .observation
-            .sessions
-            .iter()
+    fn story(&self) -> Story {
+        let status = &self.status;
+        if let Some(class) = self.failure {
+            let retry = retry_after_failure(self.context, class, status.failed_count);
+            let message = status.error_message.clone().unwrap_or_default();
+            return Story::failed(class.reason(), message, retry.stalled);
+        }
+        let mut story = Story::of_state(status.state(), self.context.observation.account.desired());
+        if let Some(message) = &self.message {
+            story.message.clone_from(message);
+        }
+        match self.context.zone_awaited() {
+            Some(zone) if status.phase() == GrantPhase::Open => {
+                story.still_reconciling("ZoneAwaited", format!("moves when an agent of zone {zone} connects"))
+            }
+            _ => story,
+        }
+    }
+
+    /// A failure is told each time it is written, anything else when the state changes.
+    fn note(&self, story: &Story) -> Option<Note> {
+        let (status, before) = (&self.status, &self.context.status);
+        let news = self.failure.is_some()
+            && (status.next_retry_time != before.next_retry_time
+                || status.error_message != before.error_message);
+        if !news && status.state == before.state {
+            return None;
+        }
+        let message = match status.state() {
+            State::Active => format!("held by {}", status.agents.join(", ")),
+            _ => story.message.clone(),
+        };
+        let reason = match self.failure {
+            Some(class) => class.reason(),
+            None => conditions::state_reason(status.state()),
+        };
+        Some(Note { warning: self.failure.is_some(), reason: reason.to_owned(), message })
+    }
+
+    fn show_agents(&mut self) {
+        let epoch = self.context.status.epoch;
+        let granted = self.status.granted_zone();
+        let mut holders: Vec<_> = granted
+            .into_iter()
+            .flat_map(|zone| self.context.sessions_of(zone))
             .filter(|session| session.presence == Presence::Connected)
             .filter(|session| matches!(&session.word, Some((said, Word::Held(_))) if *said == epoch))
             .map(|session| session.agent_id.clone())
@@ -206,6 +245,12 @@ impl StatusWrite {
         self.status.agent_count = i32::try_from(holders.len()).ok();
         holders.truncate(MAX_AGENTS_SHOWN);
         self.status.agents = holders;
+    }
+}
+
+impl From<Draft<'_>> for Decision {
+    fn from(draft: Draft<'_>) -> Self {
+        Action::WriteStatus(Box::new(draft.finish())).into()
     }
 }
 
@@ -221,12 +266,6 @@ pub(super) fn retry_after_failure(
         return retry::Retry { after: Some(retry::backoff(failed_count, uid, policy)), stalled: true };
     }
     retry::plan(class, failed_count, uid, policy)
-}
-
-fn failure_story(context: &Context<'_>, class: FailureClass, status: &KubesvcAccountStatus) -> Story {
-    let retry = retry_after_failure(context, class, status.failed_count);
-    let reason = class.reason();
-    Story::failed(reason, status.error_message.clone().unwrap_or_default(), retry.stalled)
 }
 
 fn wall_after(context: &Context<'_>, after: Tick) -> Option<Time> {

@@ -1,0 +1,220 @@
+//! The accounts of this agent at work: commands in, attempts run, answers out.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use prost::Message;
+use tokio::task::{AbortHandle, Id, JoinSet};
+
+use crate::agent::activation::Activator;
+use crate::agent::definition::Definition;
+use crate::agent::failure::after_send;
+use crate::agent::reactions::{Attempt, Effect, Table};
+use crate::wire::common::failure::Class;
+use crate::wire::common::{AccountRef, Failure};
+use crate::wire::ops::account_result::Outcome;
+use crate::wire::ops::{
+    AccountResult, AccountResults, AddAccounts, ClusterIdentity, DeleteAccounts, HeldAccount,
+};
+use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
+
+type Outcomes = (Attempt, Result<ClusterIdentity, Failure>);
+
+/// The table of accounts, the attempts under way, and the answers that wait to be sent.
+#[derive(Debug)]
+pub struct Accounts {
+    table: Table,
+    activator: Activator,
+    running: JoinSet<Outcomes>,
+    of_task: HashMap<Id, Running>,
+    handles: HashMap<Attempt, AbortHandle>,
+    answers: VecDeque<AccountResult>,
+    /// The attempts that were under way at the last look, so that quick ones are not reported as slow.
+    seen: HashSet<Attempt>,
+}
+
+#[derive(Debug)]
+struct Running {
+    attempt: Attempt,
+    uid: String,
+}
+
+impl Accounts {
+    /// No accounts yet.
+    pub fn new(activator: Activator) -> Self {
+        Self {
+            table: Table::default(),
+            activator,
+            running: JoinSet::new(),
+            of_task: HashMap::new(),
+            handles: HashMap::new(),
+            answers: VecDeque::new(),
+            seen: HashSet::new(),
+        }
+    }
+
+    /// Takes accounts.
+    pub fn add(&mut self, command: AddAccounts) {
+        for spec in command.accounts {
+            match Definition::split(spec) {
+                (Some(account), definition) if is_named(&account) => {
+                    let effects = self.table.add(account, definition);
+                    self.carry_out(effects);
+                }
+                _ => {
+                    tracing::warn!(batch = %command.batch_id, "the hub sent an account without a name, ignored")
+                }
+            }
+        }
+    }
+
+    /// Drops accounts.
+    pub fn delete(&mut self, command: DeleteAccounts) {
+        for account in command.accounts {
+            tracing::info!(account = %account.name, epoch = account.epoch, "dropping the account");
+            let effects = self.table.drop_account(account);
+            self.carry_out(effects);
+        }
+    }
+
+    /// Waits for the end of an attempt and takes it, and every other that has ended too. Pending while none runs.
+    pub async fn progress(&mut self) {
+        let Some(mut ended) = self.running.join_next_with_id().await else {
+            return std::future::pending().await;
+        };
+        loop {
+            match ended {
+                Ok((task, (attempt, result))) => self.ended(task, attempt, result),
+                Err(error) => self.broke(&error),
+            }
+            match self.running.try_join_next_with_id() {
+                Some(next) => ended = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Forgets what belongs to a stream that is gone. What is held stays held.
+    pub fn stream_lost(&mut self) {
+        let effects = self.table.stream_lost();
+        self.carry_out(effects);
+        self.answers.clear();
+        self.seen.clear();
+    }
+
+    /// The next frame of answers: as many as fit, at least one. `None` when there is none.
+    pub fn next_answers(&mut self) -> Option<AccountResults> {
+        let mut results = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = self.answers.front() {
+            bytes += next.encoded_len() + 8;
+            if !results.is_empty() && (results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > MAX_BATCH_BYTES) {
+                break;
+            }
+            results.extend(self.answers.pop_front());
+        }
+        (!results.is_empty()).then_some(AccountResults { results })
+    }
+
+    /// How many answers wait to be sent.
+    pub fn waiting_answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// The accounts that were already starting when this was last asked: they take long.
+    pub fn slow(&mut self) -> Vec<AccountRef> {
+        let mut now = HashSet::new();
+        let mut slow = Vec::new();
+        for (attempt, account) in self.table.starting() {
+            if self.seen.contains(&attempt) {
+                slow.push(account.clone());
+            }
+            now.insert(attempt);
+        }
+        self.seen = now;
+        slow
+    }
+
+    /// What is held, for a hello.
+    pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
+        self.table.held()
+    }
+
+    /// How many accounts are held.
+    pub fn held_count(&self) -> usize {
+        self.table.held_count()
+    }
+
+    /// How many accounts are being started.
+    pub fn starting_count(&self) -> usize {
+        self.table.starting().count()
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Start { attempt, account, definition } => {
+                    tracing::info!(account = %account.name, epoch = account.epoch, "starting the account");
+                    let activator = self.activator.clone();
+                    let handle =
+                        self.running.spawn(async move { (attempt, activator.activate(&definition).await) });
+                    self.of_task.insert(handle.id(), Running { attempt, uid: account.uid });
+                    self.handles.insert(attempt, handle);
+                }
+                Effect::Cancel { attempt } => {
+                    if let Some(handle) = self.handles.remove(&attempt) {
+                        handle.abort();
+                    }
+                }
+                Effect::Answer(answer) => {
+                    log(&answer);
+                    self.answers.push_back(*answer);
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, task: Id, attempt: Attempt, result: Result<ClusterIdentity, Failure>) {
+        self.handles.remove(&attempt);
+        let Some(Running { uid, .. }) = self.of_task.remove(&task) else { return };
+        let effects = self.table.finished(&uid, attempt, result);
+        self.carry_out(effects);
+    }
+
+    /// An attempt that was cancelled, or that is our own fault.
+    fn broke(&mut self, error: &tokio::task::JoinError) {
+        if error.is_cancelled() {
+            self.of_task.remove(&error.id());
+            return;
+        }
+        let Some(Running { attempt, .. }) = self.of_task.get(&error.id()) else { return };
+        let failure =
+            after_send(Class::Internal, "the agent failed while it started the account; its log says more");
+        self.ended(error.id(), *attempt, Err(failure));
+    }
+}
+
+fn is_named(account: &AccountRef) -> bool {
+    !account.uid.is_empty() && !account.name.is_empty()
+}
+
+fn log(answer: &AccountResult) {
+    let Some(account) = &answer.account else { return };
+    match &answer.outcome {
+        Some(Outcome::Identity(identity)) => tracing::info!(
+            account = %account.name,
+            epoch = account.epoch,
+            host = %identity.host,
+            version = %identity.version,
+            namespaces = identity.namespaces_count,
+            "the account is held"
+        ),
+        Some(Outcome::Failure(failure)) => tracing::warn!(
+            account = %account.name,
+            epoch = account.epoch,
+            class = %failure.class().as_str_name(),
+            "the account failed: {}",
+            failure.message
+        ),
+        None => tracing::info!(account = %account.name, epoch = account.epoch, "the account is dropped"),
+    }
+}

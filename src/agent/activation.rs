@@ -1,0 +1,87 @@
+//! Starting an account: from its definition to the identity of the cluster that it reaches.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use crate::agent::cluster::{ClusterAccess, Limits, Trust};
+use crate::agent::definition::Definition;
+use crate::agent::failure::after_send;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::{AccountSpec, ClusterIdentity};
+
+mod credential;
+mod discovery;
+mod identity;
+mod kinds;
+#[cfg(test)]
+mod tests;
+
+pub use credential::ServiceAccountPlace;
+
+/// Starts accounts, so many at a time.
+#[derive(Clone, Debug)]
+pub struct Activator {
+    /// The folders under which an account may name a kubeconfig file.
+    pub kubeconfig_folders: Arc<[PathBuf]>,
+    /// Where the agent's own service account is.
+    pub service_account: Arc<ServiceAccountPlace>,
+    /// Which certificates are trusted.
+    pub trust: Trust,
+    /// How long a cluster may take, and how much it may say.
+    pub limits: Limits,
+    /// How long one account may take from its turn on.
+    pub deadline: Duration,
+    /// How many accounts have their turn at once.
+    pub turns: Arc<Semaphore>,
+}
+
+impl Activator {
+    /// An activator as the agent runs it.
+    pub fn new(kubeconfig_folders: Vec<PathBuf>, concurrency: usize) -> Self {
+        Self {
+            kubeconfig_folders: kubeconfig_folders.into(),
+            service_account: Arc::new(ServiceAccountPlace::from_environment()),
+            trust: Trust::default(),
+            limits: Limits::default(),
+            deadline: Duration::from_secs(120),
+            turns: Arc::new(Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS))),
+        }
+    }
+
+    /// Starts an account: waits for its turn, reaches its cluster, and says what it found there.
+    pub async fn activate(&self, definition: &Definition) -> Result<ClusterIdentity, Failure> {
+        let Ok(_turn) = self.turns.acquire().await else {
+            return Err(after_send(Class::Internal, "the agent is stopping"));
+        };
+        match timeout(self.deadline, self.reach(definition.spec())).await {
+            Ok(result) => result,
+            Err(_) => Err(after_send(
+                Class::Timeout,
+                format!("the cluster could not be read within {} s", self.deadline.as_secs()),
+            )),
+        }
+    }
+
+    async fn reach(&self, spec: &AccountSpec) -> Result<ClusterIdentity, Failure> {
+        let cluster = credential::cluster_of(spec, &self.kubeconfig_folders, &self.service_account).await?;
+        let mut access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
+        let version = identity::version(&mut access).await?;
+        let kube_system_uid = identity::kube_system_uid(&mut access).await?;
+        let namespaces = identity::namespaces(&mut access, spec).await?;
+        let served = discovery::served_kinds(&mut access).await?;
+        Ok(ClusterIdentity {
+            kube_system_uid,
+            host: access.url().to_owned(),
+            cert_fingerprint: access.fingerprint().to_owned(),
+            version,
+            namespaces_count: namespaces.count,
+            namespaces: namespaces.names,
+            kinds: kinds::chosen(&served, spec),
+        })
+    }
+}

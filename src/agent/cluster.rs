@@ -1,0 +1,243 @@
+//! The one way to a cluster: raw HTTP/1.1 over TLS, on one connection.
+//!
+//! Requests follow one another on the connection, and it ends with the [`ClusterAccess`]: an account that is merely
+//! held costs no socket. No redirect is followed, nothing is repeated, nothing is decompressed, and proxy variables of
+//! the environment are not looked at (yet). What goes wrong is a [`Failure`] that names the host and the step and
+//! holds no credential.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+use url::Url;
+
+use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
+use crate::agent::failure::after_send;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+
+mod answer;
+mod authentication;
+mod dial;
+mod redact;
+#[cfg(test)]
+pub(super) mod test_server;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+pub use tls::Trust;
+
+use redact::Redactor;
+
+/// How long a cluster may take, and how much it may say.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From looking the name up to the end of the TLS handshake.
+    pub connect: Duration,
+    /// From one request to the end of its answer.
+    pub answer: Duration,
+    /// The largest answer, in bytes.
+    pub body: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(10), answer: Duration::from_secs(60), body: 16 * 1024 * 1024 }
+    }
+}
+
+/// Where a cluster is and how to be let in.
+#[derive(Clone)]
+pub struct Cluster {
+    server: Url,
+    certificate_authority: Option<Vec<u8>>,
+    insecure: bool,
+    tls_server_name: Option<String>,
+    authentication: Authentication,
+}
+
+impl Cluster {
+    /// The cluster of a vetted kubeconfig. With `insecure` its certificate is not verified whatever the kubeconfig
+    /// says.
+    pub fn new(kubeconfig: VettedKubeconfig, insecure: bool) -> Self {
+        Self {
+            server: kubeconfig.server,
+            certificate_authority: kubeconfig.certificate_authority,
+            insecure: insecure || kubeconfig.insecure_skip_tls_verify,
+            tls_server_name: kubeconfig.tls_server_name,
+            authentication: kubeconfig.authentication,
+        }
+    }
+
+    /// The URL of the API server, without a slash at its end.
+    pub fn url(&self) -> &str {
+        self.server.as_str().trim_end_matches('/')
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("server", &self.url())
+            .field("authentication", &self.authentication)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One connection to the API server of a cluster.
+pub struct ClusterAccess {
+    url: String,
+    path_prefix: String,
+    host: HeaderValue,
+    authorization: Option<HeaderValue>,
+    redactor: Redactor,
+    fingerprint: String,
+    limits: Limits,
+    sender: SendRequest<Empty<Bytes>>,
+    _connection: AbortOnDropHandle<()>,
+}
+
+impl fmt::Debug for ClusterAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterAccess").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// A good answer.
+#[derive(Debug)]
+pub struct Answer {
+    /// The media type that the server names.
+    pub content_type: String,
+    /// The body, as it came.
+    pub body: Bytes,
+}
+
+impl ClusterAccess {
+    /// Connects: looks the name up, refuses addresses that no API server may have, and shakes hands.
+    pub async fn connect(cluster: &Cluster, trust: &Trust, limits: Limits) -> Result<Self, Failure> {
+        let deadline = Instant::now() + limits.connect;
+        let stream = dial::tls(cluster, trust, deadline).await?;
+        let fingerprint = tls::fingerprint(&stream);
+        let io = TokioIo::new(stream);
+        let shaken = http1::Builder::new().max_headers(128).max_buf_size(128 * 1024).handshake(io);
+        let url = cluster.url().to_owned();
+        let (sender, connection) = match timeout_at(deadline, shaken).await {
+            Ok(Ok(parts)) => parts,
+            Ok(Err(error)) => return Err(answer::broken(&format!("connecting to {url}"), &error)),
+            Err(_) => return Err(dial::too_slow(cluster)),
+        };
+        let connection = AbortOnDropHandle::new(tokio::spawn(async move {
+            // Its error reaches the request that was under way.
+            let _ = connection.await;
+        }));
+        Ok(Self {
+            path_prefix: cluster.server.path().trim_end_matches('/').to_owned(),
+            host: authentication::host(&cluster.server)?,
+            authorization: authentication::header(&cluster.authentication)?,
+            redactor: Redactor::of(&cluster.authentication),
+            url,
+            fingerprint,
+            limits,
+            sender,
+            _connection: connection,
+        })
+    }
+
+    /// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The URL of the API server, without a slash at its end.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Gets one answer. Any other status than 200 is a failure; its `http_status` tells which.
+    ///
+    /// `path` begins with a slash and may have a query; it follows the path of the server's URL.
+    pub async fn get(&mut self, path: &str, accept: &'static str) -> Result<Answer, Failure> {
+        let step = format!("GET {path} of {}", self.url);
+        let request = self
+            .request(path, accept)
+            .map_err(|error| after_send(Class::Internal, format!("{step} could not be built: {error}")))?;
+        match timeout(self.limits.answer, self.exchange(&step, request)).await {
+            Ok(result) => result,
+            Err(_) => Err(after_send(
+                Class::Timeout,
+                format!("{step} was not answered within {}", answer::shown(self.limits.answer)),
+            )),
+        }
+    }
+
+    fn request(&self, path: &str, accept: &'static str) -> http::Result<Request<Empty<Bytes>>> {
+        let mut request = Request::builder()
+            .method(Method::GET)
+            .uri(format!("{}{path}", self.path_prefix))
+            .header(HOST, self.host.clone())
+            .header(USER_AGENT, concat!("kubesvc-agent/", env!("CARGO_PKG_VERSION")))
+            .header(ACCEPT, accept)
+            .header(ACCEPT_ENCODING, "identity");
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization.clone());
+        }
+        request.body(Empty::new())
+    }
+
+    async fn exchange(&mut self, step: &str, request: Request<Empty<Bytes>>) -> Result<Answer, Failure> {
+        self.sender.ready().await.map_err(|error| answer::broken(step, &error))?;
+        let response =
+            self.sender.send_request(request).await.map_err(|error| answer::broken(step, &error))?;
+        let status = response.status();
+        if status != StatusCode::OK {
+            return Err(self.refused(step, response).await);
+        }
+        let content_type = header_text(&response, &CONTENT_TYPE);
+        let body = match Limited::new(response.into_body(), self.limits.body).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                return Err(after_send(
+                    Class::TooLarge,
+                    format!("{step} answered with more than {} bytes", self.limits.body),
+                ));
+            }
+            Err(error) => return Err(answer::broken(step, error.as_ref())),
+        };
+        Ok(Answer { content_type, body })
+    }
+
+    /// The failure behind an answer that is not 200, with what the server says about it.
+    async fn refused(&self, step: &str, response: Response<Incoming>) -> Failure {
+        const ROOM: usize = 64 * 1024;
+        let status = response.status();
+        if status.is_redirection() {
+            let location = header_text(&response, &http::header::LOCATION);
+            return answer::redirected(step, status, &self.redactor.clean(&location));
+        }
+        let said = match Limited::new(response.into_body(), ROOM).collect().await {
+            Ok(body) => answer::message_in(&body.to_bytes()),
+            Err(_) => String::new(),
+        };
+        answer::refused(step, status, &self.redactor.clean(&said))
+    }
+}
+
+fn header_text<B>(response: &Response<B>, name: &http::HeaderName) -> String {
+    let value =
+        response.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    value.unwrap_or_default()
+}
+
+/// An address and what it is for, so that a failure can say which one failed.
+fn addresses_shown(addresses: &[SocketAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,141 @@
+//! From a server's name to a TLS connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use url::Host;
+
+use crate::account::kubeconfig::refused_address;
+use crate::agent::cluster::{Cluster, Trust, addresses_shown, answer};
+use crate::agent::failure::before_send;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+
+/// How many addresses of one name are tried.
+const TRIED: usize = 8;
+
+/// Connects to the API server and shakes hands.
+pub(super) async fn tls(
+    cluster: &Cluster,
+    trust: &Trust,
+    deadline: Instant,
+) -> Result<TlsStream<TcpStream>, Failure> {
+    let config = trust.client_config(cluster).await?;
+    let name = server_name(cluster)?;
+    let addresses = match timeout_at(deadline, resolve(cluster)).await {
+        Ok(addresses) => addresses?,
+        Err(_) => return Err(too_slow(cluster)),
+    };
+    let stream = tcp(cluster, &addresses, deadline).await?;
+    let connector = TlsConnector::from(Arc::new(config));
+    match timeout_at(deadline, connector.connect(name, stream)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(handshake_failed(cluster, &error)),
+        Err(_) => Err(too_slow(cluster)),
+    }
+}
+
+/// The failure of not having a connection in time.
+pub(super) fn too_slow(cluster: &Cluster) -> Failure {
+    before_send(
+        Class::Timeout,
+        format!(
+            "no connection to {} in time; check the address, and firewalls between it and the agent",
+            cluster.url()
+        ),
+    )
+}
+
+fn server_name(cluster: &Cluster) -> Result<ServerName<'static>, Failure> {
+    let name = match &cluster.tls_server_name {
+        Some(name) => name.clone(),
+        None => host(cluster),
+    };
+    ServerName::try_from(name.trim_end_matches('.').to_owned())
+        .map_err(|_| before_send(Class::BadKubeconfig, "the server's host is no name that TLS knows"))
+}
+
+/// The host without the brackets that a URL puts around IPv6 addresses.
+fn host(cluster: &Cluster) -> String {
+    match cluster.server.host() {
+        Some(Host::Domain(name)) => name.to_owned(),
+        Some(Host::Ipv4(address)) => address.to_string(),
+        Some(Host::Ipv6(address)) => address.to_string(),
+        None => String::new(),
+    }
+}
+
+/// What the name stands for. One address that no API server may have condemns them all: who controls the name
+/// chooses which one is tried.
+async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, Failure> {
+    let host = host(cluster);
+    let port = cluster.server.port_or_known_default().unwrap_or(443);
+    let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(|error| {
+        before_send(
+            Class::Unreachable,
+            format!("{host} of {} cannot be looked up from the agent: {error}", cluster.url()),
+        )
+    })?;
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    for address in &addresses {
+        if let Some(problem) = refused_address(address.ip()) {
+            return Err(before_send(
+                Class::BadKubeconfig,
+                format!(
+                    "{host} of {} leads to {}, which {problem} and is refused",
+                    cluster.url(),
+                    address.ip()
+                ),
+            ));
+        }
+    }
+    addresses.truncate(TRIED);
+    Ok(addresses)
+}
+
+/// Connects to the first address that answers; each has its share of the time that is left.
+async fn tcp(cluster: &Cluster, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, Failure> {
+    let mut last: Option<io::Error> = None;
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(1);
+        let until = Instant::now() + deadline.saturating_duration_since(Instant::now()) / left;
+        match timeout_at(until, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Requests are small and wait for their answers.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = Some(error),
+            Err(_) => {}
+        }
+    }
+    match last {
+        Some(error) => Err(before_send(
+            Class::Unreachable,
+            format!("no connection to {} ({}): {error}", cluster.url(), addresses_shown(addresses)),
+        )),
+        None if addresses.is_empty() => {
+            Err(before_send(Class::Unreachable, format!("the name in {} has no address", cluster.url())))
+        }
+        None => Err(too_slow(cluster)),
+    }
+}
+
+fn handshake_failed(cluster: &Cluster, error: &io::Error) -> Failure {
+    let url = cluster.url();
+    match answer::find::<rustls::Error>(error) {
+        Some(error) => {
+            before_send(Class::Tls, format!("connecting to {url}: {}", answer::tls_meaning(error)))
+        }
+        None => before_send(
+            Class::Unreachable,
+            format!("{url} closed the connection before the TLS handshake was done: {error}"),
+        ),
+    }
+}

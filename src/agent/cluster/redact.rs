@@ -1,0 +1,99 @@
+//! What a server says, made fit to be shown.
+//!
+//! A hostile or broken server may echo what it was sent. So its text loses its control characters, then every stretch
+//! that also occurs in the credential, and only then is it cut short.
+
+use std::collections::HashSet;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::ExposeSecret;
+use secrecy::zeroize::Zeroizing;
+
+use crate::account::failure::truncate;
+use crate::account::kubeconfig::Authentication;
+
+/// How much of a server's text is shown, in bytes.
+const ROOM: usize = 400;
+/// How much of it is looked at.
+const LOOKED_AT: usize = 4096;
+/// Shorter stretches that a text shares with a credential are chance.
+const STRETCH: usize = 8;
+const MASK: &str = "[redacted]";
+
+/// Knows a credential, in order to take it out of texts.
+pub(super) struct Redactor {
+    secrets: Vec<Zeroizing<String>>,
+}
+
+impl Redactor {
+    /// Takes out what of this credential is secret.
+    pub(super) fn of(authentication: &Authentication) -> Self {
+        let mut secrets = Vec::new();
+        let mut add = |secret: &str| secrets.push(Zeroizing::new(secret.to_owned()));
+        match authentication {
+            Authentication::Token(token) => add(token.expose_secret()),
+            Authentication::ClientCertificate { key, .. } => key_lines(key.expose_secret(), &mut add),
+            Authentication::TokenAndClientCertificate { token, key, .. } => {
+                add(token.expose_secret());
+                key_lines(key.expose_secret(), &mut add);
+            }
+            Authentication::Basic { username, password } => {
+                add(password.expose_secret());
+                let pair = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
+                add(&STANDARD.encode(pair.as_bytes()));
+            }
+        }
+        Self { secrets }
+    }
+
+    /// A server's text without control characters, without the credential, and cut short.
+    pub(super) fn clean(&self, text: &str) -> String {
+        // Characters that show nothing go as well: they could be woven into an echoed token.
+        let mut text: String = text.chars().filter(|letter| !is_invisible(*letter)).take(LOOKED_AT).collect();
+        for secret in &self.secrets {
+            text = without(&text, secret);
+        }
+        let mut text = text.trim().to_owned();
+        truncate(&mut text, ROOM);
+        text
+    }
+}
+
+fn key_lines(pem: &[u8], add: &mut impl FnMut(&str)) {
+    let text = String::from_utf8_lossy(pem);
+    let body: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
+    add(&Zeroizing::new(body));
+}
+
+/// Control characters, soft hyphens, and those that set direction or have no width.
+fn is_invisible(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+fn without(text: &str, secret: &str) -> String {
+    if secret.len() < STRETCH {
+        // Too short to tell an echo from chance.
+        return if !secret.is_empty() && text.contains(secret) { String::new() } else { text.to_owned() };
+    }
+    let stretches: HashSet<&[u8]> = secret.as_bytes().windows(STRETCH).collect();
+    let mut secret_bytes = vec![false; text.len()];
+    for (start, stretch) in text.as_bytes().windows(STRETCH).enumerate() {
+        if stretches.contains(stretch) {
+            secret_bytes[start..start + STRETCH].fill(true);
+        }
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut masked = false;
+    for (at, letter) in text.char_indices() {
+        let hide = secret_bytes[at..at + letter.len_utf8()].iter().any(|is_secret| *is_secret);
+        if !hide {
+            shown.push(letter);
+        } else if !masked {
+            shown.push_str(MASK);
+        }
+        masked = hide;
+    }
+    shown
+}

@@ -1,0 +1,188 @@
+//! Which certificates are trusted, and the one that a server showed.
+
+use std::sync::{Arc, OnceLock};
+
+use moka::sync::Cache;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
+use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use crate::account::kubeconfig::Authentication;
+use crate::agent::cluster::Cluster;
+use crate::agent::failure::before_send;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+
+/// How many authorities are kept parsed.
+const KEPT: u64 = 256;
+
+/// What verifies the certificates of servers. Accounts with the same authority share it; that of the machine is read
+/// once, when it is first needed.
+#[derive(Clone)]
+pub struct Trust {
+    provider: Arc<CryptoProvider>,
+    system: Arc<OnceLock<Result<Arc<dyn ServerCertVerifier>, String>>>,
+    authorities: Cache<[u8; 32], Arc<dyn ServerCertVerifier>>,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self {
+            provider: Arc::new(ring::default_provider()),
+            system: Arc::default(),
+            authorities: Cache::new(KEPT),
+        }
+    }
+}
+
+impl std::fmt::Debug for Trust {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Trust").field("authorities", &self.authorities.entry_count()).finish_non_exhaustive()
+    }
+}
+
+impl Trust {
+    /// Verifies with the authorities that the machine trusts. Reads files the first time.
+    pub fn system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
+        self.system.get_or_init(|| self.read_system()).clone()
+    }
+
+    fn read_system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        let (good, _) = roots.add_parsable_certificates(found.certs);
+        if good == 0 {
+            let why = found.errors.first().map(|error| format!(": {error}")).unwrap_or_default();
+            return Err(format!(
+                "the agent's machine trusts no certificate authority (ca-certificates){why}"
+            ));
+        }
+        self.verifier(roots)
+    }
+
+    fn verifier(&self, roots: RootCertStore) -> Result<Arc<dyn ServerCertVerifier>, String> {
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), self.provider.clone())
+            .build()
+            .map(|verifier| verifier as Arc<dyn ServerCertVerifier>)
+            .map_err(|error| error.to_string())
+    }
+
+    fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
+        let key: [u8; 32] = Sha256::digest(pem).into();
+        if let Some(verifier) = self.authorities.get(&key) {
+            return Ok(verifier);
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|error| error.to_string())?;
+            roots.add(certificate).map_err(|error| error.to_string())?;
+        }
+        let verifier = self.verifier(roots)?;
+        self.authorities.insert(key, verifier.clone());
+        Ok(verifier)
+    }
+
+    /// How to shake hands with a cluster.
+    pub(super) async fn client_config(&self, cluster: &Cluster) -> Result<ClientConfig, Failure> {
+        let verifier = self.verifier_of(cluster).await?;
+        let builder = ClientConfig::builder_with_provider(self.provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| before_send(Class::Internal, format!("TLS cannot be set up: {error}")))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match &cluster.authentication {
+            Authentication::ClientCertificate { certificate, key }
+            | Authentication::TokenAndClientCertificate { certificate, key, .. } => {
+                let bad = |what: &str| before_send(Class::BadKubeconfig, format!("{what} cannot be used"));
+                let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+                    .collect::<Result<_, _>>()
+                    .map_err(|_| bad("client-certificate-data"))?;
+                let key =
+                    PrivateKeyDer::from_pem_slice(key.expose_secret()).map_err(|_| bad("client-key-data"))?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|_| bad("client-certificate-data with client-key-data"))?
+            }
+            Authentication::Token(_) | Authentication::Basic { .. } => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        // Connections are rare and far between.
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    async fn verifier_of(&self, cluster: &Cluster) -> Result<Arc<dyn ServerCertVerifier>, Failure> {
+        if cluster.insecure {
+            return Ok(Arc::new(TrustsAll(self.provider.clone())));
+        }
+        match &cluster.certificate_authority {
+            Some(pem) => self.authority(pem).map_err(|error| {
+                before_send(
+                    Class::BadKubeconfig,
+                    format!("certificate-authority-data cannot be used: {error}"),
+                )
+            }),
+            None => {
+                let trust = self.clone();
+                tokio::task::spawn_blocking(move || trust.system())
+                    .await
+                    .unwrap_or_else(|error| Err(error.to_string()))
+                    .map_err(|error| before_send(Class::Tls, error))
+            }
+        }
+    }
+}
+
+/// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
+pub(super) fn fingerprint(stream: &TlsStream<TcpStream>) -> String {
+    let (_, connection) = stream.get_ref();
+    let Some(leaf) = connection.peer_certificates().and_then(<[_]>::first) else { return String::new() };
+    let pairs: Vec<_> = Sha256::digest(leaf).iter().map(|byte| format!("{byte:02X}")).collect();
+    pairs.join(":")
+}
+
+/// Trusts every certificate, for accounts that ask for it. What the server shows is recorded all the same.
+#[derive(Debug)]
+struct TrustsAll(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustsAll {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

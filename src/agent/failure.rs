@@ -1,0 +1,40 @@
+//! Failures as the wire carries them.
+
+use crate::account::failure::truncate;
+use crate::account::kubeconfig::Refusal;
+use crate::account::status::MAX_ERROR_MESSAGE;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+
+/// A failure before anything was sent to the cluster. Whether it may pass by itself goes by its class.
+pub(super) fn before_send(class: Class, message: impl Into<String>) -> Failure {
+    Failure { before_send: true, ..after_send(class, message) }
+}
+
+/// A failure after something was sent to the cluster.
+pub(super) fn after_send(class: Class, message: impl Into<String>) -> Failure {
+    let mut message = message.into();
+    truncate(&mut message, MAX_ERROR_MESSAGE);
+    Failure { class: class.into(), retryable: may_pass(class), message, http_status: 0, before_send: false }
+}
+
+/// A refused kubeconfig.
+pub(super) fn refused(refusal: &Refusal) -> Failure {
+    let class = if refusal.is_exec() { Class::ExecForbidden } else { Class::BadKubeconfig };
+    before_send(class, format!("the kubeconfig is refused: {refusal}"))
+}
+
+fn may_pass(class: Class) -> bool {
+    matches!(
+        class,
+        Class::Unspecified
+            | Class::Unreachable
+            | Class::Tls
+            | Class::Timeout
+            | Class::Discovery
+            | Class::Conflict
+            | Class::TooLarge
+            | Class::Internal
+            | Class::OutcomeUnknown
+    )
+}

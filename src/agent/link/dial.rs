@@ -1,0 +1,81 @@
+//! From the hub's address to an HTTP/2 connection.
+
+use std::error::Error;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+
+use crate::agent::cluster::Trust;
+use crate::agent::{AgentError, AgentOptions};
+
+/// From looking the name up to the end of the handshakes.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How the hub is dialled. Everything that HTTP/2 leaves open is set here.
+pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
+    let wrong = || AgentError::HubAddress { hub: options.hub.clone() };
+    let scheme = if options.insecure { "http" } else { "https" };
+    let uri: http::Uri = format!("{scheme}://{}", options.hub).parse().map_err(|_| wrong())?;
+    let plain = uri.authority().is_some_and(|authority| authority.as_str() == options.hub)
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && uri.port_u16().is_some_and(|port| port != 0)
+        && !options.hub.contains('@');
+    if !plain {
+        return Err(wrong());
+    }
+    let endpoint = Endpoint::from(uri)
+        .user_agent(format!("kubesvc-agent/{}", options.version))
+        .map_err(|_| AgentError::Option { option: "the version", problem: "cannot be sent in a header" })?;
+    Ok(endpoint
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(60)))
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .keep_alive_while_idle(true)
+        .http2_adaptive_window(false)
+        .initial_stream_window_size(8 * 1024 * 1024)
+        .initial_connection_window_size(16 * 1024 * 1024)
+        .max_frame_size(64 * 1024)
+        .http2_header_table_size(4 * 1024)
+        .http2_max_header_list_size(64 * 1024)
+        .buffer_size(64))
+}
+
+/// Connects. The error is for people.
+pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, String> {
+    let hub = &options.hub;
+    let endpoint = if options.insecure {
+        endpoint.clone()
+    } else {
+        // Read each time: a mended set of authorities needs no restart.
+        let verifier = tokio::task::spawn_blocking(|| Trust::default().system())
+            .await
+            .unwrap_or_else(|error| Err(error.to_string()))?;
+        endpoint
+            .clone()
+            .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
+            .map_err(|error| format!("TLS to the hub {hub} cannot be set up: {}", chain(&error)))?
+    };
+    match timeout(CONNECT, endpoint.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(format!("no connection to the hub {hub}: {}", chain(&error))),
+        Err(_) => Err(format!("no connection to the hub {hub} within {} s", CONNECT.as_secs())),
+    }
+}
+
+/// An error and what is behind it. Links of the chain that repeat the one before are left out.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,115 @@
+//! The first frames of a stream: hello, and accepted or refused.
+
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::account::failure::truncate;
+use crate::agent::AgentOptions;
+use crate::agent::link::Ended;
+use crate::wire::ops::operations_client::OperationsClient;
+use crate::wire::ops::{
+    Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
+};
+use crate::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
+
+/// How long the hub may take to answer the hello.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How many frames wait for the network; the rest waits where it comes from.
+const QUEUE: usize = 16;
+/// How many bytes of held accounts a hello names. What it does not name is asked for again and answered from memory.
+const MAX_HELD_BYTES: usize = 3 * 1024 * 1024;
+
+/// A stream that the hub has accepted.
+#[derive(Debug)]
+pub(super) struct Greeted {
+    pub(super) accepted: Accepted,
+    pub(super) outbound: mpsc::Sender<AgentFrame>,
+    pub(super) inbound: Streaming<HubFrame>,
+}
+
+/// What the agent says of itself.
+pub(super) fn hello(
+    options: &AgentOptions,
+    boot_id: &str,
+    connect_seq: u64,
+    held: impl Iterator<Item = HeldAccount>,
+) -> Hello {
+    let mut room = MAX_HELD_BYTES;
+    let accounts_held = held
+        .take_while(|held| {
+            let left = room.checked_sub(held.encoded_len() + 8);
+            room = left.unwrap_or_default();
+            left.is_some()
+        })
+        .collect();
+    let place = options.place.clone();
+    Hello {
+        agent_id: options.agent_id.clone(),
+        boot_id: boot_id.to_owned(),
+        connect_seq,
+        zone_id: options.zone_id.clone(),
+        version: options.version.clone(),
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        capabilities: Vec::new(),
+        accounts_held,
+        kube: place.map(|(namespace, pod)| KubernetesPlace { namespace, pod }),
+        max_message_bytes: u32::try_from(MAX_MESSAGE_BYTES).unwrap_or(u32::MAX),
+    }
+}
+
+/// Opens the stream, says hello, and waits for the answer.
+pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<Greeted, Ended> {
+    match timeout(ANSWER, open(channel, hello)).await {
+        Ok(result) => result,
+        Err(_) => {
+            Err(Ended::Broken(format!("the hub did not answer the hello within {} s", ANSWER.as_secs())))
+        }
+    }
+}
+
+async fn open(channel: Channel, hello: Hello) -> Result<Greeted, Ended> {
+    let mut client = OperationsClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let (outbound, frames) = mpsc::channel(QUEUE);
+    let first = AgentFrame { seq: 1, ack: 0, frame: Some(agent_frame::Frame::Hello(hello)) };
+    // The queue is new, so there is room; the hub may wait for the hello before it answers the call at all.
+    let _ = outbound.try_send(first);
+    let response = client.get_ops(ReceiverStream::new(frames)).await.map_err(|status| broken(&status))?;
+    let mut inbound = response.into_inner();
+    let first = inbound.message().await.map_err(|status| broken(&status))?;
+    match first.and_then(|frame| frame.frame) {
+        Some(hub_frame::Frame::Accepted(accepted)) => Ok(Greeted { accepted, outbound, inbound }),
+        Some(hub_frame::Frame::Refused(refused)) => Err(Ended::Refused(refused)),
+        Some(_) => Err(Ended::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
+        None => Err(Ended::Broken("the hub closed the stream without an answer to the hello".to_owned())),
+    }
+}
+
+/// A stream that ended with an error.
+pub(super) fn broken(status: &Status) -> Ended {
+    let remedy = match status.code() {
+        Code::Unimplemented => " (is this the address of a kubesvc hub?)",
+        Code::Unauthenticated | Code::PermissionDenied => {
+            " (does the hub, or a proxy before it, want a certificate?)"
+        }
+        _ => "",
+    };
+    let text =
+        if status.message().is_empty() { super::dial::chain(status) } else { status.message().to_owned() };
+    Ended::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
+}
+
+/// A text of the other side, fit for a log line.
+pub(super) fn shown(text: &str) -> String {
+    let mut text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    truncate(&mut text, 512);
+    text
+}

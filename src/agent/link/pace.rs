@@ -1,0 +1,87 @@
+//! How long to wait before dialling again.
+
+use std::time::Duration;
+
+use crate::agent::Backoff;
+
+/// The waits in a row, each longer than the one before.
+#[derive(Debug)]
+pub(super) struct Pace {
+    backoff: Backoff,
+    next: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(backoff: Backoff) -> Self {
+        let jitter = if backoff.jitter.is_finite() { backoff.jitter.clamp(0.0, 1.0) } else { 0.0 };
+        let multiplier = if backoff.multiplier.is_finite() { backoff.multiplier.max(1.0) } else { 1.0 };
+        let backoff = Backoff { jitter, multiplier, ..backoff };
+        Self { next: backoff.base.min(backoff.max), backoff }
+    }
+
+    /// The wait after one more failure.
+    pub(super) fn next(&mut self) -> Duration {
+        let wait = self.next;
+        let longer = Duration::try_from_secs_f64(wait.as_secs_f64() * self.backoff.multiplier);
+        self.next = longer.unwrap_or(self.backoff.max).min(self.backoff.max);
+        self.varied(wait)
+    }
+
+    /// The longest wait, for what only a person can change.
+    pub(super) fn longest(&self) -> Duration {
+        self.varied(self.backoff.max)
+    }
+
+    /// The next failure counts as the first.
+    pub(super) fn reset(&mut self) {
+        self.next = self.backoff.base.min(self.backoff.max);
+    }
+
+    /// How much longer than asked to wait, so that not all agents come back at once.
+    pub(super) fn spread(&self, asked: Duration) -> Duration {
+        asked.mul_f64(self.backoff.jitter * fastrand::f64())
+    }
+
+    fn varied(&self, wait: Duration) -> Duration {
+        wait.mul_f64(1.0 + self.backoff.jitter * (2.0 * fastrand::f64() - 1.0))
+    }
+}
+
+/// A random wait up to this one.
+pub(super) fn up_to(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_the_longest_and_start_over() {
+        let mut pace = Pace::new(Backoff { jitter: 0.0, max: Duration::from_secs(3), ..Backoff::default() });
+        let waits: Vec<_> = (0..5).map(|_| pace.next().as_millis()).collect();
+        assert_eq!(waits, [1000, 1600, 2560, 3000, 3000]);
+        pace.reset();
+        assert_eq!(pace.next(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn waits_vary_by_the_share() {
+        for _ in 0..1000 {
+            let wait = Pace::new(Backoff::default()).next().as_secs_f64();
+            assert!((0.8..=1.2).contains(&wait), "{wait}");
+        }
+    }
+
+    #[test]
+    fn odd_settings_still_wait() {
+        let odd = Backoff {
+            base: Duration::from_secs(9),
+            multiplier: f64::NAN,
+            jitter: 7.0,
+            max: Duration::from_secs(2),
+        };
+        let mut pace = Pace::new(odd);
+        assert!((0..100).all(|_| pace.next() <= Duration::from_secs(4)));
+    }
+}

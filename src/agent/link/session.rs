@@ -1,0 +1,228 @@
+//! One accepted stream: commands in, answers and heartbeats out.
+
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+
+use crate::agent::accounts::Accounts;
+use crate::agent::health::Status;
+use crate::agent::link::{Ended, greeting, pace};
+use crate::wire::common::AccountRef;
+use crate::wire::ops::agent_frame::Frame;
+use crate::wire::ops::{Accepted, AgentFrame, Drain, Goodbye, Heartbeat, HubFrame, Working, hub_frame};
+
+/// How often both sides say that they are there, unless the hub says otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// A hub that misses so many heartbeats is gone.
+const MISSED: u32 = 3;
+/// How often an account that takes long is told of.
+const WORKING: Duration = Duration::from_secs(5);
+/// With so many answers waiting for the network, no more commands are read.
+const MAX_WAITING: usize = 10_000;
+/// How long a farewell may take.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// One stream in force.
+pub(super) struct Session<'a> {
+    outbound: mpsc::Sender<AgentFrame>,
+    inbound: Streaming<HubFrame>,
+    accounts: &'a mut Accounts,
+    status: &'a Status,
+    heartbeat: Duration,
+    /// How many frames were sent, the hello among them.
+    sent: u64,
+    /// The last frame of the hub that was handled.
+    handled: u64,
+    last_frame: Instant,
+    heartbeats: u64,
+    heartbeat_due: bool,
+    working: VecDeque<AccountRef>,
+    /// When to leave, once the hub has asked for it.
+    leave_at: Option<Instant>,
+}
+
+enum Event {
+    Stop,
+    Frame(Result<Option<HubFrame>, tonic::Status>),
+    RoomToSend,
+    Progress,
+    HeartbeatDue,
+    LookForSlow,
+    Silent,
+    Leave,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        accepted: &Accepted,
+        outbound: mpsc::Sender<AgentFrame>,
+        inbound: Streaming<HubFrame>,
+        accounts: &'a mut Accounts,
+        status: &'a Status,
+    ) -> Self {
+        let heartbeat = match accepted.heartbeat_ms {
+            0 => HEARTBEAT,
+            ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
+        };
+        Self {
+            outbound,
+            inbound,
+            accounts,
+            status,
+            heartbeat,
+            sent: 1,
+            handled: 1,
+            last_frame: Instant::now(),
+            heartbeats: 0,
+            heartbeat_due: false,
+            working: VecDeque::new(),
+            leave_at: None,
+        }
+    }
+
+    /// Serves until the stream ends, for whatever reason.
+    pub(super) async fn run(mut self, stop: &CancellationToken) -> Ended {
+        let mut beat = interval(self.heartbeat);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut look = interval(WORKING);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.status.accounts(self.accounts.held_count(), self.accounts.starting_count());
+            match self.next_event(stop, &mut beat, &mut look).await {
+                Event::Stop => return self.stop().await,
+                Event::Frame(Ok(Some(frame))) => self.handle(frame),
+                Event::Frame(Ok(None)) => return self.gone("the hub closed the stream"),
+                Event::Frame(Err(status)) if self.leave_at.is_none() => return greeting::broken(&status),
+                Event::Frame(Err(_)) => return self.gone("the hub is gone"),
+                Event::RoomToSend => self.send_next(),
+                Event::Progress => {}
+                Event::HeartbeatDue => self.heartbeat_due = true,
+                Event::LookForSlow => self.working = self.accounts.slow().into(),
+                Event::Silent => {
+                    let problem = format!("the hub said nothing for {} heartbeats", MISSED);
+                    return self.gone(&problem);
+                }
+                Event::Leave => return self.leave().await,
+            }
+        }
+    }
+
+    async fn next_event(
+        &mut self,
+        stop: &CancellationToken,
+        beat: &mut tokio::time::Interval,
+        look: &mut tokio::time::Interval,
+    ) -> Event {
+        let has_frame = self.heartbeat_due || !self.working.is_empty() || self.accounts.waiting_answers() > 0;
+        let reads = self.accounts.waiting_answers() < MAX_WAITING;
+        let silent_at = self.last_frame + self.heartbeat * MISSED;
+        let is_idle = !has_frame && self.accounts.starting_count() == 0;
+        let leave_at = match self.leave_at {
+            Some(_) if is_idle => return Event::Leave,
+            Some(at) => at,
+            None => silent_at,
+        };
+        tokio::select! {
+            () = stop.cancelled() => Event::Stop,
+            () = sleep_until(leave_at), if self.leave_at.is_some() => Event::Leave,
+            frame = self.inbound.message(), if reads => Event::Frame(frame),
+            // There is one sender, so room stays until it is used.
+            _ = self.outbound.reserve(), if has_frame => Event::RoomToSend,
+            () = self.accounts.progress() => Event::Progress,
+            _ = beat.tick() => Event::HeartbeatDue,
+            _ = look.tick() => Event::LookForSlow,
+            () = sleep_until(silent_at) => Event::Silent,
+        }
+    }
+
+    fn handle(&mut self, frame: HubFrame) {
+        self.last_frame = Instant::now();
+        self.handled = frame.seq;
+        match frame.frame {
+            Some(hub_frame::Frame::AddAccounts(command)) => self.accounts.add(command),
+            Some(hub_frame::Frame::DeleteAccounts(command)) => self.accounts.delete(command),
+            Some(hub_frame::Frame::Drain(drain)) => self.drain(&drain),
+            Some(hub_frame::Frame::Heartbeat(_)) => {}
+            Some(hub_frame::Frame::Accepted(_) | hub_frame::Frame::Refused(_)) => {
+                tracing::warn!("the hub answered the hello twice, ignored");
+            }
+            None => tracing::debug!(seq = frame.seq, "a frame that this version does not know, ignored"),
+        }
+    }
+
+    /// The replica is stopping: what is under way has until the time to dial again, and nothing else keeps the stream.
+    fn drain(&mut self, drain: &Drain) {
+        let after = Duration::from_millis(drain.reconnect_after_ms.into()).min(Duration::from_secs(600));
+        let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
+        self.leave_at.get_or_insert_with(|| Instant::now() + after + pace::up_to(jitter));
+    }
+
+    /// The stream is gone. If the hub had asked to be left, that was to be.
+    fn gone(&self, problem: &str) -> Ended {
+        match self.leave_at {
+            Some(at) => Ended::Drained(at),
+            None => Ended::Broken(problem.to_owned()),
+        }
+    }
+
+    fn send_next(&mut self) {
+        let frame = if std::mem::take(&mut self.heartbeat_due) {
+            self.heartbeats += 1;
+            Frame::Heartbeat(Heartbeat {
+                nonce: self.heartbeats,
+                unix_ms: unix_ms(),
+                accounts_live: u32::try_from(self.accounts.held_count()).unwrap_or(u32::MAX),
+            })
+        } else if let Some(account) = self.working.pop_front() {
+            Frame::Working(Working { account: Some(account) })
+        } else if let Some(answers) = self.accounts.next_answers() {
+            Frame::AccountResults(answers)
+        } else {
+            return;
+        };
+        let frame = self.numbered(frame);
+        // If the stream is gone, reading says so.
+        let _ = self.outbound.try_send(frame);
+    }
+
+    fn numbered(&mut self, frame: Frame) -> AgentFrame {
+        self.sent += 1;
+        AgentFrame { seq: self.sent, ack: self.handled, frame: Some(frame) }
+    }
+
+    async fn stop(mut self) -> Ended {
+        let goodbye = async {
+            while let Some(answers) = self.accounts.next_answers() {
+                let frame = self.numbered(Frame::AccountResults(answers));
+                self.outbound.send(frame).await.ok()?;
+            }
+            let frame = self.numbered(Frame::Goodbye(Goodbye {}));
+            self.outbound.send(frame).await.ok()?;
+            close(self.outbound, self.inbound).await
+        };
+        let _ = timeout(FAREWELL, goodbye).await;
+        Ended::Stopped
+    }
+
+    async fn leave(self) -> Ended {
+        let at = self.leave_at.unwrap_or_else(Instant::now);
+        let _ = timeout(FAREWELL, close(self.outbound, self.inbound)).await;
+        Ended::Drained(at)
+    }
+}
+
+/// Ends our side of the stream and waits for the end of the other, so that the last frames arrive.
+async fn close(outbound: mpsc::Sender<AgentFrame>, mut inbound: Streaming<HubFrame>) -> Option<()> {
+    drop(outbound);
+    while let Ok(Some(_)) = inbound.message().await {}
+    Some(())
+}
+
+fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

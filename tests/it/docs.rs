@@ -1,0 +1,192 @@
+//! What the documentation names is there: files behind links, headings behind anchors, targets of `make`, and paths of
+//! the repository inside code.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folders whose paths, where code in a page names them, have to exist.
+const FOLDERS: &[&str] = &[
+    "benches/",
+    "config/",
+    "controlplane/",
+    "crds/",
+    "docs/",
+    "examples/",
+    "migrations/",
+    "proto/",
+    "src/",
+    "tests/",
+];
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut links = 0;
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        for link in links_of(&text) {
+            links += 1;
+            if let Err(why) = follow(&page, link) {
+                broken.push(format!("{}: {link}: {why}", shown(&page)));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+    assert!(links > 10, "only {links} links were found: is this test reading the right files?");
+}
+
+#[test]
+fn every_make_target_exists() {
+    let makefile = read(&root().join("Makefile"));
+    let there: BTreeSet<&str> = targets_of(&makefile).collect();
+    let mut named = 0;
+    let mut missing = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        for target in code_of(&text).into_iter().filter_map(make_target) {
+            named += 1;
+            if !there.contains(target) {
+                missing.push(format!("{}: make {target}", shown(&page)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "the Makefile has no such target:\n{}", missing.join("\n"));
+    assert!(named > 2, "only {named} targets were found: is this test reading the right files?");
+}
+
+#[test]
+fn every_path_in_code_exists() {
+    let mut missing = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        for path in code_of(&text).into_iter().flat_map(paths_in) {
+            if !root().join(path).exists() {
+                missing.push(format!("{}: {path}", shown(&page)));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn the_checks_see_what_is_wrong() {
+    let text = "# A page\n\n[a](docs/x.md) and [b](https://example.org)\n`make demo`, and make no mistake\n\n\
+                ```sh\n$ make test  # says [c](d)\nkubectl apply -k config/none\n```\n\n## The `two` words, and more\n";
+    assert_eq!(links_of(text).collect::<Vec<_>>(), ["docs/x.md"]);
+    let code = code_of(text);
+    assert_eq!(code.iter().filter_map(|code| make_target(code)).collect::<Vec<_>>(), ["demo", "test"]);
+    assert_eq!(code.into_iter().flat_map(paths_in).collect::<Vec<_>>(), ["config/none"]);
+    assert!(anchors_of(text).any(|anchor| anchor == "the-two-words-and-more"));
+    assert_eq!(targets_of("a-b: c ## d\nX := 1\n\tcommand: x\n").collect::<Vec<_>>(), ["a-b"]);
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn shown(page: &Path) -> String {
+    page.strip_prefix(root()).unwrap_or(page).display().to_string()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| unreachable!("{}: {e}", path.display()))
+}
+
+/// The pages at the top of the repository and in `docs/`.
+fn pages() -> Vec<PathBuf> {
+    let in_folder = |folder: PathBuf| {
+        let entries = fs::read_dir(&folder).expect("the folder of the pages");
+        entries.map(|entry| entry.expect("an entry of that folder").path())
+    };
+    let mut pages: Vec<_> = in_folder(root())
+        .chain(in_folder(root().join("docs")))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect();
+    pages.sort();
+    pages
+}
+
+/// The lines outside of fenced blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    lines(text).filter(|(fenced, _)| !fenced).map(|(_, line)| line)
+}
+
+/// Each line, and whether it stands in a fenced block.
+fn lines(text: &str) -> impl Iterator<Item = (bool, &str)> {
+    text.lines().scan(false, |fenced, line| {
+        let fence = line.trim_start().starts_with("```");
+        let inside = *fenced || fence;
+        *fenced ^= fence;
+        Some((inside, line))
+    })
+}
+
+/// The targets of links into the repository.
+fn links_of(text: &str) -> impl Iterator<Item = &str> {
+    prose(text)
+        .flat_map(|line| line.split("](").skip(1))
+        .filter_map(|rest| rest.split(')').next())
+        .filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
+}
+
+fn follow(page: &Path, link: &str) -> Result<(), String> {
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = match path {
+        "" => page.to_path_buf(),
+        path => page.parent().expect("a page is in a folder").join(path),
+    };
+    if !target.exists() {
+        return Err("no such file or folder".to_owned());
+    }
+    if anchor.is_empty() || anchors_of(&read(&target)).any(|there| there == anchor) {
+        return Ok(());
+    }
+    Err(format!("no heading #{anchor}"))
+}
+
+/// The anchors of headings: small letters, digits and dashes, as code hosts make them.
+fn anchors_of(text: &str) -> impl Iterator<Item = String> {
+    prose(text).filter(|line| line.starts_with('#')).map(|line| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+/// Lines of fenced blocks, and what stands between backticks.
+fn code_of(text: &str) -> Vec<&str> {
+    let mut code = Vec::new();
+    for (fenced, line) in lines(text) {
+        if fenced {
+            code.push(line.trim());
+        } else {
+            code.extend(line.split('`').skip(1).step_by(2));
+        }
+    }
+    code
+}
+
+/// The target of a command that is a call of make.
+fn make_target(code: &str) -> Option<&str> {
+    let command = code.trim_start_matches("$ ").strip_prefix("make ")?;
+    let target = command.split_whitespace().next()?;
+    target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-').then_some(target)
+}
+
+fn targets_of(makefile: &str) -> impl Iterator<Item = &str> {
+    makefile.lines().filter_map(|line| {
+        let (target, rest) = line.split_once(':')?;
+        let legal = !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        (legal && !rest.starts_with('=')).then_some(target)
+    })
+}
+
+/// Words that are paths of this repository.
+fn paths_in(code: &str) -> Vec<&str> {
+    code.split_whitespace()
+        .map(|word| word.trim_start_matches("./").trim_end_matches([',', ';', ':', '.']))
+        .filter(|word| FOLDERS.iter().any(|folder| word.starts_with(folder)))
+        .filter(|word| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)))
+        .collect()
+}
