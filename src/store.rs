@@ -1,15 +1,33 @@
 //! The database: a trait, and one adapter for each of the databases. Rows never escape as SQL.
+//!
+//! [`open`] gives the adapter that a URL names. [`projection`] keeps its rows in step with the objects; nothing else
+//! writes `kubesvc_accounts`. Adding a database: an adapter that passes the stories of `store/stories.rs`, and a
+//! folder of migrations with the same numbers.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use crate::account::row::AccountRow;
 
-/// What went wrong with the database.
-#[derive(Debug, thiserror::Error)]
+mod limits;
+pub mod projection;
+mod sqlite;
+#[cfg(test)]
+mod stories;
+mod url;
+
+/// How many namespaces of an account are kept at most.
+pub const MAX_NAMESPACES: usize = 10_000;
+
+/// What went wrong with the database. It is cheap to clone, so that all who wait for one commit hear the same.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// It cannot be reached, is locked, full or read-only: try again.
     #[error("the database cannot be used now")]
-    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Unavailable(#[source] Arc<dyn Error + Send + Sync>),
     /// The statement or its data are at fault: trying again is of no use.
     #[error("the database refuses {what}")]
     Refused {
@@ -17,32 +35,122 @@ pub enum StoreError {
         what: String,
         /// What it said.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Arc<dyn Error + Send + Sync>,
     },
     /// The settings or the schema do not fit; the message says what to do.
     #[error("{0}")]
     Unfit(String),
 }
 
-/// A database. Each method is one transaction.
+impl StoreError {
+    /// An [`StoreError::Unavailable`] because of this.
+    pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Unavailable(Arc::from(source.into()))
+    }
+
+    /// A [`StoreError::Refused`] of this table and row because of this.
+    pub fn refused(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Refused { what: what.into(), source: Arc::from(source.into()) }
+    }
+
+    /// The error and what caused it, in one line. It holds no row data.
+    pub fn in_full(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            // Some errors say their cause themselves.
+            let said = error.to_string();
+            if !text.ends_with(&said) {
+                text.push_str(": ");
+                text.push_str(&said);
+            }
+            cause = error.source();
+        }
+        text
+    }
+}
+
+/// Changes to be written together. A uid stands in it once, and so does a name among the rows.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// uids whose rows go, in all tables. They go first, so that their names are free. One without rows is no error.
+    pub deletes: Vec<String>,
+    /// Rows of `kubesvc_accounts`, each written as a whole. A row of the same name with another uid of ours is
+    /// replaced, together with what belonged to it; a row of the same name without a uid is not ours, and refused.
+    pub puts: Vec<Arc<AccountRow>>,
+}
+
+/// What `kubesvc_accounts` holds of ours.
+#[derive(Clone, Debug, Default)]
+pub struct Accounts {
+    /// The rows that can be read, by name.
+    pub rows: Vec<AccountRow>,
+    /// The rows that cannot: somebody wrote them by hand.
+    pub malformed: Vec<Malformed>,
+}
+
+/// A row with a value that its column cannot have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// The table.
+    pub table: &'static str,
+    /// The row's name, as far as it can be read.
+    pub name: String,
+    /// Its uid, if that can be read.
+    pub uid: Option<String>,
+    /// The first column at fault.
+    pub column: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {}, row {:?}, column {}: {}", self.table, self.name, self.column, self.why)
+    }
+}
+
+/// A database. Each method is one transaction, and what is committed survives a loss of power.
+///
+/// The adapter stamps `last_updated` with its own clock, and only on rows that change.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// Writes rows of `kubesvc_accounts`, each as a whole. A row of the same name with another uid of ours is
-    /// replaced, together with what belonged to it.
-    async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError>;
+    /// Writes all of these changes or none. [`StoreError::Refused`] if a single row of them is at fault; it does not
+    /// always say which.
+    async fn write(&self, changes: &Changes) -> Result<(), StoreError>;
 
-    /// Deletes every row of the account with this uid, in all tables. None is success.
-    async fn delete_account(&self, uid: &str) -> Result<(), StoreError>;
+    /// All rows of `kubesvc_accounts` that are ours (uid not NULL).
+    async fn accounts(&self) -> Result<Accounts, StoreError>;
 
-    /// All rows of `kubesvc_accounts` that are ours (uid not NULL), by name.
-    async fn accounts(&self) -> Result<Vec<AccountRow>, StoreError>;
+    /// Replaces the list of namespaces of an account; more than [`MAX_NAMESPACES`] are refused. False if there is no
+    /// such row; nothing is kept then.
+    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError>;
 
-    /// Replaces the list of namespaces of an account; at most 10,000.
-    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<(), StoreError>;
-
-    /// The namespaces of an account, by its name; absent if there is no such row or no list.
+    /// The namespaces of an account of ours, by its name; absent if there is no such row or no list.
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError>;
 
     /// Whether it answers.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
+    async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
+        let puts = rows.iter().cloned().map(Arc::new).collect();
+        self.write(&Changes { deletes: Vec::new(), puts }).await
+    }
+
+    /// Deletes every row of the account with this uid, in all tables. None is success.
+    async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
+        self.write(&Changes { deletes: vec![uid.to_owned()], puts: Vec::new() }).await
+    }
+}
+
+/// Opens the database that a URL names, and brings its schema up to date.
+///
+/// `sqlite:///var/lib/kubesvc/kubesvc.db` is an absolute path, `sqlite://kubesvc.db` one from the working directory;
+/// a file that is not there is made. [`StoreError::Unfit`] says in one line what is wrong and what to do, and never
+/// holds a password.
+pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    match url::parse(url)? {
+        url::Database::Sqlite(path) => Ok(Arc::new(sqlite::Sqlite::open(&path).await?)),
+    }
 }

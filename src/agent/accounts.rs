@@ -61,7 +61,7 @@ impl Accounts {
                     self.carry_out(effects);
                 }
                 _ => {
-                    tracing::warn!(batch = %command.batch_id, "the hub sent an account without a name, ignored")
+                    tracing::warn!(batch = %command.batch_id, "the hub sent an account without a name, ignored");
                 }
             }
         }
@@ -146,7 +146,7 @@ impl Accounts {
 
     /// How many accounts are being started.
     pub fn starting_count(&self) -> usize {
-        self.table.starting().count()
+        self.handles.len()
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {

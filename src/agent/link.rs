@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
+use tracing::Instrument as _;
 use ulid::Ulid;
 
 use crate::agent::accounts::Accounts;
@@ -79,11 +80,15 @@ impl Link {
     }
 
     /// Dials and serves until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
+        let AgentOptions { agent_id, zone_id, .. } = &self.options;
+        let span = tracing::info_span!("agent", agentId = %agent_id, zoneId = %zone_id);
+        self.run_in_span(stop).instrument(span).await;
+    }
+
+    async fn run_in_span(mut self, stop: CancellationToken) {
         tracing::info!(
             version = %self.options.version,
-            agentId = %self.options.agent_id,
-            zoneId = %self.options.zone_id,
             hub = %self.options.hub,
             tls = !self.options.insecure,
             "the agent starts"
@@ -98,7 +103,7 @@ impl Link {
                 () = sleep_until(again_at) => {}
             }
         }
-        tracing::info!(agentId = %self.options.agent_id, "the agent has stopped");
+        tracing::info!("the agent has stopped");
     }
 
     /// One stream, from the first packet to the last.
@@ -119,7 +124,6 @@ impl Link {
             ));
         }
         tracing::info!(
-            agentId = %self.options.agent_id,
             session = %accepted.session_id,
             replica = %accepted.replica_id,
             approved = accepted.approved,
@@ -127,7 +131,6 @@ impl Link {
         );
         if !accepted.approved {
             tracing::warn!(
-                agentId = %self.options.agent_id,
                 "the agent is not approved and is sent no accounts; set spec.approved of its KubesvcAgent object"
             );
         }
@@ -161,7 +164,7 @@ impl Link {
             }
             Ended::Drained(at) => {
                 self.status.disconnected("the replica of the operator is stopping");
-                tracing::info!(agentId = %self.options.agent_id, "the replica of the operator is stopping, dialling anew");
+                tracing::info!("the replica of the operator is stopping, dialling anew");
                 return at;
             }
             Ended::Refused(refused) => {
@@ -174,8 +177,6 @@ impl Link {
             Ended::Broken(problem) => (problem, self.pace.next()),
         };
         tracing::warn!(
-            agentId = %self.options.agent_id,
-            zoneId = %self.options.zone_id,
             hub = %self.options.hub,
             "{problem}; trying again in {:.1} s",
             wait.as_secs_f64()

@@ -59,6 +59,7 @@ pub enum Effect {
 pub struct Table {
     by_uid: HashMap<String, Account>,
     uid_of_name: HashMap<String, String>,
+    held_count: usize,
     attempts: u64,
 }
 
@@ -136,6 +137,7 @@ impl Table {
         }
         if known.held.as_ref().is_some_and(|held| held.account.epoch <= account.epoch) {
             known.held = None;
+            self.held_count -= 1;
         }
         if let Some(held) = &known.held {
             effects.push(held.answer());
@@ -167,7 +169,9 @@ impl Table {
             Ok(identity) => {
                 let held = Held { account, definition, identity: Arc::new(identity) };
                 let effects = vec![held.answer()];
-                known.held = Some(held);
+                if known.held.replace(held).is_none() {
+                    self.held_count += 1;
+                }
                 effects
             }
             Err(failure) => {
@@ -206,7 +210,7 @@ impl Table {
 
     /// How many accounts are held.
     pub fn held_count(&self) -> usize {
-        self.by_uid.values().filter(|known| known.held.is_some()).count()
+        self.held_count
     }
 
     /// Stops whatever else has this name, and this uid under another name.
@@ -218,6 +222,7 @@ impl Table {
             if let Some(name) = known.name() {
                 self.uid_of_name.remove(name);
             }
+            self.held_count -= usize::from(known.held.is_some());
             known.cancel(effects);
         }
     }

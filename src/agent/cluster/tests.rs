@@ -1,1 +1,205 @@
-//! Tests.
+//! Against a real TLS server in the process.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+
+use super::test_server::{Authority, Reply, TestServer, json, kubeconfig};
+use super::*;
+use crate::account::kubeconfig::vet;
+
+const TOKEN: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IlNlY3JldFRva2VuIn0.c2VjcmV0LXRva2VuLWJvZHk.c2lnbmF0dXJl";
+const QUICK: Limits =
+    Limits { connect: Duration::from_secs(5), answer: Duration::from_millis(200), body: 64 * 1024 };
+
+fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
+    let pem = authority.map(Authority::pem);
+    let vetted = vet(&kubeconfig(server, pem.as_deref(), TOKEN), None).expect("a good kubeconfig");
+    Cluster::new(vetted, false)
+}
+
+async fn get(cluster: &Cluster, limits: Limits) -> Result<Answer, Failure> {
+    ClusterAccess::connect(cluster, &Trust::default(), limits)
+        .await?
+        .get("/version", "application/json")
+        .await
+}
+
+async fn failure_of(reply: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Failure {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, reply).await;
+    let failure = get(&cluster(&server.url(), Some(&authority)), QUICK).await.expect_err("a failure");
+    assert!(failure.message.contains(&server.url()), "{}", failure.message);
+    assert!(failure.message.len() <= 1024);
+    failure
+}
+
+#[tokio::test]
+async fn requests_share_a_connection_and_carry_the_token() {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let with_path = format!("{}/k8s/clusters/c-1/", server.url());
+    let cluster = cluster(&with_path, Some(&authority));
+    let mut access = ClusterAccess::connect(&cluster, &Trust::default(), QUICK).await.expect("a connection");
+    access.get("/version", "application/json").await.expect("an answer");
+    access.get("/api?x=1", "application/json").await.expect("another");
+    assert_eq!(server.paths(), ["/k8s/clusters/c-1/version", "/k8s/clusters/c-1/api?x=1"]);
+    for asked in server.asked.lock().iter() {
+        assert_eq!(asked.authorization, format!("Bearer {TOKEN}"));
+        assert_eq!(asked.encodings, "identity");
+    }
+}
+
+#[tokio::test]
+async fn the_fingerprint_is_that_of_the_served_certificate() {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let mut expected = String::new();
+    for (at, byte) in Sha256::digest(&server.leaf).iter().enumerate() {
+        let colon = if at == 0 { "" } else { ":" };
+        write!(expected, "{colon}{byte:02X}").expect("a string");
+    }
+    for (authority, insecure) in [(Some(&authority), false), (None, true)] {
+        let pem = authority.map(Authority::pem);
+        let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
+        let access = ClusterAccess::connect(&Cluster::new(vetted, insecure), &Trust::default(), QUICK).await;
+        assert_eq!(access.expect("a connection").fingerprint(), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_is_a_tls_failure_with_a_remedy() {
+    let server = TestServer::start(&Authority::new(), |_| json(200, "{}")).await;
+    let failure = get(&cluster(&server.url(), Some(&Authority::new())), QUICK).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::Tls);
+    assert!(failure.retryable && failure.before_send);
+    assert!(failure.message.contains("certificate-authority-data"), "{}", failure.message);
+    assert!(server.asked.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_a_tls_failure() {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let mut cluster = cluster(&server.url(), Some(&authority));
+    cluster.tls_server_name = Some("kubernetes.example".to_owned());
+    let failure = get(&cluster, QUICK).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::Tls);
+    assert!(failure.message.contains("tls-server-name"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn authorities_are_parsed_once() {
+    let (authority, trust) = (Authority::new(), Trust::default());
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let cluster = cluster(&server.url(), Some(&authority));
+    for _ in 0..3 {
+        ClusterAccess::connect(&cluster, &trust, QUICK).await.expect("a connection");
+    }
+    assert_eq!(trust.authorities_kept(), 1);
+}
+
+#[tokio::test]
+async fn answers_are_classified() {
+    for (status, class, retryable) in [
+        (401, Class::Auth, false),
+        (403, Class::Forbidden, false),
+        (404, Class::NotFound, false),
+        (429, Class::Unreachable, true),
+        (503, Class::Unreachable, true),
+        (418, Class::Discovery, true),
+    ] {
+        let failure = failure_of(move |_| json(status, r#"{"kind":"Status","message":"so it is"}"#)).await;
+        assert_eq!((failure.class(), failure.retryable), (class, retryable), "{status}");
+        assert_eq!(failure.http_status, i32::from(status));
+        assert!(
+            failure.message.contains("so it is") && failure.message.contains("GET /version"),
+            "{failure:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let failure =
+        failure_of(|_| Reply { location: Some("https://elsewhere.example/"), ..json(302, "") }).await;
+    assert!(failure.message.contains("redirect to https://elsewhere.example/"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn an_answer_that_takes_too_long_is_given_up() {
+    let failure = failure_of(|_| Reply { after: Duration::from_secs(60), ..json(200, "{}") }).await;
+    assert_eq!(failure.class(), Class::Timeout);
+    assert!(failure.retryable);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_given_up() {
+    let failure = failure_of(|_| json(200, vec![b' '; 100_000])).await;
+    assert_eq!(failure.class(), Class::TooLarge);
+}
+
+#[tokio::test]
+async fn an_echoed_token_is_not_shown() {
+    let woven: String = TOKEN.chars().flat_map(|letter| [letter, '\u{200b}']).collect();
+    let part = &TOKEN[10..40];
+    for said in [TOKEN.to_owned(), format!("no: Bearer {TOKEN}!"), woven, format!("<{part}>")] {
+        let failure = failure_of(move |_| json(403, said.clone())).await;
+        for stretch in TOKEN.as_bytes().windows(8) {
+            let stretch = std::str::from_utf8(stretch).expect("ASCII");
+            assert!(!failure.message.contains(stretch), "{}", failure.message);
+        }
+        assert!(failure.message.contains("[redacted]"), "{}", failure.message);
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_says_is_cut_and_cleaned() {
+    let failure = failure_of(|_| json(403, format!("a\u{1b}[31m\r\nb{}", "x".repeat(900)))).await;
+    assert!(!failure.message.contains(char::is_control));
+    assert!(failure.message.contains("a[31mbxx") && failure.message.len() < 700, "{}", failure.message);
+}
+
+#[tokio::test]
+async fn link_local_addresses_are_not_dialled() {
+    let mut cluster = cluster("https://api.example", None);
+    cluster.server = Url::parse("https://169.254.169.254").expect("a URL");
+    let failure = get(&cluster, QUICK).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::BadKubeconfig);
+    assert!(failure.message.contains("link-local") && failure.before_send, "{}", failure.message);
+}
+
+#[tokio::test]
+async fn a_closed_port_is_unreachable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    drop(listener);
+    let failure = get(&cluster(&url, Some(&Authority::new())), QUICK).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::Unreachable);
+    assert!(failure.retryable && failure.before_send);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_shake_hands_times_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    let limits = Limits { connect: Duration::from_millis(200), ..QUICK };
+    let failure = get(&cluster(&url, Some(&Authority::new())), limits).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::Timeout);
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_named_as_such() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let failure = get(&cluster(&url, Some(&Authority::new())), QUICK).await.expect_err("a failure");
+    assert_eq!(failure.class(), Class::Tls);
+    assert!(failure.message.contains("does not speak TLS"), "{}", failure.message);
+}

@@ -54,6 +54,12 @@ impl Trust {
         self.system.get_or_init(|| self.read_system()).clone()
     }
 
+    #[cfg(test)]
+    pub(super) fn authorities_kept(&self) -> u64 {
+        self.authorities.run_pending_tasks();
+        self.authorities.entry_count()
+    }
+
     fn read_system(&self) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();

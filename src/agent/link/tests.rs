@@ -1,1 +1,294 @@
-//! Tests.
+//! The agent against a hub in the process.
+#![expect(clippy::panic, reason = "this is how a test fails")]
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::agent::cluster::test_server::{Authority, Reply, TestServer, json, kubeconfig};
+use crate::agent::{Agent, Backoff};
+use crate::wire::common::AccountRef;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::account_result::Outcome;
+use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::agent_frame::Frame;
+use crate::wire::ops::refused::Reason;
+use crate::wire::ops::{
+    AccountResult, AccountSpec, AddAccounts, DeleteAccounts, Drain, Heartbeat, hub_frame,
+};
+
+mod fake_hub;
+
+use fake_hub::{FakeHub, Stream};
+
+struct Running {
+    health: std::net::SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+async fn agent(hub: &FakeHub) -> Running {
+    let backoff =
+        Backoff { base: Duration::from_millis(20), max: Duration::from_millis(100), ..Backoff::default() };
+    let options = AgentOptions {
+        agent_id: "agent-1".to_owned(),
+        zone_id: "zone-1".to_owned(),
+        version: "1.2.3".to_owned(),
+        hub: hub.address.to_string(),
+        insecure: true,
+        kubeconfig_folders: Vec::new(),
+        health_address: "127.0.0.1".to_owned(),
+        health_port: 0,
+        place: Some(("spinnaker".to_owned(), "pod-1".to_owned())),
+        backoff,
+        activation_concurrency: 4,
+    };
+    let agent = Agent::bind(options).await.expect("an agent");
+    let (health, stop) = (agent.health_address(), CancellationToken::new());
+    let task = tokio::spawn(agent.run(stop.clone()));
+    Running { health, stop, task }
+}
+
+impl Running {
+    async fn end(self) {
+        self.stop.cancel();
+        timeout(Duration::from_secs(5), self.task).await.expect("an end in time").expect("no panic");
+    }
+
+    async fn readiness(&self) -> (u16, String) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(self.health).await.expect("a connection");
+        let request = b"GET /health/readiness HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.expect("written");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+        (status, answer)
+    }
+}
+
+/// An account at a server that only knows its version.
+async fn account(
+    uid: &str,
+    reply: impl Fn(&str) -> Reply + Send + Sync + 'static,
+) -> (TestServer, AccountSpec) {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, reply).await;
+    let config = kubeconfig(&server.url(), Some(&authority.pem()), "a-token-of-some-length");
+    let spec = AccountSpec {
+        account: Some(reference(uid, 1)),
+        credential: Some(Credential::Kubeconfig(config)),
+        ..AccountSpec::default()
+    };
+    (server, spec)
+}
+
+fn good(path: &str) -> Reply {
+    match path {
+        "/version" => json(200, r#"{"gitVersion":"v1.33.1"}"#),
+        "/api" | "/apis" => json(200, r#"{"kind":"APIGroupDiscoveryList"}"#),
+        _ => json(403, "{}"),
+    }
+}
+
+fn reference(uid: &str, epoch: u64) -> AccountRef {
+    AccountRef { uid: uid.to_owned(), name: format!("name-of-{uid}"), epoch, generation: 1 }
+}
+
+fn add(specs: &[&AccountSpec]) -> hub_frame::Frame {
+    let accounts = specs.iter().map(|spec| (*spec).clone()).collect();
+    hub_frame::Frame::AddAccounts(AddAccounts { batch_id: "batch".to_owned(), accounts })
+}
+
+async fn result(stream: &mut Stream) -> AccountResult {
+    match stream.next_word().await {
+        Some(Frame::AccountResults(mut results)) => results.results.remove(0),
+        other => panic!("{other:?} where a result was awaited"),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_says_who_it_is_and_goodbye() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (mut stream, hello) = hub.stream().await;
+    assert_eq!((hello.agent_id.as_str(), hello.zone_id.as_str()), ("agent-1", "zone-1"));
+    assert_eq!((hello.version.as_str(), hello.connect_seq), ("1.2.3", 1));
+    assert_eq!(hello.boot_id.len(), 26);
+    assert_eq!(hello.kube.map(|place| place.pod), Some("pod-1".to_owned()));
+    let (status, answer) = agent.readiness().await;
+    assert_eq!(status, 503);
+    assert!(answer.contains("not connected to the hub"), "{answer}");
+
+    stream.send(accepted(100)).await;
+    assert!(matches!(stream.next().await, Some(Frame::Heartbeat(_))));
+    assert_eq!(agent.readiness().await.0, 200);
+    agent.stop.cancel();
+    assert!(matches!(stream.next_word().await, Some(Frame::Goodbye(_))));
+    assert!(stream.next().await.is_none());
+    drop(stream);
+    agent.end().await;
+}
+
+fn accepted(heartbeat_ms: u32) -> hub_frame::Frame {
+    let accepted = crate::wire::ops::Accepted { protocol: 1, heartbeat_ms, ..Default::default() };
+    hub_frame::Frame::Accepted(accepted)
+}
+
+#[tokio::test]
+async fn accounts_are_taken_and_dropped() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (server, good) = account("u", good).await;
+    let (_refusing, bad) = account("v", |_| json(401, "{}")).await;
+    let (mut stream, _) = hub.accepted(60_000).await;
+
+    stream.send(add(&[&good])).await;
+    let held = result(&mut stream).await;
+    assert_eq!(held.account, Some(reference("u", 1)));
+    let Some(Outcome::Identity(identity)) = held.outcome else { panic!("{held:?}") };
+    assert_eq!((identity.host, identity.version.as_str()), (server.url(), "v1.33.1"));
+
+    stream.send(add(&[&bad])).await;
+    let Some(Outcome::Failure(failure)) = result(&mut stream).await.outcome else { panic!("no failure") };
+    assert_eq!(failure.class(), Class::Auth);
+
+    let asked = server.paths().len();
+    stream.send(add(&[&good])).await;
+    assert!(matches!(result(&mut stream).await.outcome, Some(Outcome::Identity(_))));
+    assert_eq!(server.paths().len(), asked, "what is held is answered from memory");
+
+    let drop_it = DeleteAccounts { batch_id: String::new(), accounts: vec![reference("u", 2)] };
+    stream.send(hub_frame::Frame::DeleteAccounts(drop_it)).await;
+    let dropped = result(&mut stream).await;
+    assert!(dropped.dropped && dropped.account == Some(reference("u", 2)), "{dropped:?}");
+    drop(stream);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn after_a_lost_stream_it_names_what_it_holds() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (_server, good) = account("u", good).await;
+    let (_hanging, slow) =
+        account("v", |_| Reply { after: Duration::from_secs(60), ..json(200, "{}") }).await;
+    let (mut stream, first) = hub.accepted(60_000).await;
+    assert!(first.accounts_held.is_empty());
+    stream.send(add(&[&good, &slow])).await;
+    assert_eq!(result(&mut stream).await.account, Some(reference("u", 1)));
+    drop(stream);
+
+    let (mut stream, second) = hub.accepted(60_000).await;
+    assert_eq!((second.connect_seq, second.boot_id), (2, first.boot_id));
+    let held: Vec<_> = second.accounts_held.into_iter().filter_map(|held| held.account).collect();
+    assert_eq!(held, [reference("u", 1)]);
+    // What was starting was given up: its late end would not be the answer to a new command.
+    let newer = AccountSpec { account: Some(reference("v", 2)), credential: None, ..slow };
+    stream.send(add(&[&newer])).await;
+    assert_eq!(result(&mut stream).await.account, Some(reference("v", 2)));
+    drop(stream);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_obeyed_and_tried_again() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (mut stream, _) = hub.stream().await;
+    let refused = Refused {
+        reason: Reason::DuplicateAgentId.into(),
+        message: "another process is connected".to_owned(),
+        retry_after_ms: 400,
+        permanent: false,
+    };
+    let since = Instant::now();
+    stream.send(hub_frame::Frame::Refused(refused)).await;
+    drop(stream);
+    let (mut stream, hello) = hub.stream().await;
+    assert!(since.elapsed() >= Duration::from_millis(400));
+    assert_eq!(hello.connect_seq, 2);
+
+    let (_, answer) = agent.readiness().await;
+    assert!(answer.contains("DUPLICATE_AGENT_ID: another process is connected"), "{answer}");
+    let refused = Refused { reason: Reason::ZoneForbidden.into(), permanent: true, ..Refused::default() };
+    stream.send(hub_frame::Frame::Refused(refused)).await;
+    drop(stream);
+    let (stream, hello) = hub.stream().await;
+    assert_eq!(hello.connect_seq, 3, "even a permanent refusal is tried again");
+    drop(stream);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_drained_agent_finishes_and_dials_anew() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (_server, slow) =
+        account("u", |path| Reply { after: Duration::from_millis(100), ..good(path) }).await;
+    let (mut stream, _) = hub.accepted(60_000).await;
+    let since = Instant::now();
+    stream.send(add(&[&slow])).await;
+    stream.send(hub_frame::Frame::Drain(Drain { reconnect_after_ms: 1500, jitter_ms: 1 })).await;
+    assert_eq!(result(&mut stream).await.account, Some(reference("u", 1)));
+    assert!(stream.next_word().await.is_none(), "the agent ends its side");
+    assert!(since.elapsed() < Duration::from_millis(1500), "as soon as nothing is under way");
+    drop(stream);
+    let (stream, hello) = hub.stream().await;
+    assert!(since.elapsed() >= Duration::from_millis(1500));
+    assert_eq!((hello.connect_seq, hello.accounts_held.len()), (2, 1));
+    drop(stream);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_silent_hub_is_left() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (mut silent, _) = hub.accepted(100).await;
+    let (next, hello) = hub.stream().await;
+    assert_eq!(hello.connect_seq, 2);
+    while silent.next().await.is_some() {}
+    drop(next);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn heartbeats_of_the_hub_keep_the_stream() {
+    let mut hub = FakeHub::start().await;
+    let agent = agent(&hub).await;
+    let (mut stream, _) = hub.accepted(100).await;
+    for nonce in 1..=12 {
+        stream.send(hub_frame::Frame::Heartbeat(Heartbeat { nonce, ..Heartbeat::default() })).await;
+        assert!(matches!(stream.next().await, Some(Frame::Heartbeat(_))));
+    }
+    drop(stream);
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_taken_health_port_and_a_wrong_hub_are_said_at_once() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut options = AgentOptions {
+        agent_id: "a".to_owned(),
+        zone_id: "z".to_owned(),
+        version: "1".to_owned(),
+        hub: "hub.example:9091".to_owned(),
+        insecure: false,
+        kubeconfig_folders: Vec::new(),
+        health_address: "127.0.0.1".to_owned(),
+        health_port: taken.local_addr().expect("an address").port(),
+        place: None,
+        backoff: Backoff::default(),
+        activation_concurrency: 1,
+    };
+    let error = Agent::bind(options.clone()).await.expect_err("a taken port");
+    assert!(matches!(error, AgentError::HealthPort { .. }) && !error.to_string().contains('\n'), "{error}");
+    options.health_port = 0;
+    for hub in ["", "hub.example", "hub.example:", "https://hub.example:9091", "hub:9091/path", "u@hub:9091"]
+    {
+        options.hub = hub.to_owned();
+        let error = Agent::bind(options.clone()).await.expect_err("a wrong hub");
+        assert!(matches!(error, AgentError::HubAddress { .. }), "{hub}: {error}");
+    }
+}

@@ -1,1 +1,201 @@
-//! Tests.
+//! One rule a test.
+
+use super::*;
+use crate::wire::ops::AccountSpec;
+use crate::wire::ops::account_spec::Credential;
+
+fn account(uid: &str, name: &str, epoch: u64) -> AccountRef {
+    AccountRef { uid: uid.to_owned(), name: name.to_owned(), epoch, generation: epoch }
+}
+
+fn definition(kubeconfig: &str) -> Definition {
+    let credential = Some(Credential::Kubeconfig(kubeconfig.as_bytes().to_vec()));
+    Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
+}
+
+fn identity(host: &str) -> ClusterIdentity {
+    ClusterIdentity { host: host.to_owned(), ..ClusterIdentity::default() }
+}
+
+fn failure() -> Failure {
+    Failure { class: Class::Unreachable.into(), ..Failure::default() }
+}
+
+/// What the effects are, in words.
+fn said(effects: &[Effect]) -> Vec<String> {
+    let word = |effect: &Effect| match effect {
+        Effect::Start { attempt, account, .. } => {
+            format!("start {} {} #{}", account.uid, account.epoch, attempt.0)
+        }
+        Effect::Cancel { attempt } => format!("cancel #{}", attempt.0),
+        Effect::Answer(answer) => {
+            let account = answer.account.clone().unwrap_or_default();
+            let outcome = match &answer.outcome {
+                Some(Outcome::Identity(identity)) => format!("held {}", identity.host),
+                Some(Outcome::Failure(failure)) => failure.class().as_str_name().to_owned(),
+                None if answer.dropped => "dropped".to_owned(),
+                None => "nothing".to_owned(),
+            };
+            format!("{} {} {outcome}", account.uid, account.epoch)
+        }
+    };
+    effects.iter().map(word).collect()
+}
+
+/// A table that holds uid `u` under name `a` at epoch 5.
+fn holding() -> Table {
+    let mut table = Table::default();
+    table.add(account("u", "a", 5), definition("one"));
+    table.finished("u", Attempt(1), Ok(identity("h")));
+    table
+}
+
+#[test]
+fn an_account_is_started_and_then_held() {
+    let mut table = Table::default();
+    assert_eq!(said(&table.add(account("u", "a", 1), definition("one"))), ["start u 1 #1"]);
+    assert_eq!(said(&table.finished("u", Attempt(1), Ok(identity("h")))), ["u 1 held h"]);
+    assert_eq!(table.held_count(), 1);
+}
+
+#[test]
+fn one_that_fails_is_forgotten_and_may_be_tried_again() {
+    let mut table = Table::default();
+    table.add(account("u", "a", 1), definition("one"));
+    assert_eq!(said(&table.finished("u", Attempt(1), Err(failure()))), ["u 1 UNREACHABLE"]);
+    assert_eq!(said(&table.add(account("u", "a", 1), definition("one"))), ["start u 1 #2"]);
+}
+
+#[test]
+fn what_is_held_with_this_definition_is_answered_at_once() {
+    let mut table = holding();
+    assert_eq!(said(&table.add(account("u", "a", 5), definition("one"))), ["u 5 held h"]);
+    assert_eq!(said(&table.add(account("u", "a", 7), definition("one"))), ["u 7 held h"]);
+    assert_eq!(table.held().next().and_then(|held| held.account).map(|account| account.epoch), Some(7));
+}
+
+#[test]
+fn an_older_add_is_answered_with_what_is_held() {
+    let mut table = holding();
+    assert_eq!(said(&table.add(account("u", "a", 4), definition("two"))), ["u 5 held h"]);
+}
+
+#[test]
+fn the_old_definition_serves_until_the_new_one_stands() {
+    let mut table = holding();
+    assert_eq!(said(&table.add(account("u", "a", 6), definition("two"))), ["start u 6 #2"]);
+    assert_eq!(table.held_count(), 1);
+    assert_eq!(said(&table.finished("u", Attempt(2), Err(failure()))), ["u 6 UNREACHABLE"]);
+    assert_eq!(table.held_count(), 1);
+    table.add(account("u", "a", 7), definition("two"));
+    assert_eq!(said(&table.finished("u", Attempt(4), Ok(identity("new")))), [] as [&str; 0]);
+    assert_eq!(said(&table.finished("u", Attempt(3), Ok(identity("new")))), ["u 7 held new"]);
+}
+
+#[test]
+fn a_repeated_add_does_not_start_twice() {
+    let mut table = Table::default();
+    table.add(account("u", "a", 1), definition("one"));
+    assert!(table.add(account("u", "a", 1), definition("one")).is_empty());
+    // A later epoch of the same definition is what the attempt then answers for.
+    assert!(table.add(account("u", "a", 2), definition("one")).is_empty());
+    assert_eq!(said(&table.finished("u", Attempt(1), Ok(identity("h")))), ["u 2 held h"]);
+}
+
+#[test]
+fn a_newer_definition_replaces_one_that_is_starting() {
+    let mut table = Table::default();
+    table.add(account("u", "a", 1), definition("one"));
+    assert_eq!(said(&table.add(account("u", "a", 2), definition("two"))), ["cancel #1", "start u 2 #2"]);
+    assert!(table.finished("u", Attempt(1), Ok(identity("late"))).is_empty());
+    assert!(table.add(account("u", "a", 1), definition("one")).is_empty());
+}
+
+#[test]
+fn going_back_to_what_is_held_ends_the_start_of_another() {
+    let mut table = holding();
+    table.add(account("u", "a", 6), definition("two"));
+    assert_eq!(said(&table.add(account("u", "a", 7), definition("one"))), ["u 7 held h", "cancel #2"]);
+}
+
+#[test]
+fn a_file_is_read_again_at_a_new_epoch() {
+    let file = || {
+        let credential = Some(Credential::File("/opt/armory/k".to_owned()));
+        Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
+    };
+    let mut table = Table::default();
+    table.add(account("u", "a", 1), file());
+    table.finished("u", Attempt(1), Ok(identity("h")));
+    assert_eq!(said(&table.add(account("u", "a", 1), file())), ["u 1 held h"]);
+    assert_eq!(said(&table.add(account("u", "a", 2), file())), ["start u 2 #3"]);
+}
+
+#[test]
+fn another_uid_of_a_name_stops_the_first() {
+    let mut table = holding();
+    table.add(account("u", "a", 6), definition("two"));
+    assert_eq!(said(&table.add(account("v", "a", 1), definition("one"))), ["cancel #2", "start v 1 #3"]);
+    assert_eq!(table.held_count(), 0);
+    assert_eq!(said(&table.drop_account(account("u", "a", 9))), ["u 9 dropped"]);
+    assert_eq!(table.starting().count(), 1);
+}
+
+#[test]
+fn a_uid_that_comes_under_another_name_is_stopped_first() {
+    let mut table = holding();
+    assert_eq!(said(&table.add(account("u", "b", 5), definition("one"))), ["start u 5 #2"]);
+    assert_eq!(said(&table.add(account("v", "a", 1), definition("one"))), ["start v 1 #3"]);
+    assert_eq!(table.starting().count(), 2);
+}
+
+#[test]
+fn a_drop_stops_what_is_as_old_or_older() {
+    let mut table = holding();
+    assert_eq!(said(&table.drop_account(account("u", "a", 6))), ["u 6 dropped"]);
+    assert_eq!(table.held_count(), 0);
+    table.add(account("u", "a", 7), definition("one"));
+    assert_eq!(said(&table.drop_account(account("u", "a", 7))), ["cancel #2", "u 7 dropped"]);
+}
+
+#[test]
+fn a_late_drop_stops_nothing_that_is_newer() {
+    let mut table = holding();
+    assert_eq!(said(&table.drop_account(account("u", "a", 4))), ["u 5 held h"]);
+    assert_eq!(table.held_count(), 1);
+}
+
+#[test]
+fn a_drop_between_held_and_starting_takes_the_held_one() {
+    let mut table = holding();
+    table.add(account("u", "a", 7), definition("two"));
+    assert_eq!(said(&table.drop_account(account("u", "a", 6))), ["u 6 dropped"]);
+    assert_eq!(table.held_count(), 0);
+    assert_eq!(said(&table.finished("u", Attempt(2), Ok(identity("new")))), ["u 7 held new"]);
+}
+
+#[test]
+fn the_unknown_counts_as_dropped() {
+    assert_eq!(said(&Table::default().drop_account(account("u", "a", 1))), ["u 1 dropped"]);
+}
+
+#[test]
+fn a_lost_stream_ends_what_is_starting_and_keeps_what_is_held() {
+    let mut table = holding();
+    table.add(account("v", "b", 1), definition("one"));
+    table.add(account("u", "a", 6), definition("two"));
+    let mut effects = said(&table.stream_lost());
+    effects.sort();
+    assert_eq!(effects, ["cancel #2", "cancel #3"]);
+    assert_eq!((table.held_count(), table.starting().count()), (1, 0));
+    assert_eq!(said(&table.add(account("w", "b", 1), definition("one"))), ["start w 1 #4"]);
+}
+
+#[test]
+fn debug_shows_no_credential() {
+    let mut table = Table::default();
+    let effects = table.add(account("u", "a", 1), definition("secret-token"));
+    let shown = format!("{table:?} {effects:?} {:?}", "secret-token".as_bytes());
+    assert_eq!(shown.matches("secret-token").count(), 0);
+    assert_eq!(shown.matches(&format!("{:?}", "secret-token".as_bytes())).count(), 1);
+}

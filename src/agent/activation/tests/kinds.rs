@@ -1,0 +1,84 @@
+//! Which kinds are chosen.
+
+use crate::agent::activation::discovery::ServedKind;
+use crate::agent::activation::kinds::chosen;
+use crate::wire::ops::AccountSpec;
+
+fn served(group: &str, kind: &str, namespaced: bool, verbs: &str) -> ServedKind {
+    ServedKind {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        kind: kind.to_owned(),
+        plural: format!("{}s", kind.to_lowercase()),
+        namespaced,
+        list: verbs.contains("list"),
+        watch: verbs.contains("watch"),
+    }
+}
+
+fn all() -> Vec<ServedKind> {
+    vec![
+        served("", "Pod", true, "list watch"),
+        served("", "Service", true, "list watch"),
+        served("", "Namespace", false, "list watch"),
+        served("", "ConfigMap", true, "list watch"),
+        served("serving.knative.dev", "Service", true, "list watch"),
+        served("batch", "Job", true, "list"),
+        served("argoproj.io", "Rollout", true, "list watch"),
+    ]
+}
+
+/// `kind.group: reason` of what is chosen and served.
+fn of(spec: &AccountSpec) -> Vec<String> {
+    let kinds = chosen(&all(), spec);
+    let told = kinds.into_iter().filter(|kind| kind.reason != "the cluster does not serve it").map(|kind| {
+        let scope = kind.scope.unwrap_or_default();
+        format!("{}.{}: {}", scope.kind, scope.group, kind.reason)
+    });
+    told.collect()
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[test]
+fn the_default_kinds_are_those_of_kubernetes() {
+    let chosen = of(&AccountSpec::default());
+    assert_eq!(chosen, ["Service.: ", "Pod.: ", "Job.batch: it cannot be watched", "Namespace.: "]);
+}
+
+#[test]
+fn named_kinds_replace_the_default_ones() {
+    let kinds = names(&["pod", "SERVICE", "configMap", "rollout", "Service.serving.knative.dev", "Pod"]);
+    let chosen = of(&AccountSpec { kinds, ..AccountSpec::default() });
+    let expected =
+        ["Pod.: ", "Service.: ", "ConfigMap.: ", "Rollout.argoproj.io: ", "Service.serving.knative.dev: "];
+    assert_eq!(chosen, expected);
+}
+
+#[test]
+fn a_named_kind_that_is_not_served_is_told_of() {
+    let kinds = names(&["Widget.example.com"]);
+    let chosen = chosen(&all(), &AccountSpec { kinds, ..AccountSpec::default() });
+    assert_eq!(chosen[0].reason, "the cluster does not serve it");
+    assert_eq!(chosen[0].scope.as_ref().map(|scope| scope.group.as_str()), Some("example.com"));
+}
+
+#[test]
+fn omitted_and_cluster_wide_kinds_are_left_out_with_a_reason() {
+    let spec = AccountSpec {
+        omit_kinds: names(&["pod", "Job.other.group"]),
+        only_namespaced_resources: true,
+        ..AccountSpec::default()
+    };
+    assert_eq!(
+        of(&spec),
+        [
+            "Service.: ",
+            "Pod.: omitKinds names it",
+            "Job.batch: it cannot be watched",
+            "Namespace.: it is cluster-wide, and onlyNamespacedResources is set"
+        ]
+    );
+}

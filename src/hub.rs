@@ -1,0 +1,302 @@
+//! The hub: agents connect to it, and it hands them what the objects grant to their zones.
+//!
+//! Each agent has one stream and one [task](session) that owns it. What a session owes an account is decided by a
+//! [pure function](duties) of the object and of what the session has done; what agents say is read by the leader
+//! through [`Fleet`](crate::fleet::Fleet). Objects are read, never written, except the KubesvcAgents.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`listener`], [`transport`] | the port: a cap, a deadline, and an answer to whoever speaks something else |
+//! | [`server`] | the gRPC services and the limits of HTTP/2 |
+//! | [`hello`] | which agents may stay |
+//! | [`session`] | one stream: admission, the loop, the frames |
+//! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
+//! | [`words`] | the wire's messages as the lifecycle's words |
+//! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
+//! | [`dispatch`] | changes of objects to sessions |
+//! | [`registration`] | the KubesvcAgent objects |
+//! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
+
+mod dispatch;
+mod duties;
+mod hello;
+mod ledger;
+mod listener;
+mod metrics;
+mod places;
+mod registration;
+mod registry;
+mod seldom;
+mod server;
+mod session;
+mod transport;
+mod view;
+mod words;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+pub use metrics::{HubMetrics, Reason};
+pub use registration::{
+    AgentObjects, Approval, KnownAgent, KubeAgentObjects, Registered, Registration, RegistrationError,
+};
+
+use crate::account::lifecycle::Tick;
+use crate::fleet::Ticks;
+use crate::objects::Accounts;
+use crate::secrets::CredentialSource;
+use crate::wakes::Wakes;
+use crate::wire::MAX_MESSAGE_BYTES;
+use ledger::Moment;
+use places::Places;
+use registry::Registry;
+use seldom::Seldom;
+
+/// How long sessions may take to end when the hub stops.
+const STOP_WAIT: Duration = Duration::from_secs(5);
+/// How long connections may take to end after the last session.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Registrations at once.
+const REGISTERING: usize = 16;
+/// Credentials that are read at once.
+const RESOLVING: usize = 64;
+/// An agent that is silent for so many heartbeats is cut off.
+const HEARTBEATS_MISSED: u32 = 3;
+
+/// The settings of the hub.
+#[derive(Clone, Debug)]
+pub struct HubSettings {
+    /// Where to listen: `*` for all addresses, else an address or a name.
+    pub address: String,
+    /// The port; 0 lets the system choose.
+    pub port: u16,
+    /// Whether gRPC's health service is served.
+    pub health_service: bool,
+    /// The largest gRPC message in both directions, in bytes.
+    pub max_message_bytes: usize,
+    /// This replica.
+    pub replica_id: String,
+    /// How often both sides send Heartbeat; an agent that is silent for three is cut off.
+    pub heartbeat: Duration,
+    /// TCP connections at once; more are closed.
+    pub connection_cap: usize,
+    /// After how many ticks an agent that is away is forgotten: twice the orphan grace.
+    pub forget_after: Tick,
+    /// How long a connection may take to begin with HTTP/2.
+    pub preface_wait: Duration,
+    /// How long a stream may take until its Hello.
+    pub hello_wait: Duration,
+    /// The port of REST, to be named to whoever speaks HTTP/1 here.
+    pub rest_port: Option<u16>,
+}
+
+impl Default for HubSettings {
+    fn default() -> Self {
+        Self {
+            address: "*".to_owned(),
+            port: 9091,
+            health_service: true,
+            max_message_bytes: MAX_MESSAGE_BYTES,
+            replica_id: String::new(),
+            heartbeat: Duration::from_secs(10),
+            connection_cap: 20_000,
+            forget_after: 60,
+            preface_wait: Duration::from_secs(10),
+            hello_wait: Duration::from_secs(10),
+            rest_port: None,
+        }
+    }
+}
+
+/// Why the hub cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum HubError {
+    /// The port cannot be had.
+    #[error(
+        "cannot listen for agents on {address}:{port}: {source}; free the port, or set \
+         kubesvc.grpc.server.address and kubesvc.grpc.server.port"
+    )]
+    Bind {
+        /// The address asked for.
+        address: String,
+        /// The port asked for.
+        port: u16,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The descriptors of the services are broken: a fault of the build.
+    #[error("the services cannot be described: {0}")]
+    Descriptors(String),
+    /// The server ended by itself.
+    #[error("the server for agents ended: {0}")]
+    Server(String),
+}
+
+/// The agents of this replica.
+pub struct Hub {
+    settings: HubSettings,
+    accounts: Arc<Accounts>,
+    credentials: Arc<dyn CredentialSource>,
+    agents: Arc<dyn AgentObjects>,
+    ticks: Arc<Ticks>,
+    leader: Arc<Wakes<String>>,
+    registry: Registry,
+    places: Mutex<Places>,
+    /// Namespaces that agents told, by uid.
+    namespaces: Mutex<HashMap<String, Arc<[String]>>>,
+    metrics: HubMetrics,
+    complaints: Seldom,
+    registering: Semaphore,
+    resolving: Semaphore,
+    started: Instant,
+    /// The hub is stopping: sessions say goodbye.
+    stopping: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Hub {
+    /// A hub that serves nobody yet. `leader` is told the uids of accounts that should be decided anew.
+    pub fn new(
+        settings: HubSettings,
+        accounts: Arc<Accounts>,
+        credentials: Arc<dyn CredentialSource>,
+        agents: Arc<dyn AgentObjects>,
+        ticks: Arc<Ticks>,
+        leader: Arc<Wakes<String>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            accounts,
+            credentials,
+            agents,
+            ticks,
+            leader,
+            registry: Registry::default(),
+            places: Mutex::default(),
+            namespaces: Mutex::default(),
+            metrics: HubMetrics::default(),
+            complaints: Seldom::default(),
+            registering: Semaphore::new(REGISTERING),
+            resolving: Semaphore::new(RESOLVING),
+            started: Instant::now(),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Binds the port.
+    ///
+    /// # Errors
+    /// It is taken, the address is not one of this machine, or the right is missing. One line, with what to do.
+    pub async fn bind(&self) -> Result<BoundHub, HubError> {
+        let listener = listener::bind(&self.settings).await?;
+        let address = listener.local_addr().map_err(|source| HubError::Bind {
+            address: self.settings.address.clone(),
+            port: self.settings.port,
+            source,
+        })?;
+        Ok(BoundHub { listener, address })
+    }
+
+    /// Agents that were connected to an operator before this one count as away from now on: they may come back within
+    /// the grace. To be called once before the leader decides; what cannot be read is logged, and the grace of a new
+    /// leader covers it.
+    pub async fn remember_agents(&self) {
+        match self.agents.connected().await {
+            Ok(known) => dispatch::remember(self, known),
+            Err(problem) => warn!(error = %problem, "cannot read which agents were connected"),
+        }
+    }
+
+    /// The hub's counters.
+    pub fn metrics(&self) -> &HubMetrics {
+        &self.metrics
+    }
+
+    /// Adds the hub's counters to a registry.
+    pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.metrics.register(registry);
+    }
+
+    fn moment(&self) -> Moment {
+        self.started.elapsed()
+    }
+
+    fn silence_limit(&self) -> Duration {
+        self.settings.heartbeat * HEARTBEATS_MISSED
+    }
+}
+
+/// A hub whose port is bound.
+pub struct BoundHub {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl BoundHub {
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until stopped; then says Drain to all agents, and ends within 5 s.
+    ///
+    /// # Errors
+    /// The server cannot begin or ends by itself, which is a fault of ours.
+    pub async fn serve(self, hub: Arc<Hub>, stop: CancellationToken) -> Result<(), HubError> {
+        let health = tonic_health::server::HealthReporter::new();
+        let router = server::router(&hub, &health).await?;
+        let (stop, close) = (stop.child_token(), CancellationToken::new());
+        let door = Arc::new(listener::Door {
+            metrics: hub.metrics.clone(),
+            cap: hub.settings.connection_cap,
+            preface_wait: hub.settings.preface_wait,
+            rest_port: hub.settings.rest_port,
+            close: close.clone(),
+            tasks: hub.tasks.clone(),
+            complaints: Seldom::default(),
+        });
+        let incoming = ReceiverStream::new(listener::accept(self.listener, door, stop.clone()));
+        hub.tasks.spawn(dispatch::route_changes(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(dispatch::follow_approvals(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
+        info!(address = %self.address, "agents may connect");
+        let ended = CancellationToken::new();
+        let serving = async {
+            let served = router.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()).await;
+            // However it ended, nothing goes on without it.
+            stop.cancel();
+            ended.cancel();
+            served
+        };
+        let ending = async {
+            stop.cancelled().await;
+            for service in server::SERVICES {
+                health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+            }
+            hub.stopping.cancel();
+            hub.tasks.close();
+            if tokio::time::timeout(STOP_WAIT, hub.tasks.wait()).await.is_err() {
+                warn!("not all agents have left in time");
+            }
+            // Last words are on their way; whoever does not take them is cut off.
+            let _ = tokio::time::timeout(LAST_WORDS, ended.cancelled()).await;
+            close.cancel();
+        };
+        let (served, ()) = tokio::join!(serving, ending);
+        served.map_err(|problem| HubError::Server(problem.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! The hub's own tasks: changes of objects to the sessions they concern, approvals, and forgetting who is long gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Hub;
+use super::registration::{Approval, KnownAgent};
+use super::registry::Away;
+use crate::objects::AccountKey;
+
+/// How many changes are routed in one go.
+const ROUTES: usize = 1000;
+/// How often it is looked who may be forgotten.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// Wakes, for each object that changes, the sessions it concerns: those of the zone that has the grant, and those that
+/// have had to do with it.
+pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
+    let changed = hub.accounts.follow();
+    let mut synced = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = hub.accounts.synced(), if !synced => {
+                synced = true;
+                // Only now may something be dropped that no object asks for.
+                for session in hub.registry.standing() {
+                    session.wakes.wake_all(session.uids());
+                }
+            }
+            keys = changed.take(ROUTES) => keys.iter().for_each(|key| route(&hub, key)),
+        }
+    }
+}
+
+fn route(hub: &Hub, key: &AccountKey) {
+    let account = hub.accounts.get(key);
+    let uids = hub.places.lock().put(key, account.as_deref());
+    for uid in uids {
+        for session in hub.registry.concerned_with(&uid) {
+            session.wakes.wake(uid.clone());
+        }
+    }
+    let Some(account) = account else { return };
+    if let Some(zone) = account.status_or_default().granted_zone() {
+        hub.registry.in_zone(zone, |zone| {
+            for session in zone.standing.values() {
+                session.wakes.wake(account.uid().to_owned());
+            }
+        });
+    }
+}
+
+/// Takes in what a person says of agents.
+pub(super) async fn follow_approvals(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut approvals = hub.agents.approvals();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            approval = approvals.next() => match approval {
+                Some(approval) => approve(&hub, &approval),
+                None => return,
+            },
+        }
+    }
+}
+
+fn approve(hub: &Hub, approval: &Approval) {
+    let session = hub.registry.of_agent(&approval.agent_id).filter(|session| session.zone == approval.zone);
+    let Some(session) = session.filter(|session| hub.registry.is_standing(session)) else { return };
+    if session.approve(approval.approved) {
+        info!(agentId = session.agent_id, approved = approval.approved, "approval of the agent changed");
+        hub.agent_came(&session, true);
+    }
+}
+
+/// Forgets agents that have been away for long, and says so in their objects.
+pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = sweep.tick() => {}
+        }
+        let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
+        for (agent_id, zone, away) in hub.registry.forget(before) {
+            let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id);
+            if let Ok(Err(problem)) = tokio::time::timeout(SWEEP, told).await {
+                warn!(agentId = agent_id, error = %problem, "cannot mark the agent as disconnected");
+            }
+        }
+    }
+}
+
+/// Agents that an earlier operator had count as away from now on.
+pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
+    let since = hub.ticks.now();
+    for KnownAgent { agent_id, zone, session_id, approved } in known {
+        hub.registry.remember(&agent_id, &zone, Away { approved, since, session_id, session: None });
+    }
+}

@@ -1,0 +1,137 @@
+//! What one session owes one account: a function of what the object says and what the session has done.
+//!
+//! An account is *wanted* at a session where the agent is approved, the grant is Open for its zone, and the state is
+//! ACTIVATING, ACTIVE or ORPHANED. Wanted and not held under the grant's epoch: Add. Not wanted and perhaps held: Drop.
+//! The grant is being revoked and the agent was never sent the account: Dropped is said for it, so that the leader
+//! need not wait. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
+
+use super::ledger::{Again, Command, Entry, Moment};
+use crate::account::lifecycle::Word;
+use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+
+/// The session, as far as its duties go.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seat<'a> {
+    pub(super) zone: &'a str,
+    /// Whether the agent is given accounts.
+    pub(super) approved: bool,
+    /// The agent is stopping: it is sent nothing new.
+    pub(super) draining: bool,
+    /// Whether all objects were seen once. Before that, an account that is not known may well exist.
+    pub(super) synced: bool,
+}
+
+/// What is to be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Duty {
+    /// Nothing, until the object, the session or the answer to a command changes.
+    Nothing,
+    /// Nothing before this moment.
+    Later(Moment),
+    /// Send the account under this epoch.
+    Add(i64),
+    /// Have it dropped, up to this epoch.
+    Drop(i64),
+    /// Say Dropped for the agent.
+    SayDropped(i64),
+    /// The session has nothing to do with the account any more.
+    Forget,
+}
+
+/// Decides for one account and one session. `account` is absent where no object has the uid, `entry` where the session
+/// never had to do with it.
+pub(super) fn duty(
+    seat: Seat<'_>,
+    account: Option<&KubesvcAccount>,
+    entry: Option<&Entry>,
+    now: Moment,
+) -> Duty {
+    let status = account.map(KubesvcAccount::status_or_default);
+    let ours = status.as_deref().filter(|status| seat.approved && status.granted_zone() == Some(seat.zone));
+    match (account, ours) {
+        (Some(account), Some(status)) if wanted(status) => add(seat, account, status, entry, now),
+        (_, Some(status)) if status.phase() == GrantPhase::Open => keep(status, entry, seat, now),
+        (_, Some(status)) => revoke(seat, status, entry),
+        _ => clean(seat, status.as_deref(), entry, now),
+    }
+}
+
+fn wanted(status: &KubesvcAccountStatus) -> bool {
+    status.phase() == GrantPhase::Open
+        && matches!(status.state(), State::Activating | State::Active | State::Orphaned)
+}
+
+fn add(
+    seat: Seat<'_>,
+    account: &KubesvcAccount,
+    status: &KubesvcAccountStatus,
+    entry: Option<&Entry>,
+    now: Moment,
+) -> Duty {
+    let epoch = status.epoch;
+    if let Some(entry) = entry {
+        match (&entry.command, &entry.word) {
+            (Some(Command::Drop(_)), _) => return Duty::Nothing,
+            (Some(Command::Add(sent) | Command::Prepare(sent)), _) if *sent >= epoch => return Duty::Nothing,
+            (None, Some((said, Word::Held(_)))) if *said == epoch => return Duty::Nothing,
+            (None, Some((said, Word::Failed(_)))) if *said == epoch && status.state() != State::Active => {
+                return Duty::Nothing;
+            }
+            _ => {}
+        }
+        if let Some(later) = not_before(entry.again, epoch, now) {
+            return later;
+        }
+    }
+    let granted = status.grant.as_ref().map(|grant| grant.generation);
+    if seat.draining || granted != Some(account.generation()) {
+        return Duty::Nothing;
+    }
+    Duty::Add(epoch)
+}
+
+/// FAILED under an open grant: neither add nor drop. Any other state is none that an open grant goes with.
+fn keep(status: &KubesvcAccountStatus, entry: Option<&Entry>, seat: Seat<'_>, now: Moment) -> Duty {
+    if status.state() == State::Failed { Duty::Nothing } else { clean(seat, Some(status), entry, now) }
+}
+
+fn revoke(seat: Seat<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) -> Duty {
+    let epoch = status.epoch;
+    let Some(entry) = entry else { return Duty::SayDropped(epoch) };
+    if matches!(entry.command, Some(Command::Drop(sent)) if sent >= epoch) {
+        return Duty::Nothing;
+    }
+    match entry.believed {
+        Some(_) if entry.drop_failed >= Some(epoch) => Duty::Nothing,
+        Some(_) if !seat.synced => Duty::Nothing,
+        Some(believed) => Duty::Drop(believed.max(epoch)),
+        None if matches!(&entry.word, Some((said, Word::Dropped)) if *said >= epoch) => Duty::Nothing,
+        None => Duty::SayDropped(epoch),
+    }
+}
+
+/// The account is none of this session's: whatever it may hold of it goes.
+fn clean(seat: Seat<'_>, status: Option<&KubesvcAccountStatus>, entry: Option<&Entry>, now: Moment) -> Duty {
+    let Some(entry) = entry else { return Duty::Nothing };
+    if !seat.synced {
+        return Duty::Nothing;
+    }
+    let Some(believed) = entry.believed else {
+        let dropping = matches!(entry.command, Some(Command::Drop(_)));
+        return if dropping { Duty::Nothing } else { Duty::Forget };
+    };
+    let epoch = believed.max(status.map_or(believed, |status| status.epoch));
+    if matches!(entry.command, Some(Command::Drop(sent)) if sent >= epoch) {
+        return Duty::Nothing;
+    }
+    let failed = entry.drop_failed >= Some(epoch);
+    match not_before(entry.again, epoch, now) {
+        Some(later) if failed => later,
+        _ => Duty::Drop(epoch),
+    }
+}
+
+fn not_before(again: Option<Again>, epoch: i64, now: Moment) -> Option<Duty> {
+    let again = again.filter(|again| again.epoch == epoch && again.at > now)?;
+    Some(Duty::Later(again.at))
+}

@@ -1,0 +1,141 @@
+//! The first frame of an agent: taken, or refused with a reason and what to do.
+
+use std::time::Duration;
+
+use crate::wire::ops::refused::Reason;
+use crate::wire::{PROTOCOL_VERSION, ops};
+
+/// The longest agent id, in characters.
+const MAX_AGENT_ID: usize = 253;
+/// The longest zone, in characters.
+const MAX_ZONE: usize = 255;
+/// The longest version, in characters.
+const MAX_VERSION: usize = 128;
+/// How many accounts a hello may name.
+pub(super) const MAX_HELD: usize = 100_000;
+/// The longest name of an account.
+const MAX_NAME: usize = 255;
+/// The longest uid of an account.
+const MAX_UID: usize = 64;
+
+/// A hello that was found good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    pub(super) agent_id: String,
+    pub(super) zone: String,
+    pub(super) boot_id: String,
+    pub(super) connect_seq: i64,
+    pub(super) version: String,
+    /// Uid, name and epoch of what the agent holds.
+    pub(super) held: Vec<(String, String, i64)>,
+    /// The largest message the agent takes, in bytes.
+    pub(super) max_message_bytes: usize,
+}
+
+/// Why an agent may not stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+    /// Absent: trying again is of no use until something is changed.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    pub(super) fn permanent(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), retry_after: None }
+    }
+
+    pub(super) fn for_now(reason: Reason, message: impl Into<String>, retry_after: Duration) -> Self {
+        Self { reason, message: message.into(), retry_after: Some(retry_after) }
+    }
+
+    pub(super) fn into_frame(self) -> ops::Refused {
+        ops::Refused {
+            reason: self.reason.into(),
+            message: self.message,
+            retry_after_ms: self.retry_after.map(millis).unwrap_or_default(),
+            permanent: self.retry_after.is_none(),
+        }
+    }
+}
+
+/// Milliseconds as the wire has them; what does not fit is the longest time that does.
+pub(super) fn millis(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Checks a hello.
+pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greeting, Refusal> {
+    text("agent_id", &hello.agent_id, MAX_AGENT_ID)?;
+    text("zone_id", &hello.zone_id, MAX_ZONE)?;
+    if !hello.version.is_empty() {
+        text("version", &hello.version, MAX_VERSION)?;
+    }
+    if ulid::Ulid::from_string(&hello.boot_id).is_err() {
+        return Err(malformed("boot_id must be a ULID"));
+    }
+    let connect_seq = i64::try_from(hello.connect_seq).ok().filter(|seq| *seq > 0);
+    let connect_seq = connect_seq.ok_or_else(|| malformed("connect_seq must count from 1"))?;
+    protocol(hello.protocol_min, hello.protocol_max)?;
+    if hello.accounts_held.len() > MAX_HELD {
+        let count = hello.accounts_held.len();
+        return Err(malformed(&format!("accounts_held names {count} accounts; at most {MAX_HELD} may be")));
+    }
+    let held = hello.accounts_held.into_iter().map(held).collect::<Result<_, _>>()?;
+    let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
+    Ok(Greeting {
+        agent_id: hello.agent_id,
+        zone: hello.zone_id,
+        boot_id: hello.boot_id,
+        connect_seq,
+        version: hello.version,
+        held,
+        max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
+    })
+}
+
+fn protocol(min: u32, max: u32) -> Result<(), Refusal> {
+    if min > max {
+        return Err(malformed("protocol_min is greater than protocol_max"));
+    }
+    if max < PROTOCOL_VERSION {
+        let message = format!(
+            "the agent speaks protocol {min} to {max}, this operator {PROTOCOL_VERSION}: upgrade the agent"
+        );
+        return Err(Refusal::permanent(Reason::ProtocolTooOld, message));
+    }
+    if min > PROTOCOL_VERSION {
+        let message = format!(
+            "the agent speaks protocol {min} to {max}, this operator {PROTOCOL_VERSION}: upgrade the operator"
+        );
+        return Err(Refusal::permanent(Reason::ProtocolTooNew, message));
+    }
+    Ok(())
+}
+
+fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
+    let account = account.account.ok_or_else(|| malformed("accounts_held has an entry without account"))?;
+    text("accounts_held.account.uid", &account.uid, MAX_UID)?;
+    text("accounts_held.account.name", &account.name, MAX_NAME)?;
+    let epoch = i64::try_from(account.epoch)
+        .map_err(|_| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
+    Ok((account.uid, account.name, epoch))
+}
+
+fn text(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Err(malformed(&format!("{field} is empty; set it in the agent's settings")));
+    }
+    if value.chars().count() > max {
+        return Err(malformed(&format!("{field} is longer than {max} characters; shorten it")));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(malformed(&format!("{field} has control characters; remove them")));
+    }
+    Ok(())
+}
+
+fn malformed(what: &str) -> Refusal {
+    Refusal::permanent(Reason::Malformed, format!("hello refused: {what}"))
+}

@@ -1,0 +1,391 @@
+//! What one session has been told and has said, account by account. No I/O and no clock: time comes in.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::{Tick, Word};
+
+/// Time since the hub began.
+pub(super) type Moment = Duration;
+
+/// How long after a failure the same epoch is asked for again; the last one stays.
+const PACE: [u64; 4] = [10, 20, 40, 60];
+/// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
+const LISTENING: Tick = 15;
+
+/// What was begun for an account and is not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    /// An Add of this epoch awaits its credential; nothing was sent.
+    Prepare(i64),
+    /// AddAccounts was sent for this epoch.
+    Add(i64),
+    /// DeleteAccounts was sent for this epoch.
+    Drop(i64),
+}
+
+/// When an epoch that failed is asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Again {
+    pub(super) epoch: i64,
+    pub(super) count: usize,
+    pub(super) at: Moment,
+}
+
+/// One account in one session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Entry {
+    /// The account's name.
+    pub(super) name: String,
+    /// The greatest epoch that the agent may hold: told in its hello, or sent. Absent: it holds nothing.
+    pub(super) believed: Option<i64>,
+    pub(super) command: Option<Command>,
+    /// The last word, with its epoch.
+    pub(super) word: Option<(i64, Word)>,
+    pub(super) again: Option<Again>,
+    /// The epoch of a drop that the agent could not do.
+    pub(super) drop_failed: Option<i64>,
+    /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
+    owed: Option<(i64, Tick)>,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// It is the account's last word now.
+    Taken,
+    /// A duplicate, or for an older epoch: harmless.
+    Late,
+    /// The session was never sent this account.
+    NeverSent,
+    /// The epoch was never sent.
+    Future,
+}
+
+/// Counts ticks, but only those at most [`LISTENING`] after a frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct SilenceClock {
+    counted: Tick,
+    last_frame: Tick,
+}
+
+impl SilenceClock {
+    fn read(self, now: Tick) -> Tick {
+        self.counted + now.saturating_sub(self.last_frame).min(LISTENING)
+    }
+
+    fn frame(&mut self, now: Tick) {
+        self.counted = self.read(now);
+        self.last_frame = now;
+    }
+}
+
+/// All accounts of one session.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    entries: HashMap<String, Entry>,
+    /// Account names with drops under way, and how many.
+    dropping: HashMap<String, usize>,
+    /// Accounts that wait until their name is free.
+    waiting: HashMap<String, Vec<String>>,
+    clock: SilenceClock,
+}
+
+impl Ledger {
+    pub(super) fn new(now: Tick) -> Self {
+        Self { clock: SilenceClock { counted: 0, last_frame: now }, ..Self::default() }
+    }
+
+    pub(super) fn entry(&self, uid: &str) -> Option<&Entry> {
+        self.entries.get(uid)
+    }
+
+    pub(super) fn uids(&self) -> impl Iterator<Item = &String> {
+        self.entries.keys()
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// A frame came.
+    pub(super) fn frame(&mut self, now: Tick) {
+        self.clock.frame(now);
+    }
+
+    /// For how many ticks an answer about the account has been owed.
+    pub(super) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
+        let (_, since) = self.entries.get(uid)?.owed?;
+        Some(self.clock.read(now).saturating_sub(since))
+    }
+
+    /// The agent may hold this, by its own hello or by what its former stream was sent.
+    pub(super) fn believe(&mut self, uid: &str, name: &str, epoch: i64, word: Option<(i64, Word)>) {
+        let entry = self.at(uid, name);
+        entry.believed = entry.believed.max(Some(epoch));
+        if word.is_some() {
+            entry.word = word;
+        }
+    }
+
+    /// An Add is wanted. The account owes an answer from now on, though its credential is still awaited.
+    pub(super) fn prepare(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+        self.owe(uid, name, epoch, now).command = Some(Command::Prepare(epoch));
+    }
+
+    /// An Add is wanted, and the name is not free: the account is looked at again when it is.
+    pub(super) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+        self.owe(uid, name, epoch, now);
+        let waiting = self.waiting.entry(name.to_owned()).or_default();
+        if !waiting.iter().any(|one| one == uid) {
+            waiting.push(uid.to_owned());
+        }
+    }
+
+    /// Whether a drop under this name is under way.
+    pub(super) fn name_is_busy(&self, name: &str) -> bool {
+        self.dropping.contains_key(name)
+    }
+
+    /// An Add was given to the stream.
+    pub(super) fn added(&mut self, uid: &str, epoch: i64) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.command = Some(Command::Add(epoch));
+            entry.believed = entry.believed.max(Some(epoch));
+            entry.drop_failed = None;
+        }
+    }
+
+    /// A drop was given to the stream.
+    pub(super) fn dropping(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+        let before = self.entries.get(uid).and_then(|entry| entry.command);
+        if !matches!(before, Some(Command::Drop(_))) {
+            *self.dropping.entry(name.to_owned()).or_default() += 1;
+        }
+        let entry = self.owe(uid, name, epoch, now);
+        entry.command = Some(Command::Drop(epoch));
+    }
+
+    /// Dropped, said for an agent that was never sent the account.
+    pub(super) fn say_dropped(&mut self, uid: &str, name: &str, epoch: i64) {
+        let entry = self.at(uid, name);
+        entry.command = None;
+        entry.owed = None;
+        entry.word = Some((epoch, Word::Dropped));
+    }
+
+    /// The Add was not sent: the account's own fault is the session's word, anything else is tried again at `again`.
+    pub(super) fn not_sent(
+        &mut self,
+        uid: &str,
+        epoch: i64,
+        failure: Option<Failure>,
+        now: Moment,
+        wait: Moment,
+    ) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        if entry.command != Some(Command::Prepare(epoch)) {
+            return;
+        }
+        entry.command = None;
+        entry.owed = None;
+        if let Some(failure) = failure {
+            entry.word = Some((epoch, Word::Failed(failure)));
+            entry.pace(epoch, now);
+        } else {
+            entry.again = Some(Again { epoch, count: 0, at: now + wait });
+        }
+    }
+
+    /// The Add is not to be sent as it was prepared.
+    pub(super) fn abandon(&mut self, uid: &str, epoch: i64) {
+        if let Some(entry) =
+            self.entries.get_mut(uid).filter(|one| one.command == Some(Command::Prepare(epoch)))
+        {
+            entry.command = None;
+        }
+    }
+
+    /// `working`: the clock of silence starts anew.
+    pub(super) fn working(&mut self, uid: &str, now: Tick) {
+        let since = self.clock.read(now);
+        if let Some((_, owed)) = self.entries.get_mut(uid).and_then(|entry| entry.owed.as_mut()) {
+            *owed = since;
+        }
+    }
+
+    /// Takes in an answer. `of_drop`: a failure to drop.
+    pub(super) fn hear(&mut self, uid: &str, epoch: i64, word: Word, of_drop: bool, now: Moment) -> Heard {
+        let Some(entry) = self.entries.get_mut(uid) else { return Heard::NeverSent };
+        let Some(known) = entry.known_epoch() else {
+            let duplicate =
+                word == Word::Dropped && matches!(&entry.word, Some((said, Word::Dropped)) if *said >= epoch);
+            return if duplicate { Heard::Late } else { Heard::NeverSent };
+        };
+        if epoch > known {
+            return Heard::Future;
+        }
+        let was_dropping = matches!(entry.command, Some(Command::Drop(_)));
+        let heard = match word {
+            Word::Dropped => entry.hear_dropped(epoch, now),
+            Word::Held(identity) => entry.hear_held(epoch, Word::Held(identity), now),
+            Word::Failed(failure) if of_drop => entry.hear_drop_failed(epoch, failure, now),
+            Word::Failed(failure) => entry.hear_failed(epoch, failure, now),
+            Word::Lost(failure) => entry.hear_lost(epoch, failure, now),
+        };
+        if was_dropping && !matches!(entry.command, Some(Command::Drop(_))) {
+            let name = entry.name.clone();
+            self.release_name(&name);
+        }
+        heard
+    }
+
+    /// Accounts that waited for a name which is free now.
+    pub(super) fn freed(&mut self, name: &str) -> Vec<String> {
+        if self.name_is_busy(name) { Vec::new() } else { self.waiting.remove(name).unwrap_or_default() }
+    }
+
+    /// Nothing about the account matters to this session any more.
+    pub(super) fn forget(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.remove(uid)
+            && matches!(entry.command, Some(Command::Drop(_)))
+        {
+            self.release_name(&entry.name);
+        }
+    }
+
+    fn release_name(&mut self, name: &str) {
+        if let Some(count) = self.dropping.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.dropping.remove(name);
+            }
+        }
+    }
+
+    /// An answer for this epoch is owed; one for another epoch is owed no longer.
+    fn owe(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) -> &mut Entry {
+        let since = self.clock.read(now);
+        let entry = self.at(uid, name);
+        let same = entry.owed.is_some_and(|(owed, _)| owed == epoch)
+            && !matches!(entry.command, Some(Command::Drop(_)));
+        if !same {
+            entry.owed = Some((epoch, since));
+        }
+        entry
+    }
+
+    fn at(&mut self, uid: &str, name: &str) -> &mut Entry {
+        self.entries
+            .entry(uid.to_owned())
+            .or_insert_with(|| Entry { name: name.to_owned(), ..Entry::default() })
+    }
+}
+
+impl Entry {
+    /// Whether the agent may hold the account.
+    pub(super) fn may_hold(&self) -> bool {
+        self.believed.is_some()
+    }
+
+    /// The greatest epoch that the agent can know of.
+    fn known_epoch(&self) -> Option<i64> {
+        match self.command {
+            Some(Command::Add(epoch) | Command::Drop(epoch)) => self.believed.max(Some(epoch)),
+            _ => self.believed,
+        }
+    }
+
+    fn newest_said(&self) -> i64 {
+        self.word.as_ref().map_or(i64::MIN, |(epoch, _)| *epoch)
+    }
+
+    fn answered(&mut self) {
+        self.command = None;
+        self.owed = None;
+    }
+
+    fn pace(&mut self, epoch: i64, now: Moment) {
+        let count = self.again.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
+        let wait = PACE[count.min(PACE.len() - 1)];
+        self.again = Some(Again { epoch, count: count + 1, at: now + Duration::from_secs(wait) });
+    }
+
+    fn hear_dropped(&mut self, epoch: i64, now: Moment) -> Heard {
+        match self.command {
+            Some(Command::Add(sent) | Command::Drop(sent)) if epoch < sent => return Heard::Late,
+            // In answer to an Add it makes no sense; it must not become a loop.
+            Some(Command::Add(sent)) => self.pace(sent, now),
+            _ => {}
+        }
+        if self.believed > Some(epoch) {
+            return Heard::Late;
+        }
+        self.believed = None;
+        self.drop_failed = None;
+        self.answered();
+        self.word = Some((epoch, Word::Dropped));
+        Heard::Taken
+    }
+
+    fn hear_held(&mut self, epoch: i64, word: Word, now: Moment) -> Heard {
+        match self.command {
+            Some(Command::Add(sent)) if epoch > sent => {
+                let message = format!(
+                    "the agent holds epoch {epoch} of the account, later than epoch {sent} of the grant"
+                );
+                self.answered();
+                self.pace(sent, now);
+                self.word = Some((sent, Word::Failed(Failure::new(FailureClass::Internal, message))));
+                return Heard::Taken;
+            }
+            Some(Command::Add(sent)) if epoch == sent => {
+                self.answered();
+                self.again = None;
+            }
+            _ => {}
+        }
+        if epoch < self.newest_said() {
+            return Heard::Late;
+        }
+        self.word = Some((epoch, word));
+        Heard::Taken
+    }
+
+    fn hear_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+        match self.command {
+            Some(Command::Add(sent)) if epoch == sent => {
+                self.answered();
+                self.pace(epoch, now);
+                self.word = Some((epoch, Word::Failed(failure)));
+                Heard::Taken
+            }
+            _ => Heard::Late,
+        }
+    }
+
+    fn hear_drop_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+        match self.command {
+            Some(Command::Drop(sent)) if epoch == sent => {
+                self.answered();
+                self.pace(epoch, now);
+                self.drop_failed = Some(epoch);
+                self.word = Some((epoch, Word::Failed(failure)));
+                Heard::Taken
+            }
+            _ => Heard::Late,
+        }
+    }
+
+    fn hear_lost(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+        if epoch < self.newest_said() {
+            return Heard::Late;
+        }
+        if self.command.is_none() {
+            self.pace(epoch, now);
+        }
+        self.word = Some((epoch, Word::Lost(failure)));
+        Heard::Taken
+    }
+}

@@ -1,0 +1,151 @@
+//! The accept loop: connections under a cap, each looked at before it reaches gRPC.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, error, warn};
+
+use super::metrics::HubMetrics;
+use super::seldom::Seldom;
+use super::transport::{self, Connection, Spoken, Transport};
+use super::{HubError, HubSettings};
+
+/// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// How long the loop rests after the system refused to accept (too many open files).
+const REST: Duration = Duration::from_millis(200);
+/// Connections that were looked at and wait for tonic to take them.
+const READY: usize = 64;
+
+/// Binds the hub's port.
+pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError> {
+    let port = settings.port;
+    let bound = match settings.address.as_str() {
+        "" | "*" => match TcpListener::bind(("::", port)).await {
+            // A machine without IPv6.
+            Err(problem) if problem.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind(("0.0.0.0", port)).await
+            }
+            bound => bound,
+        },
+        address => TcpListener::bind((address, port)).await,
+    };
+    bound.map_err(|source| HubError::Bind { address: settings.address.clone(), port, source })
+}
+
+/// What every connection needs.
+pub(super) struct Door {
+    pub(super) metrics: HubMetrics,
+    pub(super) cap: usize,
+    pub(super) preface_wait: Duration,
+    pub(super) rest_port: Option<u16>,
+    /// Ends all connections for good.
+    pub(super) close: CancellationToken,
+    pub(super) tasks: TaskTracker,
+    pub(super) complaints: Seldom,
+}
+
+/// Accepts until stopped, and hands over what speaks HTTP/2.
+pub(super) fn accept(
+    listener: TcpListener,
+    door: Arc<Door>,
+    stop: CancellationToken,
+) -> mpsc::Receiver<io::Result<Connection>> {
+    let (ready, taken) = mpsc::channel(READY);
+    let tasks = door.tasks.clone();
+    tasks.spawn(async move {
+        let places = Arc::new(Semaphore::new(door.cap));
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => admit(&door, &places, stream, peer, &ready, &stop),
+                Err(problem) => {
+                    error!(error = %problem, "cannot accept connections of agents; trying on");
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
+    });
+    taken
+}
+
+fn admit(
+    door: &Arc<Door>,
+    places: &Arc<Semaphore>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    ready: &mpsc::Sender<io::Result<Connection>>,
+    stop: &CancellationToken,
+) {
+    door.metrics.connections.inc();
+    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+        door.metrics.refuse_connection("cap");
+        if door.complaints.may_speak() {
+            warn!(cap = door.cap, %peer, "connection closed: the hub has as many as it may have");
+        }
+        return;
+    };
+    if let Err(problem) = stream.set_nodelay(true) {
+        debug!(%peer, error = %problem, "no TCP_NODELAY");
+    }
+    let (door, ready, stop) = (Arc::clone(door), ready.clone(), stop.clone());
+    let tasks = door.tasks.clone();
+    tasks.spawn(async move {
+        let mut stream: Box<dyn Transport> = Box::new(stream);
+        let mut taken = Vec::new();
+        let spoken = tokio::select! {
+            () = stop.cancelled() => return,
+            spoken = tokio::time::timeout(door.preface_wait, transport::listen(&mut *stream, &mut taken)) => spoken,
+        };
+        match spoken {
+            Ok(Ok(Spoken::Http2)) => {
+                let connection = Connection::new(stream, taken, peer, door.close.clone(), place);
+                // Nobody takes it: the hub is stopping.
+                let _ = ready.send(Ok(connection)).await;
+            }
+            Ok(Ok(other)) => turn_away(&door, other, stream, peer).await,
+            Ok(Err(problem)) => {
+                door.metrics.refuse_connection("io");
+                debug!(%peer, error = %problem, "connection broke before it spoke");
+            }
+            Err(_) => {
+                door.metrics.refuse_connection("silent");
+                debug!(%peer, "connection closed: it did not begin with HTTP/2 in time");
+            }
+        }
+    });
+}
+
+async fn turn_away(door: &Door, spoken: Spoken, mut stream: Box<dyn Transport>, peer: SocketAddr) {
+    match spoken {
+        Spoken::Http1 => {
+            door.metrics.refuse_connection("http1");
+            let answered = transport::answer_http1(&mut *stream, door.rest_port);
+            // Whoever does not read the answer goes without.
+            let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
+        }
+        Spoken::Tls => {
+            door.metrics.refuse_connection("tls");
+            if door.complaints.may_speak() {
+                warn!(
+                    %peer,
+                    "connection closed: it speaks TLS, and TLS is not configured here; \
+                     set clouddriver.insecure: true in the agent's settings, or configure TLS for the hub"
+                );
+            }
+        }
+        Spoken::Http2 | Spoken::Other => {
+            door.metrics.refuse_connection("other");
+            debug!(%peer, "connection closed: it does not speak HTTP/2");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the hub counts.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Why something was refused or ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Reason {
+    /// One of a fixed set of words.
+    pub reason: &'static str,
+}
+
+/// The hub's counters. Reading and counting are atomic operations.
+#[derive(Clone, Debug, Default)]
+pub struct HubMetrics {
+    /// TCP connections that were accepted.
+    pub connections: Counter,
+    /// TCP connections that were closed before they spoke HTTP/2, by reason.
+    pub connections_refused: Family<Reason, Counter>,
+    /// Agent sessions that stand.
+    pub sessions: Gauge,
+    /// Agent sessions that were accepted.
+    pub sessions_accepted: Counter,
+    /// Agent sessions that ended after they were accepted.
+    pub sessions_ended: Counter,
+    /// Hellos that were refused, by reason.
+    pub refusals: Family<Reason, Counter>,
+    /// Frames from agents.
+    pub frames_in: Counter,
+    /// Frames to agents.
+    pub frames_out: Counter,
+    /// Frames and answers that were ignored, by reason.
+    pub ignored: Family<Reason, Counter>,
+}
+
+impl HubMetrics {
+    /// Adds the counters to a registry, with the prefix `hub`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("hub");
+        registry.register("connections", "TCP connections accepted", self.connections.clone());
+        registry.register(
+            "connections_refused",
+            "TCP connections closed before they spoke HTTP/2",
+            self.connections_refused.clone(),
+        );
+        registry.register("sessions", "Agent sessions that stand", self.sessions.clone());
+        registry.register("sessions_accepted", "Agent sessions accepted", self.sessions_accepted.clone());
+        registry.register("sessions_ended", "Agent sessions ended", self.sessions_ended.clone());
+        registry.register("refusals", "Hellos refused", self.refusals.clone());
+        registry.register("frames_in", "Frames from agents", self.frames_in.clone());
+        registry.register("frames_out", "Frames to agents", self.frames_out.clone());
+        registry.register("ignored", "Frames and answers of agents that were ignored", self.ignored.clone());
+    }
+
+    pub(super) fn ignore(&self, reason: &'static str) {
+        self.ignored.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(super) fn refuse_connection(&self, reason: &'static str) {
+        self.connections_refused.get_or_create(&Reason { reason }).inc();
+    }
+
+    pub(super) fn refuse(&self, reason: &'static str) {
+        self.refusals.get_or_create(&Reason { reason }).inc();
+    }
+}

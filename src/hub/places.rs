@@ -1,0 +1,86 @@
+//! Which accounts a zone has to do with: looked up when an agent comes or goes, so that nobody walks all accounts.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::account::{DesiredState, KubesvcAccount};
+use crate::objects::AccountKey;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    uid: String,
+    /// The zone of the grant, the pinned one and the last one, without doubles.
+    zones: Vec<String>,
+}
+
+/// Accounts by zone.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    by_key: HashMap<AccountKey, Place>,
+    by_zone: HashMap<String, HashSet<String>>,
+    anywhere: HashSet<String>,
+}
+
+impl Places {
+    /// Takes in an object as it is now, or that it is gone. Answers with the uids that the key had and has.
+    pub(super) fn put(&mut self, key: &AccountKey, account: Option<&KubesvcAccount>) -> Vec<String> {
+        let mut uids = Vec::with_capacity(2);
+        if let Some(old) = self.by_key.remove(key) {
+            self.leave(&old);
+            uids.push(old.uid);
+        }
+        let Some(account) = account else { return uids };
+        let place = Place { uid: account.uid().to_owned(), zones: zones_of(account) };
+        if takes_any_zone(account) && account.desired() == DesiredState::Active {
+            self.anywhere.insert(place.uid.clone());
+        }
+        for zone in &place.zones {
+            self.by_zone.entry(zone.clone()).or_default().insert(place.uid.clone());
+        }
+        if !uids.contains(&place.uid) {
+            uids.push(place.uid.clone());
+        }
+        self.by_key.insert(key.clone(), place);
+        uids
+    }
+
+    /// Accounts that are in the zone, pinned to it, or were in it last.
+    pub(super) fn of_zone(&self, zone: &str) -> Vec<String> {
+        self.by_zone.get(zone).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Accounts that wait for any zone.
+    pub(super) fn anywhere(&self) -> Vec<String> {
+        self.anywhere.iter().cloned().collect()
+    }
+
+    fn leave(&mut self, place: &Place) {
+        self.anywhere.remove(&place.uid);
+        for zone in &place.zones {
+            if let Some(uids) = self.by_zone.get_mut(zone) {
+                uids.remove(&place.uid);
+                if uids.is_empty() {
+                    self.by_zone.remove(zone);
+                }
+            }
+        }
+    }
+}
+
+/// The zones that matter to an account: of its grant, of its spec, and of its last grant where the spec names none.
+pub(super) fn zones_of(account: &KubesvcAccount) -> Vec<String> {
+    let status = account.status_or_default();
+    let pinned = account.spec.zone_id.as_deref();
+    let last = if pinned.is_none() { status.zone_id.as_deref() } else { None };
+    let mut zones = Vec::with_capacity(2);
+    for zone in [status.granted_zone(), pinned, last].into_iter().flatten() {
+        if !zones.iter().any(|one| one == zone) {
+            zones.push(zone.to_owned());
+        }
+    }
+    zones
+}
+
+/// Whether the account takes any zone that has agents: it is granted to none and pinned to none.
+pub(super) fn takes_any_zone(account: &KubesvcAccount) -> bool {
+    account.spec.zone_id.is_none() && account.status_or_default().granted_zone().is_none()
+}

@@ -1,0 +1,222 @@
+//! The sessions: one for each agent id, by zone, and those that ended a while ago.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::session::Session;
+use crate::account::lifecycle::Tick;
+
+/// A session that ended, or an agent that an earlier operator had.
+#[derive(Clone)]
+pub(super) struct Away {
+    pub(super) approved: bool,
+    pub(super) since: Tick,
+    pub(super) session_id: String,
+    /// What it was told and has said; absent for an agent of an earlier operator.
+    pub(super) session: Option<Arc<Session>>,
+}
+
+/// The sessions of one zone.
+#[derive(Default)]
+pub(super) struct Zone {
+    pub(super) standing: HashMap<u64, Arc<Session>>,
+    pub(super) away: BTreeMap<String, Away>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The session in force of each agent id; it may still be registering.
+    claims: HashMap<String, Arc<Session>>,
+    zones: BTreeMap<String, Zone>,
+}
+
+/// Why an agent id cannot be had.
+pub(super) enum Taken {
+    /// Another process is connected under it; it will have been lost by then if it is.
+    Other(Duration),
+    /// A later connection of the same process stands.
+    Later,
+}
+
+/// All sessions of this replica.
+#[derive(Default)]
+pub(super) struct Registry {
+    inner: RwLock<Inner>,
+    /// Sessions that have to do with a uid.
+    concerned: Mutex<HashMap<String, HashSet<u64>>>,
+    /// Sessions that stand, by serial.
+    by_serial: RwLock<HashMap<u64, Arc<Session>>>,
+}
+
+impl Registry {
+    /// Takes the agent id for a session. The one it takes over from is closed and handed back, as is the last session
+    /// of the same process.
+    pub(super) fn claim(
+        &self,
+        session: &Arc<Session>,
+        silence_limit: Duration,
+    ) -> Result<Option<Arc<Session>>, Taken> {
+        let mut inner = self.inner.write();
+        let former = match inner.claims.get(&session.agent_id) {
+            None => inner.last_of(session),
+            Some(current) if current.boot_id != session.boot_id => {
+                return Err(Taken::Other(silence_limit.saturating_sub(current.silent_for())));
+            }
+            Some(current) if current.connect_seq >= session.connect_seq => return Err(Taken::Later),
+            Some(current) => Some(Arc::clone(current)),
+        };
+        if let Some(former) = &former {
+            former.close("the agent has connected anew");
+        }
+        inner.claims.insert(session.agent_id.clone(), Arc::clone(session));
+        Ok(former)
+    }
+
+    /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is
+    /// the first approved one of its zone.
+    pub(super) fn stand(&self, session: &Arc<Session>) -> Option<bool> {
+        let mut inner = self.inner.write();
+        if !inner.is_claimed_by(session) {
+            return None;
+        }
+        let zone = inner.zones.entry(session.zone.clone()).or_default();
+        let first = session.is_approved() && zone.representative().is_none();
+        zone.away.remove(&session.agent_id);
+        zone.standing.insert(session.serial, Arc::clone(session));
+        self.by_serial.write().insert(session.serial, Arc::clone(session));
+        Some(first)
+    }
+
+    /// Whether the session stands.
+    pub(super) fn is_standing(&self, session: &Session) -> bool {
+        self.by_serial.read().contains_key(&session.serial)
+    }
+
+    /// A session has ended. Answers whether its agent has no other one.
+    pub(super) fn leave(&self, session: &Arc<Session>, now: Tick) -> bool {
+        let mut inner = self.inner.write();
+        let in_force = inner.is_claimed_by(session);
+        if in_force {
+            inner.claims.remove(&session.agent_id);
+        }
+        self.by_serial.write().remove(&session.serial);
+        if let Some(zone) = inner.zones.get_mut(&session.zone)
+            && zone.standing.remove(&session.serial).is_some()
+            && !zone.standing.values().any(|other| other.agent_id == session.agent_id)
+        {
+            let away = Away {
+                approved: session.is_approved(),
+                since: now,
+                session_id: session.id.clone(),
+                session: Some(Arc::clone(session)),
+            };
+            zone.away.insert(session.agent_id.clone(), away);
+        }
+        in_force
+    }
+
+    /// An agent that an earlier operator had counts as away from now on, unless it is back.
+    pub(super) fn remember(&self, agent_id: &str, zone: &str, away: Away) {
+        let mut inner = self.inner.write();
+        let zone = inner.zones.entry(zone.to_owned()).or_default();
+        if !zone.standing.values().any(|session| session.agent_id == agent_id) {
+            zone.away.entry(agent_id.to_owned()).or_insert(away);
+        }
+    }
+
+    /// Forgets who went away at or before `before`, and hands back agent id, zone and session of each that no session
+    /// of ours stands for.
+    pub(super) fn forget(&self, before: Tick) -> Vec<(String, String, Away)> {
+        let mut inner = self.inner.write();
+        let mut forgotten = Vec::new();
+        inner.zones.retain(|zone_id, zone| {
+            zone.away.retain(|agent_id, away| {
+                let keep = away.since > before;
+                if !keep {
+                    forgotten.push((agent_id.clone(), zone_id.clone(), away.clone()));
+                }
+                keep
+            });
+            !zone.standing.is_empty() || !zone.away.is_empty()
+        });
+        forgotten
+    }
+
+    /// Reads one zone.
+    pub(super) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&Zone) -> T) -> Option<T> {
+        self.inner.read().zones.get(zone).map(read)
+    }
+
+    /// One approved session of each of the first `max` zones by name.
+    pub(super) fn representatives(&self, max: usize) -> Vec<Arc<Session>> {
+        self.inner.read().zones.values().filter_map(|zone| zone.representative().cloned()).take(max).collect()
+    }
+
+    /// The session in force of an agent.
+    pub(super) fn of_agent(&self, agent_id: &str) -> Option<Arc<Session>> {
+        self.inner.read().claims.get(agent_id).cloned()
+    }
+
+    /// All sessions that stand.
+    pub(super) fn standing(&self) -> Vec<Arc<Session>> {
+        self.by_serial.read().values().cloned().collect()
+    }
+
+    /// A session has to do with these accounts.
+    pub(super) fn concern<'a>(&self, serial: u64, uids: impl IntoIterator<Item = &'a String>) {
+        let mut concerned = self.concerned.lock();
+        for uid in uids {
+            concerned.entry(uid.clone()).or_default().insert(serial);
+        }
+    }
+
+    /// A session has nothing to do with these accounts any more. Answers with those that no session has to do with.
+    pub(super) fn release<'a>(
+        &self,
+        serial: u64,
+        uids: impl IntoIterator<Item = &'a String>,
+    ) -> Vec<&'a String> {
+        let mut concerned = self.concerned.lock();
+        let mut orphaned = Vec::new();
+        for uid in uids {
+            if let Some(serials) = concerned.get_mut(uid) {
+                serials.remove(&serial);
+                if serials.is_empty() {
+                    concerned.remove(uid);
+                    orphaned.push(uid);
+                }
+            }
+        }
+        orphaned
+    }
+
+    /// Sessions that stand and have to do with an account.
+    pub(super) fn concerned_with(&self, uid: &str) -> Vec<Arc<Session>> {
+        let serials: Vec<_> =
+            self.concerned.lock().get(uid).map(|all| all.iter().copied().collect()).unwrap_or_default();
+        let sessions = self.by_serial.read();
+        serials.iter().filter_map(|serial| sessions.get(serial).cloned()).collect()
+    }
+}
+
+impl Zone {
+    /// An approved session that stands.
+    pub(super) fn representative(&self) -> Option<&Arc<Session>> {
+        self.standing.values().find(|session| session.is_approved())
+    }
+}
+
+impl Inner {
+    fn is_claimed_by(&self, session: &Session) -> bool {
+        self.claims.get(&session.agent_id).is_some_and(|current| current.serial == session.serial)
+    }
+
+    /// The last session of the same process, if it has ended and is not forgotten.
+    fn last_of(&self, session: &Session) -> Option<Arc<Session>> {
+        let away = self.zones.get(&session.zone)?.away.get(&session.agent_id)?;
+        away.session.clone().filter(|last| last.boot_id == session.boot_id)
+    }
+}

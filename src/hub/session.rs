@@ -1,0 +1,141 @@
+//! One stream of one agent: who it is, what it was told and what it has said.
+//!
+//! A task of its own owns the stream (`turns`); the rest of the hub reads the session and wakes it.
+
+mod admission;
+mod outbox;
+mod turns;
+mod work;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+pub(super) use admission::run;
+
+use super::hello::Greeting;
+use super::ledger::Ledger;
+use crate::account::lifecycle::{Presence, SessionFact, Tick, Word};
+use crate::wakes::Wakes;
+
+static SERIALS: AtomicU64 = AtomicU64::new(1);
+
+/// One stream of one agent, as the whole hub sees it.
+pub(super) struct Session {
+    /// Unique in this process.
+    pub(super) serial: u64,
+    /// A ULID, as the agent and its object know it.
+    pub(super) id: String,
+    pub(super) agent_id: String,
+    pub(super) zone: String,
+    pub(super) boot_id: String,
+    pub(super) connect_seq: i64,
+    pub(super) version: String,
+    pub(super) connected_since: Timestamp,
+    approved: AtomicBool,
+    last_frame: Mutex<(Instant, Timestamp)>,
+    close: CancellationToken,
+    closed_because: Mutex<&'static str>,
+    /// The stream is let go of; nothing more is sent or heard on it.
+    ended: CancellationToken,
+    /// Accounts to look at again.
+    pub(super) wakes: Wakes<String>,
+    pub(super) ledger: Mutex<Ledger>,
+}
+
+impl Session {
+    fn new(greeting: &Greeting, tick: Tick) -> Self {
+        let now = Timestamp::now();
+        Self {
+            serial: SERIALS.fetch_add(1, Ordering::Relaxed),
+            id: ulid::Ulid::generate().to_string(),
+            agent_id: greeting.agent_id.clone(),
+            zone: greeting.zone.clone(),
+            boot_id: greeting.boot_id.clone(),
+            connect_seq: greeting.connect_seq,
+            version: greeting.version.clone(),
+            connected_since: now,
+            approved: AtomicBool::new(false),
+            last_frame: Mutex::new((Instant::now(), now)),
+            close: CancellationToken::new(),
+            closed_because: Mutex::new(""),
+            ended: CancellationToken::new(),
+            wakes: Wakes::default(),
+            ledger: Mutex::new(Ledger::new(tick)),
+        }
+    }
+
+    /// Whether the agent is given accounts.
+    pub(super) fn is_approved(&self) -> bool {
+        self.approved.load(Ordering::Relaxed)
+    }
+
+    /// Approval was given or taken. Answers whether that is new.
+    pub(super) fn approve(&self, approved: bool) -> bool {
+        self.approved.swap(approved, Ordering::Relaxed) != approved
+    }
+
+    /// Ends the stream soon.
+    pub(super) fn close(&self, because: &'static str) {
+        {
+            let mut reason = self.closed_because.lock();
+            if reason.is_empty() {
+                *reason = because;
+            }
+        }
+        self.close.cancel();
+    }
+
+    /// For how long no frame has come.
+    pub(super) fn silent_for(&self) -> Duration {
+        self.last_frame.lock().0.elapsed()
+    }
+
+    /// When the last frame came.
+    pub(super) fn last_seen(&self) -> Timestamp {
+        self.last_frame.lock().1
+    }
+
+    fn frame(&self, tick: Tick) {
+        *self.last_frame.lock() = (Instant::now(), Timestamp::now());
+        self.ledger.lock().frame(tick);
+    }
+
+    /// What the leader is told of this session about an account.
+    pub(super) fn fact(&self, uid: &str, now: Tick) -> SessionFact {
+        let ledger = self.ledger.lock();
+        SessionFact {
+            agent_id: self.agent_id.clone(),
+            zone: self.zone.clone(),
+            approved: self.is_approved(),
+            presence: Presence::Connected,
+            word: ledger.entry(uid).and_then(|entry| entry.word.clone()),
+            silent_for: ledger.silent_for(uid, now),
+        }
+    }
+
+    /// Whether the agent holds the account, as far as it has said.
+    pub(super) fn holds(&self, uid: &str) -> bool {
+        let ledger = self.ledger.lock();
+        ledger.entry(uid).is_some_and(|entry| matches!(entry.word, Some((_, Word::Held(_)))))
+    }
+
+    /// Names of the accounts that the agent holds, as far as it has said, sorted.
+    pub(super) fn held_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = {
+            let ledger = self.ledger.lock();
+            let held = ledger.entries().filter(|(_, entry)| matches!(entry.word, Some((_, Word::Held(_)))));
+            held.map(|(_, entry)| entry.name.clone()).collect()
+        };
+        names.sort();
+        names
+    }
+
+    /// Uids of all accounts that the session has to do with.
+    pub(super) fn uids(&self) -> Vec<String> {
+        self.ledger.lock().uids().cloned().collect()
+    }
+}

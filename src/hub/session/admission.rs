@@ -1,0 +1,258 @@
+//! From the opened stream to a session that stands: hello, agent id, registration, acceptance.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use tonic::{Status, Streaming};
+use tracing::{info, warn};
+
+use super::Session;
+use super::outbox::{Outbox, Sink};
+use super::turns::Turns;
+use crate::account::lifecycle::Word;
+use crate::crash;
+use crate::hub::Hub;
+use crate::hub::hello::{self, Greeting, Refusal, millis};
+use crate::hub::registration::{Registration, RegistrationError};
+use crate::hub::registry::Taken;
+use crate::wire::PROTOCOL_VERSION;
+use crate::wire::ops::refused::Reason;
+use crate::wire::ops::{self, agent_frame, hub_frame};
+
+/// Waits between the tries to register, when the API server cannot be reached.
+const REGISTRATION_WAITS: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// When an agent may come again if the hub could not take it.
+const COME_AGAIN: Duration = Duration::from_secs(5);
+/// How long the former stream of the same process may take to end.
+const FORMER_WAIT: Duration = Duration::from_secs(2);
+
+/// What the stream of one agent lives through.
+pub(in crate::hub) async fn run(
+    hub: Arc<Hub>,
+    mut inbound: Streaming<ops::AgentFrame>,
+    sink: Sink,
+    peer: Option<SocketAddr>,
+) {
+    let greeting = tokio::select! {
+        () = hub.stopping.cancelled() => Err(draining()),
+        greeting = greet(&hub, &mut inbound, &sink) => match greeting {
+            Some(greeting) => greeting,
+            None => return,
+        },
+    };
+    let greeting = match greeting {
+        Ok(greeting) => greeting,
+        Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
+    };
+    let session = Arc::new(Session::new(&greeting, hub.ticks.now()));
+    let accepted = tokio::select! {
+        () = session.close.cancelled() => None,
+        () = sink.closed() => None,
+        () = hub.stopping.cancelled() => Some(Err(draining())),
+        admitted = admit(&hub, &session, &greeting) => Some(admitted),
+    };
+    match accepted {
+        Some(Ok(())) => {
+            info!(
+                agentId = session.agent_id,
+                zoneId = session.zone,
+                version = session.version,
+                approved = session.is_approved(),
+                held = greeting.held.len(),
+                peer = peer.map(tracing::field::display),
+                "agent connected"
+            );
+            let mut outbox = Outbox::new(sink);
+            outbox.push(hub_frame::Frame::Accepted(accepted_frame(&hub, &session)));
+            Turns::new(Arc::clone(&hub), Arc::clone(&session), outbox, greeting.max_message_bytes)
+                .run(inbound)
+                .await;
+        }
+        Some(Err(refusal)) => refuse(&hub, &sink, Some(&session), refusal).await,
+        None => {
+            let _ = sink.try_send(Err(Status::aborted("the agent has connected anew")));
+        }
+    }
+    leave(&hub, &session).await;
+}
+
+/// Reads and checks the first frame; absent: the stream has ended, or was ended with a status.
+async fn greet(
+    hub: &Hub,
+    inbound: &mut Streaming<ops::AgentFrame>,
+    sink: &Sink,
+) -> Option<Result<Greeting, Refusal>> {
+    let wait = hub.settings.hello_wait;
+    let status = match tokio::time::timeout(wait, inbound.next()).await {
+        Err(_) => Status::deadline_exceeded(format!("the first frame must be Hello, within {wait:?}")),
+        Ok(None) => return None,
+        Ok(Some(Err(status))) => Status::new(status.code(), status.message()),
+        Ok(Some(Ok(frame))) => {
+            hub.metrics.frames_in.inc();
+            return Some(match frame.frame {
+                Some(agent_frame::Frame::Hello(hello)) => hello::check(hello, hub.settings.max_message_bytes),
+                _ => Err(Refusal::permanent(Reason::Malformed, "the first frame must be Hello")),
+            });
+        }
+    };
+    hub.metrics.refuse("NO_HELLO");
+    let _ = sink.send(Err(status)).await;
+    None
+}
+
+/// Takes the agent id, registers and stands.
+async fn admit(hub: &Arc<Hub>, session: &Arc<Session>, greeting: &Greeting) -> Result<(), Refusal> {
+    let former =
+        hub.registry.claim(session, hub.silence_limit()).map_err(|taken| duplicate(session, taken))?;
+    if let Some(former) = &former {
+        let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
+    }
+    register(hub, session).await?;
+    seed(session, greeting, former.as_deref());
+    hub.registry.concern(session.serial, &session.uids());
+    let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, Taken::Later))?;
+    hub.metrics.sessions_accepted.inc();
+    hub.metrics.sessions.inc();
+    hub.agent_came(session, first);
+    Ok(())
+}
+
+async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
+    let registration = Registration {
+        agent_id: session.agent_id.clone(),
+        zone: session.zone.clone(),
+        session_id: session.id.clone(),
+        boot_id: session.boot_id.clone(),
+        connect_seq: session.connect_seq,
+        replica: hub.settings.replica_id.clone(),
+        version: session.version.clone(),
+        protocol: PROTOCOL_VERSION,
+        connected_since: session.connected_since,
+    };
+    for wait in REGISTRATION_WAITS {
+        tokio::time::sleep(wait).await;
+        let Ok(_place) = hub.registering.acquire().await else { break };
+        crash::point("agent-object:before");
+        let registered = hub.agents.register(&registration).await;
+        crash::point("agent-object:after");
+        match registered {
+            Ok(registered) => {
+                session.approve(registered.approved);
+                return Ok(());
+            }
+            Err(RegistrationError::Superseded) => return Err(duplicate(session, Taken::Later)),
+            Err(problem) => {
+                warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
+            }
+        }
+    }
+    let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
+    Err(Refusal::for_now(Reason::Overloaded, message, COME_AGAIN))
+}
+
+/// What the agent holds by its own hello, and what the former stream of the same process was sent. A word stands only
+/// where both agree; what the hello does not name may still be held, and is dropped or sent again explicitly.
+fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
+    let former = former.filter(|former| former.boot_id == session.boot_id);
+    let before: HashMap<_, _> = former
+        .map(|former| {
+            let ledger = former.ledger.lock();
+            let held = ledger.entries().filter(|(_, entry)| entry.may_hold());
+            held.map(|(uid, entry)| (uid.clone(), entry.clone())).collect()
+        })
+        .unwrap_or_default();
+    let mut ledger = session.ledger.lock();
+    for (uid, entry) in &before {
+        ledger.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
+    }
+    for (uid, name, epoch) in &greeting.held {
+        let word = before.get(uid).and_then(|entry| entry.word.clone());
+        let word = word.filter(|(said, word)| said == epoch && matches!(word, Word::Held(_)));
+        ledger.believe(uid, name, *epoch, word);
+    }
+}
+
+/// The stream has ended: the agent is away from now on, unless it has another one.
+async fn leave(hub: &Hub, session: &Arc<Session>) {
+    let stood = hub.registry.is_standing(session);
+    let in_force = hub.registry.leave(session, hub.ticks.now());
+    session.ended.cancel();
+    let uids = session.uids();
+    hub.drop_namespaces(hub.registry.release(session.serial, &uids));
+    if !stood {
+        return;
+    }
+    hub.metrics.sessions.dec();
+    hub.metrics.sessions_ended.inc();
+    hub.leader.wake_all(uids.into_iter().chain(hub.places.lock().of_zone(&session.zone)));
+    if in_force {
+        let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id);
+        match tokio::time::timeout(FORMER_WAIT, told).await {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => {
+                warn!(agentId = session.agent_id, error = %problem, "cannot mark the agent as disconnected");
+            }
+            Err(_) => warn!(agentId = session.agent_id, "cannot mark the agent as disconnected in time"),
+        }
+    }
+}
+
+async fn refuse(hub: &Hub, sink: &Sink, session: Option<&Session>, refusal: Refusal) {
+    hub.metrics.refuse(refusal.reason.as_str_name());
+    if hub.complaints.may_speak() {
+        let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
+        warn!(
+            agentId = agent,
+            reason = refusal.reason.as_str_name(),
+            message = refusal.message,
+            "agent refused"
+        );
+    }
+    let frame = Some(hub_frame::Frame::Refused(refusal.into_frame()));
+    let _ = sink.send(Ok(ops::HubFrame { frame, seq: 1, ack: 1 })).await;
+}
+
+fn duplicate(session: &Session, taken: Taken) -> Refusal {
+    let agent = &session.agent_id;
+    let (message, wait) = match taken {
+        Taken::Other(wait) => (
+            format!(
+                "another process is connected as agent {agent:?}; give each agent an AGENT_ID of its own, \
+                 or wait until the other one is gone"
+            ),
+            wait,
+        ),
+        Taken::Later => {
+            (format!("a later connection of this process of agent {agent:?} stands"), Duration::ZERO)
+        }
+    };
+    let wait = wait.max(Duration::from_secs(1));
+    Refusal::for_now(Reason::DuplicateAgentId, message, wait)
+}
+
+fn draining() -> Refusal {
+    let message = "this replica is stopping; connect anew";
+    Refusal::for_now(Reason::Draining, message, Duration::from_secs(1))
+}
+
+fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {
+    ops::Accepted {
+        session_id: session.id.clone(),
+        replica_id: hub.settings.replica_id.clone(),
+        approved: session.is_approved(),
+        protocol: PROTOCOL_VERSION,
+        capabilities: Vec::new(),
+        heartbeat_ms: millis(hub.settings.heartbeat),
+        max_message_bytes: u32::try_from(hub.settings.max_message_bytes).unwrap_or(u32::MAX),
+    }
+}

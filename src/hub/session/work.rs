@@ -1,0 +1,297 @@
+//! What a session does about its accounts: looks at each, readies its credential, and makes frames of at most 50
+//! accounts or 1 MiB.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::FutureExt;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use prost::Message;
+
+use super::Session;
+use super::outbox::Outbox;
+use crate::account::KubesvcAccount;
+use crate::account::failure::{Failure, FailureClass};
+use crate::hub::Hub;
+use crate::hub::duties::{self, Duty, Seat};
+use crate::hub::ledger::{Command, Moment};
+use crate::hub::words;
+use crate::wire::ops::hub_frame::Frame;
+use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
+
+/// How many credentials a session asks for at once.
+const PREPARING: usize = 32;
+/// How long a credential may take.
+const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
+/// When an account is looked at again whose credential is not the grant's: the leader decides meanwhile.
+const STALE_WAIT: Duration = Duration::from_secs(5);
+/// Room for what stands around the accounts in a frame.
+const ENVELOPE: usize = 1024;
+
+/// An account that is ready to be sent, or why it is not.
+enum Ready {
+    Spec(Box<ops::AccountSpec>),
+    Failed(Failure),
+    /// The credential is another one than the grant's.
+    Stale,
+}
+
+struct Prepared {
+    uid: String,
+    epoch: i64,
+    ready: Ready,
+}
+
+pub(super) struct Work {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    batch_bytes: usize,
+    to_prepare: VecDeque<(String, i64)>,
+    preparing: FuturesUnordered<BoxFuture<'static, Prepared>>,
+    adds: Vec<ops::AccountSpec>,
+    drops: Vec<common::AccountRef>,
+    later: BTreeSet<(Moment, String)>,
+    agent_drains: bool,
+}
+
+impl Work {
+    pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>, max_message_bytes: usize) -> Self {
+        Self {
+            hub,
+            session,
+            batch_bytes: MAX_BATCH_BYTES.min(max_message_bytes.saturating_sub(ENVELOPE)),
+            to_prepare: VecDeque::new(),
+            preparing: FuturesUnordered::new(),
+            adds: Vec::new(),
+            drops: Vec::new(),
+            later: BTreeSet::new(),
+            agent_drains: false,
+        }
+    }
+
+    /// The agent is stopping: it is sent nothing new.
+    pub(super) fn agent_drains(&mut self) {
+        self.agent_drains = true;
+    }
+
+    /// Looks at accounts and begins what is to be done.
+    pub(super) fn look_at(&mut self, uids: Vec<String>) {
+        for uid in uids {
+            self.look(uid);
+        }
+        self.begin_preparing();
+    }
+
+    /// When an account is to be looked at again by itself.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.later.first().map(|(at, _)| self.hub.started + *at)
+    }
+
+    /// Wakes the accounts whose time has come.
+    pub(super) fn wake_due(&mut self) {
+        let now = self.hub.moment();
+        while let Some((at, uid)) = self.later.pop_first() {
+            if at > now {
+                self.later.insert((at, uid));
+                return;
+            }
+            self.session.wakes.wake(uid);
+        }
+    }
+
+    /// Whether a credential is awaited.
+    pub(super) fn is_preparing(&self) -> bool {
+        !self.preparing.is_empty()
+    }
+
+    /// Waits for a credential, and takes in all that have come.
+    pub(super) async fn prepared(&mut self) {
+        let Some(first) = self.preparing.next().await else { return };
+        self.settle(first);
+        while self.adds.len() < MAX_ACCOUNTS_IN_BATCH
+            && let Some(Some(next)) = self.preparing.next().now_or_never()
+        {
+            self.settle(next);
+        }
+        self.begin_preparing();
+    }
+
+    /// Makes frames of what was gathered.
+    pub(super) fn flush(&mut self, outbox: &mut Outbox) {
+        for accounts in self.drops.chunks(MAX_ACCOUNTS_IN_BATCH) {
+            let batch_id = ulid::Ulid::generate().to_string();
+            outbox.push(Frame::DeleteAccounts(ops::DeleteAccounts { batch_id, accounts: accounts.to_vec() }));
+        }
+        self.drops.clear();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for spec in self.adds.drain(..) {
+            let size = spec.encoded_len() + 8;
+            if batch.len() == MAX_ACCOUNTS_IN_BATCH || (bytes + size > self.batch_bytes && !batch.is_empty())
+            {
+                outbox.push(add_frame(std::mem::take(&mut batch)));
+                bytes = 0;
+            }
+            bytes += size;
+            batch.push(spec);
+        }
+        if !batch.is_empty() {
+            outbox.push(add_frame(batch));
+        }
+    }
+
+    fn seat(&self) -> Seat<'_> {
+        Seat {
+            zone: &self.session.zone,
+            approved: self.session.is_approved(),
+            draining: self.agent_drains,
+            synced: self.hub.accounts.is_synced(),
+        }
+    }
+
+    fn look(&mut self, uid: String) {
+        let account = self.hub.accounts.by_uid(&uid);
+        let (now, tick) = (self.hub.moment(), self.hub.ticks.now());
+        let mut ledger = self.session.ledger.lock();
+        let entry = ledger.entry(&uid);
+        let duty = duties::duty(self.seat(), account.as_deref(), entry, now);
+        let name = match (&account, entry) {
+            (_, Some(entry)) => entry.name.clone(),
+            (Some(account), None) => account.account_name().to_owned(),
+            (None, None) => return,
+        };
+        let is_new = entry.is_none();
+        match duty {
+            Duty::Nothing => return,
+            Duty::Later(at) => {
+                self.later.insert((at, uid));
+                return;
+            }
+            Duty::Add(epoch) if ledger.name_is_busy(&name) => ledger.wait_for_name(&uid, &name, epoch, tick),
+            Duty::Add(epoch) => {
+                ledger.prepare(&uid, &name, epoch, tick);
+                self.to_prepare.push_back((uid.clone(), epoch));
+            }
+            Duty::Drop(epoch) => {
+                ledger.dropping(&uid, &name, epoch, tick);
+                self.drops.push(words::account_ref(&uid, &name, epoch, 0));
+            }
+            Duty::SayDropped(epoch) => {
+                ledger.say_dropped(&uid, &name, epoch);
+                self.hub.leader.wake(uid.clone());
+            }
+            Duty::Forget => {
+                ledger.forget(&uid);
+                self.session.wakes.wake_all(ledger.freed(&name));
+                drop(ledger);
+                self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
+                return;
+            }
+        }
+        drop(ledger);
+        if is_new {
+            self.hub.registry.concern(self.session.serial, [&uid]);
+        }
+    }
+
+    fn begin_preparing(&mut self) {
+        while self.preparing.len() < PREPARING
+            && let Some((uid, epoch)) = self.to_prepare.pop_front()
+        {
+            if !self.is_to_prepare(&uid, epoch) {
+                continue;
+            }
+            match self.hub.accounts.by_uid(&uid) {
+                Some(account) => {
+                    self.preparing.push(prepare(Arc::clone(&self.hub), account, epoch).boxed());
+                }
+                None => self.abandon(&uid, epoch),
+            }
+        }
+    }
+
+    fn is_to_prepare(&self, uid: &str, epoch: i64) -> bool {
+        let ledger = self.session.ledger.lock();
+        ledger.entry(uid).is_some_and(|entry| entry.command == Some(Command::Prepare(epoch)))
+    }
+
+    /// What was to be sent is looked at afresh.
+    fn abandon(&mut self, uid: &str, epoch: i64) {
+        self.session.ledger.lock().abandon(uid, epoch);
+        self.session.wakes.wake(uid.to_owned());
+    }
+
+    fn settle(&mut self, prepared: Prepared) {
+        let Prepared { uid, epoch, ready } = prepared;
+        if !self.is_to_prepare(&uid, epoch) {
+            return;
+        }
+        let failure = match ready {
+            Ready::Spec(spec) if spec.encoded_len() > self.batch_bytes => Some(too_large(spec.encoded_len())),
+            Ready::Spec(spec) => return self.add(&uid, epoch, *spec),
+            Ready::Failed(failure) => Some(failure),
+            Ready::Stale => None,
+        };
+        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), STALE_WAIT);
+        self.session.wakes.wake(uid.clone());
+        self.hub.leader.wake(uid);
+    }
+
+    /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.
+    fn add(&mut self, uid: &str, epoch: i64, spec: ops::AccountSpec) {
+        let account = self.hub.accounts.by_uid(uid);
+        let mut ledger = self.session.ledger.lock();
+        let entry = ledger.entry(uid).cloned().map(|mut entry| {
+            entry.command = None;
+            entry
+        });
+        let duty = duties::duty(self.seat(), account.as_deref(), entry.as_ref(), self.hub.moment());
+        let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
+        if duty == Duty::Add(epoch) && free {
+            ledger.added(uid, epoch);
+            self.adds.push(spec);
+        } else {
+            drop(ledger);
+            self.abandon(uid, epoch);
+        }
+    }
+}
+
+async fn prepare(hub: Arc<Hub>, account: Arc<KubesvcAccount>, epoch: i64) -> Prepared {
+    let uid = account.uid().to_owned();
+    let ready = match tokio::time::timeout(CREDENTIAL_WAIT, ready(&hub, &account, epoch)).await {
+        Ok(ready) => ready,
+        Err(_) => Ready::Failed(Failure::new(
+            FailureClass::Timeout,
+            format!("the credential of the account was not read within {CREDENTIAL_WAIT:?}"),
+        )),
+    };
+    Prepared { uid, epoch, ready }
+}
+
+async fn ready(hub: &Hub, account: &KubesvcAccount, epoch: i64) -> Ready {
+    // The semaphore is never closed.
+    let _place = hub.resolving.acquire().await;
+    let granted = &account.status_or_default().credential_version;
+    for fresh in [false, true] {
+        match hub.credentials.resolve(account, fresh).await {
+            Ok(credential) if credential.version == *granted => {
+                return Ready::Spec(Box::new(words::account_spec(account, epoch, &credential)));
+            }
+            Ok(_) => {}
+            Err(failure) => return Ready::Failed(failure),
+        }
+    }
+    Ready::Stale
+}
+
+fn add_frame(accounts: Vec<ops::AccountSpec>) -> Frame {
+    Frame::AddAccounts(ops::AddAccounts { batch_id: ulid::Ulid::generate().to_string(), accounts })
+}
+
+fn too_large(bytes: usize) -> Failure {
+    let message = format!("the account takes {bytes} bytes, more than its agent takes in one message");
+    Failure::new(FailureClass::BadKubeconfig, message)
+}

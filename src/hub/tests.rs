@@ -1,0 +1,1 @@
+//! The hub over a real port, with a real client.

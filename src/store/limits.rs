@@ -1,0 +1,66 @@
+//! What a row may hold on every database, so that a row which one of them takes is taken by the others too.
+
+use std::collections::HashSet;
+
+use super::{Changes, StoreError};
+use crate::account::row::AccountRow;
+
+/// Checks changes before they are sent: each uid and each name once, no text too long, none with a NUL.
+pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
+    let mut names = HashSet::with_capacity(changes.puts.len());
+    let mut uids = HashSet::with_capacity(changes.puts.len() + changes.deletes.len());
+    for uid in &changes.deletes {
+        if !uids.insert(uid.as_str()) {
+            return Err(StoreError::refused(
+                format!("the account with uid {uid:?}"),
+                "it stands there twice",
+            ));
+        }
+    }
+    for row in &changes.puts {
+        check_row(row)?;
+        if !uids.insert(&row.uid) || !names.insert(&row.name) {
+            return Err(refused(row, "it stands there twice"));
+        }
+    }
+    Ok(())
+}
+
+/// The refusal of a row, by its key.
+pub(super) fn refused(
+    row: &AccountRow,
+    why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StoreError {
+    StoreError::refused(format!("kubesvc_accounts row {:?} (uid {:?})", row.name, row.uid), why)
+}
+
+fn check_row(row: &AccountRow) -> Result<(), StoreError> {
+    let texts: [(&str, Option<&str>, usize); 12] = [
+        ("name", Some(&row.name), 255),
+        ("uid", Some(&row.uid), 36),
+        ("status", Some(&row.status), 32),
+        ("zone_id", row.zone_id.as_deref(), 255),
+        ("origin", Some(&row.origin), 16),
+        ("definition", Some(&row.definition), usize::MAX),
+        ("props", Some(&row.props), usize::MAX),
+        ("kube_host", row.kube_host.as_deref(), 512),
+        ("kube_version", row.kube_version.as_deref(), 64),
+        ("cert_fingerprint", row.cert_fingerprint.as_deref(), 128),
+        ("cluster_uid", row.cluster_uid.as_deref(), 36),
+        ("error_message", row.error_message.as_deref(), 2048),
+    ];
+    for (column, text, most) in texts {
+        let Some(text) = text else { continue };
+        if text.contains('\0') {
+            return Err(refused(row, format!("column {column} holds a NUL")));
+        }
+        // A character is one byte at least, so a short text need not be counted.
+        if text.len() > most && text.chars().count() > most {
+            return Err(refused(row, format!("column {column} has more than {most} characters")));
+        }
+    }
+    if row.name.is_empty() || row.uid.is_empty() {
+        return Err(refused(row, "it has no name or no uid"));
+    }
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! Keeps the rows of `kubesvc_accounts` in step with the objects.
+//!
+//! Callers say what a row shall be; one task writes. It takes everything that waits, the newest row of each account,
+//! and commits it in one transaction; what comes meanwhile is the next transaction. So a lone row is written at once,
+//! and under load many share a commit, without a timer. In memory it keeps what the database is known to hold, so a
+//! row that is the same costs nothing.
+//!
+//! While the database cannot be used everything waits, at most one row for each account, and is written when it is
+//! back; before that the table is read again, for a commit whose answer was lost may be in it or not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{Changes, Store, StoreError};
+use crate::account::lifecycle::RowFact;
+use crate::account::row::AccountRow;
+use crate::crash;
+use state::{Kind, State, Task, Want};
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod properties;
+mod state;
+#[cfg(test)]
+mod tests;
+
+/// How many rows one transaction takes at most; the rest is the next one.
+const MOST_ROWS: usize = 2_048;
+/// How often an idle database is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// How long the last rows may take when the program ends.
+const LAST_ROWS: Duration = Duration::from_secs(5);
+/// The longest wait between two tries, before the jitter that at most doubles it.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// What a [`Projection::repair`] found and set right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// Rows that were missing.
+    pub inserted: usize,
+    /// Rows that differed.
+    pub updated: usize,
+    /// Rows of ours that no object has.
+    pub deleted: usize,
+    /// Rows among these that the database refuses; each is named in the log.
+    pub refused: usize,
+}
+
+/// Counts of what was written, for `/metrics`.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Transactions that were committed.
+    pub commits: Counter,
+    /// Rows that were inserted, updated or deleted.
+    pub rows: Counter,
+    /// Rows that the database refused.
+    pub refused: Counter,
+    /// Accounts whose row waits to be written.
+    pub pending: Gauge,
+}
+
+/// The rows of `kubesvc_accounts`, as the objects call for them. [`Projection::run`] is the task that writes.
+pub struct Projection {
+    store: Arc<dyn Store>,
+    state: Mutex<State>,
+    /// Held while the table is read or written, so that what is known of it is never older than what was read.
+    table: tokio::sync::Mutex<()>,
+    wake: Notify,
+    trouble: watch::Sender<Option<String>>,
+    counters: Counters,
+}
+
+impl Projection {
+    /// A projection into this database. It knows nothing until [`Projection::load`] or [`Projection::run`] has read
+    /// the table.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        let (trouble, _) = watch::channel(Some("the database has not been read yet".to_owned()));
+        Arc::new(Self {
+            store,
+            state: Mutex::new(State::default()),
+            table: tokio::sync::Mutex::new(()),
+            wake: Notify::new(),
+            trouble,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Writes what waits until `stop`, then what still waits, for at most five seconds. While the database cannot be
+    /// used it tries for ever, from 100 ms up to 10 s apart. To be run once; afterwards nothing is written any more.
+    pub async fn run(&self, stop: CancellationToken) {
+        let overdue = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ROWS).await;
+        };
+        tokio::select! {
+            () = self.write(&stop) => {}
+            () = overdue => {}
+        }
+        self.fail(&StoreError::unavailable("kubesvc is stopping"));
+    }
+
+    async fn write(&self, stop: &CancellationToken) {
+        let mut waits = backoff();
+        let mut ping = false;
+        while !stop.is_cancelled() {
+            match self.round(ping).await {
+                Ok(()) => {
+                    waits = backoff();
+                    self.recover();
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    let wait = waits.next().unwrap_or(LONGEST_WAIT);
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(wait) => continue,
+                    }
+                }
+            }
+            ping = false;
+            if self.state.lock().has_waiting() {
+                continue;
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(PING_EVERY) => ping = true,
+            }
+        }
+        while self.state.lock().has_waiting() && self.round(false).await.is_ok() {}
+    }
+
+    /// Reads what the database holds now. On an error nothing is known any more, and [`Projection::run`] tries again.
+    pub async fn load(&self) -> Result<(), StoreError> {
+        let _table = self.table.lock().await;
+        self.read().await.inspect_err(|error| self.fail(error))?;
+        self.recover();
+        Ok(())
+    }
+
+    /// Whether the account with this uid has a row, from memory. Unavailable until the table was read, and while the
+    /// database cannot be used.
+    pub fn fact(&self, uid: &str) -> RowFact {
+        if self.trouble.borrow().is_some() {
+            return RowFact::Unavailable;
+        }
+        if self.state.lock().has_row(uid) { RowFact::Present } else { RowFact::Absent }
+    }
+
+    /// Writes a row, and returns when it is committed; callers at the same time share a commit.
+    ///
+    /// [`StoreError::Refused`]: it is not written, or the account is deleted. [`StoreError::Unavailable`] and
+    /// [`StoreError::Unfit`]: it is not known to be written; it waits as after [`Projection::say`].
+    pub async fn insert(&self, row: AccountRow) -> Result<(), StoreError> {
+        let (done, wait) = oneshot::channel();
+        self.state.lock().insert(row, done)?;
+        self.written(wait).await
+    }
+
+    /// Says what a row shall be, and goes on: the newest word of each account is written. Nothing happens if the
+    /// database holds just that, if it has refused just that since the last repair, or if the account was deleted.
+    pub fn say(&self, row: AccountRow) {
+        if self.state.lock().say(row) {
+            self.changed();
+        }
+    }
+
+    /// Deletes all rows of an account, and returns when that is committed. What waits for this uid is dropped, and
+    /// what is said of it later is ignored. On an error the deletion waits, as [`Projection::insert`] does.
+    pub async fn delete(&self, uid: &str) -> Result<(), StoreError> {
+        let (done, wait) = oneshot::channel();
+        self.state.lock().delete(uid, done);
+        self.written(wait).await
+    }
+
+    /// Reads the table anew and makes it what the objects call for: rows that were edited, removed or added under a
+    /// uid by hand. A row without a uid is not ours and stays. Rows that were refused are tried again.
+    ///
+    /// `expected` is called while nothing is being written, and gives the rows of **all** objects as they are then;
+    /// what is said or inserted after that call wins. It needs [`Projection::run`].
+    pub async fn repair(
+        &self,
+        expected: impl FnOnce() -> Vec<AccountRow> + Send,
+    ) -> Result<Repair, StoreError> {
+        let tasks = {
+            let _table = self.table.lock().await;
+            let expected = expected();
+            self.read().await.inspect_err(|error| self.fail(error))?;
+            self.state.lock().repair(expected)
+        };
+        self.changed();
+        let mut repair = Repair::default();
+        for (kind, wait) in tasks {
+            match wait.await {
+                Ok(Ok(())) => match kind {
+                    Kind::Insert => repair.inserted += 1,
+                    Kind::Update => repair.updated += 1,
+                    Kind::Delete => repair.deleted += 1,
+                },
+                Ok(Err(StoreError::Refused { .. })) => repair.refused += 1,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(StoreError::unavailable("nothing writes any more")),
+            }
+        }
+        Ok(repair)
+    }
+
+    /// Why the database cannot be used now; absent if it can.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
+    /// Follows [`Projection::trouble`]: changes when the database fails and when it is back.
+    pub fn watch(&self) -> watch::Receiver<Option<String>> {
+        self.trouble.subscribe()
+    }
+
+    /// What was written so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Puts the counters into a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        let Counters { commits, rows, refused, pending } = &self.counters;
+        registry.register("kubesvc_store_commits", "Transactions committed", commits.clone());
+        registry.register("kubesvc_store_rows_written", "Account rows written or deleted", rows.clone());
+        registry.register("kubesvc_store_rows_refused", "Account rows the database refused", refused.clone());
+        registry.register("kubesvc_store_pending", "Account rows that wait to be written", pending.clone());
+    }
+
+    async fn written(&self, wait: oneshot::Receiver<Result<(), StoreError>>) -> Result<(), StoreError> {
+        self.changed();
+        if let Some(why) = self.trouble() {
+            return Err(StoreError::unavailable(why));
+        }
+        wait.await.unwrap_or_else(|_| Err(StoreError::unavailable("nothing writes any more")))
+    }
+
+    fn changed(&self) {
+        self.count_pending();
+        self.wake.notify_one();
+    }
+
+    fn count_pending(&self) {
+        let waiting = self.state.lock().waiting();
+        self.counters.pending.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// Writes what waits, in one transaction if nothing in it is refused.
+    async fn round(&self, ping: bool) -> Result<(), StoreError> {
+        let _table = self.table.lock().await;
+        if self.state.lock().is_stale() {
+            self.read().await?;
+        } else if ping {
+            self.store.ping().await?;
+        }
+        // A refused part is halved until the row at fault stands alone. The earlier half is on top.
+        let mut parts = vec![self.state.lock().take(MOST_ROWS)];
+        while let Some(mut part) = parts.pop() {
+            match self.commit(&part).await {
+                Ok(()) => self.state.lock().landed(part),
+                Err(StoreError::Refused { .. }) if part.len() > 1 => {
+                    let later = part.split_off(part.len() / 2);
+                    parts.extend([later, part]);
+                }
+                Err(error @ StoreError::Refused { .. }) => {
+                    tracing::warn!(error = error.in_full(), "a row is left as it is");
+                    self.counters.refused.inc();
+                    self.state.lock().refuse(part, &error);
+                }
+                Err(error) => {
+                    parts.push(part);
+                    self.state.lock().give_back(parts.into_iter().rev().flatten().collect());
+                    return Err(error);
+                }
+            }
+        }
+        self.count_pending();
+        Ok(())
+    }
+
+    async fn commit(&self, part: &[Task]) -> Result<(), StoreError> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let mut changes = Changes::default();
+        let mut kinds = [false; 3];
+        for task in part {
+            kinds[task.kind as usize] = true;
+            match &task.job.want {
+                Want::Row(row) => changes.puts.push(Arc::clone(row)),
+                Want::Gone => changes.deletes.push(task.uid.clone()),
+            }
+        }
+        let pass = |points: [&'static str; 3]| {
+            for (point, _) in points.into_iter().zip(kinds).filter(|(_, there)| *there) {
+                crash::point(point);
+            }
+        };
+        pass(["row-insert:before", "row-update:before", "row-delete:before"]);
+        self.store.write(&changes).await?;
+        pass(["row-insert:after", "row-update:after", "row-delete:after"]);
+        self.counters.commits.inc();
+        self.counters.rows.inc_by(part.len() as u64);
+        Ok(())
+    }
+
+    async fn read(&self) -> Result<(), StoreError> {
+        let accounts = self.store.accounts().await?;
+        for malformed in &accounts.malformed {
+            tracing::warn!(%malformed, "a row was edited by hand; it is written anew if an object has it");
+        }
+        self.state.lock().loaded(accounts);
+        Ok(())
+    }
+
+    /// Only after what waited is written: a full disk can be read.
+    fn recover(&self) {
+        if self.trouble.send_if_modified(|trouble| trouble.take().is_some()) {
+            tracing::info!("the database can be used");
+        }
+    }
+
+    fn fail(&self, error: &StoreError) {
+        let why = error.in_full();
+        self.trouble.send_if_modified(|trouble| {
+            if trouble.as_ref() == Some(&why) {
+                return false;
+            }
+            tracing::warn!(error = why, "the database cannot be used; what is to be written waits");
+            *trouble = Some(why);
+            true
+        });
+        self.state.lock().fail(error);
+    }
+}
+
+fn backoff() -> impl Iterator<Item = Duration> {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(LONGEST_WAIT)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}

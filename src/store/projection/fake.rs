@@ -1,0 +1,119 @@
+//! A store in memory that fails, refuses and holds still on demand.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::account::row::AccountRow;
+use crate::store::{Accounts, Changes, Malformed, Store, StoreError, limits};
+
+pub(super) struct Fake {
+    /// The table, by name.
+    pub(super) table: Mutex<BTreeMap<String, AccountRow>>,
+    pub(super) malformed: Mutex<Vec<Malformed>>,
+    /// What was asked to be written, also if it failed.
+    pub(super) writes: Mutex<Vec<Changes>>,
+    pub(super) commits: AtomicUsize,
+    pub(super) reads: AtomicUsize,
+    /// Nothing works.
+    pub(super) down: AtomicBool,
+    /// It may be read.
+    pub(super) full: AtomicBool,
+    /// It commits, and the answer is lost.
+    pub(super) loses_answers: AtomicBool,
+    /// Rows of these names are refused.
+    pub(super) refuses: Mutex<Vec<String>>,
+    /// Each write takes one; many to begin with.
+    pub(super) gate: Semaphore,
+}
+
+impl Fake {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            table: Mutex::default(),
+            malformed: Mutex::default(),
+            writes: Mutex::default(),
+            commits: AtomicUsize::new(0),
+            reads: AtomicUsize::new(0),
+            down: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            loses_answers: AtomicBool::new(false),
+            refuses: Mutex::default(),
+            gate: Semaphore::new(1_000_000),
+        })
+    }
+
+    pub(super) fn rows(&self) -> Vec<AccountRow> {
+        self.table.lock().values().cloned().collect()
+    }
+
+    pub(super) fn set(&self, row: AccountRow) {
+        self.table.lock().insert(row.name.clone(), row);
+    }
+
+    /// Writes wait until the gate is opened.
+    pub(super) fn close_gate(&self) {
+        self.gate.forget_permits(usize::MAX);
+    }
+
+    pub(super) fn open_gate(&self) {
+        self.gate.add_permits(1_000_000);
+    }
+
+    fn answers(&self) -> Result<(), StoreError> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(StoreError::unavailable("the test pulled the plug"));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Fake {
+    async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+        self.gate.acquire().await.map_err(StoreError::unavailable)?.forget();
+        self.writes.lock().push(changes.clone());
+        self.answers()?;
+        if self.full.load(Ordering::SeqCst) {
+            return Err(StoreError::unavailable("the disk is full"));
+        }
+        limits::check(changes)?;
+        let refuses = self.refuses.lock();
+        if let Some(row) = changes.puts.iter().find(|row| refuses.contains(&row.name)) {
+            return Err(StoreError::refused(format!("row {:?}", row.name), "the test does not like it"));
+        }
+        let mut table = self.table.lock();
+        table.retain(|_, row| !changes.deletes.contains(&row.uid));
+        for row in &changes.puts {
+            table.retain(|_, held| held.uid != row.uid);
+            table.insert(row.name.clone(), (**row).clone());
+        }
+        self.commits.fetch_add(1, Ordering::SeqCst);
+        if self.loses_answers.load(Ordering::SeqCst) {
+            return Err(StoreError::unavailable("the answer was lost"));
+        }
+        Ok(())
+    }
+
+    async fn accounts(&self) -> Result<Accounts, StoreError> {
+        self.answers()?;
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        Ok(Accounts { rows: self.rows(), malformed: self.malformed.lock().clone() })
+    }
+
+    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<bool, StoreError> {
+        self.answers().map(|()| false)
+    }
+
+    async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
+        self.answers().map(|()| None)
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.answers()
+    }
+}

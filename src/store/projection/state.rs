@@ -1,0 +1,347 @@
+//! What is known of the table, what waits to be written, and what is being written.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use tokio::sync::oneshot;
+
+use crate::account::row::AccountRow;
+use crate::store::{Accounts, StoreError, limits};
+
+/// How many deleted uids are remembered. A row that comes back after that is removed by the next repair.
+const MOST_GONE: usize = 16_384;
+
+type Done = oneshot::Sender<Result<(), StoreError>>;
+type Wait = oneshot::Receiver<Result<(), StoreError>>;
+
+/// What a row shall be.
+#[derive(Clone, Debug)]
+pub(super) enum Want {
+    Row(Arc<AccountRow>),
+    Gone,
+}
+
+impl Want {
+    fn is(&self, row: &AccountRow) -> bool {
+        matches!(self, Self::Row(held) if **held == *row)
+    }
+}
+
+/// What a write does to the table, as far as is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Insert = 0,
+    Update = 1,
+    Delete = 2,
+}
+
+/// What is wanted, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) want: Want,
+    waiters: Vec<Done>,
+}
+
+impl Job {
+    fn answer(self, answer: &Result<(), StoreError>) {
+        for done in self.waiters {
+            let _ = done.send(answer.clone());
+        }
+    }
+}
+
+/// A job that was taken to be written.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) uid: String,
+    pub(super) kind: Kind,
+    pub(super) job: Job,
+}
+
+/// See the module. The table is the writer's: `known` changes only while it is held.
+pub(super) struct State {
+    /// What the table holds, by uid; nothing in it for a row that cannot be read.
+    known: HashMap<String, Option<Arc<AccountRow>>>,
+    /// The uid of each known name: a row that takes over a name replaces the other.
+    names: HashMap<String, String>,
+    /// What waits, at most one job for each uid, in the order they came.
+    waiting: IndexMap<String, Job>,
+    /// What is being written.
+    flying: HashMap<String, Want>,
+    /// What was refused since the last repair.
+    refused: HashMap<String, Arc<AccountRow>>,
+    gone: Gone,
+    /// The table must be read before anything is written.
+    stale: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            names: HashMap::new(),
+            waiting: IndexMap::new(),
+            flying: HashMap::new(),
+            refused: HashMap::new(),
+            gone: Gone::default(),
+            stale: true,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn has_row(&self, uid: &str) -> bool {
+        self.known.contains_key(uid)
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len() + self.flying.len()
+    }
+
+    /// What the table will hold once everything that is being written is.
+    fn is_coming(&self, row: &AccountRow) -> bool {
+        match self.flying.get(&row.uid) {
+            Some(want) => want.is(row),
+            None => self.is_known(row),
+        }
+    }
+
+    fn is_known(&self, row: &AccountRow) -> bool {
+        matches!(self.known.get(&row.uid), Some(Some(known)) if **known == *row)
+    }
+
+    fn want(&mut self, uid: &str, want: Want, done: Option<Done>) {
+        match self.waiting.get_mut(uid) {
+            Some(job) => {
+                job.want = want;
+                job.waiters.extend(done);
+            }
+            None => {
+                self.waiting.insert(uid.to_owned(), Job { want, waiters: done.into_iter().collect() });
+            }
+        }
+    }
+
+    fn want_row(&mut self, row: AccountRow, done: Option<Done>) {
+        let row = Arc::new(row);
+        self.want(&row.uid, Want::Row(Arc::clone(&row)), done);
+    }
+
+    /// True if there is something to write.
+    pub(super) fn say(&mut self, row: AccountRow) -> bool {
+        if self.gone.contains(&row.uid) {
+            return false;
+        }
+        match self.waiting.get(&row.uid) {
+            Some(job) if job.want.is(&row) => return false,
+            Some(_) => {}
+            None if self.is_coming(&row) => return false,
+            None if self.refused.get(&row.uid).is_some_and(|refused| **refused == row) => return false,
+            None => {}
+        }
+        self.want_row(row, None);
+        true
+    }
+
+    pub(super) fn insert(&mut self, row: AccountRow, done: Done) -> Result<(), StoreError> {
+        if self.gone.contains(&row.uid) {
+            return Err(limits::refused(&row, DELETED));
+        }
+        self.want_row(row, Some(done));
+        Ok(())
+    }
+
+    pub(super) fn delete(&mut self, uid: &str, done: Done) {
+        self.gone.insert(uid);
+        self.refused.remove(uid);
+        if let Some(Job { want: Want::Row(row), .. }) = self.waiting.get(uid) {
+            let answer = Err(limits::refused(row, DELETED));
+            if let Some(job) = self.waiting.shift_remove(uid) {
+                job.answer(&answer);
+            }
+        }
+        self.want(uid, Want::Gone, Some(done));
+    }
+
+    /// Takes up to `most` jobs to be written together, each name once. What the table holds already is done.
+    pub(super) fn take(&mut self, most: usize) -> Vec<Task> {
+        let mut names = HashSet::new();
+        let mut tasks = Vec::new();
+        for (uid, job) in std::mem::take(&mut self.waiting) {
+            let kind = match &job.want {
+                Want::Row(row) if self.is_known(row) => {
+                    job.answer(&Ok(()));
+                    continue;
+                }
+                Want::Row(row) if tasks.len() == most || !names.insert(row.name.clone()) => {
+                    self.waiting.insert(uid, job);
+                    continue;
+                }
+                Want::Gone if tasks.len() == most => {
+                    self.waiting.insert(uid, job);
+                    continue;
+                }
+                Want::Row(_) if self.known.contains_key(&uid) => Kind::Update,
+                Want::Row(_) => Kind::Insert,
+                Want::Gone => Kind::Delete,
+            };
+            self.flying.insert(uid.clone(), job.want.clone());
+            tasks.push(Task { uid, kind, job });
+        }
+        tasks
+    }
+
+    /// These are committed.
+    pub(super) fn landed(&mut self, tasks: Vec<Task>) {
+        // The deletions went first.
+        let (deletes, puts): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.kind == Kind::Delete);
+        for task in deletes.into_iter().chain(puts) {
+            self.flying.remove(&task.uid);
+            self.forget(&task.uid);
+            if let Want::Row(row) = &task.job.want {
+                self.refused.remove(&task.uid);
+                self.learn(Arc::clone(row));
+            }
+            task.job.answer(&Ok(()));
+        }
+    }
+
+    fn forget(&mut self, uid: &str) {
+        if let Some(Some(row)) = self.known.remove(uid)
+            && self.names.get(&row.name).is_some_and(|holder| holder == uid)
+        {
+            self.names.remove(&row.name);
+        }
+    }
+
+    fn learn(&mut self, row: Arc<AccountRow>) {
+        if let Some(other) = self.names.insert(row.name.clone(), row.uid.clone())
+            && other != row.uid
+        {
+            self.known.remove(&other);
+        }
+        self.known.insert(row.uid.clone(), Some(row));
+    }
+
+    /// These are refused; nobody tries them again before the next repair.
+    pub(super) fn refuse(&mut self, tasks: Vec<Task>, error: &StoreError) {
+        for task in tasks {
+            self.flying.remove(&task.uid);
+            if let Want::Row(row) = &task.job.want {
+                self.refused.insert(task.uid, Arc::clone(row));
+            }
+            task.job.answer(&Err(error.clone()));
+        }
+    }
+
+    /// These are not known to be written, and wait again, before what came since; a newer word wins.
+    pub(super) fn give_back(&mut self, tasks: Vec<Task>) {
+        self.flying.clear();
+        let newer = std::mem::take(&mut self.waiting);
+        for Task { uid, job, .. } in tasks {
+            self.waiting.insert(uid, job);
+        }
+        for (uid, job) in newer {
+            match self.waiting.get_mut(&uid) {
+                Some(older) => {
+                    older.want = job.want;
+                    older.waiters.extend(job.waiters);
+                }
+                None => {
+                    self.waiting.insert(uid, job);
+                }
+            }
+        }
+    }
+
+    /// The database failed: nobody is kept waiting, and what is known of it counts no longer.
+    pub(super) fn fail(&mut self, error: &StoreError) {
+        self.stale = true;
+        for job in self.waiting.values_mut() {
+            for done in job.waiters.drain(..) {
+                let _ = done.send(Err(error.clone()));
+            }
+        }
+    }
+
+    /// The table was read.
+    pub(super) fn loaded(&mut self, accounts: Accounts) {
+        self.known.clear();
+        self.names.clear();
+        for malformed in accounts.malformed {
+            if let Some(uid) = malformed.uid {
+                self.known.insert(uid, None);
+            }
+        }
+        for row in accounts.rows {
+            self.learn(Arc::new(row));
+        }
+        self.stale = false;
+    }
+
+    /// Compares the table, which was just read, with what all objects call for.
+    pub(super) fn repair(&mut self, expected: Vec<AccountRow>) -> Vec<(Kind, Wait)> {
+        self.refused.clear();
+        let mut tasks = Vec::new();
+        let mut uids = HashSet::with_capacity(expected.len());
+        for row in expected {
+            uids.insert(row.uid.clone());
+            if self.gone.contains(&row.uid) || self.waiting.contains_key(&row.uid) || self.is_known(&row) {
+                continue;
+            }
+            let kind = if self.has_row(&row.uid) { Kind::Update } else { Kind::Insert };
+            let (done, wait) = oneshot::channel();
+            self.want_row(row, Some(done));
+            tasks.push((kind, wait));
+        }
+        let strays: Vec<String> = self
+            .known
+            .keys()
+            .filter(|uid| !uids.contains(*uid) && !self.waiting.contains_key(*uid))
+            .cloned()
+            .collect();
+        for uid in strays {
+            // Not remembered as deleted: should the list have been short of it, the next word brings it back.
+            let (done, wait) = oneshot::channel();
+            self.want(&uid, Want::Gone, Some(done));
+            tasks.push((Kind::Delete, wait));
+        }
+        tasks
+    }
+}
+
+const DELETED: &str = "the account is deleted";
+
+/// The uids that were deleted last.
+#[derive(Default)]
+struct Gone {
+    uids: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl Gone {
+    fn contains(&self, uid: &str) -> bool {
+        self.uids.contains(uid)
+    }
+
+    fn insert(&mut self, uid: &str) {
+        if !self.uids.insert(uid.to_owned()) {
+            return;
+        }
+        self.order.push_back(uid.to_owned());
+        if self.order.len() > MOST_GONE
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.uids.remove(&oldest);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! SQLite: the embedded database for one replica.
+//!
+//! One connection writes, in `BEGIN IMMEDIATE` transactions that are on the disk when they return (WAL with
+//! `synchronous=FULL`); a few others read. The file must lie on a local disk: WAL does not work over a network.
+//! `PATH.lock` is held for as long as the store lives, so that two processes never write one file.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use backon::{ExponentialBuilder, Retryable};
+use sqlx::Connection as _;
+use sqlx::pool::PoolConnection;
+use sqlx::sqlite::{
+    Sqlite as Db, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+
+use super::{Accounts, Changes, MAX_NAMESPACES, Malformed, Store, StoreError, limits};
+use errors::Trouble;
+
+mod accounts;
+mod errors;
+mod file;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+/// The store in a file of SQLite's.
+pub(super) struct Sqlite {
+    writer: SqlitePool,
+    readers: SqlitePool,
+    retry: ExponentialBuilder,
+    // Last, so that it is let go of after the connections.
+    _lock: file::Lock,
+}
+
+/// How long to bear with others, and, for tests, how large the file may grow.
+struct Tuning {
+    busy_timeout: Duration,
+    busy_retries: usize,
+    max_pages: Option<u32>,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self { busy_timeout: Duration::from_secs(5), busy_retries: 2, max_pages: None }
+    }
+}
+
+impl Sqlite {
+    /// Opens the file, or makes it, and brings its schema up to date.
+    pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::open_with(path, &Tuning::default()).await
+    }
+
+    async fn open_with(path: &Path, tuning: &Tuning) -> Result<Self, StoreError> {
+        let path = file::locate(path)?;
+        let lock = file::Lock::acquire(&path)?;
+        file::inspect(&path)?;
+        let mut options = SqliteConnectOptions::new()
+            .filename(&path)
+            .create_if_missing(true)
+            .busy_timeout(tuning.busy_timeout)
+            .foreign_keys(true)
+            .synchronous(SqliteSynchronous::Full);
+        options = sqlx::ConnectOptions::disable_statement_logging(options);
+        let mut writing = options.clone().journal_mode(SqliteJournalMode::Wal);
+        if let Some(pages) = tuning.max_pages {
+            writing = writing.pragma("max_page_count", pages.to_string());
+        }
+        let pool = || {
+            SqlitePoolOptions::new()
+                .acquire_timeout(Duration::from_secs(10))
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .test_before_acquire(false)
+        };
+        let writer = pool()
+            .max_connections(1)
+            .connect_with(writing)
+            .await
+            .map_err(|error| errors::at_start(&path, error))?;
+        schema::migrate(&writer, &path).await?;
+        let readers = pool().max_connections(4).connect_lazy_with(options.pragma("query_only", "ON"));
+        let retry = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_secs(1))
+            .with_max_times(tuning.busy_retries)
+            .with_jitter();
+        Ok(Self { writer, readers, retry, _lock: lock })
+    }
+
+    async fn try_write(&self, changes: &Changes) -> Result<(), StoreError> {
+        let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
+        let result = commit(&mut connection, changes).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
+    async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
+        let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
+        let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Db>, StoreError> {
+        self.readers.acquire().await.map_err(errors::classify)
+    }
+}
+
+async fn commit(connection: &mut SqliteConnection, changes: &Changes) -> Result<(), StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    accounts::delete(&mut transaction, &changes.deletes).await?;
+    accounts::put(&mut transaction, &changes.puts, now()).await?;
+    transaction.commit().await.map_err(errors::classify)
+}
+
+/// After a full disk or a failed read SQLite may have ended the transaction by itself, which sqlx does not see. A new
+/// connection starts clean.
+fn drop_if_suspect<T>(connection: &mut PoolConnection<Db>, result: &Result<T, StoreError>) {
+    if matches!(result, Err(StoreError::Unavailable(_) | StoreError::Unfit(_))) {
+        connection.close_on_drop();
+    }
+}
+
+fn is_busy(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable(source)
+        if source.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.busy))
+}
+
+fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+        if changes.deletes.is_empty() && changes.puts.is_empty() {
+            return Ok(());
+        }
+        limits::check(changes)?;
+        (|| self.try_write(changes)).retry(self.retry).when(is_busy).await
+    }
+
+    async fn accounts(&self) -> Result<Accounts, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = accounts::all(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
+    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
+        let what = || format!("the namespaces of the account with uid {uid:?}");
+        if namespaces.len() > MAX_NAMESPACES {
+            return Err(StoreError::refused(what(), format!("there are more than {MAX_NAMESPACES}")));
+        }
+        let list = serde_json::to_string(namespaces).map_err(|error| StoreError::refused(what(), error))?;
+        (|| self.try_put_namespaces(uid, &list)).retry(self.retry).when(is_busy).await
+    }
+
+    async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = accounts::namespaces(&mut connection, account_name).await;
+        drop_if_suspect(&mut connection, &result);
+        let Some(list) = result? else { return Ok(None) };
+        serde_json::from_str(&list).map(Some).map_err(|error| {
+            let malformed = Malformed {
+                table: accounts::TABLE,
+                name: account_name.to_owned(),
+                uid: None,
+                column: "namespaces".to_owned(),
+                why: error.to_string(),
+            };
+            StoreError::refused(malformed.to_string(), "it is no list of texts in JSON")
+        })
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let mut connection = self.reader().await?;
+        let result = sqlx::query("SELECT count(*) FROM kubesvc_meta").fetch_one(&mut *connection).await;
+        let result = result.map(drop).map_err(errors::classify);
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+}

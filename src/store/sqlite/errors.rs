@@ -1,0 +1,99 @@
+//! What SQLite's errors mean for the caller.
+
+use std::fmt;
+use std::path::Path;
+
+use crate::account::row::AccountRow;
+use crate::store::{StoreError, limits};
+
+/// Why the database cannot be used now, in words that say what to do.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    /// Another connection is at it; a moment later it may go.
+    pub(super) busy: bool,
+    what: &'static str,
+    source: sqlx::Error,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
+}
+
+impl std::error::Error for Trouble {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// The primary result code, <https://www.sqlite.org/rescode.html>.
+fn primary(error: &sqlx::Error) -> Option<i32> {
+    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(code & 0xff)
+}
+
+/// The class of an error.
+pub(super) fn classify(error: sqlx::Error) -> StoreError {
+    let trouble = |busy, what, source| StoreError::unavailable(Trouble { busy, what, source });
+    match primary(&error) {
+        Some(5 | 6 | 15) => trouble(true, "another connection has the SQLite file locked", error),
+        Some(13) => trouble(false, "the disk of the SQLite file is full: make room", error),
+        Some(3 | 8 | 23) => {
+            trouble(false, "the SQLite file may not be written: give kubesvc the right to", error)
+        }
+        Some(10) => trouble(false, "the disk of the SQLite file fails", error),
+        Some(14) => {
+            trouble(false, "the SQLite file cannot be opened: it or its folder is gone or barred", error)
+        }
+        Some(4 | 7 | 9) => trouble(false, "SQLite was interrupted or is out of memory", error),
+        Some(11 | 26) => StoreError::Unfit(format!(
+            "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
+             -shm; kubesvc makes its accounts anew from the objects"
+        )),
+        Some(12 | 18 | 19 | 20) => StoreError::refused("a row", error),
+        Some(_) => StoreError::Unfit(format!(
+            "the schema of the SQLite file is not as kubesvc left it ({error}): start kubesvc again; if that does \
+             not help, move the file away, and kubesvc makes its accounts anew from the objects"
+        )),
+        None => match error {
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
+                StoreError::refused("a row", error)
+            }
+            error => trouble(false, "no connection to the SQLite file", error),
+        },
+    }
+}
+
+/// The class of an error of a statement with this one row.
+pub(super) fn classify_row(row: &AccountRow, error: sqlx::Error) -> StoreError {
+    match classify(error) {
+        StoreError::Refused { source, .. } => match limits::refused(row, "") {
+            StoreError::Refused { what, .. } => StoreError::Refused { what, source },
+            other => other,
+        },
+        other => other,
+    }
+}
+
+/// The class of an error at the start, where a file that cannot be used is a matter of settings.
+pub(super) fn at_start(path: &Path, error: sqlx::Error) -> StoreError {
+    let path = path.display();
+    match primary(&error) {
+        Some(26) => StoreError::Unfit(not_a_database(&path.to_string())),
+        Some(3 | 8 | 14 | 23) => StoreError::Unfit(format!(
+            "the database {path} cannot be opened for writing ({error}): check the rights of the file and its folder"
+        )),
+        _ => match classify(error) {
+            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {path}: {why}")),
+            other => other,
+        },
+    }
+}
+
+/// The message for a file of another kind.
+pub(super) fn not_a_database(path: &str) -> String {
+    format!(
+        "{path} is no SQLite database and was left as it is: give kubesvc.database.url another path, or move it away"
+    )
+}

@@ -1,0 +1,113 @@
+//! The database's file and the lock beside it.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::errors;
+use crate::store::StoreError;
+
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// The path without links and dots, so that one file has one lock whatever name it is called by.
+pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
+    let shown = path.display();
+    if let Ok(real) = path.canonicalize() {
+        return Ok(real);
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let Some(name) = path.file_name() else {
+        return Err(StoreError::Unfit(format!("the path of the database, {shown}, names no file")));
+    };
+    match folder.canonicalize() {
+        Ok(folder) => Ok(folder.join(name)),
+        Err(error) => Err(StoreError::Unfit(format!(
+            "the folder of the database, {}, cannot be used ({error}): make it, or give kubesvc.database.url \
+             another path",
+            folder.display()
+        ))),
+    }
+}
+
+/// Looks whether the file is a database that may be written, before SQLite touches it. A missing or an empty file is.
+pub(super) fn inspect(path: &Path) -> Result<(), StoreError> {
+    let shown = path.display();
+    if path.is_dir() {
+        return Err(StoreError::Unfit(format!(
+            "the path of the database, {shown}, is a folder: add the name of a file to it"
+        )));
+    }
+    let mut head = Vec::with_capacity(MAGIC.len());
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => {
+            file.take(MAGIC.len() as u64).read_to_end(&mut head).map_err(|error| barred(path, &error))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(barred(path, &error)),
+    }
+    if !head.is_empty() && head != MAGIC {
+        return Err(StoreError::Unfit(errors::not_a_database(&shown.to_string())));
+    }
+    Ok(())
+}
+
+fn barred(path: &Path, error: &io::Error) -> StoreError {
+    StoreError::Unfit(format!(
+        "the database needs {} to be readable and writable ({error}): check the rights and the owner of the file \
+         and of its folder, and that the disk is not mounted read-only",
+        path.display()
+    ))
+}
+
+/// `PATH.lock`, held by this process. The system lets go of it when the process ends, however it ends; the file
+/// stays.
+#[derive(Debug)]
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes the lock, or says who has it.
+    pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
+        let mut path = database.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(|error| barred(&path, &error))?;
+        match file.try_lock() {
+            Ok(()) => {
+                // For people only; whoever cannot write it has the lock all the same.
+                let owner =
+                    format!("{}:{}", gethostname::gethostname().to_string_lossy(), std::process::id());
+                let _ = file
+                    .set_len(0)
+                    .and_then(|()| file.rewind())
+                    .and_then(|()| file.write_all(owner.as_bytes()));
+                Ok(Self { _file: file })
+            }
+            Err(TryLockError::WouldBlock) => {
+                let mut owner = String::new();
+                let _ = (&mut file).take(300).read_to_string(&mut owner);
+                let owner = if owner.is_empty() { String::new() } else { format!(" ({owner})") };
+                Err(StoreError::Unfit(format!(
+                    "another process{owner} uses the database {}, and SQLite is for one replica only: end it first \
+                     (in Kubernetes: one replica with strategy Recreate); several replicas need MySQL, MariaDB or \
+                     PostgreSQL",
+                    database.display()
+                )))
+            }
+            Err(TryLockError::Error(error)) => Err(StoreError::Unfit(format!(
+                "the file {} cannot be locked ({error}): put the database on a local disk",
+                path.display()
+            ))),
+        }
+    }
+}

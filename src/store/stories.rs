@@ -1,0 +1,228 @@
+//! What every database must do, told as stories. [`stories`] runs them against one adapter.
+
+use super::{Accounts, Changes, MAX_NAMESPACES, Store, StoreError};
+use crate::account::row::AccountRow;
+
+/// Makes a test of each story. The expression is a future of a fresh store and of what keeps it alive.
+macro_rules! stories {
+    ($fresh:expr) => {
+        stories! { @each $fresh,
+            rows_come_back_as_they_were, any_name_will_do, what_no_database_takes_is_refused_as_a_whole,
+            a_uid_takes_over_a_name, uids_and_names_change_places, deletes_go_before_rows, namespaces_have_a_row,
+            a_thousand_rows_are_written_at_once
+        }
+    };
+    (@each $fresh:expr, $($story:ident),+) => {
+        $(#[tokio::test]
+        async fn $story() {
+            let (store, _kept) = $fresh.await;
+            $crate::store::stories::$story(&*store).await;
+        })+
+    };
+}
+pub(super) use stories;
+
+/// A row as an account has it that was just declared.
+pub(super) fn row(name: &str, uid: &str) -> AccountRow {
+    AccountRow {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        status: "ACTIVATING".to_owned(),
+        zone_id: None,
+        is_dynamic: true,
+        origin: "declared".to_owned(),
+        definition: format!(r#"{{"name":{name:?},"kubeconfigContents":null}}"#),
+        props: r#"{"permissions":{}}"#.to_owned(),
+        kube_host: None,
+        kube_version: None,
+        cert_fingerprint: None,
+        cluster_uid: None,
+        max_watch_age_seconds: 300_000,
+        namespaces_count: None,
+        error_message: None,
+        failed_count: 0,
+        next_retry_time: None,
+        generation: 1,
+        observed_generation: 0,
+    }
+}
+
+async fn rows(store: &dyn Store) -> Vec<AccountRow> {
+    let Accounts { mut rows, malformed } = store.accounts().await.expect("the accounts");
+    assert_eq!(malformed, []);
+    rows.sort_by(|a, b| a.name.cmp(&b.name));
+    rows
+}
+
+async fn put(store: &dyn Store, rows: &[AccountRow]) {
+    store.put_accounts(rows).await.expect("the rows are written");
+}
+
+pub(super) async fn rows_come_back_as_they_were(store: &dyn Store) {
+    store.ping().await.expect("it answers");
+    assert_eq!(rows(store).await, []);
+    let bare = row("bare", "uid-1");
+    let full = AccountRow {
+        status: "FAILED".to_owned(),
+        zone_id: Some("zone-a".to_owned()),
+        is_dynamic: false,
+        origin: "agent".to_owned(),
+        definition: "x".repeat(100_000),
+        kube_host: Some("https://example.test:6443".to_owned()),
+        kube_version: Some("v1.36.3".to_owned()),
+        cert_fingerprint: Some("AB:CD".to_owned()),
+        cluster_uid: Some("c0ffee".to_owned()),
+        max_watch_age_seconds: i64::MAX,
+        namespaces_count: Some(i32::MAX),
+        error_message: Some("ü".repeat(2048)),
+        failed_count: i32::MIN,
+        next_retry_time: Some(i64::MIN),
+        generation: i64::MAX,
+        observed_generation: -1,
+        ..row("full", "uid-2")
+    };
+    put(store, &[full.clone(), bare.clone()]).await;
+    assert_eq!(rows(store).await, [bare.clone(), full.clone()]);
+    // What is absent again is no longer there.
+    let bare_again = row("full", "uid-2");
+    put(store, std::slice::from_ref(&bare_again)).await;
+    assert_eq!(rows(store).await, [bare, bare_again]);
+}
+
+pub(super) async fn any_name_will_do(store: &dyn Store) {
+    let (long, emoji) = ("n".repeat(255), "\u{1f680}".repeat(255));
+    let mut names = vec![
+        "prod",
+        "PROD",
+        "Prod",
+        "prod ",
+        " prod",
+        "pröd",
+        "pro\u{0308}d",
+        "a'b\"c`d",
+        "; DROP TABLE x --",
+        "100%_\\",
+        "ß",
+        "ss",
+        "日本語",
+        &long,
+        &emoji,
+    ];
+    let written: Vec<AccountRow> =
+        names.iter().enumerate().map(|(at, name)| row(name, &format!("uid-{at}"))).collect();
+    put(store, &written).await;
+    put(store, &written).await;
+    names.sort_unstable();
+    let held = rows(store).await;
+    assert_eq!(held.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), names);
+    for row in &written {
+        let list = std::slice::from_ref(&row.name);
+        assert!(store.put_namespaces(&row.uid, list).await.expect("a list"), "{}", row.name);
+    }
+    for name in names {
+        assert_eq!(store.namespaces(name).await.expect(name), Some(vec![name.to_owned()]));
+    }
+}
+
+pub(super) async fn what_no_database_takes_is_refused_as_a_whole(store: &dyn Store) {
+    let good = row("good", "uid-good");
+    let with = |change: fn(&mut AccountRow)| {
+        let mut row = row("bad-one", "uid-bad");
+        change(&mut row);
+        row
+    };
+    for bad in [
+        with(|row| row.name = "n".repeat(256)),
+        with(|row| row.name = "\u{1f680}".repeat(256)),
+        with(|row| row.name = "bad-one\0".to_owned()),
+        with(|row| row.name = String::new()),
+        with(|row| row.uid = String::new()),
+        with(|row| row.uid = "u".repeat(37)),
+        with(|row| row.definition = "bad-one\0".to_owned()),
+        with(|row| row.kube_version = Some("v".repeat(65))),
+        with(|row| row.error_message = Some("e".repeat(2049))),
+        row("good", "uid-bad"),
+        row("bad-one", "uid-good"),
+    ] {
+        let error = store.put_accounts(&[good.clone(), bad.clone()]).await.expect_err("it is refused");
+        assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+        let said = error.in_full();
+        assert!(said.contains("kubesvc_accounts"), "{said}");
+        assert!(said.contains(&bad.uid) && said.contains(&format!("{:?}", bad.name)), "{said}");
+        assert_eq!(rows(store).await, [], "nothing is written of what is refused");
+    }
+}
+
+pub(super) async fn a_uid_takes_over_a_name(store: &dyn Store) {
+    put(store, &[row("one", "uid-old"), row("other", "uid-other")]).await;
+    assert!(store.put_namespaces("uid-old", &["default".to_owned()]).await.expect("a list"));
+    put(store, &[row("one", "uid-new")]).await;
+    assert_eq!(rows(store).await, [row("one", "uid-new"), row("other", "uid-other")]);
+    assert_eq!(
+        store.namespaces("one").await.expect("no list"),
+        None,
+        "the list went with the uid it belonged to"
+    );
+    store.delete_account("uid-old").await.expect("the former uid has nothing left");
+    assert_eq!(rows(store).await.len(), 2);
+}
+
+pub(super) async fn uids_and_names_change_places(store: &dyn Store) {
+    put(store, &[row("a", "uid-b"), row("b", "uid-a"), row("c", "uid-c")]).await;
+    put(store, &[row("a", "uid-a"), row("b", "uid-b")]).await;
+    assert_eq!(rows(store).await, [row("a", "uid-a"), row("b", "uid-b"), row("c", "uid-c")]);
+    put(store, &[row("d", "uid-c")]).await;
+    assert_eq!(rows(store).await, [row("a", "uid-a"), row("b", "uid-b"), row("d", "uid-c")]);
+}
+
+pub(super) async fn deletes_go_before_rows(store: &dyn Store) {
+    store.delete_account("uid-none").await.expect("nothing to delete is success");
+    store.write(&Changes::default()).await.expect("nothing to do is success");
+    put(store, &[row("a", "uid-1"), row("b", "uid-2"), row("c", "uid-3")]).await;
+    let changes = Changes {
+        deletes: vec!["uid-1".to_owned(), "uid-2".to_owned(), "uid-none".to_owned()],
+        puts: vec![row("a", "uid-4").into()],
+    };
+    store.write(&changes).await.expect("both");
+    assert_eq!(rows(store).await, [row("a", "uid-4"), row("c", "uid-3")]);
+    // The refused row takes the deletion with it.
+    let changes = Changes { deletes: vec!["uid-3".to_owned()], puts: vec![row("\0", "uid-5").into()] };
+    store.write(&changes).await.expect_err("refused");
+    assert_eq!(rows(store).await.len(), 2);
+}
+
+pub(super) async fn namespaces_have_a_row(store: &dyn Store) {
+    assert!(!store.put_namespaces("uid-1", &["a".to_owned()]).await.expect("no row"));
+    assert_eq!(store.namespaces("one").await.expect("no row"), None);
+    put(store, &[row("one", "uid-1")]).await;
+    assert_eq!(store.namespaces("one").await.expect("no list"), None);
+    let list: Vec<String> = ["kube-system", "ü\"'\\", "a\0b"].map(str::to_owned).to_vec();
+    assert!(store.put_namespaces("uid-1", &list).await.expect("a list"));
+    assert!(store.put_namespaces("uid-1", &list).await.expect("the same list"));
+    put(store, &[AccountRow { generation: 2, ..row("one", "uid-1") }]).await;
+    assert_eq!(store.namespaces("one").await.expect("the list"), Some(list));
+    assert!(store.put_namespaces("uid-1", &[]).await.expect("an empty list"));
+    assert_eq!(store.namespaces("one").await.expect("the list"), Some(Vec::new()));
+    let full = vec!["n".repeat(63); MAX_NAMESPACES];
+    assert!(store.put_namespaces("uid-1", &full).await.expect("a full list"));
+    let over = vec![String::new(); MAX_NAMESPACES + 1];
+    let error = store.put_namespaces("uid-1", &over).await.expect_err("too many");
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    assert_eq!(store.namespaces("one").await.expect("the list").map(|list| list.len()), Some(MAX_NAMESPACES));
+    store.delete_account("uid-1").await.expect("deleted");
+    assert_eq!(store.namespaces("one").await.expect("no row"), None);
+}
+
+pub(super) async fn a_thousand_rows_are_written_at_once(store: &dyn Store) {
+    let mut wanted: Vec<AccountRow> =
+        (0..1_003).map(|at| row(&format!("account-{at:04}"), &format!("uid-{at}"))).collect();
+    put(store, &wanted).await;
+    for row in wanted.iter_mut().step_by(2) {
+        row.observed_generation = 1;
+    }
+    put(store, &wanted).await;
+    assert_eq!(rows(store).await, wanted);
+    let deletes = wanted.iter().map(|row| row.uid.clone()).collect();
+    store.write(&Changes { deletes, puts: Vec::new() }).await.expect("deleted");
+    assert_eq!(rows(store).await, []);
+}
