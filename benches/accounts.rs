@@ -104,7 +104,7 @@ async fn run() -> Result<Vec<String>, String> {
 
 /// A control plane with the definitions, and without the audit that would slow it down.
 async fn control_plane() -> Result<ControlPlane, String> {
-    let plane = ControlPlane::start_with(StartOptions { audit: false, ..StartOptions::default() }).await?;
+    let plane = ControlPlane::start_with(StartOptions::without_audit()).await?;
     objects::install(&plane).await?;
     Ok(plane)
 }

@@ -1,13 +1,12 @@
 //! A client that makes the requests of a registration and nothing else.
 
-use kube::{Api, Client, Config, config::{KubeConfigOptions, Kubeconfig}};
 use k8s_openapi::api::core::v1::Secret;
-
-use crate::{
-    objects::each,
-    progress::Bar,
-    raw,
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
 };
+
+use crate::{objects::each, progress::Bar, raw};
 
 /// What the agent asks a cluster, in this order and on one connection.
 const QUESTIONS: [(&str, &str); 5] = [

@@ -6,8 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, Client, api::PostParams};
 use kubesvc::account::{
-    FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL,
-    crds,
+    FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, crds,
     spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference},
 };
 
@@ -117,7 +116,10 @@ fn account(number: usize, form: Form) -> KubesvcAccount {
     let spec = KubesvcAccountSpec {
         zone_id: Some(ZONE.into()),
         kubeconfig: KubeconfigSource { secret_ref, ..KubeconfigSource::default() },
-        permissions: BTreeMap::from([("READ".into(), vec!["dev".into()]), ("WRITE".into(), vec!["ops".into()])]),
+        permissions: BTreeMap::from([
+            ("READ".into(), vec!["dev".into()]),
+            ("WRITE".into(), vec!["ops".into()]),
+        ]),
         environment: Some("production".into()),
         ..KubesvcAccountSpec::default()
     };

@@ -13,7 +13,10 @@ use crate::{
         folder::Folder,
         ports,
         process::Process,
-        simulated_agent::{Introduction, NoSession, Policy, SimulatedAgent},
+        simulated_agent::{
+            SimulatedAgent,
+            words::{Introduction, NoSession, Policy},
+        },
         wait::try_eventually,
     },
     objects::ZONE,
@@ -142,7 +145,8 @@ impl Operator<'_> {
         let address = format!("127.0.0.1:{}", self.site.rest);
         let problem = |e: &dyn std::fmt::Display| format!("GET http://{address}{path}: {e}");
         let stream = TcpStream::connect(&address).await.map_err(|e| problem(&e))?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| problem(&e))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| problem(&e))?;
         let request = http::Request::get(path)
             .header(http::header::HOST, &address)
             .body(Empty::<Bytes>::new())

@@ -70,9 +70,9 @@ fn number(name: &str, default: usize, allowed: std::ops::RangeInclusive<usize>) 
 fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
     let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
     let one = |name: &str| {
-        ALL.into_iter()
-            .find(|known| known.to_string().eq_ignore_ascii_case(name))
-            .ok_or_else(|| format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2 and p9, such as p1,p9"))
+        ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2 and p9, such as p1,p9")
+        })
     };
     value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()
 }

@@ -75,7 +75,8 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
 
 async fn raw_round(plane: &ControlPlane, options: &Options, kubeconfig: &str) -> Result<Raw, String> {
     let namespace = plane.namespace().await;
-    objects::create(&plane.client().await, namespace.name(), options.accounts, Form::Applied, kubeconfig).await?;
+    objects::create(&plane.client().await, namespace.name(), options.accounts, Form::Applied, kubeconfig)
+        .await?;
     let _follow = Follow::start(plane.client().await, namespace.name()).await?;
     let programs = Programs::new(&crate::servers(plane)?);
     // A new client: it opens its connections while the clock runs, as the operator does.
@@ -143,14 +144,29 @@ fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 3], rep
         let what = format!("{name}: of the ceiling R/{}", form.writes());
         report.add(Row::series("P1", &what, &ratio, Wanted::AtLeast(0.6)));
         let expected = form.writes() * options.accounts as u64;
-        report.add(Row::exact("P1", &format!("{name}: writes of accounts"), results.iter().map(|one| one.writes.done), expected));
+        report.add(Row::exact(
+            "P1",
+            &format!("{name}: writes of accounts"),
+            results.iter().map(|one| one.writes.done),
+            expected,
+        ));
         let wasted = results.iter().map(|one| one.writes.conflicts + one.writes.refused);
         report.add(Row::exact("P1", &format!("{name}: of them refused or in conflict"), wasted, 0));
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let others: Series = results.iter().map(|one| one.other_writes as f64).collect();
-        report.add(Row::series("P1", &format!("{name}: writes of Events and KubesvcAgents"), &others, Wanted::Nothing));
+        report.add(Row::series(
+            "P1",
+            &format!("{name}: writes of Events and KubesvcAgents"),
+            &others,
+            Wanted::Nothing,
+        ));
         let peak: Series = results.iter().map(|one| one.peak).collect();
-        report.add(Row::series("P1", &format!("{name}: peak memory of the operator, MB"), &peak, Wanted::AtMost(150.0)));
+        report.add(Row::series(
+            "P1",
+            &format!("{name}: peak memory of the operator, MB"),
+            &peak,
+            Wanted::AtMost(150.0),
+        ));
         report.cpu(&format!("{name}, P1"), results.iter().map(|one| (one.seconds, &one.cpu)));
     }
 }

@@ -1,6 +1,9 @@
 //! P9: accounts through the real agent on a real target cluster, against a bare client that makes the same requests.
 
-use std::{process::Command, time::{Duration, Instant}};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{Api, Client, api::PostParams};
@@ -84,7 +87,7 @@ pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), St
 
 impl Pair {
     async fn start() -> Result<Self, String> {
-        let mut options = StartOptions { audit: false, ..StartOptions::default() };
+        let mut options = StartOptions::without_audit();
         let token = options.add_user(READER, &[]);
         let target = ControlPlane::start_with(options).await?;
         allow_reading(target.client().await).await?;
@@ -95,7 +98,12 @@ impl Pair {
     fn servers(&self) -> Result<Vec<(&'static str, u32)>, String> {
         let mut all = crate::servers(&self.home)?;
         let target = crate::servers(&self.target)?;
-        all.extend(target.into_iter().zip(["target kube-apiserver", "target etcd"]).map(|((_, pid), name)| (name, pid)));
+        all.extend(
+            target
+                .into_iter()
+                .zip(["target kube-apiserver", "target etcd"])
+                .map(|((_, pid), name)| (name, pid)),
+        );
         Ok(all)
     }
 
@@ -141,7 +149,9 @@ impl Pair {
             format!("{}\nthe agent's last lines:\n{}", operator.explain(&reason), agent.log_tail(12))
         })?;
         tokio::time::sleep(REST).await;
-        let memory = |pid: u32| Ok::<_, String>(Memory { peak: peak_resident(pid)?, proportional: proportional(pid)? });
+        let memory = |pid: u32| {
+            Ok::<_, String>(Memory { peak: peak_resident(pid)?, proportional: proportional(pid)? })
+        };
         let run = Run {
             seconds: time.as_secs_f64(),
             cpu,
@@ -207,8 +217,18 @@ fn tell(options: &Options, bares: &[(f64, Cpu)], runs: &[Run], report: &mut Repo
     let accounts = options.accounts;
     let bare: Series = bares.iter().map(|(seconds, _)| *seconds).collect();
     let time: Series = runs.iter().map(|run| run.seconds).collect();
-    report.add(Row::series("P9", &format!("bare client: seconds for {accounts} accounts"), &bare, Wanted::Nothing));
-    report.add(Row::series("P9", &format!("operator and agent: seconds for {accounts} accounts"), &time, Wanted::Nothing));
+    report.add(Row::series(
+        "P9",
+        &format!("bare client: seconds for {accounts} accounts"),
+        &bare,
+        Wanted::Nothing,
+    ));
+    report.add(Row::series(
+        "P9",
+        &format!("operator and agent: seconds for {accounts} accounts"),
+        &time,
+        Wanted::Nothing,
+    ));
     let ratio = Series::from_iter([time.median() / bare.median()]);
     report.add(Row::series("P9", "times the bare client", &ratio, Wanted::AtMost(2.0)));
     let expected = Form::Applied.writes() * accounts as u64;

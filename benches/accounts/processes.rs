@@ -21,7 +21,11 @@ impl Programs {
 
     /// CPU seconds since each was started.
     pub(crate) fn cpu(&self) -> Result<Cpu, String> {
-        self.0.iter().map(|&(name, pid)| Ok((name, cpu_seconds(pid)?))).collect::<Result<_, String>>().map(Cpu)
+        self.0
+            .iter()
+            .map(|&(name, pid)| Ok((name, cpu_seconds(pid)?)))
+            .collect::<Result<_, String>>()
+            .map(Cpu)
     }
 }
 

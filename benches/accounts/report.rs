@@ -56,7 +56,14 @@ impl Row {
         counts.sort_unstable();
         counts.dedup();
         let value = counts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        Self { benchmark, what: what.into(), value, spread: String::new(), wanted: format!("= {wanted}"), good }
+        Self {
+            benchmark,
+            what: what.into(),
+            value,
+            spread: String::new(),
+            wanted: format!("= {wanted}"),
+            good,
+        }
     }
 }
 
@@ -79,26 +86,36 @@ impl Report {
         let seconds: Series = rounds.iter().map(|(seconds, _)| *seconds).collect();
         let programs = rounds.first().map(|(_, cpu)| cpu.0.as_slice()).unwrap_or_default();
         let of = |index: usize| rounds.iter().map(|(_, cpu)| cpu.0[index].1).collect::<Series>().median();
-        let used = programs.iter().enumerate().map(|(index, (name, _))| format!("{name} {}", shown(of(index))));
+        let used =
+            programs.iter().enumerate().map(|(index, (name, _))| format!("{name} {}", shown(of(index))));
         self.cpu.push([what.into(), shown(seconds.median()), used.collect::<Vec<_>>().join(", ")]);
     }
 
     /// What is not as wanted.
     pub(crate) fn misses(&self) -> Vec<String> {
         let bad = self.rows.iter().filter(|row| !row.good);
-        bad.map(|row| format!("{} {}: {} (wanted {})", row.benchmark, row.what, row.value, row.wanted)).collect()
+        bad.map(|row| format!("{} {}: {} (wanted {})", row.benchmark, row.what, row.value, row.wanted))
+            .collect()
     }
 
     /// The tables as text, which is Markdown too.
     pub(crate) fn tables(&self) -> String {
         let row = |row: &Row| {
-            let verdict = if row.wanted.is_empty() { "" } else if row.good { "yes" } else { "**no**" };
+            let verdict = if row.wanted.is_empty() {
+                ""
+            } else if row.good {
+                "yes"
+            } else {
+                "**no**"
+            };
             let Row { benchmark, what, value, spread, wanted, .. } = row;
             [(*benchmark).into(), what.clone(), value.clone(), spread.clone(), wanted.clone(), verdict.into()]
         };
         let rows: Vec<[String; 6]> = self.rows.iter().map(row).collect();
-        let mut text =
-            table(["", "measured", "median", "least–greatest", "wanted", "reached"].map(str::to_owned), &rows);
+        let mut text = table(
+            ["", "measured", "median", "least–greatest", "wanted", "reached"].map(str::to_owned),
+            &rows,
+        );
         if !self.cpu.is_empty() {
             text.push('\n');
             text += &table(["while", "seconds", "CPU seconds of each program"].map(str::to_owned), &self.cpu);

@@ -78,7 +78,8 @@ impl Requests {
     /// Writes of anything else that has to do with kubesvc: Events and KubesvcAgents.
     pub(crate) fn other_writes(&self) -> u64 {
         let others = ["events", "kubesvcagents"];
-        let counts = self.0.iter().filter(|(kind, _)| kind.is_write() && others.contains(&kind.resource.as_str()));
+        let counts =
+            self.0.iter().filter(|(kind, _)| kind.is_write() && others.contains(&kind.resource.as_str()));
         counts.map(|(_, count)| count).sum()
     }
 

@@ -57,6 +57,11 @@ impl Default for StartOptions {
 }
 
 impl StartOptions {
+    /// Without the record of writes, which costs the API server time.
+    pub(crate) fn without_audit() -> Self {
+        Self { audit: false, ..Self::default() }
+    }
+
     /// A further user; the answer is its token. It has no rights until some RBAC object gives it some.
     pub(crate) fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
         let token = random(32);

@@ -23,9 +23,9 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::{Streaming, transport::Endpoint};
 
-mod words;
+pub(crate) mod words;
 
-pub(crate) use words::{Introduction, NoSession, OnAdd, OnDelete, Policy, Received, failure, identity};
+use words::{Introduction, NoSession, OnAdd, OnDelete, Policy, Received};
 
 /// How long a hub may take to answer a hello.
 const HELLO: Duration = Duration::from_secs(20);
@@ -327,7 +327,9 @@ impl Shared {
                 (Some(Outcome::Identity(_)), _) => {
                     state.held.insert(account.uid.clone(), account.clone());
                 }
-                (None, true) if state.held.get(&account.uid).is_some_and(|held| held.epoch <= account.epoch) => {
+                (None, true)
+                    if state.held.get(&account.uid).is_some_and(|held| held.epoch <= account.epoch) =>
+                {
                     state.held.remove(&account.uid);
                 }
                 _ => {}
