@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint fmt crds openapi controlplane build clean
+.PHONY: help demo test bench lint fmt crds openapi docs controlplane build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ crds: ## Write crds/ from the Rust types
 
 openapi: ## Write docs/openapi.json from the routes
 	$(CARGO) run --quiet --bin kubesvc-operator -- openapi > docs/openapi.json
+
+docs: ## Write the tables of docs/settings.md from the code
+	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it docs::the_tables
 
 controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane

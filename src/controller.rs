@@ -19,13 +19,15 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::account::lifecycle::Policy;
+use crate::account::KubesvcAccount;
+use crate::account::lifecycle::{Policy, RowFact};
 use crate::account::row::{self, AccountRow};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::objects::{AccountKey, Accounts};
 use crate::secrets::CredentialSource;
-use crate::store::projection::{Projection, RowPresence};
+use crate::store::projection::Projection;
+use crate::telemetry::errors::chain;
 use crate::wakes::Wakes;
 
 pub use metrics::ControllerMetrics;
@@ -126,25 +128,42 @@ async fn resync(controller: &reconcile::Controller, stop: &CancellationToken) {
     }
 }
 
-/// Repairs rows that someone edited, or that a crash left behind their object; the first time at once.
+/// Repairs rows that someone edited, or that a crash left behind their object; the first time at once, and whenever
+/// the database is back.
 async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToken) {
     let mut period = tokio::time::interval(ROW_DIFF);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(period.tick()).await.is_some() {
-        let rows = expected_rows(&controller.context);
-        match controller.context.projection.repair(rows).await {
-            Ok(repair) if repair.is_nothing() => {}
-            Ok(repair) => {
-                info!(inserted = repair.inserted, updated = repair.updated, deleted = repair.deleted, "rows repaired");
+    let projection = &controller.context.projection;
+    let mut trouble = projection.watch();
+    loop {
+        let due = async {
+            tokio::select! {
+                _ = period.tick() => {}
+                back = trouble.wait_for(Option::is_some) => drop(back),
             }
-            Err(error) => {
-                warn!(error = %crate::telemetry::errors::chain(&error), "rows were not compared; tried again in a minute");
-            }
+            // A failing database is compared once it answers again.
+            drop(trouble.wait_for(Option::is_none).await);
+        };
+        if stop.run_until_cancelled(due).await.is_none() {
+            return;
         }
-        // What was waiting for a row, or for the database, can go on.
-        controller.schedule.wakes.wake_all(
-            controller.context.accounts.all().iter().filter(|one| one.is_being_deleted()).map(|one| AccountKey::of(one)),
-        );
+        let compared = projection.repair(|| expected_rows(&controller.context));
+        match stop.run_until_cancelled(compared).await {
+            None => return,
+            Some(Ok(repair)) if repair.is_nothing() => {}
+            Some(Ok(repair)) => info!(
+                inserted = repair.inserted,
+                updated = repair.updated,
+                deleted = repair.deleted,
+                refused = repair.refused,
+                "rows repaired"
+            ),
+            Some(Err(error)) => warn!(error = %chain(&error), "rows were not compared; tried again in a minute"),
+        }
+        // What was waiting for the database can go on.
+        let all = controller.context.accounts.all();
+        let waiting = all.iter().filter(|one| one.is_being_deleted()).map(|one| AccountKey::of(one));
+        controller.schedule.wakes.wake_all(waiting);
     }
 }
 
@@ -152,11 +171,13 @@ async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToke
 /// being deleted keeps its row, and is given none.
 fn expected_rows(context: &Context) -> Vec<AccountRow> {
     let accounts = context.accounts.all();
-    let counts = |account: &crate::account::KubesvcAccount| {
-        let first = context.accounts.by_account_name(account.account_name()).first().map(|one| one.uid().to_owned());
-        account.has_finalizer()
-            && first.as_deref() == Some(account.uid())
-            && (!account.is_being_deleted() || context.projection.fact(account.uid()) == RowPresence::Present)
-    };
-    accounts.iter().filter(|account| counts(account)).map(|account| row::of(account)).collect()
+    accounts.iter().filter(|account| calls_for_row(context, account)).map(|account| row::of(account)).collect()
+}
+
+/// Whether there should be a row for an account.
+fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
+    let namesakes = context.accounts.by_account_name(account.account_name());
+    let first = namesakes.first().is_some_and(|first| first.uid() == account.uid());
+    let keeps = || context.projection.fact(account.uid()) == RowFact::Present;
+    account.has_finalizer() && first && (!account.is_being_deleted() || keeps())
 }

@@ -1,4 +1,5 @@
 //! The `KubesvcAgent` object: one per agent and zone that has connected, written by the replica that holds its stream.
+#![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};

@@ -1,4 +1,5 @@
 //! What a person asks for: the spec of a `KubesvcAccount`, with every rule the API server can hold by itself.
+#![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,7 @@ pub struct KubesvcAccountSpec {
     /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
-    #[x_kube(validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.accountName must not contain control characters"))]
+    #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.accountName must not contain control characters"))]
     pub account_name: Option<String>,
 
     /// What the account should be: ACTIVE (the default) or INACTIVE. An inactive account is kept, and no agent holds it.
@@ -60,7 +61,7 @@ pub struct KubesvcAccountSpec {
     /// The zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. Without it a zone is found among the connected agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
-    #[x_kube(validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.zoneId must not contain control characters"))]
+    #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.zoneId must not contain control characters"))]
     pub zone_id: Option<String>,
 
     /// How an agent reaches the cluster: exactly one of secretRef, reference, file and serviceAccount.
@@ -69,6 +70,7 @@ pub struct KubesvcAccountSpec {
     /// The context of the kubeconfig to use. Default: its current-context.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
+    #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.context must not contain control characters"))]
     pub context: Option<String>,
 
     /// Do not verify the certificate of the cluster's API server. Default: false. Do not use it without a good reason.
@@ -129,7 +131,11 @@ pub struct KubesvcAccountSpec {
 
     /// Who may see and change the account in Spinnaker: lists of roles under READ and WRITE.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = {
+        "type": "array",
+        "maxItems": 1000,
+        "items": { "type": "string", "minLength": 1, "maxLength": 255 },
+    }))]
     #[x_kube(validation = Rule::new("self.all(key, key in ['READ', 'WRITE'])").message("spec.permissions knows READ and WRITE, in capital letters"))]
     pub permissions: BTreeMap<String, Vec<String>>,
 
@@ -162,8 +168,11 @@ pub struct KubeconfigSource {
     /// A Spinnaker secret reference: `encryptedFile:ENGINE!…`, `encrypted:ENGINE!…` or `secret://ENGINE?…`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 2048))]
-    #[x_kube(validation = Rule::new("self.startsWith('encrypted:') || self.startsWith('encryptedFile:') || self.startsWith('secret://')")
-        .message("spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://"))]
+    #[x_kube(
+        validation = Rule::new("self.startsWith('encrypted:') || self.startsWith('encryptedFile:') || self.startsWith('secret://')")
+            .message("spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://"),
+        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.kubeconfig.reference must not contain control characters")
+    )]
     pub reference: Option<String>,
 
     /// An absolute path of a kubeconfig on the agent, under a folder that the agent's settings allow.
@@ -172,7 +181,7 @@ pub struct KubeconfigSource {
     #[x_kube(
         validation = Rule::new("self.startsWith('/')").message("spec.kubeconfig.file must be an absolute path"),
         validation = Rule::new("!self.split('/').exists(part, part == '..')").message("spec.kubeconfig.file must not contain .. as a part"),
-        validation = Rule::new("self.matches('^[^\\\\x00-\\\\x1f\\\\x7f]*$')").message("spec.kubeconfig.file must not contain control characters")
+        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.kubeconfig.file must not contain control characters")
     )]
     pub file: Option<String>,
 

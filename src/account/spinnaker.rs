@@ -1,15 +1,88 @@
 //! Clouddriver's account fields to a spec and back.
+//!
+//! | direction | where |
+//! |---|---|
+//! | account → JSON | [`definition`], [`props`]: what Spinnaker and the row read |
+//! | JSON → spec | [`Given`]: what a caller gave, and how it changes a spec |
+//! | the rules | [`validate`]: what the API server would refuse, said beforehand in its words |
+//!
+//! A definition that is read back gives the spec it came from, where the kubeconfig is not a Secret: a credential is
+//! in no definition.
 
-use serde_json::{Value, json};
+mod fields;
+mod given;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value, json};
+
+pub use fields::FieldError;
+pub use given::{Given, Source};
+pub use rules::{is_account_name, validate};
 
 use super::KubesvcAccount;
+use super::spec::KubeconfigSource;
 
 /// The account as Clouddriver's account management defines it. It holds no credential.
 pub fn definition(account: &KubesvcAccount) -> Value {
-    json!({ "type": "kubernetes", "name": account.account_name() })
+    let spec = &account.spec;
+    let mut fields = Map::new();
+    fields.insert("type".to_owned(), json!("kubernetes"));
+    fields.insert("name".to_owned(), json!(account.account_name()));
+    put_source(&mut fields, &spec.kubeconfig);
+    put(&mut fields, "context", spec.context.as_ref());
+    put(&mut fields, "environment", spec.environment.as_ref());
+    put(&mut fields, "accountType", spec.account_type.as_ref());
+    put(&mut fields, "insecure", spec.insecure.as_ref());
+    put(&mut fields, "onlyNamespacedResources", spec.only_namespaced_resources.as_ref());
+    put(&mut fields, "onlySpinnakerManaged", spec.only_spinnaker_managed.as_ref());
+    put(&mut fields, "metrics", spec.metrics.as_ref());
+    put(&mut fields, "noProxy", spec.no_proxy.as_ref());
+    put(&mut fields, "maxResumableResourceAgeMs", spec.max_resumable_resource_age_ms.as_ref());
+    put_list(&mut fields, "namespaces", &spec.namespaces);
+    put_list(&mut fields, "omitNamespaces", &spec.omit_namespaces);
+    put_list(&mut fields, "kinds", &spec.kinds);
+    put_list(&mut fields, "omitKinds", &spec.omit_kinds);
+    put_list(&mut fields, "customResourceDefinitions", &spec.custom_resource_definitions);
+    put_list(&mut fields, "customResources", &spec.custom_resources);
+    if !spec.permissions.is_empty() {
+        fields.insert("permissions".to_owned(), json!(spec.permissions));
+    }
+    Value::Object(fields)
 }
 
 /// What the vendor's `props` column holds.
 pub fn props(account: &KubesvcAccount) -> Value {
     json!({ "permissions": account.spec.permissions })
+}
+
+/// Whether a reference may be shown: the `noop` engine has the secret itself in its reference.
+fn is_public(reference: &str) -> bool {
+    let engine = rules::REFERENCE_PREFIXES.iter().find_map(|prefix| reference.strip_prefix(prefix));
+    engine.is_some_and(|engine| !engine.trim_start().to_ascii_lowercase().starts_with("noop"))
+}
+
+/// The path or reference of a kubeconfig, where it has one that may be shown.
+pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<&str> {
+    source.file.as_deref().or_else(|| source.reference.as_deref().filter(|reference| is_public(reference)))
+}
+
+fn put_source(fields: &mut Map<String, Value>, source: &KubeconfigSource) {
+    put(fields, "kubeconfigFile", kubeconfig_file(source).as_ref());
+    if source.service_account == Some(true) {
+        fields.insert("serviceAccount".to_owned(), json!(true));
+    }
+}
+
+fn put<T: serde::Serialize>(fields: &mut Map<String, Value>, key: &str, value: Option<&T>) {
+    if let Some(value) = value {
+        fields.insert(key.to_owned(), json!(value));
+    }
+}
+
+fn put_list<T: serde::Serialize>(fields: &mut Map<String, Value>, key: &str, list: &[T]) {
+    if !list.is_empty() {
+        fields.insert(key.to_owned(), json!(list));
+    }
 }

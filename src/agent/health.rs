@@ -93,6 +93,13 @@ impl Status {
         now.problem = None;
     }
 
+    /// The hub sends accounts, so the agent is approved, whatever was said first.
+    pub fn approved(&self) {
+        if let Some(session) = &mut self.now.lock().session {
+            session.approved = true;
+        }
+    }
+
     /// There is no stream, and why.
     pub fn disconnected(&self, problem: impl Into<String>) {
         let mut now = self.now.lock();

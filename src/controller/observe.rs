@@ -7,7 +7,6 @@ use super::reconcile::Controller;
 use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 use crate::objects::AccountKey;
-use crate::store::projection::RowPresence;
 
 impl Controller {
     /// What is to be done for an account, as it is seen now.
@@ -38,10 +37,8 @@ impl Controller {
 
     fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
         match self.context.projection.fact(account.uid()) {
-            RowPresence::Present => RowFact::Present,
-            RowPresence::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
-            RowPresence::Absent => RowFact::Absent,
-            RowPresence::Unavailable => RowFact::Unavailable,
+            RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
+            fact => fact,
         }
     }
 

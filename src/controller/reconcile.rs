@@ -2,7 +2,7 @@
 
 use tracing::{debug, warn};
 
-use super::Context;
+use super::{Context, calls_for_row};
 use super::act::Outcome;
 use super::events::Events;
 use super::memory::Memories;
@@ -70,17 +70,11 @@ impl Controller {
         self.schedule.wakes.wake(key.clone());
     }
 
-    /// Keeps the row in step with the object; one that is being deleted is given no row.
+    /// Keeps the row in step with the object.
     pub(super) fn say_row(&self, account: &KubesvcAccount) {
-        let memory_allows = account.has_finalizer() && self.rival_of(account).is_none();
-        if memory_allows && self.row_is_there(account) {
+        if calls_for_row(&self.context, account) {
             self.context.projection.say(row::of(account));
         }
-    }
-
-    fn row_is_there(&self, account: &KubesvcAccount) -> bool {
-        use crate::store::projection::RowPresence;
-        !account.is_being_deleted() || self.context.projection.fact(account.uid()) == RowPresence::Present
     }
 
     /// Objects that are gone: their rows go, and whoever waited for their name has a look.

@@ -71,8 +71,9 @@ pub(super) async fn follow_approvals(hub: Arc<Hub>, stop: CancellationToken) {
 
 fn approve(hub: &Hub, approval: &Approval) {
     let session = hub.registry.of_agent(&approval.agent_id).filter(|session| session.zone == approval.zone);
-    let Some(session) = session.filter(|session| hub.registry.is_standing(session)) else { return };
-    if session.approve(approval.approved) {
+    let Some(session) = session else { return };
+    // One that is still registering is told as well; it looks at its accounts when it stands.
+    if session.approve(approval.approved) && hub.registry.is_standing(&session) {
         info!(agentId = session.agent_id, approved = approval.approved, "approval of the agent changed");
         hub.agent_came(&session, true);
     }

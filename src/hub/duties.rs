@@ -135,3 +135,6 @@ fn not_before(again: Option<Again>, epoch: i64, now: Moment) -> Option<Duty> {
     let again = again.filter(|again| again.epoch == epoch && again.at > now)?;
     Some(Duty::Later(again.at))
 }
+
+#[cfg(test)]
+mod tests;

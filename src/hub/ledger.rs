@@ -47,7 +47,7 @@ pub(super) struct Entry {
     /// The epoch of a drop that the agent could not do.
     pub(super) drop_failed: Option<i64>,
     /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
-    owed: Option<(i64, Tick)>,
+    pub(super) owed: Option<(i64, Tick)>,
 }
 
 /// What became of an answer.
@@ -389,3 +389,6 @@ impl Entry {
         Heard::Taken
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use kube::{Api, Client};
 
 use crate::account::fleet_member::AgentSession;
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
+use crate::budget::Budget;
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
@@ -125,12 +126,20 @@ pub trait AgentObjects: Send + Sync {
 pub struct KubeAgentObjects {
     api: Api<KubesvcAgent>,
     approve_new: bool,
+    budget: Budget,
 }
 
 impl KubeAgentObjects {
     /// Objects in `namespace`; an agent that is seen for the first time is approved if `approve_new`.
     pub fn new(client: Client, namespace: &str, approve_new: bool) -> Self {
-        Self { api: Api::namespaced(client, namespace), approve_new }
+        Self { api: Api::namespaced(client, namespace), approve_new, budget: Budget::default() }
+    }
+
+    /// The same, with no more writes than the budget allows.
+    #[must_use]
+    pub fn paced(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
     }
 
     async fn get_or_create(&self, registration: &Registration) -> Result<KubesvcAgent, RegistrationError> {
@@ -139,6 +148,7 @@ impl KubeAgentObjects {
             return Ok(agent);
         }
         let new = new_object(&name, registration, self.approve_new);
+        self.budget.take().await;
         match self.api.create(&post_params(), &new).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 self.api.get(&name).await.map_err(failed(&name))
@@ -158,6 +168,7 @@ impl KubeAgentObjects {
         }
         let name = agent.metadata.name.clone().unwrap_or_default();
         agent.status = Some(status);
+        self.budget.take().await;
         match self.api.replace_status(&name, &post_params(), &agent).await {
             Ok(_) => Ok(true),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),

@@ -1,1 +1,7 @@
 //! The hub over a real port, with a real client.
+#![expect(clippy::panic, reason = "this is how a test fails")]
+
+mod accounts;
+mod connect;
+mod port;
+mod support;

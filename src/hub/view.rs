@@ -102,6 +102,17 @@ impl Hub {
         session.wakes.wake_all(uids);
     }
 
+    /// An agent is away: the leader looks at what it had, at what its zone has and, where the zone has no other agent,
+    /// at what takes any zone.
+    pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
+        let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
+        let places = self.places.lock();
+        self.leader.wake_all(uids.into_iter().chain(places.of_zone(&session.zone)));
+        if zone_is_empty.unwrap_or(true) {
+            self.leader.wake_all(places.anywhere());
+        }
+    }
+
     pub(super) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
         self.namespaces.lock().insert(uid.to_owned(), namespaces.into());
     }

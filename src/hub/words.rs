@@ -33,12 +33,12 @@ pub(super) fn answer(result: ops::AccountResult) -> Option<Answer> {
     let (uid, epoch) = reference(result.account?)?;
     let mut namespaces = Vec::new();
     let word = match (result.outcome, result.dropped) {
-        (Some(Outcome::Failure(failure)), _) => Word::Failed(read_failure(failure)),
+        (Some(Outcome::Failure(failure)), _) => Word::Failed(read_failure(&failure)),
         (_, true) => Word::Dropped,
         (Some(Outcome::Identity(mut identity)), false) => {
             namespaces = std::mem::take(&mut identity.namespaces);
             namespaces.truncate(MAX_NAMESPACES);
-            Word::Held(read_identity(identity))
+            Word::Held(read_identity(&identity))
         }
         (None, false) => return None,
     };
@@ -48,7 +48,7 @@ pub(super) fn answer(result: ops::AccountResult) -> Option<Answer> {
 /// Reads a loss; absent: it names no account.
 pub(super) fn loss(lost: ops::Lost) -> Option<Answer> {
     let (uid, epoch) = reference(lost.account?)?;
-    let failure = lost.failure.map_or_else(
+    let failure = lost.failure.as_ref().map_or_else(
         || Failure::new(FailureClass::Internal, "the agent lost the account and gave no reason"),
         read_failure,
     );
@@ -61,7 +61,7 @@ pub(super) fn reference(account: common::AccountRef) -> Option<(String, i64)> {
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
-fn read_failure(failure: common::Failure) -> Failure {
+fn read_failure(failure: &common::Failure) -> Failure {
     let class = match failure.class() {
         Class::Auth => FailureClass::Auth,
         Class::Forbidden => FailureClass::Forbidden,
@@ -90,7 +90,7 @@ fn read_failure(failure: common::Failure) -> Failure {
     Failure::new(class, message)
 }
 
-fn read_identity(identity: ops::ClusterIdentity) -> Identity {
+fn read_identity(identity: &ops::ClusterIdentity) -> Identity {
     Identity {
         cluster_uid: part(&identity.kube_system_uid),
         host: part(&identity.host),
@@ -166,7 +166,8 @@ mod tests {
     use super::*;
 
     fn failed(class: i32, retryable: bool, message: &str) -> Failure {
-        read_failure(common::Failure { class, retryable, message: message.to_owned(), ..Default::default() })
+        let message = message.to_owned();
+        read_failure(&common::Failure { class, retryable, message, ..Default::default() })
     }
 
     #[test]

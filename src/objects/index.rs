@@ -203,6 +203,24 @@ impl Accounts {
         }
     }
 
+    /// For tests: an object as a watch would show it.
+    #[cfg(test)]
+    pub(crate) fn show(&self, account: KubesvcAccount) {
+        self.seen(account);
+    }
+
+    /// For tests: an object is gone.
+    #[cfg(test)]
+    pub(crate) fn hide(&self, key: &AccountKey) {
+        self.gone(key);
+    }
+
+    /// For tests: what was shown is all there is.
+    #[cfg(test)]
+    pub(crate) fn sync(&self) {
+        self.synced.send_replace(true);
+    }
+
     fn tell(&self, key: &AccountKey) {
         for follower in self.followers.read().iter() {
             follower.wake(key.clone());

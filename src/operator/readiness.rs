@@ -23,7 +23,7 @@ impl Readiness for OperatorReadiness {
         if !self.accounts.is_synced() {
             missing.push(("accounts".to_owned(), "the first list of KubesvcAccounts is not complete".to_owned()));
         }
-        if let Some(why) = self.projection.is_available() {
+        if let Some(why) = self.projection.trouble() {
             missing.push(("database".to_owned(), why));
         }
         missing

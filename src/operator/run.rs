@@ -14,7 +14,7 @@ use super::readiness::OperatorReadiness;
 use super::cluster;
 use crate::account::lifecycle::Policy;
 use crate::budget::Budget;
-use crate::config::operator::{Approval, OperatorSettings};
+use crate::config::{self, operator::{Approval, OperatorSettings}};
 use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{Hub, HubSettings, KubeAgentObjects};
@@ -41,6 +41,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let place = Place::find(arguments, settings).await?;
     let store = store::open(&settings.database_url).await.map_err(|error| chain(&error))?;
     let rest_listener = listen(&settings.server.address, settings.server.port).await?;
+    let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
 
     let tasks = TaskTracker::new();
     let projection = Projection::new(Arc::clone(&store));
@@ -55,10 +56,10 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
 
     let credentials: Arc<dyn CredentialSource> = Arc::new(KubeCredentials::new(place.client.clone()));
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
-    let budget = Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
-    let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings), budget);
+    let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings))
+        .paced(Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps));
     let hub = Hub::new(
-        hub_settings(settings, &place),
+        hub_settings(settings, &place, rest_address.port()),
         Arc::clone(&accounts),
         Arc::clone(&credentials),
         Arc::new(agents),
@@ -71,9 +72,9 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         version = env!("CARGO_PKG_VERSION"),
         replica = place.replica_id,
         namespace = place.namespace,
-        rest = %rest_listener.local_addr().map_err(|error| error.to_string())?,
+        rest = %rest_address,
         grpc = %bound.local_addr(),
-        database = store::describe(&settings.database_url),
+        database = config::redact_url(&settings.database_url),
         "kubesvc-operator"
     );
 
@@ -166,7 +167,7 @@ fn approves(settings: &OperatorSettings) -> bool {
     settings.agents.approval == Approval::Auto
 }
 
-fn hub_settings(settings: &OperatorSettings, place: &Place) -> HubSettings {
+fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
     let policy = policy(settings);
     HubSettings {
         address: settings.grpc.address.clone(),
@@ -174,10 +175,9 @@ fn hub_settings(settings: &OperatorSettings, place: &Place) -> HubSettings {
         health_service: settings.grpc.health_service_enabled,
         max_message_bytes: settings.grpc.max_inbound_message_size,
         replica_id: place.replica_id.clone(),
-        namespace: place.namespace.clone(),
-        approve_new_agents: approves(settings),
         connection_cap: AGENT_CONNECTIONS,
         forget_after: policy.orphan_grace.saturating_mul(2),
+        rest_port: Some(rest_port),
         ..HubSettings::default()
     }
 }

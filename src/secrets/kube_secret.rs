@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use moka::sync::Cache;
 use secrecy::ExposeSecret;
+use sha2::{Digest, Sha256};
 
 use super::{Credential, CredentialKind, CredentialSource};
 use crate::account::KubesvcAccount;
@@ -18,6 +19,8 @@ use crate::account::spec::SecretKeyReference;
 const COPY_LIVES: Duration = Duration::from_secs(30);
 /// How many bytes of copies are kept.
 const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
+/// For how many accounts the version of the credential is remembered; one that is forgotten is handed out anew.
+const ACCOUNTS_SEEN: u64 = 100_000;
 /// How long the API server may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -26,6 +29,16 @@ pub struct KubeCredentials {
     client: Client,
     /// By uid and generation of the account.
     copies: Cache<(String, i64), Credential>,
+    /// By uid of the account: what was read last, and under which version it was first seen.
+    seen: Cache<String, Seen>,
+}
+
+/// A kubeconfig's content, as a digest, and the version of the Secret that first held it.
+#[derive(Clone)]
+struct Seen {
+    secret_uid: Option<String>,
+    content: [u8; 32],
+    version: Option<String>,
 }
 
 impl KubeCredentials {
@@ -37,7 +50,21 @@ impl KubeCredentials {
         };
         let copies =
             Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
-        Self { client, copies }
+        Self { client, copies, seen: Cache::new(ACCOUNTS_SEEN) }
+    }
+
+    /// The version of a Secret for an account. A change of its labels, owners or other keys is no change of the
+    /// credential: the version under which the same content was first seen stays.
+    fn version(&self, account: &KubesvcAccount, secret: &Secret, content: &[u8]) -> Option<String> {
+        let content = Sha256::digest(content).into();
+        let secret_uid = secret.metadata.uid.clone();
+        let before = self.seen.get(account.uid());
+        if let Some(seen) = before.filter(|seen| seen.content == content && seen.secret_uid == secret_uid) {
+            return seen.version;
+        }
+        let version = version_of(secret);
+        self.seen.insert(account.uid().to_owned(), Seen { secret_uid, content, version: version.clone() });
+        version
     }
 
     async fn read(&self, account: &KubesvcAccount, reference: &SecretKeyReference) -> Result<Credential, Failure> {
@@ -53,13 +80,13 @@ impl KubeCredentials {
                     "Secret {namespace}/{name} is not there; create it, or correct spec.kubeconfig.secretRef.name"
                 ))
             })?;
-        let version = version_of(&secret);
         let key = reference.key();
         let bytes = secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| {
             missing(format!(
                 "Secret {namespace}/{name} has no key {key:?}; add it, or correct spec.kubeconfig.secretRef.key"
             ))
         })?;
+        let version = self.version(account, &secret, &bytes.0);
         let vetted = kubeconfig::vet(&bytes.0, account.spec.context.as_deref()).map_err(|refusal| {
             let class =
                 if refusal.is_exec() { FailureClass::ExecForbidden } else { FailureClass::BadKubeconfig };

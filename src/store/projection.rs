@@ -55,6 +55,13 @@ pub struct Repair {
     pub refused: usize,
 }
 
+impl Repair {
+    /// Whether the rows were as they should be.
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Counts of what was written, for `/metrics`.
 #[derive(Debug, Default)]
 pub struct Counters {

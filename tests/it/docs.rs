@@ -1,9 +1,11 @@
 //! What the documentation names is there: files behind links, headings behind anchors, targets of `make`, and paths of
-//! the repository inside code.
+//! the repository inside code. The tables of settings are the code's.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use kubesvc::config::{Program, reference};
 
 /// Folders whose paths, where code in a page names them, have to exist.
 const FOLDERS: &[&str] = &[
@@ -69,6 +71,27 @@ fn every_path_in_code_exists() {
     assert!(missing.is_empty(), "no such file or folder:\n{}", missing.join("\n"));
 }
 
+/// With `UPDATE_DOCS` set the tables are written instead: `make docs`.
+#[test]
+fn the_tables_of_settings_are_the_codes() {
+    let path = root().join("docs/settings.md");
+    let page = read(&path);
+    let mut wanted = page.clone();
+    for (program, name) in [(Program::Operator, "operator"), (Program::Agent, "agent")] {
+        let table = reference(program);
+        let (head, rows): (Vec<&str>, Vec<&str>) = (table.lines().take(2).collect(), table.lines().skip(2).collect());
+        let (now, not): (Vec<&str>, Vec<&str>) = rows.into_iter().partition(|row| row.contains("| now"));
+        for (which, rows) in [("read now", now), ("not read", not)] {
+            let table = [head.clone(), rows].concat().join("\n");
+            wanted = fill(&wanted, &format!("<!-- {name}: {which} -->"), &table);
+        }
+    }
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &wanted).expect("docs/settings.md can be written");
+    }
+    assert!(page == wanted || read(&path) == wanted, "docs/settings.md is not what src/config says: run `make docs`");
+}
+
 #[test]
 fn the_checks_see_what_is_wrong() {
     let text = "# A page\n\n[a](docs/x.md) and [b](https://example.org)\n`make demo`, and make no mistake\n\n\
@@ -79,6 +102,13 @@ fn the_checks_see_what_is_wrong() {
     assert_eq!(code.into_iter().flat_map(paths_in).collect::<Vec<_>>(), ["config/none"]);
     assert!(anchors_of(text).any(|anchor| anchor == "the-two-words-and-more"));
     assert_eq!(targets_of("a-b: c ## d\nX := 1\n\tcommand: x\n").collect::<Vec<_>>(), ["a-b"]);
+}
+
+/// Puts a table between a mark and the next `<!-- end -->`.
+fn fill(page: &str, mark: &str, table: &str) -> String {
+    let (before, rest) = page.split_once(mark).expect("the mark of each table is in the page");
+    let (_, after) = rest.split_once("<!-- end -->").expect("each table has an end");
+    format!("{before}{mark}\n{table}\n<!-- end -->{after}")
 }
 
 fn root() -> PathBuf {

@@ -1,1 +1,16 @@
-//! The integration tests, in one binary.
+//! The integration tests, in one binary: real control planes, the real programs, and nothing else between them.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+mod world;
+
+mod activation;
+mod agent_cluster;
+mod architecture;
+mod bad_objects;
+mod crd_rules;
+mod docs;
+mod drift;
+mod rest_states;
+mod secrets_canary;
+mod wire_frames;

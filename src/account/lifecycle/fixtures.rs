@@ -1,1 +1,330 @@
+//! Accounts, sessions and observations for tests, built in chains that read like English.
 
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    CredentialFact, Decision, Fact, Identity, Observation, Policy, Presence, RowFact, SessionFact, Tick,
+    Word, decide,
+};
+use crate::account::conditions::{self, Story};
+use crate::account::definition::digest;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::spec::{KubeconfigSource, SecretKeyReference};
+use crate::account::{
+    DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec,
+    KubesvcAccountStatus, RETRY_ANNOTATION, State,
+};
+
+mod world;
+
+pub(super) use world::World;
+
+/// Wall time at tick 0.
+pub(super) const EPOCH: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// Wall time at a tick.
+pub(super) fn wall(now: Tick) -> Timestamp {
+    EPOCH + SignedDuration::from_secs(i64::try_from(now).expect("a short test"))
+}
+
+/// A new account with a Secret, as `kubectl apply` makes it: generation 1, no finalizer, the status the CRD defaults.
+pub(super) fn account(name: &str) -> KubesvcAccount {
+    let secret = SecretKeyReference { name: format!("{name}-kubeconfig"), key: None };
+    let source = KubeconfigSource { secret_ref: Some(secret), ..KubeconfigSource::default() };
+    let spec = KubesvcAccountSpec { kubeconfig: source, ..KubesvcAccountSpec::default() };
+    let mut account = KubesvcAccount::new(name, spec);
+    account.metadata.uid = Some(format!("uid-of-{name}"));
+    account.metadata.namespace = Some("spinnaker".to_owned());
+    account.metadata.generation = Some(1);
+    account.metadata.resource_version = Some("1".to_owned());
+    account.status =
+        Some(KubesvcAccountStatus { observed_generation: -1, ..KubesvcAccountStatus::default() });
+    account
+}
+
+/// What can be said of an account.
+pub(super) trait AccountFixture: Sized {
+    fn map(self, change: impl FnOnce(&mut KubesvcAccount)) -> Self;
+
+    fn pinned(self, zone: &str) -> Self {
+        self.map(|account| account.spec.zone_id = Some(zone.to_owned()))
+    }
+
+    fn wanted_inactive(self) -> Self {
+        self.map(|account| account.spec.state = Some(DesiredState::Inactive))
+    }
+
+    fn finalized(self) -> Self {
+        self.map(|account| account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]))
+    }
+
+    fn being_deleted(self) -> Self {
+        self.map(|account| account.metadata.deletion_timestamp = Some(Time(EPOCH)))
+    }
+
+    fn annotated(self, key: &str, value: &str) -> Self {
+        self.map(|account| {
+            let annotations = account.metadata.annotations.get_or_insert_with(BTreeMap::new);
+            annotations.insert(key.to_owned(), value.to_owned());
+        })
+    }
+
+    fn asked_to_retry(self, value: &str) -> Self {
+        self.annotated(RETRY_ANNOTATION, value)
+    }
+
+    fn force_deleted(self) -> Self {
+        self.being_deleted().annotated(FORCE_DELETE_ANNOTATION, "yes")
+    }
+
+    /// The spec was changed, and nobody has looked at it since.
+    fn edited(self) -> Self {
+        self.map(|account| account.metadata.generation = account.metadata.generation.map(|before| before + 1))
+    }
+
+    fn in_state(self, state: State) -> Self {
+        self.map(|account| {
+            let generation = account.generation();
+            let desired = account.desired();
+            let status = account.status.get_or_insert_default();
+            status.state = Some(state);
+            status.observed_generation = generation;
+            let story = Story::of_state(state, desired);
+            status.conditions = conditions::tell(&[], &story, true, generation, &Time(EPOCH));
+        })
+        .finalized()
+    }
+
+    fn granted(self, phase: GrantPhase, zone: &str, epoch: i64) -> Self {
+        self.map(|account| {
+            let definition = Some(digest(&account.spec));
+            let generation = account.generation();
+            let status = account.status.get_or_insert_default();
+            status.epoch = epoch;
+            status.zone_id = Some(zone.to_owned());
+            status.credential_version = Some(FIRST_SECRET.to_owned());
+            status.grant = Some(Grant { phase, zone: Some(zone.to_owned()), generation, definition });
+        })
+    }
+
+    fn active_in(self, zone: &str) -> Self {
+        self.in_state(State::Active).granted(GrantPhase::Open, zone, 1).bound_to("prod")
+    }
+
+    fn activating_in(self, zone: &str) -> Self {
+        self.in_state(State::Activating).granted(GrantPhase::Open, zone, 1)
+    }
+
+    fn orphaned_in(self, zone: &str) -> Self {
+        self.in_state(State::Orphaned).granted(GrantPhase::Open, zone, 1).bound_to("prod")
+    }
+
+    fn bound_to(self, cluster: &str) -> Self {
+        self.map(|account| {
+            let status = account.status.get_or_insert_default();
+            let identity = cluster_named(cluster);
+            status.cluster_uid = Some(identity.cluster_uid);
+            status.kube_host = Some(identity.host);
+            status.cert_fingerprint = Some(identity.cert_fingerprint);
+        })
+    }
+
+    fn failed_with(self, class: FailureClass, count: i32) -> Self {
+        self.in_state(State::Failed).map(|account| {
+            let generation = account.generation();
+            let status = account.status.get_or_insert_default();
+            status.failed_count = count;
+            status.error_message = Some("it failed".to_owned());
+            let story = Story::failed(class.reason(), "it failed".to_owned(), false);
+            status.conditions = conditions::tell(&[], &story, true, generation, &Time(EPOCH));
+        })
+    }
+}
+
+impl AccountFixture for KubesvcAccount {
+    fn map(mut self, change: impl FnOnce(&mut KubesvcAccount)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+/// The version of an account's Secret before anyone changes it.
+pub(super) const FIRST_SECRET: &str = "secret/1";
+
+/// A credential that is there and good.
+pub(super) fn good_credential() -> Fact<Result<CredentialFact, Failure>> {
+    Fact::Known(Ok(CredentialFact { version: Some(FIRST_SECRET.to_owned()) }))
+}
+
+/// A failure of a class.
+pub(super) fn failure(class: FailureClass) -> Failure {
+    Failure::new(class, format!("{class} happened"))
+}
+
+/// The cluster with this name.
+pub(super) fn cluster_named(name: &str) -> Identity {
+    Identity {
+        cluster_uid: format!("uid-of-{name}"),
+        host: format!("https://{name}:6443"),
+        cert_fingerprint: format!("fingerprint-of-{name}"),
+        version: "v1.33.1".to_owned(),
+        namespaces_count: 4,
+    }
+}
+
+/// A connected session that has said nothing.
+pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
+    SessionFact {
+        agent_id: agent.to_owned(),
+        zone: zone.to_owned(),
+        approved: true,
+        presence: Presence::Connected,
+        word: None,
+        silent_for: Some(0),
+    }
+}
+
+/// What can be said of a session.
+pub(super) trait SessionFixture: Sized {
+    fn says(self, epoch: i64, word: Word) -> Self;
+    fn away_since(self, tick: Tick) -> Self;
+    fn silent_for(self, ticks: Tick) -> Self;
+    fn not_approved(self) -> Self;
+
+    fn held(self, epoch: i64) -> Self {
+        self.held_in(epoch, "prod")
+    }
+
+    fn held_in(self, epoch: i64, cluster: &str) -> Self {
+        self.says(epoch, Word::Held(cluster_named(cluster)))
+    }
+
+    fn failed(self, epoch: i64, class: FailureClass) -> Self {
+        self.says(epoch, Word::Failed(failure(class)))
+    }
+
+    fn dropped(self, epoch: i64) -> Self {
+        self.says(epoch, Word::Dropped)
+    }
+
+    fn lost(self, epoch: i64) -> Self {
+        self.says(epoch, Word::Lost(failure(FailureClass::Unreachable)))
+    }
+}
+
+impl SessionFixture for SessionFact {
+    fn says(mut self, epoch: i64, word: Word) -> Self {
+        self.word = Some((epoch, word));
+        self.silent_for = None;
+        self
+    }
+
+    fn away_since(mut self, tick: Tick) -> Self {
+        self.presence = Presence::Away(tick);
+        self
+    }
+
+    fn silent_for(mut self, ticks: Tick) -> Self {
+        self.silent_for = Some(ticks);
+        self
+    }
+
+    fn not_approved(mut self) -> Self {
+        self.approved = false;
+        self
+    }
+}
+
+/// An observation long after the leader began, of an account with a row and a good credential.
+pub(super) struct Seen {
+    account: KubesvcAccount,
+    policy: Policy,
+    now: Tick,
+    in_state_since: Tick,
+    leading_since: Tick,
+    credential: Fact<Result<CredentialFact, Failure>>,
+    credential_slow: bool,
+    row: RowFact,
+    sessions: Vec<SessionFact>,
+}
+
+/// Begins an observation of an account.
+pub(super) fn seen(account: KubesvcAccount) -> Seen {
+    Seen {
+        account,
+        policy: Policy::default(),
+        now: 1000,
+        in_state_since: 1000,
+        leading_since: 0,
+        credential: good_credential(),
+        credential_slow: false,
+        row: RowFact::Present,
+        sessions: Vec::new(),
+    }
+}
+
+impl Seen {
+    pub(super) fn with(mut self, session: SessionFact) -> Self {
+        self.sessions.push(session);
+        self
+    }
+
+    pub(super) fn without_row(mut self) -> Self {
+        self.row = RowFact::Absent;
+        self
+    }
+
+    pub(super) fn without_database(mut self) -> Self {
+        self.row = RowFact::Unavailable;
+        self
+    }
+
+    pub(super) fn credential(mut self, fact: Fact<Result<CredentialFact, Failure>>) -> Self {
+        self.credential = fact;
+        self
+    }
+
+    pub(super) fn slowly(mut self) -> Self {
+        self.credential = Fact::Unknown;
+        self.credential_slow = true;
+        self
+    }
+
+    pub(super) fn by_a_new_leader(mut self) -> Self {
+        self.leading_since = self.now;
+        self
+    }
+
+    pub(super) fn after(mut self, ticks: Tick) -> Self {
+        self.now += ticks;
+        self
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        decide(&Observation {
+            account: &self.account,
+            now: self.now,
+            wall: wall(self.now),
+            leading_since: self.leading_since,
+            policy: &self.policy,
+            in_state_since: self.in_state_since,
+            credential: self.credential.clone(),
+            credential_slow: self.credential_slow,
+            credential_changed: false,
+            row: self.row,
+            sessions: &self.sessions,
+            rival: None,
+        })
+    }
+
+    /// The status that is decided on.
+    pub(super) fn written(&self) -> KubesvcAccountStatus {
+        match self.decide().action {
+            Some(super::Action::WriteStatus(write)) => write.status,
+            other => unreachable!("a status write was expected, not {other:?}"),
+        }
+    }
+}

@@ -1,1 +1,42 @@
+//! The table of the lifecycle, row by row; then what each costs in writes, and how it reads from outside.
 
+use super::fixtures::{
+    AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
+};
+use super::{Action, CredentialFact, Decision, Fact, Word, shown};
+use crate::account::failure::FailureClass;
+use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+
+mod activation;
+mod deactivation;
+mod deletion;
+mod failures;
+mod reading;
+mod show;
+mod writes;
+mod zones;
+
+fn held() -> Word {
+    Word::Held(cluster_named("prod"))
+}
+
+fn fails(class: FailureClass) -> Word {
+    Word::Failed(failure(class))
+}
+
+/// An account that became ACTIVE in zone east by agent-1, with nothing written since.
+fn active_world() -> World {
+    let mut world = World::of(account("a"));
+    world.connect("agent-1", "east").say("agent-1", held());
+    assert_eq!(world.state(), State::Active);
+    world.writes();
+    world
+}
+
+fn condition<'a>(status: &'a KubesvcAccountStatus, kind: &str) -> &'a str {
+    status.conditions.iter().find(|one| one.type_ == kind).map_or("", |one| one.status.as_str())
+}
+
+fn reason(status: &KubesvcAccountStatus) -> &str {
+    status.conditions.iter().find(|one| one.type_ == "Ready").map_or("", |one| one.reason.as_str())
+}

@@ -119,7 +119,8 @@ impl<'a> Draft<'a> {
             failure.class.outlook() == Outlook::CannotPass && context.failure_class() == Some(failure.class);
         let status = &mut draft.status;
         status.state = Some(if deleting { State::DeleteFailed } else { State::Failed });
-        if !retry::waits_for_agents(failure.class) && !(said_before && status.failed_count > 0) {
+        let counts = !said_before || status.failed_count == 0;
+        if counts && !retry::waits_for_agents(failure.class) {
             let most = i32::try_from(context.observation.policy.max_retries).unwrap_or(i32::MAX);
             let most = most.saturating_add(1).max(status.failed_count);
             status.failed_count = status.failed_count.saturating_add(1).min(most);

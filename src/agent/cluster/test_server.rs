@@ -11,7 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::net::TcpListener;
@@ -52,6 +52,14 @@ impl Authority {
     pub(in crate::agent) fn pem(&self) -> Vec<u8> {
         self.0.pem().into_bytes()
     }
+
+    /// A certificate for 127.0.0.1, and its key.
+    pub(in crate::agent) fn server(&self) -> (Certificate, KeyPair) {
+        let key = KeyPair::generate().expect("a key");
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let params = CertificateParams::new(names).expect("names");
+        (params.signed_by(&key, &self.0).expect("a certificate"), key)
+    }
 }
 
 /// A running server; it ends when dropped.
@@ -68,10 +76,8 @@ impl TestServer {
         authority: &Authority,
         reply: impl Fn(&str) -> Reply + Send + Sync + 'static,
     ) -> Self {
-        let key = KeyPair::generate().expect("a key");
-        let params =
-            CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
-        let leaf = params.signed_by(&key, &authority.0).expect("a certificate").der().clone();
+        let (certificate, key) = authority.server();
+        let leaf = certificate.der().clone();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -11,7 +11,7 @@ use crate::account::kubeconfig::vet;
 
 const TOKEN: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IlNlY3JldFRva2VuIn0.c2VjcmV0LXRva2VuLWJvZHk.c2lnbmF0dXJl";
 const QUICK: Limits =
-    Limits { connect: Duration::from_secs(5), answer: Duration::from_millis(200), body: 64 * 1024 };
+    Limits { connect: Duration::from_secs(5), answer: Duration::from_secs(5), body: 64 * 1024 };
 
 fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
     let pem = authority.map(Authority::pem);
@@ -129,9 +129,13 @@ async fn a_redirect_is_not_followed() {
 
 #[tokio::test]
 async fn an_answer_that_takes_too_long_is_given_up() {
-    let failure = failure_of(|_| Reply { after: Duration::from_secs(60), ..json(200, "{}") }).await;
+    let authority = Authority::new();
+    let server =
+        TestServer::start(&authority, |_| Reply { after: Duration::from_secs(60), ..json(200, "{}") }).await;
+    let limits = Limits { answer: Duration::from_millis(100), ..QUICK };
+    let failure = get(&cluster(&server.url(), Some(&authority)), limits).await.expect_err("a failure");
     assert_eq!(failure.class(), Class::Timeout);
-    assert!(failure.retryable);
+    assert!(failure.retryable && failure.message.contains("within 100 ms"), "{}", failure.message);
 }
 
 #[tokio::test]

@@ -80,7 +80,8 @@ impl Trust {
             .map_err(|error| error.to_string())
     }
 
-    fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    /// Verifies with these authorities (PEM).
+    pub(in crate::agent) fn authority(&self, pem: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
         let key: [u8; 32] = Sha256::digest(pem).into();
         if let Some(verifier) = self.authorities.get(&key) {
             return Ok(verifier);

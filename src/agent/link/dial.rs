@@ -1,8 +1,10 @@
 //! From the hub's address to an HTTP/2 connection.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::danger::ServerCertVerifier;
 use tokio::time::timeout;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
@@ -45,19 +47,28 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
 
 /// Connects. The error is for people.
 pub(super) async fn channel(endpoint: &Endpoint, options: &AgentOptions) -> Result<Channel, String> {
-    let hub = &options.hub;
-    let endpoint = if options.insecure {
-        endpoint.clone()
-    } else {
-        // Read each time: a mended set of authorities needs no restart.
-        let verifier = tokio::task::spawn_blocking(|| Trust::default().system())
-            .await
-            .unwrap_or_else(|error| Err(error.to_string()))?;
-        endpoint
-            .clone()
-            .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
-            .map_err(|error| format!("TLS to the hub {hub} cannot be set up: {}", chain(&error)))?
-    };
+    if options.insecure {
+        return connect(endpoint, &options.hub).await;
+    }
+    // Read each time: a mended set of authorities needs no restart.
+    let verifier = tokio::task::spawn_blocking(|| Trust::default().system())
+        .await
+        .unwrap_or_else(|error| Err(error.to_string()))?;
+    connect(&with_tls(endpoint, &options.hub, verifier)?, &options.hub).await
+}
+
+fn with_tls(
+    endpoint: &Endpoint,
+    hub: &str,
+    verifier: Arc<dyn ServerCertVerifier>,
+) -> Result<Endpoint, String> {
+    endpoint
+        .clone()
+        .tls_config_with_verifier(ClientTlsConfig::new(), verifier)
+        .map_err(|error| format!("TLS to the hub {hub} cannot be set up: {}", chain(&error)))
+}
+
+async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, String> {
     match timeout(CONNECT, endpoint.connect()).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(format!("no connection to the hub {hub}: {}", chain(&error))),
@@ -78,4 +89,57 @@ pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic::transport::{Identity, Server, ServerTlsConfig};
+
+    use super::*;
+    use crate::agent::Backoff;
+    use crate::agent::cluster::test_server::Authority;
+
+    fn options(hub: String) -> AgentOptions {
+        AgentOptions {
+            agent_id: "a".to_owned(),
+            zone_id: "z".to_owned(),
+            version: "1".to_owned(),
+            hub,
+            insecure: false,
+            kubeconfig_folders: Vec::new(),
+            health_address: String::new(),
+            health_port: 0,
+            place: None,
+            backoff: Backoff::default(),
+            activation_concurrency: 1,
+        }
+    }
+
+    #[tokio::test]
+    async fn tls_to_the_hub_verifies_its_certificate() {
+        let authority = Authority::new();
+        let (certificate, key) = authority.server();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let hub = listener.local_addr().expect("an address").to_string();
+        let (_health, service) = tonic_health::server::health_reporter();
+        tokio::spawn(async move {
+            let identity = Identity::from_pem(certificate.pem(), key.serialize_pem());
+            Server::builder()
+                .tls_config(ServerTlsConfig::new().identity(identity))
+                .expect("TLS")
+                .add_service(service)
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+        });
+        let endpoint = endpoint(&options(hub.clone())).expect("an endpoint");
+        let dial = async |authority: &Authority| {
+            let verifier = Trust::default().authority(&authority.pem()).expect("a verifier");
+            connect(&with_tls(&endpoint, &hub, verifier).expect("TLS"), &hub).await
+        };
+        dial(&authority).await.expect("a connection");
+        let error = dial(&Authority::new()).await.expect_err("a certificate that is not trusted");
+        assert!(error.contains(&hub) && error.contains("invalid peer certificate"), "{error}");
+    }
 }

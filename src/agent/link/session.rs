@@ -143,7 +143,10 @@ impl<'a> Session<'a> {
         self.last_frame = Instant::now();
         self.handled = frame.seq;
         match frame.frame {
-            Some(hub_frame::Frame::AddAccounts(command)) => self.accounts.add(command),
+            Some(hub_frame::Frame::AddAccounts(command)) => {
+                self.status.approved();
+                self.accounts.add(command);
+            }
             Some(hub_frame::Frame::DeleteAccounts(command)) => self.accounts.delete(command),
             Some(hub_frame::Frame::Drain(drain)) => self.drain(&drain),
             Some(hub_frame::Frame::Heartbeat(_)) => {}

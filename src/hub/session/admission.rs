@@ -113,14 +113,14 @@ async fn greet(
 /// Takes the agent id, registers and stands.
 async fn admit(hub: &Arc<Hub>, session: &Arc<Session>, greeting: &Greeting) -> Result<(), Refusal> {
     let former =
-        hub.registry.claim(session, hub.silence_limit()).map_err(|taken| duplicate(session, taken))?;
+        hub.registry.claim(session, hub.silence_limit()).map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
     }
     register(hub, session).await?;
     seed(session, greeting, former.as_deref());
     hub.registry.concern(session.serial, &session.uids());
-    let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, Taken::Later))?;
+    let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;
     hub.metrics.sessions_accepted.inc();
     hub.metrics.sessions.inc();
     hub.agent_came(session, first);
@@ -150,7 +150,7 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
                 session.approve(registered.approved);
                 return Ok(());
             }
-            Err(RegistrationError::Superseded) => return Err(duplicate(session, Taken::Later)),
+            Err(RegistrationError::Superseded) => return Err(duplicate(session, &Taken::Later)),
             Err(problem) => {
                 warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
             }
@@ -194,7 +194,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     }
     hub.metrics.sessions.dec();
     hub.metrics.sessions_ended.inc();
-    hub.leader.wake_all(uids.into_iter().chain(hub.places.lock().of_zone(&session.zone)));
+    hub.agent_went(session, uids);
     if in_force {
         let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id);
         match tokio::time::timeout(FORMER_WAIT, told).await {
@@ -222,7 +222,7 @@ async fn refuse(hub: &Hub, sink: &Sink, session: Option<&Session>, refusal: Refu
     let _ = sink.send(Ok(ops::HubFrame { frame, seq: 1, ack: 1 })).await;
 }
 
-fn duplicate(session: &Session, taken: Taken) -> Refusal {
+fn duplicate(session: &Session, taken: &Taken) -> Refusal {
     let agent = &session.agent_id;
     let (message, wait) = match taken {
         Taken::Other(wait) => (
@@ -230,7 +230,7 @@ fn duplicate(session: &Session, taken: Taken) -> Refusal {
                 "another process is connected as agent {agent:?}; give each agent an AGENT_ID of its own, \
                  or wait until the other one is gone"
             ),
-            wait,
+            *wait,
         ),
         Taken::Later => {
             (format!("a later connection of this process of agent {agent:?} stands"), Duration::ZERO)

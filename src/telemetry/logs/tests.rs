@@ -1,6 +1,7 @@
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tracing::Level;
 
 use super::*;
@@ -10,7 +11,7 @@ struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().map_err(|_| std::io::Error::other("poisoned"))?.write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -30,7 +31,7 @@ fn written(settings: &LoggingSettings, terminal: bool, rust_log: Option<&str>, a
     let subscriber =
         subscriber(settings, "kubesvc-test", output, rust_log, move || writer.clone()).expect("a subscriber");
     tracing::subscriber::with_default(subscriber, act);
-    let bytes = buffer.0.lock().expect("not poisoned").clone();
+    let bytes = buffer.0.lock().clone();
     String::from_utf8(bytes).expect("log lines are UTF-8")
 }
 

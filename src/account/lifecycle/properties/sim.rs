@@ -1,0 +1,318 @@
+//! A small world: one account name, three agents in two zones, one operator that can end at any point.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Crash, Deed, Outcome, Secret, Step, checks};
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::fixtures::{AccountFixture, account, cluster_named, failure, wall};
+use crate::account::lifecycle::{
+    Action, CredentialFact, Decision, Fact, Observation, Policy, Presence, RowFact, SessionFact, Tick, Word,
+    decide,
+};
+use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, RETRY_ANNOTATION, State};
+
+mod agents;
+mod healing;
+
+use agents::Agent;
+
+type Verdict = Result<CredentialFact, Failure>;
+
+/// What the operator remembers; lost when it ends.
+#[derive(Debug, Default)]
+struct Memory {
+    leading_since: Tick,
+    /// The version of the object that it sees.
+    view: usize,
+    stage: Option<(String, State, i64, i32)>,
+    since: Tick,
+    credential: Fact<Verdict>,
+    judged: Option<Verdict>,
+    changed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sim {
+    now: Tick,
+    policy: Policy,
+    /// All versions of the object, the absent ones too.
+    versions: Vec<Option<KubesvcAccount>>,
+    made: usize,
+    forced: bool,
+    row: Option<String>,
+    database: bool,
+    secret: Verdict,
+    secrets: usize,
+    retries: usize,
+    memory: Memory,
+    agents: [Agent; 3],
+    answers: VecDeque<agents::Answer>,
+    heard: BTreeSet<(String, i64)>,
+    late: Option<(KubesvcAccount, Action)>,
+    writes: usize,
+    states: Vec<&'static str>,
+}
+
+impl Sim {
+    pub(super) fn new() -> Self {
+        Self {
+            now: 100,
+            policy: Policy::default(),
+            versions: vec![None],
+            made: 0,
+            forced: false,
+            row: None,
+            database: true,
+            secret: Ok(CredentialFact { version: Some("secret/0".to_owned()) }),
+            secrets: 0,
+            retries: 0,
+            memory: Memory::default(),
+            agents: [
+                Agent::new("agent-0", "east"),
+                Agent::new("agent-1", "east"),
+                Agent::new("agent-2", "west"),
+            ],
+            answers: VecDeque::new(),
+            heard: BTreeSet::new(),
+            late: None,
+            writes: 0,
+            states: Vec::new(),
+        }
+    }
+
+    pub(super) fn states_written(&self) -> &[&'static str] {
+        &self.states
+    }
+
+    pub(super) fn report(&self, broken: &str, steps: &[Step]) -> String {
+        let object = self.object().map(|object| (&object.metadata, &object.spec.zone_id, &object.status));
+        format!(
+            "{broken}\nafter {steps:?}\nstates written: {:?}\nobject: {object:?}\nrow: {:?}\nagents: {:#?}\n{:?}",
+            self.states, self.row, self.agents, self.memory
+        )
+    }
+
+    fn object(&self) -> Option<&KubesvcAccount> {
+        self.versions.last()?.as_ref()
+    }
+
+    pub(super) fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Decide { lag, crash } => self.leads(*lag, *crash)?,
+            Step::LateWrite => {
+                if let Some((seen, action)) = self.late.take() {
+                    self.apply(&seen, action, true)?;
+                }
+            }
+            Step::Send => self.send(),
+            Step::Act { agent, outcome } => self.agent_acts(*agent, *outcome)?,
+            Step::Deliver { index, again } => self.deliver(*index, *again),
+            Step::Wait(ticks) => self.now += ticks,
+            Step::Cut(agent) => self.cut(*agent),
+            Step::Die(agent) => {
+                self.cut(*agent);
+                self.agents[*agent].holds = None;
+            }
+            Step::Connect(agent) => self.connect(*agent),
+            Step::Lose(agent) => self.lose(*agent),
+            Step::Recheck => self.resolve(),
+            Step::Crash => self.crash(),
+            Step::Database(up) => self.database = *up,
+            Step::Person(deed) => self.person(*deed),
+            Step::Work(rounds) => {
+                for _ in 0..*rounds {
+                    self.round()?;
+                }
+            }
+        }
+        checks::rows(self.row.as_deref(), self.object())
+    }
+
+    /// The leader's next look: never at an older version than before.
+    fn leads(&mut self, lag: usize, crash: Crash) -> Result<(), String> {
+        let latest = self.versions.len() - 1;
+        self.memory.view = self.memory.view.max(latest.saturating_sub(lag));
+        let Some(seen) = self.versions[self.memory.view].clone() else { return Ok(()) };
+        let Some(action) = self.decided(&seen)?.action else { return Ok(()) };
+        match crash {
+            Crash::No => self.apply(&seen, action, false),
+            Crash::Before => {
+                self.crash();
+                Ok(())
+            }
+            Crash::After => {
+                self.apply(&seen, action, false)?;
+                self.crash();
+                Ok(())
+            }
+            Crash::Paused => {
+                self.late = Some((seen, action));
+                self.crash();
+                Ok(())
+            }
+        }
+    }
+
+    fn decided(&mut self, seen: &KubesvcAccount) -> Result<Decision, String> {
+        let status = seen.status_or_default();
+        let stage = Some((seen.uid().to_owned(), status.state(), status.epoch, status.failed_count));
+        if self.memory.stage != stage {
+            if self.memory.stage.as_ref().is_some_and(|stage| stage.0 != seen.uid()) {
+                self.memory.credential = Fact::Unknown;
+                self.memory.judged = None;
+            }
+            self.memory.stage = stage;
+            self.memory.since = self.now;
+        }
+        let sessions = self.sessions(seen.uid());
+        let row = match &self.row {
+            _ if !self.database => RowFact::Unavailable,
+            Some(uid) if uid == seen.uid() => RowFact::Present,
+            _ => RowFact::Absent,
+        };
+        let observation = Observation {
+            account: seen,
+            now: self.now,
+            wall: wall(self.now),
+            leading_since: self.memory.leading_since,
+            policy: &self.policy,
+            in_state_since: self.memory.since,
+            credential: self.memory.credential.clone(),
+            credential_slow: self.now.is_multiple_of(3),
+            credential_changed: self.memory.changed,
+            row,
+            sessions: &sessions,
+            rival: None,
+        };
+        let decision = decide(&observation);
+        if decision != decide(&observation) {
+            return Err("the same input decided otherwise".to_owned());
+        }
+        Ok(decision)
+    }
+
+    /// Does what was decided on `seen`. A leader of before (`deposed`) is refused by the database.
+    fn apply(&mut self, seen: &KubesvcAccount, action: Action, deposed: bool) -> Result<(), String> {
+        match action {
+            Action::ResolveCredential => self.resolve(),
+            Action::InsertRow if self.database && !deposed => self.row = Some(seen.uid().to_owned()),
+            Action::DeleteRows if self.database && !deposed => {
+                self.row.take_if(|row| row == seen.uid());
+            }
+            Action::InsertRow | Action::DeleteRows => {}
+            write => {
+                let version = |one: &KubesvcAccount| one.metadata.resource_version.clone();
+                let fresh =
+                    self.object().is_some_and(|now| now.uid() == seen.uid() && version(now) == version(seen));
+                if fresh {
+                    self.write(seen, write)?;
+                    if !deposed {
+                        self.memory.view = self.versions.len() - 1;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, seen: &KubesvcAccount, action: Action) -> Result<(), String> {
+        let mut account = seen.clone();
+        match action {
+            Action::AddFinalizer => account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]),
+            Action::RemoveFinalizer => {
+                checks::finalizer_off(seen, self.row.as_deref())?;
+                account.metadata.finalizers = None;
+            }
+            Action::WriteStatus(write) => {
+                checks::status(seen, &write.status, &self.heard)?;
+                self.states.push(write.status.state().as_str());
+                account.status = Some(write.status);
+                self.memory.stage = None;
+                self.memory.credential = Fact::Unknown;
+                self.memory.changed = false;
+            }
+            other => return Err(format!("{other:?} is no write")),
+        }
+        self.store(account);
+        Ok(())
+    }
+
+    /// The API server stores a version; an object that is being deleted goes with its last finalizer.
+    fn store(&mut self, account: KubesvcAccount) {
+        self.writes += 1;
+        let version = self.versions.len();
+        let goes = account.is_being_deleted() && account.metadata.finalizers.is_none();
+        let stored = account.map(|account| account.metadata.resource_version = Some(version.to_string()));
+        self.versions.push((!goes).then_some(stored));
+    }
+
+    fn resolve(&mut self) {
+        let verdict = self.secret.clone();
+        self.memory.changed |= self.memory.judged.as_ref().is_some_and(|before| *before != verdict);
+        self.memory.judged = Some(verdict.clone());
+        self.memory.credential = Fact::Known(verdict);
+    }
+
+    /// The operator ends and another begins with a consistent list: what was in memory is gone, and so are the streams.
+    fn crash(&mut self) {
+        for agent in 0..self.agents.len() {
+            self.cut(agent);
+        }
+        self.memory = Memory {
+            leading_since: self.now,
+            view: self.versions.len() - 1,
+            since: self.now,
+            ..Memory::default()
+        };
+    }
+
+    fn person(&mut self, deed: Deed) {
+        match deed {
+            Deed::Create => return self.create(),
+            Deed::ChangeSecret(secret) => return self.change_secret(secret),
+            _ => {}
+        }
+        let Some(before) = self.object().cloned() else { return };
+        let mut account = before.clone();
+        match deed {
+            Deed::Wish(state) => account.spec.state = Some(state),
+            Deed::Pin(zone) => account.spec.zone_id = zone.map(str::to_owned),
+            Deed::Define(n) => account.spec.namespaces = vec![format!("n{n}")],
+            Deed::Describe(n) => account.spec.environment = Some(format!("e{n}")),
+            Deed::Retry => {
+                self.retries += 1;
+                account = account.annotated(RETRY_ANNOTATION, &self.retries.to_string());
+            }
+            Deed::Delete => account = account.being_deleted(),
+            Deed::ForceDelete => {
+                account = account.force_deleted();
+                self.forced = true;
+            }
+            Deed::Create | Deed::ChangeSecret(_) => {}
+        }
+        if account.spec != before.spec || account.is_being_deleted() != before.is_being_deleted() {
+            account = account.edited();
+        }
+        if account != before {
+            self.store(account);
+        }
+    }
+
+    fn create(&mut self) {
+        if self.object().is_none() && self.made < 3 {
+            self.made += 1;
+            let uid = format!("uid-{}", self.made);
+            self.store(account("a").map(|account| account.metadata.uid = Some(uid)));
+        }
+    }
+
+    fn change_secret(&mut self, secret: Secret) {
+        self.secrets += 1;
+        self.secret = match secret {
+            Secret::Good => Ok(CredentialFact { version: Some(format!("secret/{}", self.secrets)) }),
+            Secret::Refused => Err(failure(FailureClass::BadKubeconfig)),
+            Secret::Missing => Err(failure(FailureClass::CredentialMissing)),
+        };
+    }
+}

@@ -1,0 +1,184 @@
+//! What a caller gave for one account.
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
+
+use super::fields::{self, FieldError, flag, text};
+use super::rules;
+use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
+use crate::account::state::DesiredState;
+
+/// The longest kubeconfig that is taken, in bytes.
+pub const MAX_KUBECONFIG: usize = 256 * 1024;
+
+/// The fields that say how the cluster is reached; a caller gives one of them.
+const SOURCES: [&str; 3] = ["kubeconfigContents", "kubeconfigFile", "serviceAccount"];
+/// A kubeconfig for the agent that differs from Clouddriver's; it goes before the three others.
+const AGENT_SOURCE: &str = "kubeconfigAgent";
+
+/// How an agent is to reach the cluster, as a caller says it.
+#[derive(Clone)]
+pub enum Source {
+    /// A kubeconfig itself. It goes into a Secret, and only there.
+    Contents(SecretString),
+    /// A path on the agent.
+    File(String),
+    /// A Spinnaker secret reference.
+    Reference(String),
+    /// The agent's own service account.
+    ServiceAccount,
+}
+
+impl Source {
+    /// The source as it stands in a spec; absent for contents, which are in no spec.
+    pub fn in_spec(&self) -> Option<KubeconfigSource> {
+        match self {
+            Self::Contents(_) => None,
+            Self::File(path) => Some(KubeconfigSource { file: Some(path.clone()), ..Default::default() }),
+            Self::Reference(reference) => {
+                Some(KubeconfigSource { reference: Some(reference.clone()), ..Default::default() })
+            }
+            Self::ServiceAccount => {
+                Some(KubeconfigSource { service_account: Some(true), ..Default::default() })
+            }
+        }
+    }
+}
+
+/// What a caller gave for one account, read and checked by itself. It has no `Debug`: it may hold a kubeconfig.
+pub struct Given {
+    /// The account's name.
+    pub name: String,
+    /// What it should be, if that was said.
+    pub state: Option<DesiredState>,
+    /// How the cluster is reached, if that was said.
+    pub source: Option<Source>,
+    /// Fields that kubesvc has no use for, sorted.
+    pub ignored: Vec<String>,
+    fields: Map<String, Value>,
+}
+
+impl Given {
+    /// Reads Clouddriver's JSON of one account.
+    ///
+    /// # Errors
+    /// A field of the wrong type, more than one source of a kubeconfig, a name that cannot be one.
+    pub fn read(mut fields: Map<String, Value>) -> Result<Self, FieldError> {
+        let name = name(&fields)?;
+        account_type(&fields)?;
+        let state = state(&fields)?;
+        let source = source(&mut fields)?;
+        for key in ["name", "type", "@type", "state"] {
+            fields.remove(key);
+        }
+        let mut ignored = Vec::new();
+        let mut scratch = KubesvcAccountSpec::default();
+        for (field, value) in &fields {
+            if !fields::set(&mut scratch, field, value)? {
+                ignored.push(field.clone());
+            }
+        }
+        fields.retain(|field, _| !ignored.contains(field));
+        Ok(Self { name, state, source, ignored, fields })
+    }
+
+    /// Sets in a spec what was given; what was not given stays. State, account name and contents of a kubeconfig are
+    /// left to the caller, who knows what they mean for the request.
+    ///
+    /// # Errors
+    /// None that [`Given::read`] has not returned before.
+    pub fn apply_to(&self, spec: &mut KubesvcAccountSpec) -> Result<(), FieldError> {
+        if self.fields.contains_key("requiredGroupMembership") && self.fields.contains_key("permissions") {
+            spec.permissions.clear();
+        }
+        for (field, value) in self.fields.iter().filter(|(field, _)| *field != "requiredGroupMembership") {
+            fields::set(spec, field, value)?;
+        }
+        if let Some(groups) = self.fields.get("requiredGroupMembership") {
+            fields::set(spec, "requiredGroupMembership", groups)?;
+        }
+        if let Some(source) = self.source.as_ref().and_then(Source::in_spec) {
+            spec.kubeconfig = source;
+        }
+        Ok(())
+    }
+}
+
+fn name(fields: &Map<String, Value>) -> Result<String, FieldError> {
+    let expected = "a string of 1 to 255 characters without control characters";
+    text("name", fields.get("name").unwrap_or(&Value::Null))
+        .ok()
+        .flatten()
+        .filter(|name| rules::is_account_name(name))
+        .ok_or_else(|| FieldError::new("name", expected))
+}
+
+fn account_type(fields: &Map<String, Value>) -> Result<(), FieldError> {
+    for key in ["type", "@type"] {
+        match fields.get(key) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(kind)) if kind == "kubernetes" => {}
+            Some(_) => return Err(FieldError::new(key, "kubernetes")),
+        }
+    }
+    Ok(())
+}
+
+fn state(fields: &Map<String, Value>) -> Result<Option<DesiredState>, FieldError> {
+    match fields.get("state") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(state)) if state == "ACTIVE" => Ok(Some(DesiredState::Active)),
+        Some(Value::String(state)) if state == "INACTIVE" => Ok(Some(DesiredState::Inactive)),
+        Some(_) => Err(FieldError::new("state", "ACTIVE or INACTIVE")),
+    }
+}
+
+/// Takes the source out of the fields, so that no credential stays among them.
+fn source(fields: &mut Map<String, Value>) -> Result<Option<Source>, FieldError> {
+    let mut taken = |key: &str| fields.remove(key).unwrap_or(Value::Null);
+    let contents = text(SOURCES[0], &taken(SOURCES[0]))?;
+    let file = text(SOURCES[1], &taken(SOURCES[1]))?;
+    let service_account = flag(SOURCES[2], &taken(SOURCES[2]))? == Some(true);
+    let agent = text(AGENT_SOURCE, &taken(AGENT_SOURCE))?;
+    if [contents.is_some(), file.is_some(), service_account].into_iter().filter(|given| *given).count() > 1 {
+        return Err(FieldError::new(
+            SOURCES.join(", "),
+            "given only once: they say how the cluster is reached, and exclude each other",
+        ));
+    }
+    let own = match (contents, file) {
+        (Some(contents), _) => Some(self::contents(SOURCES[0], contents)?),
+        (None, Some(file)) => Some(path(SOURCES[1], file)?),
+        (None, None) => service_account.then_some(Source::ServiceAccount),
+    };
+    match agent {
+        Some(agent) if agent.starts_with('/') => path(AGENT_SOURCE, agent).map(Some),
+        Some(agent) => self::contents(AGENT_SOURCE, agent).map(Some),
+        None => Ok(own),
+    }
+}
+
+fn contents(field: &str, contents: String) -> Result<Source, FieldError> {
+    if is_reference(&contents) {
+        return Ok(Source::Reference(contents));
+    }
+    let contents = SecretString::from(contents);
+    if contents.expose_secret().trim().is_empty() {
+        return Err(FieldError::new(field, "a kubeconfig, not an empty string"));
+    }
+    if contents.expose_secret().len() > MAX_KUBECONFIG {
+        return Err(FieldError::new(field, format!("at most {} KiB long", MAX_KUBECONFIG / 1024)));
+    }
+    Ok(Source::Contents(contents))
+}
+
+fn path(field: &str, path: String) -> Result<Source, FieldError> {
+    if path.is_empty() {
+        return Err(FieldError::new(field, "a path or a secret reference, not an empty string"));
+    }
+    Ok(if is_reference(&path) { Source::Reference(path) } else { Source::File(path) })
+}
+
+fn is_reference(text: &str) -> bool {
+    rules::REFERENCE_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+}

@@ -1,0 +1,143 @@
+//! What the API server would refuse, said before it is asked: the rules of the spec, in the words of its schema.
+
+use crate::account::spec::KubesvcAccountSpec;
+
+/// How a Spinnaker secret reference begins.
+pub(super) const REFERENCE_PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
+
+const MAX_ITEMS: usize = 1000;
+const MAX_RESUMABLE_AGE_MS: i64 = 86_400_000;
+
+pub(super) const NAMESPACES_EXCLUDE: &str =
+    "spec.namespaces and spec.omitNamespaces exclude each other: remove one of them";
+pub(super) const KINDS_EXCLUDE: &str = "spec.kinds and spec.omitKinds exclude each other: remove one of them";
+pub(super) const NEEDS_NAMESPACES: &str =
+    "spec.onlyNamespacedResources needs spec.namespaces: list the namespaces to watch";
+pub(super) const CONTEXT_MEANINGLESS: &str =
+    "spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it";
+pub(super) const NAME_CONTROL: &str = "spec.accountName must not contain control characters";
+pub(super) const ZONE_CONTROL: &str = "spec.zoneId must not contain control characters";
+pub(super) const RIGHTS: &str = "spec.permissions knows READ and WRITE, in capital letters";
+pub(super) const ONE_SOURCE: &str =
+    "spec.kubeconfig needs exactly one of secretRef, reference, file and serviceAccount: true";
+pub(super) const REFERENCE: &str =
+    "spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://";
+pub(super) const FILE_ABSOLUTE: &str = "spec.kubeconfig.file must be an absolute path";
+pub(super) const FILE_DOTS: &str = "spec.kubeconfig.file must not contain .. as a part";
+pub(super) const FILE_CONTROL: &str = "spec.kubeconfig.file must not contain control characters";
+pub(super) const PRIORITY: &str = "spec.customResources[].deployPriority must be digits, as a string";
+
+/// Whether a name can be an account's: 1 to 255 characters, none of them a control character.
+pub fn is_account_name(name: &str) -> bool {
+    has_length(name, 255) && !has_control(name)
+}
+
+/// Everything that the API server would refuse in a spec, as far as its schema says; empty if it is good.
+pub fn validate(spec: &KubesvcAccountSpec) -> Vec<String> {
+    let mut problems = Problems(Vec::new());
+    names(spec, &mut problems);
+    lists(spec, &mut problems);
+    kubeconfig(spec, &mut problems);
+    custom_resources(spec, &mut problems);
+    let permissions = &spec.permissions;
+    problems.unless(permissions.keys().all(|right| right == "READ" || right == "WRITE"), RIGHTS);
+    let age = spec.max_resumable_resource_age_ms.unwrap_or_default();
+    problems.unless(
+        (0..=MAX_RESUMABLE_AGE_MS).contains(&age),
+        "spec.maxResumableResourceAgeMs must be between 0 and 86400000",
+    );
+    problems.0
+}
+
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn unless(&mut self, good: bool, problem: &str) {
+        if !good {
+            self.0.push(problem.to_owned());
+        }
+    }
+
+    fn length(&mut self, field: &str, text: Option<&String>, max: usize) {
+        if text.is_some_and(|text| !has_length(text, max)) {
+            self.0.push(format!("spec.{field} must have 1 to {max} characters"));
+        }
+    }
+
+    fn count(&mut self, field: &str, count: usize) {
+        if count > MAX_ITEMS {
+            self.0.push(format!("spec.{field} must have at most {MAX_ITEMS} items"));
+        }
+    }
+}
+
+fn names(spec: &KubesvcAccountSpec, problems: &mut Problems) {
+    problems.length("accountName", spec.account_name.as_ref(), 255);
+    problems.unless(!spec.account_name.as_deref().is_some_and(has_control), NAME_CONTROL);
+    problems.length("zoneId", spec.zone_id.as_ref(), 255);
+    problems.unless(!spec.zone_id.as_deref().is_some_and(has_control), ZONE_CONTROL);
+    problems.length("context", spec.context.as_ref(), 255);
+    problems.length("environment", spec.environment.as_ref(), 255);
+    problems.length("accountType", spec.account_type.as_ref(), 255);
+}
+
+fn lists(spec: &KubesvcAccountSpec, problems: &mut Problems) {
+    for (field, namespaces) in [("namespaces", &spec.namespaces), ("omitNamespaces", &spec.omit_namespaces)] {
+        problems.count(field, namespaces.len());
+        if !namespaces.iter().all(|namespace| crate::account::names::is_dns_label(namespace)) {
+            problems.0.push(format!(
+                "spec.{field} must hold names of namespaces: lower-case letters, digits and dashes, at most 63"
+            ));
+        }
+    }
+    for (field, kinds) in [("kinds", &spec.kinds), ("omitKinds", &spec.omit_kinds)] {
+        problems.count(field, kinds.len());
+        if !kinds.iter().all(|kind| has_length(kind, 255)) {
+            problems.0.push(format!("spec.{field} must hold kinds of 1 to 255 characters"));
+        }
+    }
+    problems.unless(spec.namespaces.is_empty() || spec.omit_namespaces.is_empty(), NAMESPACES_EXCLUDE);
+    problems.unless(spec.kinds.is_empty() || spec.omit_kinds.is_empty(), KINDS_EXCLUDE);
+    let bare = spec.only_namespaced_resources == Some(true) && spec.namespaces.is_empty();
+    problems.unless(!bare, NEEDS_NAMESPACES);
+}
+
+fn kubeconfig(spec: &KubesvcAccountSpec, problems: &mut Problems) {
+    let source = &spec.kubeconfig;
+    let own = source.service_account == Some(true);
+    let given = [source.secret_ref.is_some(), source.reference.is_some(), source.file.is_some(), own];
+    problems.unless(given.into_iter().filter(|given| *given).count() == 1, ONE_SOURCE);
+    problems.unless(!(own && spec.context.is_some()), CONTEXT_MEANINGLESS);
+    problems.length("kubeconfig.reference", source.reference.as_ref(), 2048);
+    problems.length("kubeconfig.file", source.file.as_ref(), 1024);
+    if let Some(reference) = &source.reference {
+        problems.unless(REFERENCE_PREFIXES.iter().any(|prefix| reference.starts_with(prefix)), REFERENCE);
+    }
+    if let Some(file) = &source.file {
+        problems.unless(file.starts_with('/'), FILE_ABSOLUTE);
+        problems.unless(!file.split('/').any(|part| part == ".."), FILE_DOTS);
+        problems.unless(!has_control(file), FILE_CONTROL);
+    }
+}
+
+fn custom_resources(spec: &KubesvcAccountSpec, problems: &mut Problems) {
+    problems.count("customResources", spec.custom_resources.len());
+    problems.count("customResourceDefinitions", spec.custom_resource_definitions.len());
+    for treatment in &spec.custom_resources {
+        problems.length("customResources[].kubernetesKind", Some(&treatment.kubernetes_kind), 320);
+        problems.length("customResources[].deployPriority", treatment.deploy_priority.as_ref(), 9);
+        let priority = treatment.deploy_priority.as_deref().unwrap_or("0");
+        problems.unless(priority.bytes().all(|byte| byte.is_ascii_digit()), PRIORITY);
+    }
+    for exposed in &spec.custom_resource_definitions {
+        problems.length("customResourceDefinitions[].kind", Some(&exposed.kind), 320);
+    }
+}
+
+fn has_length(text: &str, max: usize) -> bool {
+    !text.is_empty() && text.chars().nth(max).is_none()
+}
+
+fn has_control(text: &str) -> bool {
+    text.bytes().any(|byte| byte < 0x20 || byte == 0x7f)
+}

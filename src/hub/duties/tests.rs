@@ -1,0 +1,259 @@
+use std::time::Duration;
+
+use super::*;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::Identity;
+use crate::account::{DesiredState, Grant, KubesvcAccountSpec};
+
+const NOW: Moment = Duration::from_secs(1000);
+const EPOCH: i64 = 5;
+
+fn seat() -> Seat<'static> {
+    Seat { zone: "z", approved: true, draining: false, synced: true }
+}
+
+fn account(state: State, phase: GrantPhase, zone: &str) -> KubesvcAccount {
+    let spec = KubesvcAccountSpec { state: Some(DesiredState::Active), ..Default::default() };
+    let mut account = KubesvcAccount::new("one", spec);
+    account.metadata.uid = Some("u".into());
+    account.metadata.generation = Some(3);
+    let grant = Grant { phase, zone: Some(zone.into()), generation: 3, definition: None };
+    let status = KubesvcAccountStatus {
+        state: Some(state),
+        epoch: EPOCH,
+        grant: (phase != GrantPhase::None).then_some(grant),
+        ..Default::default()
+    };
+    account.status = Some(status);
+    account
+}
+
+fn open(state: State) -> KubesvcAccount {
+    account(state, GrantPhase::Open, "z")
+}
+
+fn revoking() -> KubesvcAccount {
+    account(State::Deactivating, GrantPhase::Revoking, "z")
+}
+
+fn entry() -> Entry {
+    Entry { name: "one".into(), ..Entry::default() }
+}
+
+fn believed(epoch: i64) -> Entry {
+    Entry { believed: Some(epoch), ..entry() }
+}
+
+fn said(epoch: i64, word: Word) -> Entry {
+    Entry { word: Some((epoch, word)), ..believed(epoch) }
+}
+
+fn failure() -> Failure {
+    Failure::new(FailureClass::Unreachable, "no route")
+}
+
+fn decide(account: &KubesvcAccount, entry: &Entry) -> Duty {
+    duty(seat(), Some(account), Some(entry), NOW)
+}
+
+#[test]
+fn a_wanted_account_that_was_never_sent_is_added() {
+    for state in [State::Activating, State::Active, State::Orphaned] {
+        assert_eq!(duty(seat(), Some(&open(state)), None, NOW), Duty::Add(EPOCH), "{state}");
+    }
+}
+
+#[test]
+fn no_other_state_adds() {
+    for state in State::ALL {
+        if matches!(state, State::Activating | State::Active | State::Orphaned) {
+            continue;
+        }
+        assert_eq!(duty(seat(), Some(&open(state)), None, NOW), Duty::Nothing, "{state}");
+    }
+}
+
+#[test]
+fn nothing_is_added_without_an_open_grant_for_the_zone() {
+    let elsewhere = account(State::Active, GrantPhase::Open, "other");
+    assert_eq!(duty(seat(), Some(&elsewhere), None, NOW), Duty::Nothing);
+    let none = account(State::Active, GrantPhase::None, "z");
+    assert_eq!(duty(seat(), Some(&none), None, NOW), Duty::Nothing);
+}
+
+#[test]
+fn an_agent_that_is_not_approved_gets_nothing_and_keeps_nothing() {
+    let seat = Seat { approved: false, ..seat() };
+    assert_eq!(duty(seat, Some(&open(State::Active)), None, NOW), Duty::Nothing);
+    assert_eq!(duty(seat, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
+    assert_eq!(duty(seat, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
+    assert_eq!(duty(seat, Some(&revoking()), None, NOW), Duty::Nothing);
+}
+
+#[test]
+fn an_agent_that_is_stopping_gets_nothing_new() {
+    let seat = Seat { draining: true, ..seat() };
+    assert_eq!(duty(seat, Some(&open(State::Active)), None, NOW), Duty::Nothing);
+    assert_eq!(duty(seat, Some(&revoking()), Some(&believed(4)), NOW), Duty::Drop(EPOCH));
+}
+
+#[test]
+fn an_object_whose_generation_is_not_the_grants_waits_for_the_leader() {
+    let mut account = open(State::Activating);
+    account.metadata.generation = Some(4);
+    assert_eq!(duty(seat(), Some(&account), None, NOW), Duty::Nothing);
+}
+
+#[test]
+fn what_is_held_under_the_epoch_is_left_alone() {
+    let held = said(EPOCH, Word::Held(Identity::default()));
+    assert_eq!(decide(&open(State::Active), &held), Duty::Nothing);
+}
+
+#[test]
+fn what_is_held_under_an_older_epoch_is_sent_again() {
+    let held = said(EPOCH - 1, Word::Held(Identity::default()));
+    assert_eq!(decide(&open(State::Activating), &held), Duty::Add(EPOCH));
+}
+
+#[test]
+fn what_a_hello_names_is_sent_again_to_learn_what_it_reaches() {
+    assert_eq!(decide(&open(State::Active), &believed(EPOCH)), Duty::Add(EPOCH));
+}
+
+#[test]
+fn a_command_is_not_repeated_while_it_is_under_way() {
+    for command in [Command::Prepare(EPOCH), Command::Add(EPOCH)] {
+        let entry = Entry { command: Some(command), ..believed(EPOCH) };
+        assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing, "{command:?}");
+    }
+}
+
+#[test]
+fn a_newer_epoch_supersedes_an_add_under_way() {
+    let entry = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    assert_eq!(decide(&open(State::Activating), &entry), Duty::Add(EPOCH));
+}
+
+#[test]
+fn an_add_never_overtakes_a_drop() {
+    let entry = Entry { command: Some(Command::Drop(EPOCH - 1)), ..believed(EPOCH - 2) };
+    assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing);
+}
+
+#[test]
+fn an_epoch_that_failed_is_not_sent_again_while_activating() {
+    let failed = Entry {
+        again: Some(Again { epoch: EPOCH, count: 1, at: NOW - Duration::from_secs(1) }),
+        ..said(EPOCH, Word::Failed(failure()))
+    };
+    assert_eq!(decide(&open(State::Activating), &failed), Duty::Nothing);
+    assert_eq!(decide(&open(State::Orphaned), &failed), Duty::Nothing);
+}
+
+#[test]
+fn in_active_a_session_that_failed_is_asked_again_when_it_is_time() {
+    let at = NOW + Duration::from_secs(10);
+    let mut failed = said(EPOCH, Word::Failed(failure()));
+    failed.again = Some(Again { epoch: EPOCH, count: 1, at });
+    assert_eq!(decide(&open(State::Active), &failed), Duty::Later(at));
+    failed.again = Some(Again { epoch: EPOCH, count: 1, at: NOW });
+    assert_eq!(decide(&open(State::Active), &failed), Duty::Add(EPOCH));
+}
+
+#[test]
+fn what_was_lost_is_asked_for_again_in_every_wanted_state() {
+    for state in [State::Activating, State::Active, State::Orphaned] {
+        let lost = said(EPOCH, Word::Lost(failure()));
+        assert_eq!(decide(&open(state), &lost), Duty::Add(EPOCH), "{state}");
+    }
+}
+
+#[test]
+fn a_new_epoch_does_not_wait_for_the_pace_of_the_old_one() {
+    let mut failed = said(EPOCH - 1, Word::Failed(failure()));
+    failed.again = Some(Again { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60) });
+    assert_eq!(decide(&open(State::Activating), &failed), Duty::Add(EPOCH));
+}
+
+#[test]
+fn failed_under_an_open_grant_neither_adds_nor_drops() {
+    for entry in [entry(), believed(EPOCH), said(EPOCH, Word::Failed(failure()))] {
+        assert_eq!(decide(&open(State::Failed), &entry), Duty::Nothing, "{entry:?}");
+    }
+}
+
+#[test]
+fn a_revoke_drops_what_may_be_held() {
+    assert_eq!(decide(&revoking(), &believed(EPOCH - 1)), Duty::Drop(EPOCH));
+    assert_eq!(decide(&revoking(), &said(EPOCH - 1, Word::Held(Identity::default()))), Duty::Drop(EPOCH));
+    let sent = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    assert_eq!(decide(&revoking(), &sent), Duty::Drop(EPOCH), "an Add under way is superseded");
+}
+
+#[test]
+fn a_revoke_reaches_what_is_held_under_a_later_epoch() {
+    assert_eq!(decide(&revoking(), &believed(EPOCH + 4)), Duty::Drop(EPOCH + 4));
+}
+
+#[test]
+fn a_revoke_says_dropped_for_what_was_never_sent() {
+    assert_eq!(duty(seat(), Some(&revoking()), None, NOW), Duty::SayDropped(EPOCH));
+    assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(EPOCH));
+    let prepared = Entry { command: Some(Command::Prepare(EPOCH - 1)), ..entry() };
+    assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(EPOCH));
+    let dropped = Entry { word: Some((EPOCH - 1, Word::Dropped)), ..entry() };
+    assert_eq!(decide(&revoking(), &dropped), Duty::SayDropped(EPOCH), "an older Dropped does not count");
+}
+
+#[test]
+fn a_revoke_that_is_answered_or_under_way_is_left_alone() {
+    let dropped = Entry { word: Some((EPOCH, Word::Dropped)), ..entry() };
+    assert_eq!(decide(&revoking(), &dropped), Duty::Nothing);
+    let under_way = Entry { command: Some(Command::Drop(EPOCH)), ..believed(EPOCH - 1) };
+    assert_eq!(decide(&revoking(), &under_way), Duty::Nothing);
+}
+
+#[test]
+fn a_drop_that_failed_waits_for_the_next_epoch() {
+    let mut failed = said(EPOCH - 1, Word::Failed(failure()));
+    failed.drop_failed = Some(EPOCH);
+    assert_eq!(decide(&revoking(), &failed), Duty::Nothing);
+    failed.drop_failed = Some(EPOCH - 1);
+    assert_eq!(decide(&revoking(), &failed), Duty::Drop(EPOCH));
+}
+
+#[test]
+fn what_is_granted_elsewhere_or_nowhere_is_dropped() {
+    for account in
+        [account(State::Active, GrantPhase::Open, "other"), account(State::Inactive, GrantPhase::None, "")]
+    {
+        assert_eq!(decide(&account, &believed(EPOCH - 1)), Duty::Drop(EPOCH));
+        assert_eq!(decide(&account, &entry()), Duty::Forget);
+    }
+}
+
+#[test]
+fn what_vanished_is_dropped() {
+    assert_eq!(duty(seat(), None, Some(&believed(7)), NOW), Duty::Drop(7));
+    assert_eq!(duty(seat(), None, Some(&entry()), NOW), Duty::Forget);
+    assert_eq!(duty(seat(), None, None, NOW), Duty::Nothing);
+}
+
+#[test]
+fn a_drop_without_a_grant_that_failed_is_tried_again_at_its_pace() {
+    let at = NOW + Duration::from_secs(10);
+    let again = Some(Again { epoch: 7, count: 1, at });
+    let mut failed = Entry { drop_failed: Some(7), again, ..believed(7) };
+    assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Later(at));
+    failed.again = Some(Again { epoch: 7, count: 1, at: NOW });
+    assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Drop(7));
+}
+
+#[test]
+fn nothing_is_dropped_before_all_objects_were_seen() {
+    let seat = Seat { synced: false, ..seat() };
+    assert_eq!(duty(seat, None, Some(&believed(7)), NOW), Duty::Nothing);
+    assert_eq!(duty(seat, Some(&revoking()), Some(&believed(4)), NOW), Duty::Nothing);
+    assert_eq!(duty(seat, None, Some(&entry()), NOW), Duty::Nothing);
+}

@@ -1,0 +1,175 @@
+use super::*;
+use crate::account::lifecycle::Identity;
+
+const NOW: Moment = Duration::from_secs(1000);
+
+fn held() -> Word {
+    Word::Held(Identity::default())
+}
+
+fn failure() -> Failure {
+    Failure::new(FailureClass::Unreachable, "no route")
+}
+
+fn sent(epoch: i64) -> Ledger {
+    let mut ledger = Ledger::new(0);
+    ledger.prepare("u", "one", epoch, 0);
+    ledger.added("u", epoch);
+    ledger
+}
+
+fn word(ledger: &Ledger) -> Option<(i64, Word)> {
+    ledger.entry("u").and_then(|entry| entry.word.clone())
+}
+
+fn command(ledger: &Ledger) -> Option<Command> {
+    ledger.entry("u").and_then(|entry| entry.command)
+}
+
+#[test]
+fn held_and_failed_answer_an_add() {
+    for answer in [held(), Word::Failed(failure())] {
+        let mut ledger = sent(3);
+        assert_eq!(ledger.hear("u", 3, answer.clone(), false, NOW), Heard::Taken);
+        assert_eq!(word(&ledger), Some((3, answer)));
+        assert_eq!(command(&ledger), None);
+        assert_eq!(ledger.silent_for("u", 100), None);
+    }
+}
+
+#[test]
+fn answers_to_what_was_never_sent_are_ignored() {
+    let mut ledger = Ledger::new(0);
+    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent);
+    ledger.prepare("u", "one", 3, 0);
+    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent, "it was only prepared");
+    ledger.added("u", 3);
+    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Future);
+    assert_eq!(word(&ledger), None);
+}
+
+#[test]
+fn late_and_repeated_answers_are_harmless() {
+    let mut ledger = sent(3);
+    ledger.prepare("u", "one", 4, 0);
+    ledger.added("u", 4);
+    assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Late);
+    assert_eq!(command(&ledger), Some(Command::Add(4)));
+    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Taken);
+    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Taken);
+    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::Late);
+    assert_eq!(ledger.hear("u", 4, Word::Failed(failure()), false, NOW), Heard::Late);
+    assert_eq!(word(&ledger), Some((4, held())));
+}
+
+#[test]
+fn dropped_counts_for_the_epoch_it_was_asked_for() {
+    let mut ledger = sent(3);
+    ledger.dropping("u", "one", 4, 0);
+    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Late);
+    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::Taken, "the Add was done first");
+    assert_eq!(command(&ledger), Some(Command::Drop(4)));
+    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Taken);
+    assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
+    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Late, "said twice");
+    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent, "it holds nothing any more");
+}
+
+#[test]
+fn a_drop_that_failed_is_a_word_and_the_account_may_still_be_held() {
+    let mut ledger = sent(3);
+    ledger.dropping("u", "one", 4, 0);
+    assert_eq!(ledger.hear("u", 4, Word::Failed(failure()), true, NOW), Heard::Taken);
+    assert_eq!(word(&ledger), Some((4, Word::Failed(failure()))));
+    assert!(ledger.entry("u").is_some_and(|entry| entry.may_hold() && entry.drop_failed == Some(4)));
+}
+
+#[test]
+fn a_name_is_busy_until_every_drop_under_it_is_answered() {
+    let mut ledger = sent(3);
+    ledger.dropping("u", "one", 4, 0);
+    ledger.dropping("u", "one", 5, 0);
+    ledger.wait_for_name("v", "one", 1, 0);
+    assert!(ledger.name_is_busy("one"));
+    assert!(ledger.freed("one").is_empty());
+    ledger.hear("u", 5, Word::Dropped, false, NOW);
+    assert!(!ledger.name_is_busy("one"));
+    assert_eq!(ledger.freed("one"), ["v"]);
+    assert!(ledger.freed("one").is_empty());
+}
+
+#[test]
+fn an_agent_that_holds_a_later_epoch_fails_the_add_instead_of_looping() {
+    let mut ledger = Ledger::new(0);
+    ledger.believe("u", "one", 9, None);
+    ledger.prepare("u", "one", 6, 0);
+    ledger.added("u", 6);
+    assert_eq!(ledger.hear("u", 9, held(), false, NOW), Heard::Taken);
+    assert!(matches!(word(&ledger), Some((6, Word::Failed(_)))));
+}
+
+#[test]
+fn the_pace_is_10_20_40_and_60_seconds() {
+    let mut ledger = sent(3);
+    let mut waits = Vec::new();
+    for _ in 0..6 {
+        ledger.prepare("u", "one", 3, 0);
+        ledger.added("u", 3);
+        ledger.hear("u", 3, Word::Failed(failure()), false, NOW);
+        let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+        waits.push((again.at - NOW).as_secs());
+    }
+    assert_eq!(waits, [10, 20, 40, 60, 60, 60]);
+    ledger.prepare("u", "one", 4, 0);
+    ledger.added("u", 4);
+    ledger.hear("u", 4, Word::Failed(failure()), false, NOW);
+    let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+    assert_eq!((again.at - NOW).as_secs(), 10, "a new epoch begins anew");
+}
+
+#[test]
+fn silence_counts_from_the_wish_to_send_and_anew_from_working() {
+    let mut ledger = Ledger::new(100);
+    ledger.prepare("u", "one", 3, 102);
+    assert_eq!(ledger.silent_for("u", 105), Some(3));
+    ledger.added("u", 3);
+    ledger.frame(106);
+    assert_eq!(ledger.silent_for("u", 107), Some(5));
+    ledger.working("u", 108);
+    assert_eq!(ledger.silent_for("u", 110), Some(2));
+}
+
+#[test]
+fn silence_stands_still_while_the_session_is_being_lost() {
+    let mut ledger = Ledger::new(100);
+    ledger.prepare("u", "one", 3, 100);
+    assert_eq!(ledger.silent_for("u", 115), Some(15));
+    assert_eq!(ledger.silent_for("u", 1000), Some(15));
+    ledger.frame(1000);
+    assert_eq!(ledger.silent_for("u", 1001), Some(16));
+}
+
+#[test]
+fn a_new_epoch_is_owed_from_its_own_beginning() {
+    let mut ledger = sent(3);
+    ledger.frame(10);
+    assert_eq!(ledger.silent_for("u", 10), Some(10));
+    ledger.prepare("u", "one", 4, 10);
+    assert_eq!(ledger.silent_for("u", 10), Some(0));
+}
+
+#[test]
+fn an_account_that_could_not_be_sent_says_why() {
+    let mut ledger = Ledger::new(0);
+    ledger.prepare("u", "one", 3, 0);
+    ledger.not_sent("u", 3, Some(failure()), NOW, Duration::ZERO);
+    assert_eq!(word(&ledger), Some((3, Word::Failed(failure()))));
+    assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
+}
+
+#[test]
+fn dropped_in_answer_to_an_add_is_paced() {
+    let mut ledger = sent(3);
+    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Taken);
+    assert!(ledger.entry("u").is_some_and(|entry| entry.again.is_some_and(|again| again.at > NOW)));
+}

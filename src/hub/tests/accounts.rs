@@ -1,0 +1,279 @@
+//! Accounts on their way to agents and back.
+
+use super::support::*;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::{Presence, SessionFact, Word};
+use crate::account::{GrantPhase, State};
+use crate::fleet::Fleet;
+use crate::hub::Approval;
+use crate::objects::AccountKey;
+use crate::wire::common;
+use crate::wire::ops::{self, agent_frame};
+
+async fn fact(hub: &TestHub, uid: &str, is: impl Fn(&SessionFact) -> bool) -> SessionFact {
+    eventually("the session says it", || hub.hub.sessions(uid).into_iter().find(|fact| is(fact))).await
+}
+
+async fn word(hub: &TestHub, uid: &str, is: impl Fn(&Word) -> bool) -> (i64, Word) {
+    let said = |fact: &SessionFact| fact.word.as_ref().is_some_and(|(_, word)| is(word));
+    fact(hub, uid, said).await.word.expect("it is there")
+}
+
+#[tokio::test]
+async fn an_account_is_added_held_dropped_and_gone() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    let added = agent.added().await;
+    let reference = added[0].account.clone().expect("it is named");
+    assert_eq!((reference.uid.as_str(), reference.name.as_str(), reference.epoch), ("uid-one", "one", 1));
+    assert!(hub.hub.sessions("uid-one")[0].silent_for.is_some(), "an answer is owed");
+
+    hub.leader.try_take(100);
+    agent.answer(held(&reference)).await;
+    assert_eq!(word(&hub, "uid-one", |word| matches!(word, Word::Held(_))).await.0, 1);
+    eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
+        .await;
+    assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
+    assert_eq!(hub.hub.namespaces("uid-one"), Some(vec!["default".to_owned()]));
+    assert_eq!(hub.hub.sessions("uid-one")[0].silent_for, None);
+
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Deactivating);
+        status.epoch = 2;
+        status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
+    }));
+    let deleted = agent.deleted().await;
+    assert_eq!((deleted[0].uid.as_str(), deleted[0].epoch), ("uid-one", 2));
+    agent.answer(dropped(&deleted[0])).await;
+    assert_eq!(word(&hub, "uid-one", |word| *word == Word::Dropped).await.0, 2);
+
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Inactive);
+        status.epoch = 2;
+        status.grant = None;
+    }));
+    eventually("nothing is kept of it", || {
+        (hub.hub.registry.concerned_with("uid-one").is_empty() && hub.hub.namespaces("uid-one").is_none())
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_revoke_is_answered_for_an_agent_that_was_never_sent_the_account() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let _agent = hub.agent("a").await;
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Deactivating);
+        status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
+    }));
+    assert_eq!(word(&hub, "uid-one", |word| *word == Word::Dropped).await.0, 1);
+    eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn an_account_of_another_zone_is_not_sent() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    hub.accounts.show(with(account("other"), |status| {
+        status.grant.as_mut().expect("granted").zone = Some("elsewhere".into());
+    }));
+    hub.accounts.show(account("one"));
+    let added = agent.added().await;
+    assert_eq!(added.len(), 1);
+    assert_eq!(added[0].account.as_ref().map(|one| one.uid.as_str()), Some("uid-one"));
+}
+
+#[tokio::test]
+async fn what_no_object_asks_for_is_dropped_but_not_before_all_were_seen() {
+    let hub = TestHub::start().await;
+    let gone = common::AccountRef { uid: "gone".into(), name: "gone".into(), epoch: 4, generation: 1 };
+    let accounts_held = vec![ops::HeldAccount { account: Some(gone) }];
+    let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
+    agent.accepted().await;
+    hub.accounts.show(account("one"));
+    agent.added().await;
+    hub.accounts.sync();
+    let deleted = agent.deleted().await;
+    assert_eq!((deleted[0].uid.as_str(), deleted[0].epoch), ("gone", 4));
+}
+
+#[tokio::test]
+async fn an_object_that_vanishes_is_dropped() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    agent.added().await;
+    hub.accounts.hide(&AccountKey { namespace: "ns".into(), name: "one".into() });
+    assert_eq!(agent.deleted().await[0].uid, "uid-one");
+}
+
+#[tokio::test]
+async fn a_name_used_again_is_added_only_after_the_old_account_was_dropped() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let first = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&first)).await;
+    hub.accounts.hide(&AccountKey { namespace: "ns".into(), name: "one".into() });
+    let deleted = agent.deleted().await;
+    let mut again = account("one");
+    again.metadata.uid = Some("uid-two".into());
+    hub.accounts.show(again);
+    fact(&hub, "uid-two", |fact| fact.silent_for.is_some()).await;
+    agent.answer(dropped(&deleted[0])).await;
+    assert_eq!(agent.added().await[0].account.as_ref().map(|one| one.uid.as_str()), Some("uid-two"));
+}
+
+#[tokio::test]
+async fn a_credential_that_cannot_be_read_is_the_sessions_failure() {
+    let hub = TestHub::start().await;
+    let failure = Failure::new(FailureClass::CredentialMissing, "no Secret one");
+    hub.credentials.answers.lock().insert("one".into(), Err(failure.clone()));
+    hub.accounts.show(account("one"));
+    let _agent = hub.agent("a").await;
+    let said = word(&hub, "uid-one", |word| matches!(word, Word::Failed(_))).await;
+    assert_eq!(said, (1, Word::Failed(failure)));
+}
+
+#[tokio::test]
+async fn a_credential_that_is_not_the_grants_waits_for_the_leader() {
+    let hub = TestHub::start().await;
+    hub.credentials.answers.lock().insert("one".into(), Ok(kubeconfig("v2", 16)));
+    let mut agent = hub.agent("a").await;
+    hub.leader.try_take(100);
+    hub.accounts.show(account("one"));
+    eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
+        .await;
+    let renewed = with(account("one"), |status| {
+        status.epoch = 2;
+        status.credential_version = Some("v2".into());
+    });
+    hub.accounts.show(renewed);
+    assert_eq!(agent.added().await[0].account.as_ref().map(|one| one.epoch), Some(2));
+}
+
+#[tokio::test]
+async fn a_thousand_accounts_go_out_in_batches() {
+    let hub = TestHub::start().await;
+    for number in 0..1000 {
+        hub.accounts.show(account(&format!("a{number}")));
+    }
+    let mut agent = hub.agent("a").await;
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < 1000 {
+        let batch = agent.added().await;
+        assert!(batch.len() <= 50, "{} in one frame", batch.len());
+        seen.extend(batch.into_iter().filter_map(|spec| spec.account).map(|account| account.uid));
+    }
+}
+
+#[tokio::test]
+async fn a_frame_holds_at_most_a_mebibyte_of_accounts() {
+    let hub = TestHub::start().await;
+    for name in ["a", "b", "c"] {
+        hub.credentials.answers.lock().insert(name.into(), Ok(kubeconfig("v1", 700 * 1024)));
+        hub.accounts.show(account(name));
+    }
+    let mut agent = hub.agent("a").await;
+    for _ in 0..3 {
+        assert_eq!(agent.added().await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
+    let hub = TestHub::start().await;
+    *hub.objects.approve.lock() = false;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.greet(hello("a")).await;
+    assert!(!agent.accepted().await.approved);
+    assert!(!hub.hub.sessions("uid-one")[0].approved);
+    let approval = Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
+    hub.approvals.send(approval).expect("it is followed");
+    assert_eq!(agent.added().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.accounts.show(account("two"));
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    let mut sent = agent.added().await;
+    while sent.len() < 2 {
+        sent.extend(agent.added().await);
+    }
+    let refs: Vec<_> = sent.into_iter().filter_map(|spec| spec.account).collect();
+    for reference in &refs {
+        agent.answer(held(reference)).await;
+        word(&hub, &reference.uid, |word| matches!(word, Word::Held(_))).await;
+    }
+    let kept = refs.iter().find(|one| one.name == "one").cloned();
+    let accounts_held = vec![ops::HeldAccount { account: kept }];
+    let mut agent = hub.greet(ops::Hello { connect_seq: 2, accounts_held, ..hello("a") }).await;
+    agent.accepted().await;
+    assert!(matches!(hub.hub.sessions("uid-one")[0].word, Some((1, Word::Held(_)))));
+    let added = agent.added().await;
+    assert_eq!(added.len(), 1);
+    assert_eq!(added[0].account.as_ref().map(|one| one.name.as_str()), Some("two"), "its hello lacks it");
+}
+
+#[tokio::test]
+async fn answers_nobody_asked_for_are_ignored() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&common::AccountRef { epoch: 9, ..reference.clone() })).await;
+    agent.answer(dropped(&common::AccountRef { uid: "never".into(), ..reference.clone() })).await;
+    agent.answer(held(&reference)).await;
+    assert_eq!(word(&hub, "uid-one", |_| true).await.0, 1);
+    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::Reason { reason }).get();
+    assert_eq!((ignored("future_epoch"), ignored("never_sent")), (1, 1));
+}
+
+#[tokio::test]
+async fn a_loss_is_a_word_and_working_restarts_the_clock() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone();
+    (0..5).for_each(|_| hub.ticks.advance());
+    fact(&hub, "uid-one", |fact| fact.silent_for == Some(5)).await;
+    agent.say(agent_frame::Frame::Working(ops::Working { account: reference.clone() })).await;
+    fact(&hub, "uid-one", |fact| fact.silent_for == Some(0)).await;
+    agent.say(agent_frame::Frame::Lost(ops::Lost { account: reference, failure: None })).await;
+    word(&hub, "uid-one", |word| matches!(word, Word::Lost(_))).await;
+}
+
+#[tokio::test]
+async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
+    let hub = TestHub::start().await;
+    let free = with(account("one"), |status| {
+        status.grant = None;
+        status.zone_id = None;
+    });
+    hub.accounts.show(free);
+    let _first = hub.agent("a").await;
+    let _second = hub.agent("b").await;
+    let mut third = hub.greet(ops::Hello { zone_id: "y".into(), ..hello("c") }).await;
+    third.accepted().await;
+    let facts = hub.hub.sessions("uid-one");
+    let zones: Vec<_> = facts.iter().map(|fact| fact.zone.as_str()).collect();
+    assert_eq!(zones, ["y", "z"], "in the order of their names");
+    assert!(facts.iter().all(|fact| fact.word.is_none() && fact.presence == Presence::Connected));
+    let woken = || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(());
+    eventually("the leader is woken", woken).await;
+    third.frames = None;
+    eventually("the leader is woken when a zone has lost its last agent", woken).await;
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1);
+}

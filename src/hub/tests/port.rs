@@ -1,0 +1,129 @@
+//! What the port does with whoever speaks something else, and the services beside Operations.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::support::*;
+use crate::hub::{HubError, HubSettings};
+use crate::wire::events;
+use crate::wire::events::caching_client::CachingClient;
+
+async fn exchange(hub: &TestHub, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(hub.address).await.expect("the hub listens");
+    stream.write_all(bytes).await.expect("it is taken");
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    let _ = tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is closed in time");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn http1_gets_505_and_a_sentence() {
+    let settings = HubSettings { rest_port: Some(7002), ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    for request in ["GET / HTTP/1.1\r\nhost: a\r\n\r\n", "POST /armory/accounts HTTP/1.0\r\n\r\n"] {
+        let answer = exchange(&hub, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 505 "), "{answer}");
+        assert!(answer.contains("gRPC over HTTP/2") && answer.contains("7002"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn tls_and_anything_else_is_closed() {
+    let hub = TestHub::start().await;
+    assert_eq!(exchange(&hub, b"\x16\x03\x01\x02\x00\x01").await, "");
+    assert_eq!(exchange(&hub, b"\0\0\0\0\0\0").await, "");
+}
+
+#[tokio::test]
+async fn a_connection_that_does_not_begin_is_closed() {
+    let settings = HubSettings { preface_wait: Duration::from_millis(100), ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    assert_eq!(exchange(&hub, b"").await, "");
+    assert_eq!(exchange(&hub, b"PRI * HTTP/2.0\r\n").await, "");
+}
+
+#[tokio::test]
+async fn connections_over_the_cap_are_closed_and_a_place_that_is_left_is_free() {
+    let settings = HubSettings { connection_cap: 1, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    let first = hub.agent("a").await;
+    assert_eq!(exchange(&hub, b"").await, "");
+    drop(first);
+    let uri = format!("http://{}", hub.address);
+    let looking = async {
+        loop {
+            let endpoint = tonic::transport::Endpoint::from_shared(uri.clone()).expect("a URI");
+            if let Ok(channel) = endpoint.connect().await {
+                let mut client = HealthClient::new(channel);
+                let request = HealthCheckRequest { service: String::new() };
+                if client.check(request).await.is_ok() {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), looking).await.expect("the place is free again");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_one_clear_line() {
+    let hub = TestHub::start().await;
+    let settings =
+        HubSettings { address: "127.0.0.1".into(), port: hub.address.port(), ..HubSettings::default() };
+    let problem = super::super::listener::bind(&settings).await.expect_err("it is taken");
+    assert!(matches!(problem, HubError::Bind { .. }));
+    let line = problem.to_string();
+    let port = format!("127.0.0.1:{}", hub.address.port());
+    assert!(line.contains(&port) && line.contains("kubesvc.grpc.server.port"), "{line}");
+}
+
+#[tokio::test]
+async fn health_is_served_for_each_service_and_the_whole() {
+    let hub = TestHub::start().await;
+    let mut client = HealthClient::new(hub.channel().await);
+    for service in ["", "ops.Operations", "events.Caching"] {
+        let answer = client.check(HealthCheckRequest { service: service.into() }).await;
+        assert_eq!(answer.expect("it is known").into_inner().status, 1, "{service}");
+    }
+}
+
+#[tokio::test]
+async fn caching_is_not_built_yet_and_says_so() {
+    let hub = TestHub::start().await;
+    let mut client = CachingClient::new(hub.channel().await);
+    let stream = tokio_stream::iter([events::CacheUp::default()]);
+    let status = client.stream(stream).await.expect_err("it is refused");
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let hub = TestHub::start().await;
+    let mut client = ServerReflectionClient::new(hub.channel().await);
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let answer = client.server_reflection_info(tokio_stream::iter([request])).await.expect("it is served");
+    let answer = answer.into_inner().message().await.expect("it answers").expect("it answers");
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("expected a list, got {answer:?}");
+    };
+    let mut names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
+    names.sort();
+    assert_eq!(
+        names,
+        ["events.Caching", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "ops.Operations"]
+    );
+}

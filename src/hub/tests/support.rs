@@ -1,0 +1,306 @@
+//! A hub on a port of its own, agents made of frames, and fakes behind the ports.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use secrecy::SecretSlice;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+use crate::account::failure::Failure;
+use crate::account::spec::{KubeconfigSource, SecretKeyReference};
+use crate::account::{Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
+use crate::fleet::Ticks;
+use crate::hub::*;
+use crate::secrets::{Credential, CredentialKind};
+use crate::wire::ops::operations_client::OperationsClient;
+use crate::wire::ops::{self, agent_frame, hub_frame};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) const BOOT_A: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAA";
+pub(super) const BOOT_B: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAB";
+
+/// Registrations in memory.
+pub(super) struct FakeObjects {
+    pub(super) log: Mutex<Vec<String>>,
+    pub(super) approve: Mutex<bool>,
+    pub(super) failing: Mutex<usize>,
+    pub(super) known: Mutex<Vec<KnownAgent>>,
+    approvals: Mutex<Option<mpsc::UnboundedReceiver<Approval>>>,
+}
+
+#[async_trait]
+impl AgentObjects for FakeObjects {
+    async fn connected(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
+        Ok(self.known.lock().clone())
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+        {
+            let mut failing = self.failing.lock();
+            if *failing > 0 {
+                *failing -= 1;
+                return Err(RegistrationError::Api { name: "a".into(), reason: "down".into() });
+            }
+        }
+        self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
+        Ok(Registered { approved: *self.approve.lock() })
+    }
+
+    async fn disconnected(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
+        self.log.lock().push(format!("disconnected {agent}"));
+        Ok(())
+    }
+
+    fn approvals(&self) -> BoxStream<'static, Approval> {
+        let receiver = self.approvals.lock().take().expect("it is followed once");
+        UnboundedReceiverStream::new(receiver).boxed()
+    }
+}
+
+/// Credentials in memory, by account name; an account without one has a kubeconfig of version `v1`.
+#[derive(Default)]
+pub(super) struct FakeCredentials {
+    pub(super) answers: Mutex<HashMap<String, Result<Credential, Failure>>>,
+}
+
+#[async_trait]
+impl CredentialSource for FakeCredentials {
+    async fn resolve(&self, account: &KubesvcAccount, _fresh: bool) -> Result<Credential, Failure> {
+        let answers = self.answers.lock();
+        answers.get(account.account_name()).cloned().unwrap_or_else(|| Ok(kubeconfig("v1", 16)))
+    }
+}
+
+pub(super) fn kubeconfig(version: &str, bytes: usize) -> Credential {
+    let kind = CredentialKind::Kubeconfig(SecretSlice::from(vec![b'x'; bytes]));
+    Credential { kind, version: Some(version.to_owned()) }
+}
+
+pub(super) struct TestHub {
+    pub(super) hub: Arc<Hub>,
+    pub(super) accounts: Arc<Accounts>,
+    pub(super) objects: Arc<FakeObjects>,
+    pub(super) credentials: Arc<FakeCredentials>,
+    pub(super) ticks: Arc<Ticks>,
+    pub(super) leader: Arc<Wakes<String>>,
+    pub(super) address: SocketAddr,
+    pub(super) approvals: mpsc::UnboundedSender<Approval>,
+    pub(super) stop: CancellationToken,
+    pub(super) served: tokio::task::JoinHandle<Result<(), HubError>>,
+}
+
+impl TestHub {
+    pub(super) async fn start() -> Self {
+        Self::with(HubSettings::default()).await
+    }
+
+    pub(super) async fn with(settings: HubSettings) -> Self {
+        let settings =
+            HubSettings { address: "127.0.0.1".into(), port: 0, replica_id: "r-0".into(), ..settings };
+        let (approvals, follow) = mpsc::unbounded_channel();
+        let objects = Arc::new(FakeObjects {
+            log: Mutex::default(),
+            approve: Mutex::new(true),
+            failing: Mutex::default(),
+            known: Mutex::default(),
+            approvals: Mutex::new(Some(follow)),
+        });
+        let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
+        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
+        let hub = Hub::new(
+            settings,
+            Arc::clone(&accounts),
+            Arc::clone(&credentials) as Arc<dyn CredentialSource>,
+            Arc::clone(&objects) as Arc<dyn AgentObjects>,
+            Arc::clone(&ticks),
+            Arc::clone(&leader),
+        );
+        let bound = hub.bind().await.expect("an ephemeral port can be had");
+        let (address, stop) = (bound.local_addr(), CancellationToken::new());
+        let served = tokio::spawn(bound.serve(Arc::clone(&hub), stop.clone()));
+        Self { hub, accounts, objects, credentials, ticks, leader, address, approvals, stop, served }
+    }
+
+    pub(super) async fn channel(&self) -> Channel {
+        let uri = format!("http://{}", self.address);
+        Channel::from_shared(uri).expect("a URI").connect().await.expect("the hub listens")
+    }
+
+    /// Opens a stream and says nothing.
+    pub(super) async fn open(&self) -> TestAgent {
+        let mut client =
+            OperationsClient::new(self.channel().await).max_decoding_message_size(8 * 1024 * 1024);
+        let (frames, outgoing) = mpsc::channel(16);
+        let answer = client.get_ops(ReceiverStream::new(outgoing)).await.expect("the stream opens");
+        TestAgent { frames: Some(frames), answers: answer.into_inner() }
+    }
+
+    /// Opens a stream and says hello.
+    pub(super) async fn greet(&self, hello: ops::Hello) -> TestAgent {
+        let agent = self.open().await;
+        agent.say(agent_frame::Frame::Hello(hello)).await;
+        agent
+    }
+
+    /// An agent of zone `z` that was accepted.
+    pub(super) async fn agent(&self, agent_id: &str) -> TestAgent {
+        let mut agent = self.greet(hello(agent_id)).await;
+        agent.accepted().await;
+        agent
+    }
+}
+
+pub(super) struct TestAgent {
+    pub(super) frames: Option<mpsc::Sender<ops::AgentFrame>>,
+    pub(super) answers: Streaming<ops::HubFrame>,
+}
+
+impl TestAgent {
+    pub(super) async fn say(&self, frame: agent_frame::Frame) {
+        self.say_frame(ops::AgentFrame { frame: Some(frame), seq: 1, ack: 0 }).await;
+    }
+
+    pub(super) async fn say_frame(&self, frame: ops::AgentFrame) {
+        let frames = self.frames.as_ref().expect("the stream was not closed");
+        frames.send(frame).await.expect("the stream is open");
+    }
+
+    /// The next frame but heartbeats, or how the stream ends.
+    pub(super) async fn next(&mut self) -> Result<Option<hub_frame::Frame>, Status> {
+        let answer = async {
+            loop {
+                match self.answers.message().await? {
+                    None => return Ok(None),
+                    Some(ops::HubFrame { frame: Some(hub_frame::Frame::Heartbeat(_)), .. }) => {}
+                    Some(frame) => return Ok(frame.frame),
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, answer).await.expect("a frame or the end comes in time")
+    }
+
+    pub(super) async fn accepted(&mut self) -> ops::Accepted {
+        match self.next().await {
+            Ok(Some(hub_frame::Frame::Accepted(accepted))) => accepted,
+            other => panic!("expected Accepted, got {other:?}"),
+        }
+    }
+
+    pub(super) async fn refused(&mut self) -> ops::Refused {
+        let refused = match self.next().await {
+            Ok(Some(hub_frame::Frame::Refused(refused))) => refused,
+            other => panic!("expected Refused, got {other:?}"),
+        };
+        assert_eq!(self.next().await.expect("the stream ends well"), None);
+        refused
+    }
+
+    pub(super) async fn added(&mut self) -> Vec<ops::AccountSpec> {
+        match self.next().await {
+            Ok(Some(hub_frame::Frame::AddAccounts(add))) => add.accounts,
+            other => panic!("expected AddAccounts, got {other:?}"),
+        }
+    }
+
+    pub(super) async fn deleted(&mut self) -> Vec<crate::wire::common::AccountRef> {
+        match self.next().await {
+            Ok(Some(hub_frame::Frame::DeleteAccounts(delete))) => delete.accounts,
+            other => panic!("expected DeleteAccounts, got {other:?}"),
+        }
+    }
+
+    pub(super) async fn answer(&self, result: ops::AccountResult) {
+        let results = ops::AccountResults { results: vec![result] };
+        self.say(agent_frame::Frame::AccountResults(results)).await;
+    }
+}
+
+pub(super) fn hello(agent_id: &str) -> ops::Hello {
+    ops::Hello {
+        agent_id: agent_id.into(),
+        boot_id: BOOT_A.into(),
+        connect_seq: 1,
+        zone_id: "z".into(),
+        version: "1.0.0".into(),
+        protocol_min: 1,
+        protocol_max: 1,
+        ..Default::default()
+    }
+}
+
+/// An account that zone `z` is granted under epoch 1.
+pub(super) fn account(name: &str) -> KubesvcAccount {
+    let secret = SecretKeyReference { name: name.into(), key: None };
+    let kubeconfig = KubeconfigSource { secret_ref: Some(secret), ..Default::default() };
+    let spec = KubesvcAccountSpec { kubeconfig, ..Default::default() };
+    let mut account = KubesvcAccount::new(name, spec);
+    account.metadata.namespace = Some("ns".into());
+    account.metadata.uid = Some(format!("uid-{name}"));
+    account.metadata.generation = Some(1);
+    let grant = Grant { phase: GrantPhase::Open, zone: Some("z".into()), generation: 1, definition: None };
+    account.status = Some(KubesvcAccountStatus {
+        state: Some(State::Activating),
+        epoch: 1,
+        grant: Some(grant),
+        zone_id: Some("z".into()),
+        credential_version: Some("v1".into()),
+        ..Default::default()
+    });
+    account
+}
+
+/// The same account with another status.
+pub(super) fn with(
+    mut account: KubesvcAccount,
+    change: impl FnOnce(&mut KubesvcAccountStatus),
+) -> KubesvcAccount {
+    change(account.status.as_mut().expect("it has a status"));
+    account
+}
+
+pub(super) fn held(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+    let identity = ops::ClusterIdentity {
+        kube_system_uid: "cluster".into(),
+        host: "https://one".into(),
+        namespaces: vec!["default".into()],
+        namespaces_count: 1,
+        ..Default::default()
+    };
+    ops::AccountResult {
+        account: Some(account.clone()),
+        outcome: Some(ops::account_result::Outcome::Identity(identity)),
+        dropped: false,
+    }
+}
+
+pub(super) fn dropped(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+    ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
+}
+
+/// Waits until something is so.
+pub(super) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let looking = async {
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, looking).await {
+        Ok(found) => found,
+        Err(_) => panic!("it did not come about that {what}"),
+    }
+}

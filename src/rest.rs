@@ -1,0 +1,160 @@
+//! The REST API (7002): the documented calls, on accounts that Kubernetes keeps.
+//!
+//! REST holds no state. A request is checked whole, then written to the account's object; the leader acts on it, and
+//! any replica answers. The layers of a write:
+//!
+//! | module | owns |
+//! |---|---|
+//! | `body`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `lookup` | from a name to the object, as the API server has it now |
+//! | `decide` | what a request does in each state: pure |
+//! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
+//! | `api` | asking the API server, and what its refusals mean to a caller |
+//! | `view`, `page` | accounts as they are shown |
+//! | `error` | errors as Spring services tell them |
+
+mod accounts;
+mod agents;
+mod api;
+mod body;
+mod change;
+mod create;
+mod credential;
+mod decide;
+mod dto;
+mod dynamic;
+mod error;
+mod extract;
+mod gitops;
+mod given;
+mod health;
+mod json;
+mod kubernetes;
+mod lookup;
+mod openapi;
+mod page;
+mod server;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::middleware::from_fn;
+use axum::routing::{get, post};
+
+pub use health::Readiness;
+pub use openapi::openapi;
+pub use server::serve;
+
+use crate::fleet::Fleet;
+use crate::objects::Accounts;
+use crate::store::Store;
+use error::Problem;
+
+/// The largest body that is taken unless the settings say otherwise.
+pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// What REST is set to.
+#[derive(Clone, Debug)]
+pub struct RestSettings {
+    /// The largest body that is taken, in bytes.
+    pub max_body_bytes: usize,
+    /// Whether accounts may be added and changed here; if not, these calls are 501.
+    pub dynamic_accounts_enabled: bool,
+    /// Where objects are created.
+    pub accounts_namespace: String,
+    /// Which namespaces are watched; empty: the one objects are created in.
+    pub watched: Vec<String>,
+    /// This replica.
+    pub replica_id: String,
+}
+
+/// What the handlers work with.
+#[derive(Clone)]
+pub struct RestState {
+    settings: Arc<RestSettings>,
+    client: kube::Client,
+    accounts: Arc<Accounts>,
+    fleet: Arc<dyn Fleet>,
+    store: Arc<dyn Store>,
+    readiness: Arc<dyn Readiness>,
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl RestState {
+    /// Puts the parts together.
+    pub fn new(
+        settings: RestSettings,
+        client: kube::Client,
+        accounts: Arc<Accounts>,
+        fleet: Arc<dyn Fleet>,
+        store: Arc<dyn Store>,
+        readiness: Arc<dyn Readiness>,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    ) -> Self {
+        Self { settings: Arc::new(settings), client, accounts, fleet, store, readiness, metrics }
+    }
+
+    /// Refuses where dynamic accounts are off.
+    fn dynamic_accounts(&self) -> Result<(), Problem> {
+        if self.settings.dynamic_accounts_enabled {
+            return Ok(());
+        }
+        Err(Problem::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "dynamic accounts are off; set kubesvc.dynamicAccounts.enabled: true",
+        ))
+    }
+
+    /// Runs a write to its end even if the caller goes away in the middle.
+    async fn to_the_end<T, F>(&self, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Problem>> + Send + 'static,
+    {
+        tokio::spawn(write(self.clone())).await.unwrap_or_else(|problem| {
+            tracing::error!(error = %problem, "a request broke off");
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
+        })
+    }
+}
+
+/// All calls.
+pub fn router(state: RestState) -> Router {
+    Router::new()
+        // Accounts. An account may be called `dynamic`, so that its GET and DELETE stand beside the calls of that name.
+        .route(
+            "/armory/accounts",
+            get(accounts::list).post(accounts::add).patch(accounts::patch).delete(accounts::delete),
+        )
+        .route(
+            "/armory/accounts/dynamic",
+            post(dynamic::post)
+                .put(dynamic::put)
+                .patch(dynamic::patch)
+                .get(accounts::get)
+                .delete(accounts::delete_one),
+        )
+        .route("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
+        // What Spinnaker asks of one account.
+        .route("/agents/kubernetes/accounts/{name}", get(kubernetes::account))
+        .route("/agents/kubernetes/accounts/{name}/namespaces", get(kubernetes::namespaces))
+        // Agents.
+        .route("/armory/agents", get(agents::list))
+        .route("/armory/agents/{id}", get(agents::get))
+        .route("/armory/agent/{id}/disconnect", post(agents::disconnect))
+        // Health, metrics and the description of all this.
+        .route("/health", get(health::health))
+        .route("/health/liveness", get(health::liveness))
+        .route("/health/readiness", get(health::readiness))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(health::description))
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::wrong_method)
+        .with_state(state)
+        .layer(from_fn(error::shape))
+}

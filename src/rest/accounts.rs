@@ -1,0 +1,229 @@
+//! `/armory/accounts`: reading accounts, activating and deactivating, deleting.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use futures::FutureExt;
+
+use super::RestState;
+use super::body::{self, Media};
+use super::change::Change;
+use super::decide::Request;
+use super::dto::{AccountDefinition, StateChange};
+use super::error::{ErrorBody, Problem};
+use super::extract::{Force, PathName};
+use super::given;
+use super::lookup::all;
+use super::page::{AccountPage, Paging};
+use super::view::{AccountItem, AccountView, ExistingAccount};
+use crate::account::DesiredState;
+use crate::account::spinnaker::Given;
+
+/// Add accounts from a credentials source, as INACTIVE.
+#[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
+    request_body = [AccountDefinition],
+    responses(
+        (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
+        (status = 501, description = "Not built yet, or dynamic accounts are off", body = ErrorBody),
+    ))]
+pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Problem> {
+    state.dynamic_accounts()?;
+    Err(Problem::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "adding accounts from a credentials source is not built yet; POST them with their definition to /armory/accounts/dynamic",
+    ))
+}
+
+/// Activate or deactivate accounts, and change them on the way.
+#[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",
+    params(Force), request_body = [StateChange],
+    responses(
+        (status = 202, description = "Accepted; look at the accounts' states"),
+        (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing was changed", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn patch(
+    State(state): State<RestState>,
+    Force(force): Force,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Problem> {
+    state.dynamic_accounts()?;
+    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let given = given::read_all(body::objects(body)?)?;
+    if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
+        let name = &stateless.name;
+        return Err(Problem::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
+    }
+    state
+        .to_the_end(move |state| async move {
+            let changes: Vec<_> = given.iter().map(|given| state_change(given, force)).collect();
+            change_all(&state, &changes).await
+        })
+        .await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// ACTIVE also sets what else is given; INACTIVE only deactivates.
+fn state_change(given: &Given, force: bool) -> Change<'_> {
+    let (request, given_fields) = match given.state {
+        Some(DesiredState::Active) => (Request::Activate, Some(given)),
+        _ => (Request::Deactivate, None),
+    };
+    Change { name: &given.name, request, given: given_fields, force }
+}
+
+/// Delete accounts.
+#[utoipa::path(delete, path = "/armory/accounts", operation_id = "deleteAccounts", tag = "accounts",
+    params(Force), request_body = [String],
+    responses(
+        (status = 202, description = "Accepted; the accounts go once their agents have let go of them"),
+        (status = 400, description = "Malformed, an unknown or a static account; nothing was deleted", body = ErrorBody),
+        (status = 409, description = "An account is kept by a GitOps tool; nothing was deleted", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn delete(
+    State(state): State<RestState>,
+    Force(force): Force,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Problem> {
+    state.dynamic_accounts()?;
+    let body = body::read(&headers, body, Media::Lenient, state.settings.max_body_bytes).await?;
+    delete_all(&state, body::names(body)?, force).await
+}
+
+/// Delete one account.
+#[utoipa::path(delete, path = "/armory/accounts/{accountName}", operation_id = "deleteAccount", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded"), Force),
+    responses(
+        (status = 202, description = "Accepted; the account goes once its agents have let go of it"),
+        (status = 400, description = "An unknown or a static account", body = ErrorBody),
+        (status = 409, description = "The account is kept by a GitOps tool", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn delete_one(
+    State(state): State<RestState>,
+    Force(force): Force,
+    name: PathName,
+) -> Result<StatusCode, Problem> {
+    state.dynamic_accounts()?;
+    delete_all(&state, vec![name.account()?], force).await
+}
+
+async fn delete_all(state: &RestState, names: Vec<String>, force: bool) -> Result<StatusCode, Problem> {
+    state
+        .to_the_end(move |state| async move {
+            let change = |name| Change { name, request: Request::Delete, given: None, force };
+            let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
+            change_all(&state, &changes).await
+        })
+        .await?;
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// Judges all, and if all are good does all.
+pub(super) async fn change_all(state: &RestState, changes: &[Change<'_>]) -> Result<(), Problem> {
+    let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
+    let found = state.find_all(&names).await?;
+    let judged = changes.iter().zip(&found).map(|(change, found)| change.judge(found.account.as_ref()));
+    refuse_if_any(judged.filter_map(Result::err).collect())?;
+    let done = all(changes.iter().map(|change| change.run(state).boxed()).collect()).await;
+    summed_up(done).map(drop)
+}
+
+/// The problems of a request as one: those of the lowest code, since the request fails for them first.
+pub(super) fn refuse_if_any(problems: Vec<Problem>) -> Result<(), Problem> {
+    const TOLD: usize = 10;
+    let Some(status) = problems.iter().map(|problem| problem.status).min() else { return Ok(()) };
+    let of_it: Vec<String> = problems
+        .into_iter()
+        .filter(|problem| problem.status == status)
+        .map(|problem| problem.message)
+        .collect();
+    let more = of_it.len().saturating_sub(TOLD);
+    let mut message = of_it.into_iter().take(TOLD).collect::<Vec<_>>().join("; ");
+    if more > 0 {
+        message.push_str(&format!("; and {more} more"));
+    }
+    Err(Problem::new(status, message))
+}
+
+/// What each account came to, or the first problem with how many were done all the same.
+pub(super) fn summed_up<T>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, Problem> {
+    let count = results.len();
+    let (mut good, mut first) = (Vec::new(), None);
+    for result in results {
+        match result {
+            Ok(value) => good.push(value),
+            Err(problem) => first = first.or(Some(problem)),
+        }
+    }
+    match first {
+        None => Ok(good),
+        Some(problem) if count == 1 => Err(problem),
+        Some(Problem { status, message }) => {
+            let done = good.len();
+            Err(Problem::new(status, format!("{message}; {done} of {count} accounts were done")))
+        }
+    }
+}
+
+/// One account.
+#[utoipa::path(get, path = "/armory/accounts/{accountName}", operation_id = "getAccount", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    responses(
+        (status = 200, description = "The account", body = AccountView),
+        (status = 400, description = "No name", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn get(
+    State(state): State<RestState>,
+    name: PathName,
+) -> Result<Json<AccountView>, Problem> {
+    let name = name.account()?;
+    let view = state.view(&name).await?.ok_or_else(|| Problem::no_account(&name))?;
+    Ok(Json(view))
+}
+
+/// All accounts, by name, page by page.
+#[utoipa::path(get, path = "/armory/accounts", operation_id = "listAccounts", tag = "accounts",
+    params(Paging),
+    responses(
+        (status = 200, description = "A page; past the end without items", body = AccountPage),
+        (status = 400, description = "A page below 1, a limit outside 1 to 1000, or no number", body = ErrorBody),
+        (status = 503, description = "The accounts are not known yet", body = ErrorBody),
+    ))]
+pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, Problem> {
+    let paging = Paging::read(uri.query())?;
+    if !state.accounts.is_synced() {
+        return Err(Problem::unavailable("the accounts are still being read from Kubernetes; try again"));
+    }
+    let mut accounts = state.accounts.all();
+    accounts.sort_by(|a, b| a.account_name().cmp(b.account_name()));
+    accounts.dedup_by(|later, earlier| later.account_name() == earlier.account_name());
+    let item = |account: &std::sync::Arc<crate::account::KubesvcAccount>| {
+        let winner = state.accounts.by_account_name(account.account_name());
+        let account = winner.first().unwrap_or(account);
+        AccountItem::of(account, &state.fleet.holders(account.uid()))
+    };
+    Ok(Json(paging.page(&accounts, item)))
+}
+
+impl RestState {
+    /// One account as the API server has it now.
+    pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, Problem> {
+        let found = self.find(name).await?.account;
+        Ok(found.map(|account| AccountView::of(&account, &self.fleet.holders(account.uid()))))
+    }
+}

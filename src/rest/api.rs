@@ -1,0 +1,258 @@
+//! Asking the API server, and what its refusals mean to a caller of REST.
+//!
+//! A text of the API server may hold what was sent to it. So a caller is told what was asked, of what and where, in
+//! our words; of a refused account also each field and the rule it breaks, without its value.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use kube::core::Status;
+use tracing::warn;
+
+use super::error::Problem;
+
+/// How long the API server may take for one request.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is asked of the API server.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    /// `get`, `create`, `patch`, `update` or `delete`, as RBAC calls it.
+    pub(super) verb: &'static str,
+    pub(super) resource: Resource,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+}
+
+/// Of what.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resource {
+    Account,
+    Secret,
+}
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let resource = match self.resource {
+            Resource::Account => "KubesvcAccount",
+            Resource::Secret => "Secret",
+        };
+        write!(f, "{} {resource} {}/{}", self.verb, self.namespace, self.name)
+    }
+}
+
+/// Why the API server did not do as asked.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// There is no such object.
+    NotFound,
+    /// There is one already.
+    Exists,
+    /// It is another version than the one that was meant.
+    Changed,
+    /// It refused, and nothing was done.
+    Refused(Problem),
+    /// It gave no answer: whether it was done is not known.
+    Unknown(Problem),
+}
+
+impl From<Trouble> for Problem {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Refused(problem) | Trouble::Unknown(problem) => problem,
+            Trouble::NotFound => Self::conflict("the object was deleted meanwhile; look and try again"),
+            Trouble::Exists | Trouble::Changed => {
+                Self::conflict("the object was changed by others meanwhile; look and try again")
+            }
+        }
+    }
+}
+
+/// Asks, for a bounded time.
+pub(super) async fn ask<T>(
+    call: Call<'_>,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Trouble> {
+    match tokio::time::timeout(TIMEOUT, answer).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(kube::Error::Api(status))) => Err(refusal(call, &status)),
+        Ok(Err(problem)) => {
+            // An account's error may be shown in the log; a Secret's could hold what was sent.
+            let error = (call.resource == Resource::Account).then(|| problem.to_string());
+            warn!(%call, error, "the API server cannot be asked");
+            Err(Trouble::Unknown(Problem::unavailable(format!(
+                "the Kubernetes API server cannot be reached ({call}); try again"
+            ))))
+        }
+        Err(_) => {
+            warn!(%call, "the API server does not answer");
+            Err(Trouble::Unknown(Problem::unavailable(format!(
+                "the Kubernetes API server did not answer within {} s ({call}); try again",
+                TIMEOUT.as_secs()
+            ))))
+        }
+    }
+}
+
+/// The same, where an absent object is an answer.
+pub(super) async fn ask_for<T>(
+    call: Call<'_>,
+    answer: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<Option<T>, Trouble> {
+    match ask(call, answer).await {
+        Ok(value) => Ok(Some(value)),
+        Err(Trouble::NotFound) => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+fn refusal(call: Call<'_>, status: &Status) -> Trouble {
+    match status.code {
+        404 if names_the_object(call, status) => return Trouble::NotFound,
+        409 if status.reason == "AlreadyExists" => return Trouble::Exists,
+        409 => return Trouble::Changed,
+        _ => {}
+    }
+    warn!(%call, code = status.code, reason = %status.reason, "the API server refuses");
+    let namespace = call.namespace;
+    match status.code {
+        400 | 422 => Trouble::Refused(Problem::bad_request(invalid(call, status))),
+        401 => Trouble::Refused(Problem::unavailable(
+            "the Kubernetes API server does not accept the operator's identity; look at its service account",
+        )),
+        403 => Trouble::Refused(Problem::unavailable(forbidden(call, status))),
+        404 if call.resource == Resource::Secret || names_the_namespace(status) => Trouble::Refused(
+            Problem::unavailable(format!("cannot {call}: the namespace {namespace} is not there; create it")),
+        ),
+        404 => Trouble::Refused(Problem::unavailable(format!(
+            "cannot {call}: the definition of KubesvcAccount is not there; apply the output of kubesvc-operator crds"
+        ))),
+        413 => Trouble::Refused(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("cannot {call}: it is too large for the Kubernetes API server"),
+        )),
+        code => Trouble::Unknown(Problem::unavailable(format!(
+            "the Kubernetes API server answered {code} ({call}); try again"
+        ))),
+    }
+}
+
+/// Whether a 404 speaks of the object, not of its namespace or of a missing definition.
+fn names_the_object(call: Call<'_>, status: &Status) -> bool {
+    !names_the_namespace(status) && status.details.as_ref().is_some_and(|details| details.name == call.name)
+}
+
+fn names_the_namespace(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
+}
+
+fn forbidden(call: Call<'_>, status: &Status) -> String {
+    let (resource, group) = match call.resource {
+        Resource::Account => ("kubesvcaccounts", "kubesvc.io"),
+        Resource::Secret => ("secrets", ""),
+    };
+    let Call { verb, namespace, .. } = call;
+    if status.message.contains("exceeded quota") {
+        return format!("cannot {call}: the quota of namespace {namespace} is used up");
+    }
+    if status.message.contains("being terminated") {
+        return format!("cannot {call}: the namespace {namespace} is being deleted");
+    }
+    format!(
+        "the operator may not {verb} {resource} (API group {group:?}) in namespace {namespace}: grant its service account that right"
+    )
+}
+
+fn invalid(call: Call<'_>, status: &Status) -> String {
+    if call.resource == Resource::Secret {
+        return format!("cannot {call}: the Kubernetes API server does not take it ({})", status.reason);
+    }
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut causes: Vec<String> =
+        causes.map(|cause| clean(&cause.field, &cause.message)).filter(|cause| !cause.is_empty()).collect();
+    causes.dedup();
+    if causes.is_empty() {
+        return format!("cannot {call}: the Kubernetes API server does not take it ({})", status.reason);
+    }
+    format!("account object {}: {}", call.name, causes.join("; "))
+}
+
+/// A cause without the value in it: `Invalid value: "…": the rule` becomes `field: the rule`.
+fn clean(field: &str, message: &str) -> String {
+    let rule = match message.find("nvalid value: ").or_else(|| message.find("nsupported value: ")) {
+        Some(start) => after_value(&message[start..]).unwrap_or("is not valid"),
+        None if message.contains('"') => "is not valid",
+        None => message,
+    };
+    let about_itself = rule.starts_with("spec.") || field.is_empty();
+    if about_itself { rule.to_owned() } else { format!("{field}: {rule}") }
+}
+
+/// What follows a Go-quoted or bare value and its colon.
+fn after_value(text: &str) -> Option<&str> {
+    let (_, value) = text.split_once(": ")?;
+    let Some(quoted) = value.strip_prefix('"') else { return value.split_once(": ").map(|(_, rule)| rule) };
+    let mut escaped = false;
+    let end = quoted.char_indices().find_map(|(at, character)| {
+        let ends = character == '"' && !escaped;
+        escaped = character == '\\' && !escaped;
+        ends.then_some(at)
+    })?;
+    quoted[end + 1..].strip_prefix(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Call<'_> = Call { verb: "create", resource: Resource::Account, namespace: "ns", name: "a" };
+
+    fn status(value: serde_json::Value) -> Status {
+        serde_json::from_value(value).expect("a Status")
+    }
+
+    #[test]
+    fn a_refused_field_is_told_without_its_value() {
+        let cases = [
+            (
+                r#"Invalid value: "object": spec.kinds and spec.omitKinds exclude each other"#,
+                "spec.kinds and spec.omitKinds exclude each other",
+            ),
+            (
+                r#"Invalid value: "s3\"cret: x": spec.x in body should match '^a$'"#,
+                "spec.x in body should match '^a$'",
+            ),
+            (r#"Invalid value: 5: must be of type string"#, "spec.f: must be of type string"),
+            (r#"Unsupported value: "s3cret": supported values: "a""#, r#"spec.f: supported values: "a""#),
+            (r#"s3cret is "odd""#, "spec.f: is not valid"),
+            (r#"Invalid value: "s3cret"#, "spec.f: is not valid"),
+            ("Too long: may not be more than 255 bytes", "spec.f: Too long: may not be more than 255 bytes"),
+        ];
+        for (message, told) in cases {
+            assert_eq!(clean("spec.f", message), told);
+        }
+    }
+
+    #[test]
+    fn each_refusal_has_its_answer() {
+        let problem = |code: u16, message: &str| {
+            let status = status(serde_json::json!({"code": code, "message": message, "reason": "R"}));
+            Problem::from(refusal(CALL, &status))
+        };
+        assert_eq!(problem(422, "").status.as_u16(), 400);
+        assert_eq!(problem(500, "").status.as_u16(), 503);
+        assert_eq!(problem(404, "").status.as_u16(), 503);
+        let forbidden = problem(403, "User x cannot …");
+        assert_eq!(forbidden.status.as_u16(), 503);
+        assert!(forbidden.message.contains("may not create kubesvcaccounts"), "{}", forbidden.message);
+    }
+
+    #[test]
+    fn an_absent_object_is_told_from_an_absent_definition() {
+        let details = serde_json::json!({"code": 404, "details": {"name": "a", "kind": "kubesvcaccounts"}});
+        assert!(matches!(refusal(CALL, &status(details)), Trouble::NotFound));
+        assert!(matches!(refusal(CALL, &status(serde_json::json!({"code": 404}))), Trouble::Refused(_)));
+    }
+}

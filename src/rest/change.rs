@@ -1,0 +1,258 @@
+//! Changing and deleting an account: judge it, make one write of it, and judge anew if others were faster.
+//!
+//! A spec change and the retry annotation go in one patch, so that a crash leaves both or neither. A Secret that the
+//! new spec needs is written before the patch, one that it no longer needs is deleted after it; either is owned by the
+//! account, so what a crash leaves goes with it at the latest, and the same request again ends in the same state.
+
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::{Map, Value, json};
+use ulid::Ulid;
+
+use super::RestState;
+use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::create::{about, check, secret_source};
+use super::credential::{CONTENT, Credential, Denied};
+use super::decide::{Effect, Request, decide};
+use super::error::Problem;
+use super::gitops::keeper;
+use super::lookup::is_static;
+use crate::account::lifecycle::shown;
+use crate::account::spec::KubesvcAccountSpec;
+use crate::account::spinnaker::{Given, Source};
+use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION};
+use crate::crash;
+use crate::objects::AccountKey;
+
+/// How often a request is judged anew after others changed the account.
+const TRIES: usize = 5;
+
+/// One account of a request that changes or deletes.
+pub(super) struct Change<'a> {
+    /// The account's name.
+    pub(super) name: &'a str,
+    /// What is asked.
+    pub(super) request: Request,
+    /// What the body sets in the spec, if it does.
+    pub(super) given: Option<&'a Given>,
+    /// Whether an object that a GitOps tool keeps is changed all the same.
+    pub(super) force: bool,
+}
+
+/// What is to be written.
+pub(super) struct Plan {
+    write: Write,
+    contents: bool,
+}
+
+enum Write {
+    Nothing,
+    Patch { spec: Map<String, Value>, retry: bool },
+    Delete,
+}
+
+impl Change<'_> {
+    /// Judges: the plan for an account as it is, or why not.
+    pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<Plan, Problem> {
+        if let Some(account) = account
+            && is_static(account)
+        {
+            return Err(about(self.name, "it comes from an agent's own configuration; change it there"));
+        }
+        let verdict = decide(account.map(|account| (shown(account), account.desired())), self.request);
+        let Some(account) = account else {
+            return Err(Problem::new(verdict.status, format!("account {:?} does not exist", self.name)));
+        };
+        if !verdict.status.is_success() {
+            let problem = format!("account {:?} is being deleted; wait until it is gone", self.name);
+            return Err(Problem::new(verdict.status, problem));
+        }
+        let plan = self.plan(account, verdict.effect)?;
+        if plan.writes()
+            && !self.force
+            && let Some(keeper) = keeper(account)
+        {
+            return Err(Problem::conflict(format!(
+                "account {:?} is managed by {keeper}; change it there, or repeat the request with ?force=true",
+                self.name
+            )));
+        }
+        Ok(plan)
+    }
+
+    fn plan(&self, account: &KubesvcAccount, effect: Effect) -> Result<Plan, Problem> {
+        let (desired, retry) = match effect {
+            Effect::Nothing | Effect::Create => return Ok(Plan { write: Write::Nothing, contents: false }),
+            Effect::Delete => return Ok(Plan { write: Write::Delete, contents: false }),
+            Effect::RetryDelete => {
+                return Ok(Plan { write: Write::Patch { spec: Map::new(), retry: true }, contents: false });
+            }
+            Effect::Store => (None, false),
+            Effect::Retry => (None, true),
+            Effect::Desire(desired) => (Some(desired), false),
+            Effect::DesireAndRetry(desired) => (Some(desired), true),
+        };
+        let spec = self.new_spec(account, desired)?;
+        let changes = difference(&json!(account.spec), &json!(spec));
+        let write =
+            if changes.is_empty() && !retry { Write::Nothing } else { Write::Patch { spec: changes, retry } };
+        Ok(Plan { write, contents: self.contents().is_some() })
+    }
+
+    fn new_spec(
+        &self,
+        account: &KubesvcAccount,
+        desired: Option<DesiredState>,
+    ) -> Result<KubesvcAccountSpec, Problem> {
+        let mut spec = account.spec.clone();
+        if let Some(given) = self.given {
+            given.apply_to(&mut spec).map_err(|problem| about(self.name, &problem.to_string()))?;
+            if self.contents().is_some() {
+                spec.kubeconfig = secret_source(account.metadata.name.as_deref().unwrap_or_default());
+            }
+            check(self.name, &spec)?;
+        }
+        if desired.is_some_and(|desired| desired != account.desired()) {
+            spec.state = desired;
+        }
+        Ok(spec)
+    }
+
+    fn contents(&self) -> Option<&secrecy::SecretString> {
+        match self.given?.source.as_ref()? {
+            Source::Contents(contents) => Some(contents),
+            _ => None,
+        }
+    }
+
+    /// Does it: reads, judges and writes, anew as long as others are faster.
+    pub(super) async fn run(&self, state: &RestState) -> Result<(), Problem> {
+        for _ in 0..TRIES {
+            let found = state.find(self.name).await?.account;
+            if found.is_none() && self.request == Request::Delete {
+                return Ok(()); // It was there when the request was checked.
+            }
+            let plan = self.judge(found.as_ref())?;
+            let Some(account) = found else { break };
+            match self.write(state, &account, &plan).await {
+                Err(Trouble::Changed | Trouble::NotFound | Trouble::Exists) => {}
+                Err(trouble) => return Err(trouble.into()),
+                Ok(()) => return Ok(()),
+            }
+        }
+        Err(Problem::conflict(format!("account {:?} is being changed by others; try again", self.name)))
+    }
+
+    /// After the source has changed: the Secret that is no longer used goes, and the one that is used now is there,
+    /// even if another request has just deleted it because the account did not use it.
+    async fn tidy(
+        &self,
+        credential: &Credential<'_>,
+        account: &KubesvcAccount,
+        plan: &Plan,
+    ) -> Result<(), Trouble> {
+        let sourced = self.given.is_some_and(|given| given.source.is_some());
+        match self.contents() {
+            Some(contents) if plan.contents && !credential.is_of(account) => {
+                credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)
+            }
+            None if sourced && credential.is_of(account) => {
+                credential.discard(Some(account)).await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn write(&self, state: &RestState, account: &KubesvcAccount, plan: &Plan) -> Result<(), Trouble> {
+        let key = AccountKey::of(account);
+        let credential = Credential::of(state, &key);
+        if let Some(contents) = self.contents().filter(|_| plan.contents) {
+            credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)?;
+        }
+        match &plan.write {
+            Write::Nothing => Ok(()),
+            Write::Delete => {
+                credential.adopt(account).await;
+                delete(state, &key, account).await
+            }
+            Write::Patch { spec, retry } => {
+                patch(state, &key, account, spec, *retry).await?;
+                self.tidy(&credential, account, plan).await
+            }
+        }
+    }
+}
+
+/// A Secret that belongs to a newer object of that name: the account is another one now.
+fn trouble(denied: Denied) -> Trouble {
+    match denied {
+        Denied::Taken => Trouble::Changed,
+        Denied::Problem(problem) => Trouble::Refused(problem),
+    }
+}
+
+impl Plan {
+    fn writes(&self) -> bool {
+        self.contents || !matches!(self.write, Write::Nothing)
+    }
+}
+
+async fn patch(
+    state: &RestState,
+    key: &AccountKey,
+    account: &KubesvcAccount,
+    spec: &Map<String, Value>,
+    retry: bool,
+) -> Result<(), Trouble> {
+    let mut metadata = json!({ "uid": account.uid(), "resourceVersion": account.metadata.resource_version });
+    if retry {
+        metadata["annotations"] = json!({ RETRY_ANNOTATION: Ulid::generate().to_string() });
+    }
+    let mut body = json!({ "metadata": metadata });
+    if !spec.is_empty() {
+        body["spec"] = Value::Object(spec.clone());
+    }
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    crash::point("rest-patch:before");
+    let api = state.api(&key.namespace);
+    ask(call("patch", key), api.patch(&key.name, &params, &Patch::Merge(body))).await?;
+    crash::point("rest-patch:after");
+    Ok(())
+}
+
+async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -> Result<(), Trouble> {
+    let preconditions = Preconditions { uid: account.metadata.uid.clone(), resource_version: None };
+    let params = DeleteParams::background().preconditions(preconditions);
+    crash::point("rest-delete:before");
+    let api = state.api(&key.namespace);
+    ask_for(call("delete", key), api.delete(&key.name, &params)).await?;
+    crash::point("rest-delete:after");
+    Ok(())
+}
+
+fn call<'k>(verb: &'static str, key: &'k AccountKey) -> Call<'k> {
+    Call { verb, resource: Resource::Account, namespace: &key.namespace, name: &key.name }
+}
+
+/// The JSON merge patch from one object to another: what is gone is null, what is the same is left out.
+fn difference(old: &Value, new: &Value) -> Map<String, Value> {
+    let empty = Map::new();
+    let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));
+    let mut patch: Map<String, Value> =
+        old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null)).collect();
+    for (key, value) in new {
+        match old.get(key) {
+            Some(before) if before == value => {}
+            Some(before) if before.is_object() && value.is_object() => {
+                patch.insert(key.clone(), Value::Object(difference(before, value)));
+            }
+            _ => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Making an account: its Secret, its object, the owner of the Secret. Why in this order: see [`credential`].
+//!
+//! The object comes with its finalizer on, so that the operator need not write it once more.
+//!
+//! [`credential`]: super::credential
+
+use kube::api::PostParams;
+
+use super::RestState;
+use super::api::{Call, Resource, Trouble, ask};
+use super::credential::{CONTENT, Credential, Denied, OWNER};
+use super::error::Problem;
+use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec, SecretKeyReference};
+use crate::account::spinnaker::{Given, Source, validate};
+use crate::account::{
+    DesiredState, FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountSpec as Spec, ORIGIN_LABEL, names,
+};
+use crate::crash;
+use crate::objects::AccountKey;
+
+/// What came of it.
+pub(super) enum Created {
+    /// It was made.
+    Made,
+    /// There is one of that name, made meanwhile.
+    Existed(Box<KubesvcAccount>),
+}
+
+/// The reference to the Secret that holds the kubeconfig of the account at an object name.
+pub(super) fn secret_source(object: &str) -> KubeconfigSource {
+    let name = names::credential_secret_name(object);
+    KubeconfigSource { secret_ref: Some(SecretKeyReference { name, key: None }), ..Default::default() }
+}
+
+/// The object that a caller's definition makes. INACTIVE unless it says otherwise.
+pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
+    let object = names::object_name(&given.name);
+    let mut spec = Spec {
+        account_name: (object != given.name).then(|| given.name.clone()),
+        state: Some(given.state.unwrap_or(DesiredState::Inactive)),
+        ..KubesvcAccountSpec::default()
+    };
+    given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
+    match &given.source {
+        Some(Source::Contents(_)) => spec.kubeconfig = secret_source(&object),
+        Some(_) => {}
+        None => {
+            return Err(about(
+                &given.name,
+                "give exactly one of kubeconfigContents, kubeconfigFile and serviceAccount: true",
+            ));
+        }
+    }
+    check(&given.name, &spec)?;
+    let mut account = KubesvcAccount::new(&object, spec);
+    account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
+    account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    Ok(account)
+}
+
+/// Refuses a spec that the API server would refuse.
+pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
+    let problems = validate(spec);
+    if problems.is_empty() { Ok(()) } else { Err(about(name, &problems.join("; "))) }
+}
+
+pub(super) fn about(name: &str, problem: &str) -> Problem {
+    Problem::bad_request(format!("account {name:?}: {problem}"))
+}
+
+/// Makes the account.
+pub(super) async fn create(
+    state: &RestState,
+    given: &Given,
+    account: &KubesvcAccount,
+) -> Result<Created, Problem> {
+    let key = AccountKey {
+        namespace: state.settings.accounts_namespace.clone(),
+        name: account.metadata.name.clone().unwrap_or_default(),
+    };
+    let credential = Credential::of(state, &key);
+    let contents = match &given.source {
+        Some(Source::Contents(contents)) => Some(contents),
+        _ => None,
+    };
+    if let Some(contents) = contents {
+        match credential.ensure(contents, None, CONTENT).await {
+            Ok(()) => {}
+            Err(Denied::Taken) => return existing(state, given).await,
+            Err(Denied::Problem(problem)) => return Err(problem),
+        }
+    }
+    crash::point("rest-create:before");
+    let call =
+        Call { verb: "create", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
+    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let made = match ask(call, state.api(&key.namespace).create(&params, account)).await {
+        Ok(made) => made,
+        Err(Trouble::Exists) => return lost(state, given, &credential).await,
+        Err(Trouble::Refused(problem)) => {
+            if contents.is_some() {
+                credential.discard(None).await;
+            }
+            return Err(problem);
+        }
+        Err(trouble) => return Err(trouble.into()),
+    };
+    crash::point("rest-create:after");
+    if let Some(contents) = contents {
+        match credential.ensure(contents, Some(&made), OWNER).await {
+            // Taken: it was deleted and made anew by another request meanwhile, and is no longer ours to write.
+            Ok(()) | Err(Denied::Taken) => {}
+            Err(Denied::Problem(problem)) => return Err(problem),
+        }
+    }
+    Ok(Created::Made)
+}
+
+/// Another request made the object first. What this one prepared goes, unless the object uses it.
+async fn lost(state: &RestState, given: &Given, credential: &Credential<'_>) -> Result<Created, Problem> {
+    let existed = existing(state, given).await?;
+    if let Created::Existed(account) = &existed {
+        if credential.is_of(account) {
+            credential.adopt(account).await;
+        } else if matches!(given.source, Some(Source::Contents(_))) {
+            credential.discard(None).await;
+        }
+    }
+    Ok(existed)
+}
+
+async fn existing(state: &RestState, given: &Given) -> Result<Created, Problem> {
+    let found = state.find(&given.name).await?;
+    match found.account {
+        Some(account) => Ok(Created::Existed(Box::new(account))),
+        None => Err(in_the_way(&given.name, found.in_the_way.as_deref())),
+    }
+}
+
+/// The object name belongs to another account, or did a moment ago.
+pub(super) fn in_the_way(name: &str, other: Option<&str>) -> Problem {
+    let object = names::object_name(name);
+    Problem::conflict(match other {
+        Some(other) => format!(
+            "account {name:?} would be the object {object}, which is the account {other:?}; delete that one, or choose another name"
+        ),
+        None => format!("account {name:?} was made and deleted by others meanwhile; try again"),
+    })
+}

@@ -1,0 +1,266 @@
+//! The Secret that holds a kubeconfig given to REST.
+//!
+//! The order is Secret, object, owner: an object never stands without its credential, and the Secret can be owned
+//! only once the object has a uid. What is left if the process dies in between, and who puts it right:
+//!
+//! | it dies after | what is left | the next request for that name |
+//! |---|---|---|
+//! | the Secret | a Secret of ours without an owner | POST takes it over, with the content that it brings |
+//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner; so does DELETE |
+//! | the owner | all | |
+//!
+//! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. The winner then writes
+//! its own content together with the owner, and from then on the Secret is refused to the loser, which answers 409.
+//! A Secret whose owner is gone (it waits for the garbage collector) is deleted by its uid and made anew, or the
+//! collector would take the new account's credential away. A Secret that is not ours is never touched.
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource as _};
+use secrecy::{ExposeSecret, SecretString};
+use tracing::warn;
+
+use super::RestState;
+use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::error::Problem;
+use crate::account::spec::DEFAULT_SECRET_KEY;
+use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, WATCH_LABEL, names};
+use crate::crash;
+use crate::objects::AccountKey;
+
+/// How often a write is tried against others that write the same Secret.
+const TRIES: usize = 5;
+
+/// Crash points before and after a write.
+pub(super) type Points = (&'static str, &'static str);
+/// Of the Secret's content.
+pub(super) const CONTENT: Points = ("rest-secret:before", "rest-secret:after");
+/// Of its owner.
+pub(super) const OWNER: Points = ("rest-secret-owner:before", "rest-secret-owner:after");
+
+/// One account's Secret.
+pub(super) struct Credential<'a> {
+    state: &'a RestState,
+    key: &'a AccountKey,
+    name: String,
+    api: Api<Secret>,
+}
+
+/// Why a Secret was not written.
+pub(super) enum Denied {
+    /// The account of that object stands: it was created meanwhile.
+    Taken,
+    /// Anything else.
+    Problem(Problem),
+}
+
+impl From<Problem> for Denied {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<Trouble> for Denied {
+    fn from(trouble: Trouble) -> Self {
+        Self::Problem(trouble.into())
+    }
+}
+
+impl<'a> Credential<'a> {
+    pub(super) fn of(state: &'a RestState, key: &'a AccountKey) -> Self {
+        let api = Api::namespaced(state.client.clone(), &key.namespace);
+        Self { state, key, name: names::credential_secret_name(&key.name), api }
+    }
+
+    /// Brings the Secret to this content and owner, unless it is that already.
+    pub(super) async fn ensure(
+        &self,
+        contents: &SecretString,
+        owner: Option<&KubesvcAccount>,
+        points: Points,
+    ) -> Result<(), Denied> {
+        let wanted = self.wanted(contents, owner);
+        for _ in 0..TRIES {
+            let Some(mut present) = ask_for(self.call("get"), self.api.get(&self.name)).await? else {
+                crash::point(points.0);
+                match ask(self.call("create"), self.api.create(&post_params(), &wanted)).await {
+                    Err(Trouble::Exists) => continue,
+                    Err(trouble) => return Err(trouble.into()),
+                    Ok(_) => crash::point(points.1),
+                }
+                return Ok(());
+            };
+            self.check_ours(&present.metadata)?;
+            if let Some(stale) = stale_owner(&present.metadata, owner) {
+                self.remove_stale(&present.metadata, stale).await?;
+                continue;
+            }
+            if same(&present, &wanted) {
+                return Ok(());
+            }
+            present.data.clone_from(&wanted.data);
+            present.string_data = None;
+            present.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
+            present.metadata.labels.get_or_insert_default().extend(labels());
+            crash::point(points.0);
+            match ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present)).await {
+                Err(Trouble::Changed | Trouble::NotFound) => {}
+                Err(trouble) => return Err(trouble.into()),
+                Ok(_) => {
+                    crash::point(points.1);
+                    return Ok(());
+                }
+            }
+        }
+        Err(Problem::from(Trouble::Changed).into())
+    }
+
+    /// Gives a Secret without an owner its owner, as a crash may have left it; what goes wrong is only logged.
+    pub(super) async fn adopt(&self, account: &KubesvcAccount) {
+        if !self.is_of(account) {
+            return;
+        }
+        let metadata = match ask_for(self.call("get"), self.api.get_metadata(&self.name)).await {
+            Ok(Some(secret)) => secret.metadata,
+            Ok(None) => return,
+            Err(trouble) => {
+                return warn!(secret = self.name, ?trouble, "cannot look after the Secret's owner");
+            }
+        };
+        if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
+            return;
+        }
+        let patch = serde_json::json!({
+            "metadata": { "resourceVersion": metadata.resource_version, "ownerReferences": [owner_of(account)] }
+        });
+        crash::point(OWNER.0);
+        let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
+        let patched = self.api.patch_metadata(&self.name, &params, &patch);
+        if let Err(trouble) = ask(self.call("patch"), patched).await {
+            warn!(secret = self.name, ?trouble, "cannot set the Secret's owner");
+        }
+        crash::point(OWNER.1);
+    }
+
+    /// Deletes a Secret of ours that no account uses any more: one without an owner, or owned by this account.
+    ///
+    /// The Secret is read before the account, and deleted only at the version that was read: a request that has
+    /// meanwhile made use of it again has either written it or is seen in the account.
+    pub(super) async fn discard(&self, account: Option<&KubesvcAccount>) {
+        let found = ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
+        let Ok(Some(secret)) = found else { return };
+        let metadata = &secret.metadata;
+        if !is_ours(metadata, &self.key.name) || stale_owner(metadata, account).is_some() {
+            return;
+        }
+        match self.state.read(self.key).await {
+            Ok(Some(now)) if self.is_of(&now) => return,
+            Ok(_) => {}
+            Err(problem) => {
+                return warn!(secret = self.name, %problem, "cannot look whether the Secret is used");
+            }
+        }
+        if let Err(trouble) = self.delete(metadata).await {
+            warn!(secret = self.name, ?trouble, "cannot delete the Secret that no account uses");
+        }
+    }
+
+    /// Whether an account's spec names this Secret.
+    pub(super) fn is_of(&self, account: &KubesvcAccount) -> bool {
+        account.spec.kubeconfig.secret_ref.as_ref().is_some_and(|secret| secret.name == self.name)
+    }
+
+    fn call(&self, verb: &'static str) -> Call<'_> {
+        Call { verb, resource: Resource::Secret, namespace: &self.key.namespace, name: &self.name }
+    }
+
+    fn wanted(&self, contents: &SecretString, owner: Option<&KubesvcAccount>) -> Secret {
+        let bytes = ByteString(contents.expose_secret().as_bytes().to_vec());
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                namespace: Some(self.key.namespace.clone()),
+                labels: Some(labels().into()),
+                owner_references: owner.map(|account| vec![owner_of(account)]),
+                ..ObjectMeta::default()
+            },
+            data: Some([(DEFAULT_SECRET_KEY.to_owned(), bytes)].into()),
+            ..Secret::default()
+        }
+    }
+
+    fn check_ours(&self, metadata: &ObjectMeta) -> Result<(), Problem> {
+        if is_ours(metadata, &self.key.name) {
+            return Ok(());
+        }
+        let (namespace, name) = (&self.key.namespace, &self.name);
+        Err(Problem::conflict(format!(
+            "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
+        )))
+    }
+
+    /// Deletes a Secret that waits for the garbage collector, if its owner is really gone.
+    async fn remove_stale(&self, metadata: &ObjectMeta, owner_uid: &str) -> Result<(), Denied> {
+        let account = self.state.read(self.key).await?;
+        if account.is_some_and(|account| account.uid() == owner_uid) {
+            return Err(Denied::Taken);
+        }
+        match self.delete(metadata).await {
+            Ok(()) | Err(Trouble::Changed | Trouble::NotFound) => Ok(()),
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+
+    async fn delete(&self, metadata: &ObjectMeta) -> Result<(), Trouble> {
+        let preconditions =
+            Preconditions { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() };
+        let params = DeleteParams::default().preconditions(preconditions);
+        ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
+    }
+}
+
+fn labels() -> [(String, String); 2] {
+    [(WATCH_LABEL.to_owned(), "true".to_owned()), (ORIGIN_LABEL.to_owned(), "rest".to_owned())]
+}
+
+fn post_params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
+}
+
+fn owner_of(account: &KubesvcAccount) -> OwnerReference {
+    OwnerReference {
+        api_version: KubesvcAccount::api_version(&()).into_owned(),
+        kind: KubesvcAccount::kind(&()).into_owned(),
+        name: account.metadata.name.clone().unwrap_or_default(),
+        uid: account.uid().to_owned(),
+        ..OwnerReference::default()
+    }
+}
+
+fn owners(metadata: &ObjectMeta) -> &[OwnerReference] {
+    metadata.owner_references.as_deref().unwrap_or_default()
+}
+
+/// Whether REST made it, for an object of this name.
+fn is_ours(metadata: &ObjectMeta, object: &str) -> bool {
+    let labelled =
+        metadata.labels.as_ref().and_then(|labels| labels.get(ORIGIN_LABEL)).is_some_and(|o| o == "rest");
+    let kind = KubesvcAccount::kind(&());
+    labelled && owners(metadata).iter().all(|owner| owner.kind == kind && owner.name == object)
+}
+
+/// The uid of an owner that is not the one meant.
+fn stale_owner<'m>(metadata: &'m ObjectMeta, owner: Option<&KubesvcAccount>) -> Option<&'m str> {
+    let mut uids = owners(metadata).iter().map(|reference| reference.uid.as_str());
+    uids.find(|uid| owner.is_none_or(|account| account.uid() != *uid))
+}
+
+fn same(present: &Secret, wanted: &Secret) -> bool {
+    let labelled = labels()
+        .iter()
+        .all(|(key, value)| present.metadata.labels.as_ref().and_then(|all| all.get(key)) == Some(value));
+    let owned = owners(&present.metadata).len() == owners(&wanted.metadata).len();
+    present.data == wanted.data && labelled && owned
+}

@@ -1,0 +1,168 @@
+//! `/armory/accounts/dynamic`: accounts from their whole definition.
+//!
+//! PUT sets what the body gives; what it does not name stays, and a null sets a field back to its default. So a
+//! definition that was read can be sent back, though it holds no credential, and no permission is lost by leaving it out.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use serde_json::Value;
+
+use super::RestState;
+use super::accounts::{change_all, refuse_if_any, summed_up};
+use super::body::{self, Media};
+use super::change::Change;
+use super::create::{self, Created, create, in_the_way};
+use super::credential::Credential;
+use super::decide::{Effect, Request, decide};
+use super::dto::{AccountDefinition, Definitions, StateChange};
+use super::error::{ErrorBody, Problem};
+use super::extract::Force;
+use super::given;
+use super::lookup::{Found, all};
+use super::view::ExistingAccount;
+use crate::account::lifecycle::shown;
+use crate::account::spinnaker::Given;
+use crate::account::{DesiredState, KubesvcAccount};
+use crate::objects::AccountKey;
+
+/// Add accounts from their definitions.
+#[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
+    request_body = Definitions,
+    responses(
+        (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
+        (status = 400, description = "Malformed; nothing was added", body = ErrorBody),
+        (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn post(
+    State(state): State<RestState>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Problem> {
+    state.dynamic_accounts()?;
+    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let objects = match body {
+        Value::Object(fields) => vec![fields],
+        other => body::objects(other)?,
+    };
+    let wanted: Vec<(Given, KubesvcAccount)> = given::read_all(objects)?
+        .into_iter()
+        .map(|given| create::object(&given).map(|account| (given, account)))
+        .collect::<Result<_, _>>()?;
+    let existing = state.to_the_end(move |state| async move { create_all(&state, &wanted).await }).await?;
+    let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
+    Ok((status, Json(existing)).into_response())
+}
+
+/// Makes all that are not there; the others are returned, in the order of the request.
+async fn create_all(
+    state: &RestState,
+    wanted: &[(Given, KubesvcAccount)],
+) -> Result<Vec<ExistingAccount>, Problem> {
+    let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
+    let found = state.find_all(&names).await?;
+    let blocked = names.iter().zip(&found).filter(|(_, found)| found.account.is_none());
+    refuse_if_any(
+        blocked
+            .filter_map(|(name, found)| Some(in_the_way(name, Some(found.in_the_way.as_deref()?))))
+            .collect(),
+    )?;
+    let each = wanted
+        .iter()
+        .zip(found)
+        .map(|((given, account), found)| create_one(state, given, account, found).boxed());
+    let results = all(each.collect()).await;
+    Ok(summed_up(results)?.into_iter().flatten().collect())
+}
+
+/// Makes one, unless it is there.
+async fn create_one(
+    state: &RestState,
+    given: &Given,
+    account: &KubesvcAccount,
+    found: Found,
+) -> Result<Option<ExistingAccount>, Problem> {
+    let now = found.account.as_ref().map(|existing| (shown(existing), existing.desired()));
+    if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
+        let key = AccountKey::of(&existing);
+        Credential::of(state, &key).adopt(&existing).await;
+        return Ok(Some(ExistingAccount::of(&existing)));
+    }
+    Ok(match create(state, given, account).await? {
+        Created::Made => None,
+        Created::Existed(existing) => Some(ExistingAccount::of(&existing)),
+    })
+}
+
+/// Change an account.
+#[utoipa::path(put, path = "/armory/accounts/dynamic", operation_id = "updateAccount", tag = "accounts",
+    params(Force), request_body = AccountDefinition,
+    responses(
+        (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
+        (status = 400, description = "Malformed, or a static account", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 409, description = "The account is being deleted, or kept by a GitOps tool", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn put(
+    State(state): State<RestState>,
+    Force(force): Force,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), Problem> {
+    state.dynamic_accounts()?;
+    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let Value::Object(fields) = body else {
+        return Err(Problem::bad_request("the body must be an object: one account"));
+    };
+    let given = given::read(fields)?;
+    state
+        .to_the_end(move |state| async move {
+            let request = match given.state {
+                None => Request::Put,
+                Some(DesiredState::Active) => Request::Activate,
+                Some(DesiredState::Inactive) => Request::Deactivate,
+            };
+            exists(&state, &given.name).await?;
+            let change = Change { name: &given.name, request, given: Some(&given), force };
+            change_all(&state, &[change]).await
+        })
+        .await?;
+    Ok((StatusCode::ACCEPTED, Json(Vec::new())))
+}
+
+/// A PUT that carries a state answers 404 for an unknown account, as one without does.
+async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
+    state.find(name).await?.account.map(drop).ok_or_else(|| Problem::no_account(name))
+}
+
+/// Activate or deactivate accounts: the other address of PATCH /armory/accounts.
+#[utoipa::path(patch, path = "/armory/accounts/dynamic", operation_id = "patchDynamicAccounts", tag = "accounts",
+    params(Force), request_body = [StateChange],
+    responses(
+        (status = 202, description = "Accepted; look at the accounts' states"),
+        (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing was changed", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn patch(
+    state: State<RestState>,
+    force: Force,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Problem> {
+    super::accounts::patch(state, force, headers, body).await
+}

@@ -1,0 +1,107 @@
+//! Errors in the shape that Spring services give: `{timestamp, status, error, message, path}`.
+//!
+//! A handler returns a [`Problem`]; [`shape`], around all routes, gives it its body, since only there the path is known.
+
+use axum::Json;
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// An answer that is no success. The message names the field or the account, and what to do; it holds no credential.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Problem {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+}
+
+/// What went wrong, as Spring services tell it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ErrorBody {
+    /// When it was answered, in epoch milliseconds.
+    timestamp: i64,
+    /// The code of the answer.
+    status: u16,
+    /// The code's name.
+    error: String,
+    /// What is wrong, where, and what to do.
+    message: String,
+    /// The path of the request.
+    path: String,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
+    }
+
+    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// No account of this name.
+    pub(super) fn no_account(name: &str) -> Self {
+        Self::not_found(format!("account {name:?} does not exist"))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Gives each [`Problem`] its body.
+pub(super) async fn shape(request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let mut response = next.run(request).await;
+    let Some(Problem { status, message }) = response.extensions_mut().remove::<Problem>() else {
+        return response;
+    };
+    let body = ErrorBody {
+        timestamp: Timestamp::now().as_millisecond(),
+        status: status.as_u16(),
+        error: status.canonical_reason().unwrap_or("Error").to_owned(),
+        message,
+        path,
+    };
+    let allow = response.headers().get(header::ALLOW).cloned();
+    let mut shaped = (status, Json(body)).into_response();
+    if let Some(allow) = allow {
+        shaped.headers_mut().insert(header::ALLOW, allow);
+    }
+    if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
+        // The rest of the body is not read, so the connection cannot carry another request.
+        shaped.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    shaped
+}
+
+/// No such route.
+pub(super) async fn no_route() -> Problem {
+    Problem::not_found("there is no such call; GET /openapi.json lists them")
+}
+
+/// The route is there, for other methods.
+pub(super) async fn wrong_method(request: Request) -> Problem {
+    let message = format!("{} is not allowed here; the header Allow says what is", request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
+}

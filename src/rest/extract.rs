@@ -1,0 +1,72 @@
+//! Names from the path and words from the query. Reading them never fails by itself, so that a handler can check what
+//! comes first.
+
+use std::convert::Infallible;
+
+use axum::extract::{FromRequestParts, RawPathParams};
+use axum::http::request::Parts;
+use utoipa::IntoParams;
+
+use super::error::Problem;
+use crate::account::spinnaker::is_account_name;
+
+/// The name in the path, decoded.
+pub(super) struct PathName(Result<String, Problem>);
+
+impl PathName {
+    /// The name of an account.
+    pub(super) fn account(self) -> Result<String, Problem> {
+        let name = self.0?;
+        if is_account_name(&name) {
+            Ok(name)
+        } else {
+            Err(Problem::bad_request(
+                "the name in the path must have 1 to 255 characters, none of them a control character",
+            ))
+        }
+    }
+
+    /// The id of an agent.
+    pub(super) fn agent(self) -> Result<String, Problem> {
+        self.0
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let name = match RawPathParams::from_request_parts(parts, state).await {
+            // An account may be called as a word of a route is: then it is the last part of the path.
+            Ok(params) => Ok(params.iter().next().map_or_else(
+                || parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned(),
+                |(_, value)| value.to_owned(),
+            )),
+            Err(_) => Err(Problem::bad_request("the name in the path must be UTF-8, percent-encoded")),
+        };
+        Ok(Self(name))
+    }
+}
+
+/// Whether an object that a GitOps tool keeps is changed all the same.
+#[derive(IntoParams)]
+#[into_params(names("force"), parameter_in = Query)]
+pub(super) struct Force(
+    /// `true` changes also an account that a GitOps tool keeps; the tool may set it back.
+    #[param(required = false)]
+    pub(super) bool,
+);
+
+impl<S: Send + Sync> FromRequestParts<S> for Force {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(word(parts.uri.query(), "force").is_some_and(|value| value == "true")))
+    }
+}
+
+/// A word of the query, decoded; the first, if it comes twice.
+pub(super) fn word(query: Option<&str>, key: &str) -> Option<String> {
+    let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())
+}

@@ -1,0 +1,31 @@
+//! What a body gives for each account.
+
+use serde_json::{Map, Value};
+use tracing::debug;
+
+use super::body::no_name_twice;
+use super::error::Problem;
+use crate::account::spinnaker::Given;
+
+/// Reads one account of a body.
+pub(super) fn read(fields: Map<String, Value>) -> Result<Given, Problem> {
+    let named =
+        fields.get("name").and_then(Value::as_str).map(|name| name.chars().take(255).collect::<String>());
+    let given = Given::read(fields).map_err(|problem| {
+        Problem::bad_request(match named {
+            Some(name) => format!("account {name:?}: {problem}"),
+            None => problem.to_string(),
+        })
+    })?;
+    if !given.ignored.is_empty() {
+        debug!(account = given.name, fields = ?given.ignored, "fields that have no effect here");
+    }
+    Ok(given)
+}
+
+/// Reads all accounts of a body.
+pub(super) fn read_all(objects: Vec<Map<String, Value>>) -> Result<Vec<Given>, Problem> {
+    let all: Vec<Given> = objects.into_iter().map(read).collect::<Result<_, _>>()?;
+    no_name_twice(all.iter().map(|given| given.name.as_str()))?;
+    Ok(all)
+}

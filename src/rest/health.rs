@@ -1,0 +1,98 @@
+//! Health, metrics and the description of the API.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{RestState, openapi};
+
+/// What this process waits for before it can serve.
+pub trait Readiness: Send + Sync {
+    /// What is missing, and why; empty when it is ready.
+    fn missing(&self) -> Vec<(String, String)>;
+}
+
+/// How the process is.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Health {
+    /// `UP` or `DOWN`.
+    status: &'static str,
+    /// What is missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    missing: Vec<Missing>,
+}
+
+/// Something that is missing.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Missing {
+    /// What.
+    what: String,
+    /// Why, and what to do.
+    why: String,
+}
+
+fn ready(state: &RestState) -> (StatusCode, Json<Health>) {
+    let missing: Vec<Missing> =
+        state.readiness.missing().into_iter().map(|(what, why)| Missing { what, why }).collect();
+    if missing.is_empty() {
+        (StatusCode::OK, Json(Health { status: "UP", missing }))
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "DOWN", missing }))
+    }
+}
+
+/// Whether the process can serve.
+#[utoipa::path(get, path = "/health", operation_id = "health", tag = "health",
+    responses(
+        (status = 200, description = "It can serve", body = Health),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+        (status = 503, description = "Something is missing", body = Health),
+    ))]
+pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
+    ready(&state)
+}
+
+/// Whether the process turns.
+#[utoipa::path(get, path = "/health/liveness", operation_id = "liveness", tag = "health",
+    responses(
+        (status = 200, description = "It turns", body = Health),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+    ))]
+pub(super) async fn liveness() -> Json<Health> {
+    Json(Health { status: "UP", missing: Vec::new() })
+}
+
+/// Whether the process can serve.
+#[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health",
+    responses(
+        (status = 200, description = "It can serve", body = Health),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+        (status = 503, description = "Something is missing", body = Health),
+    ))]
+pub(super) async fn readiness(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
+    ready(&state)
+}
+
+/// Metrics for Prometheus.
+#[utoipa::path(get, path = "/metrics", operation_id = "metrics", tag = "health",
+    responses(
+        (status = 200, description = "Metrics in OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+    ))]
+pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], (state.metrics)())
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
+    responses(
+        (status = 200, description = "The OpenAPI document", body = String, content_type = "application/json"),
+        (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
+    ))]
+pub(super) async fn description() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::text())
+}

@@ -1,0 +1,61 @@
+//! `/agents/kubernetes/accounts`: what Spinnaker asks of one account.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::RestState;
+use super::error::{ErrorBody, Problem};
+use super::extract::PathName;
+use super::view::AccountView;
+
+/// One account; an empty object where there is none.
+#[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}", operation_id = "getAgentAccount", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    responses(
+        (status = 200, description = "The account, or an empty object", body = AccountView),
+        (status = 400, description = "No name", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn account(State(state): State<RestState>, name: PathName) -> Result<Response, Problem> {
+    state.dynamic_accounts()?;
+    Ok(match state.view(&name.account()?).await? {
+        Some(view) => Json(view).into_response(),
+        None => Json(json!({})).into_response(),
+    })
+}
+
+/// The namespaces of an account: as an agent saw them last, else as they are configured.
+#[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}/namespaces", operation_id = "getAccountNamespaces", tag = "accounts",
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    responses(
+        (status = 200, description = "Names, sorted", body = [String]),
+        (status = 400, description = "No name", body = ErrorBody),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server or the database cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn namespaces(
+    State(state): State<RestState>,
+    name: PathName,
+) -> Result<Json<Vec<String>>, Problem> {
+    let name = name.account()?;
+    let account = state.find(&name).await?.account.ok_or_else(|| Problem::no_account(&name))?;
+    let mut namespaces = match state.fleet.namespaces(account.uid()) {
+        Some(seen) => seen,
+        None => state.stored_namespaces(&name).await?.unwrap_or_else(|| account.spec.namespaces.clone()),
+    };
+    namespaces.sort_unstable();
+    namespaces.dedup();
+    Ok(Json(namespaces))
+}
+
+impl RestState {
+    async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, Problem> {
+        self.store.namespaces(name).await.map_err(|problem| {
+            tracing::warn!(error = %problem, account = name, "cannot read an account's namespaces");
+            Problem::unavailable("the database cannot be used now; try again")
+        })
+    }
+}

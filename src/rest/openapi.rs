@@ -1,0 +1,114 @@
+//! The description of the API in OpenAPI, made from the handlers. `docs/openapi.json` is a copy of it.
+
+use std::sync::LazyLock;
+
+use utoipa::OpenApi;
+
+use super::{accounts, agents, dynamic, health, kubernetes};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "kubesvc",
+        description = "Accounts of Kubernetes clusters for Spinnaker: the documented calls of the Armory Scale Agent. Errors have the shape `{timestamp, status, error, message, path}`; no answer holds a credential.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+        contact(name = "kubesvc")
+    ),
+    servers((url = "/", description = "The operator, by default on port 7002")),
+    tags(
+        (name = "accounts", description = "Accounts: one Kubernetes cluster, or some namespaces of one"),
+        (name = "agents", description = "Connected agents"),
+        (name = "health", description = "Health, metrics and this description")
+    ),
+    security(()),
+    paths(
+        accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
+        dynamic::post, dynamic::put, dynamic::patch,
+        kubernetes::account, kubernetes::namespaces,
+        agents::list, agents::get, agents::disconnect,
+        health::health, health::liveness, health::readiness, health::metrics, health::description,
+    )
+)]
+struct Description;
+
+static TEXT: LazyLock<String> = LazyLock::new(|| {
+    let mut text = Description::openapi().to_pretty_json().expect("a description is JSON");
+    text.push('\n');
+    text
+});
+
+/// The description, made once.
+pub(super) fn text() -> &'static str {
+    &TEXT
+}
+
+/// The description of the API in OpenAPI, as pretty JSON; the same text each time.
+pub fn openapi() -> String {
+    text().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    const COPY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
+
+    fn parsed() -> Value {
+        serde_json::from_str(text()).expect("JSON")
+    }
+
+    fn operations(description: &Value) -> Vec<(String, &Value)> {
+        let paths = description["paths"].as_object().expect("paths");
+        let each = paths.iter().flat_map(|(path, item)| {
+            let methods = item.as_object().expect("methods");
+            methods.iter().map(move |(method, operation)| (format!("{method} {path}"), operation))
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn the_copy_in_docs_is_up_to_date() {
+        if std::env::var_os("UPDATE_OPENAPI").is_some() {
+            let folder = std::path::Path::new(COPY).parent().expect("docs");
+            std::fs::create_dir_all(folder).expect("docs can be made");
+            std::fs::write(COPY, text()).expect("docs/openapi.json can be written");
+        }
+        let copy = std::fs::read_to_string(COPY).unwrap_or_default();
+        assert!(
+            copy == text(),
+            "docs/openapi.json is old; UPDATE_OPENAPI=1 cargo test --lib openapi writes it anew"
+        );
+    }
+
+    #[test]
+    fn every_operation_is_described_whole() {
+        let description = parsed();
+        let operations = operations(&description);
+        let ids: BTreeSet<_> =
+            operations.iter().map(|(_, operation)| operation["operationId"].as_str()).collect();
+        assert_eq!(ids.len(), operations.len(), "an operationId is given twice");
+        for (name, operation) in &operations {
+            assert!(operation["operationId"].is_string(), "{name} has no id");
+            assert!(operation["summary"].is_string(), "{name} has no summary");
+            assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{name} has no tag");
+            let responses = operation["responses"].as_object().expect("responses");
+            assert!(responses.keys().any(|code| code.starts_with('4')), "{name} has no 4xx");
+        }
+    }
+
+    #[test]
+    fn no_component_is_unused_or_missing() {
+        let components = parsed()["components"]["schemas"].as_object().expect("schemas").clone();
+        for name in components.keys() {
+            assert!(text().contains(&format!("\"#/components/schemas/{name}\"")), "{name} is unused");
+        }
+        for reference in text().split("\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap_or_default();
+            assert!(components.contains_key(name), "{name} is missing");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Pages of a list.
+
+use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::error::Problem;
+use super::extract::word;
+use super::view::AccountItem;
+
+const LIMIT: u64 = 100;
+const MAX_LIMIT: u64 = 1000;
+
+/// Which part of the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Paging {
+    /// The page, from 1.
+    #[param(required = false, minimum = 1, default = 1)]
+    page: u64,
+    /// How many items a page has.
+    #[param(required = false, minimum = 1, maximum = 1000, default = 100)]
+    limit: u64,
+}
+
+/// A page of accounts.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AccountPage {
+    /// The accounts, by name.
+    items: Vec<AccountItem>,
+    /// The page, from 1.
+    page: u64,
+    /// How many items a page has.
+    limit: u64,
+    /// How many accounts there are.
+    total: usize,
+}
+
+impl Paging {
+    /// Reads `page` and `limit` of a query.
+    pub(super) fn read(query: Option<&str>) -> Result<Self, Problem> {
+        let page = number(query, "page", 1, 1..=u64::MAX)?;
+        let limit = number(query, "limit", LIMIT, 1..=MAX_LIMIT)?;
+        Ok(Self { page, limit })
+    }
+
+    /// The page of a whole list.
+    pub(super) fn page<T>(self, all: &[T], item: impl Fn(&T) -> AccountItem) -> AccountPage {
+        let items = self.cut(all).iter().map(item).collect();
+        AccountPage { items, page: self.page, limit: self.limit, total: all.len() }
+    }
+
+    fn cut<T>(self, all: &[T]) -> &[T] {
+        let start = (self.page - 1).saturating_mul(self.limit);
+        let start = usize::try_from(start).unwrap_or(usize::MAX).min(all.len());
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        &all[start..start.saturating_add(limit).min(all.len())]
+    }
+}
+
+fn number(
+    query: Option<&str>,
+    key: &str,
+    default: u64,
+    allowed: std::ops::RangeInclusive<u64>,
+) -> Result<u64, Problem> {
+    let Some(text) = word(query, key) else { return Ok(default) };
+    text.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
+        let most = if *allowed.end() == u64::MAX { String::new() } else { format!(" to {}", allowed.end()) };
+        Problem::bad_request(format!("{key} must be a number from {}{most}", allowed.start()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_cut_from_1_and_end_empty() {
+        let all: Vec<u32> = (0..5).collect();
+        let cut = |query| Paging::read(Some(query)).expect("good").cut(&all);
+        assert_eq!(cut("page=1&limit=2"), [0, 1]);
+        assert_eq!(cut("page=3&limit=2"), [4]);
+        assert_eq!(cut("page=4&limit=2"), [0; 0]);
+        assert_eq!(cut("page=18446744073709551615&limit=1000"), [0; 0]);
+        assert_eq!(cut(""), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_is_no_page_is_refused() {
+        for query in [
+            "page=0",
+            "page=-1",
+            "page=x",
+            "page=",
+            "limit=0",
+            "limit=1001",
+            "limit=1.5",
+            "page=99999999999999999999",
+        ] {
+            let problem = Paging::read(Some(query)).expect_err(query);
+            assert_eq!(problem.status.as_u16(), 400);
+        }
+    }
+}

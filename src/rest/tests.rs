@@ -1,0 +1,172 @@
+//! The router against an API server that cannot be reached: everything that is refused before it is asked.
+
+use std::io;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response, header};
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use super::*;
+use crate::account::lifecycle::SessionFact;
+use crate::account::row::AccountRow;
+use crate::fleet::AgentView;
+use crate::store::StoreError;
+
+mod malformed;
+mod routes;
+mod serving;
+
+struct NoFleet;
+
+impl Fleet for NoFleet {
+    fn sessions(&self, _: &str) -> Vec<SessionFact> {
+        Vec::new()
+    }
+
+    fn agents(&self) -> Vec<AgentView> {
+        vec![agent("b"), agent("a/1")]
+    }
+
+    fn holders(&self, _: &str) -> Vec<AgentView> {
+        Vec::new()
+    }
+
+    fn namespaces(&self, _: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    fn disconnect(&self, agent_id: &str) -> bool {
+        agent_id == "a/1"
+    }
+}
+
+fn agent(id: &str) -> AgentView {
+    let time = "2022-02-23T22:18:54.7251Z".parse().expect("a time");
+    AgentView {
+        agent_id: id.to_owned(),
+        zone_id: "z".to_owned(),
+        version: "1".to_owned(),
+        replica_id: "replica".to_owned(),
+        connected_since: time,
+        last_seen: time,
+        approved: true,
+        accounts: vec!["z".to_owned(), "a".to_owned()],
+    }
+}
+
+struct NoStore;
+
+#[async_trait]
+impl Store for NoStore {
+    async fn put_accounts(&self, _: &[AccountRow]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn delete_account(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
+        Ok(None)
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Waiting(Vec<(String, String)>);
+
+impl Readiness for Waiting {
+    fn missing(&self) -> Vec<(String, String)> {
+        self.0.clone()
+    }
+}
+
+fn settings() -> RestSettings {
+    RestSettings {
+        max_body_bytes: 64 * 1024,
+        dynamic_accounts_enabled: true,
+        accounts_namespace: "ns".to_owned(),
+        watched: Vec::new(),
+        replica_id: "replica".to_owned(),
+    }
+}
+
+fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
+    let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
+        Err::<Response<Body>, _>(io::Error::other("unreachable"))
+    });
+    let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
+    router(RestState::new(
+        settings,
+        kube::Client::new(unreachable, "ns"),
+        Arc::new(Accounts::default()),
+        Arc::new(NoFleet),
+        Arc::new(NoStore),
+        Arc::new(Waiting(missing)),
+        Arc::new(|| "up 1\n# EOF\n".to_owned()),
+    ))
+}
+
+fn a_router() -> Router {
+    router_with(settings(), &[])
+}
+
+/// An answer, read whole.
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    text: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or(Value::Null)
+    }
+
+    /// Its message, after a look at the shape of an error.
+    fn message(&self, path: &str) -> String {
+        let body = self.json();
+        let keys: Vec<&str> =
+            body.as_object().map(|all| all.keys().map(String::as_str).collect()).unwrap_or_default();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, ["error", "message", "path", "status", "timestamp"], "{}", self.text);
+        assert_eq!(body["status"], json!(self.status));
+        assert_eq!(body["path"], json!(path));
+        assert!(body["timestamp"].is_i64());
+        body["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+async fn send(router: Router, request: Request<Body>) -> Answer {
+    let response = router.oneshot(request).await.expect("the router never fails");
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.expect("a body").to_bytes();
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        text: String::from_utf8(bytes.to_vec()).expect("UTF-8"),
+    }
+}
+
+async fn call(method: &str, path: &str, kind: Option<&str>, body: impl Into<Body>) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(kind) = kind {
+        request = request.header(header::CONTENT_TYPE, kind);
+    }
+    send(a_router(), request.body(body.into()).expect("a request")).await
+}

@@ -1,0 +1,128 @@
+//! Routes, methods, paths, health.
+
+use super::*;
+
+async fn get_of(path: &str) -> Answer {
+    call("GET", path, None, "").await
+}
+
+#[tokio::test]
+async fn an_unknown_route_is_404_and_a_wrong_method_405() {
+    for path in ["/", "/armory", "/armory/accounts/", "/armory/accounts/a/b", "/credentials", "/health/x"] {
+        let answer = get_of(path).await;
+        assert_eq!(answer.status, 404, "{path}");
+        answer.message(path);
+    }
+    for (method, path, allow) in [
+        ("PUT", "/armory/accounts", "GET,HEAD,POST,PATCH,DELETE"),
+        ("POST", "/armory/accounts/a", "GET,HEAD,DELETE"),
+        ("DELETE", "/armory/agents", "GET,HEAD"),
+        ("GET", "/armory/agent/a/disconnect", "POST"),
+        ("TRACE", "/health", "GET,HEAD"),
+    ] {
+        let answer = call(method, path, None, "").await;
+        assert_eq!(answer.status, 405, "{method} {path}");
+        answer.message(path);
+        let mut allowed: Vec<_> = answer.headers[header::ALLOW].to_str().expect("text").split(',').collect();
+        let mut expected: Vec<_> = allow.split(',').collect();
+        allowed.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(allowed, expected, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_in_a_path_must_be_one() {
+    let long = format!("/armory/accounts/{}", "x".repeat(256));
+    for path in ["/armory/accounts/%ff", "/armory/accounts/a%00b", "/armory/accounts/%0a", long.as_str()] {
+        for method in ["GET", "DELETE"] {
+            let answer = call(method, path, None, "").await;
+            assert_eq!(answer.status, 400, "{method} {path}");
+            answer.message(path);
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_dynamic_accounts_off_the_writing_calls_are_501_before_anything_else() {
+    let off = RestSettings { dynamic_accounts_enabled: false, ..settings() };
+    for (method, path, status) in [
+        ("POST", "/armory/accounts", 501),
+        ("PATCH", "/armory/accounts", 501),
+        ("DELETE", "/armory/accounts", 501),
+        ("DELETE", "/armory/accounts/%ff", 501),
+        ("POST", "/armory/accounts/dynamic", 501),
+        ("PUT", "/armory/accounts/dynamic", 501),
+        ("PATCH", "/armory/accounts/dynamic", 501),
+        ("GET", "/agents/kubernetes/accounts/a", 501),
+        ("GET", "/armory/accounts?page=0", 400),
+        ("GET", "/armory/agents", 200),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Body::from("x")).expect("a request");
+        let answer = send(router_with(off.clone(), &[]), request).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn adding_from_a_credentials_source_says_what_to_do_instead() {
+    let answer = call("POST", "/armory/accounts", Some("application/json"), "[]").await;
+    assert_eq!(answer.status, 501);
+    assert!(answer.message("/armory/accounts").contains("/armory/accounts/dynamic"));
+}
+
+#[tokio::test]
+async fn agents_are_listed_by_id_and_found_by_it() {
+    let list = get_of("/armory/agents").await.json();
+    assert_eq!(list[0]["agentId"], "a/1");
+    assert_eq!(
+        list[1],
+        json!({"accounts": ["a", "z"], "agentId": "b", "caching": false, "clouddriverId": "replica",
+               "lastConnection": "2022-02-23T22:18:54.725Z", "type": "kubernetes", "clouddriverAlive": true})
+    );
+    assert_eq!(get_of("/armory/agents/a%2F1").await.json(), list[0]);
+    assert_eq!(get_of("/armory/agents/x").await.status, 404);
+    let disconnect = "/armory/agent/a%2F1/disconnect";
+    assert_eq!(call("POST", disconnect, None, "").await.status, 200);
+    let body = r#"{"clusterDriven":true,"origin":"p","timestamp":1}"#;
+    assert_eq!(call("POST", disconnect, Some("application/json"), body).await.status, 200);
+    assert_eq!(call("POST", "/armory/agent/b/disconnect", None, "").await.status, 404);
+}
+
+#[tokio::test]
+async fn health_says_what_is_missing() {
+    assert_eq!(get_of("/health/readiness").await.json(), json!({"status": "UP"}));
+    assert_eq!(get_of("/health").await.status, 200);
+    for path in ["/health", "/health/readiness"] {
+        let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+        let answer = send(router_with(settings(), &[("database", "not migrated")]), request).await;
+        assert_eq!(answer.status, 503);
+        assert_eq!(
+            answer.json(),
+            json!({"status": "DOWN", "missing": [{"what": "database", "why": "not migrated"}]})
+        );
+    }
+    assert_eq!(get_of("/health/liveness").await.json(), json!({"status": "UP"}));
+}
+
+#[tokio::test]
+async fn metrics_and_the_description_are_served_and_head_works() {
+    let metrics = get_of("/metrics").await;
+    assert!(
+        metrics.headers[header::CONTENT_TYPE]
+            .to_str()
+            .expect("text")
+            .starts_with("application/openmetrics-text")
+    );
+    assert_eq!(metrics.text, "up 1\n# EOF\n");
+    assert_eq!(get_of("/openapi.json").await.text, openapi());
+    let head = call("HEAD", "/health", None, "").await;
+    assert_eq!((head.status, head.text.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn a_list_that_is_not_read_yet_is_503() {
+    let answer = get_of("/armory/accounts").await;
+    assert_eq!(answer.status, 503);
+    answer.message("/armory/accounts");
+}

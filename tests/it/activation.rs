@@ -1,0 +1,26 @@
+//! The life of an account on real parts, from the first activation to its end.
+
+mod agents;
+mod changes;
+mod credentials;
+mod deletion;
+mod first;
+mod restarts;
+
+use kubesvc::account::State;
+
+use crate::world::{Cluster, World};
+
+/// How many of the operator's writes to an account there were, in all; none of them was refused.
+fn writes(world: &World, account: &str) -> usize {
+    let writes = world.writes_to(account);
+    let refused: Vec<_> = writes.iter().filter(|write| write.code >= 300).collect();
+    assert!(refused.is_empty(), "refused writes to {account}: {refused:#?}");
+    writes.len()
+}
+
+/// Takes a further account through its activation. What was to be written before that has been written then.
+async fn let_others_pass(world: &World, cluster: &Cluster, name: &str, zone: &str) {
+    world.account(name).zone(zone).kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until(name, State::Active).await;
+}

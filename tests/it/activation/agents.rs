@@ -1,0 +1,125 @@
+//! Agents come, go and come back.
+
+use kubesvc::account::State;
+use serde_json::json;
+
+use super::{let_others_pass, writes};
+use crate::harness::wait::eventually;
+use crate::world::{Agent, PATIENCE, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let before = world.until("prod", State::Active).await;
+
+    agent.kill();
+    let orphan = world.until("prod", State::Orphaned).await;
+    world.kubectl_wait("prod", "condition=Ready=False").await;
+    world.kubectl_wait("prod", "condition=Reconciling").await;
+    assert_eq!(orphan.status_or_default().epoch, before.status_or_default().epoch);
+    world.until_row("prod", "ORPHANED").await;
+    world.until_connected(&agent, false).await;
+
+    agent.launch();
+    let after = world.until("prod", State::Active).await;
+    assert_eq!(after.status_or_default().epoch, before.status_or_default().epoch, "the same grant goes on");
+    assert_eq!(after.status_or_default().failed_count, 0);
+    world.until_row("prod", "ACTIVE").await;
+    let_others_pass(&world, &cluster, "next", "east").await;
+    assert_eq!(writes(&world, "prod"), 5, "3, ORPHANED, ACTIVE: {:#?}", world.writes_to("prod"));
+}
+
+/// Waits until a process of the agent with another boot id holds an account.
+async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before: &str, account: &str) {
+    eventually("the new process that holds the account", PATIENCE, async || {
+        let boot = boot_id(world, agent).await;
+        if boot == boot_before {
+            return Err(format!("its boot id is still {boot}"));
+        }
+        let agents = world.get("/armory/agents").await;
+        let listed = agents.json.as_array().into_iter().flatten();
+        let holds =
+            listed.filter(|one| one["agentId"] == agent.id()).any(|one| one["accounts"] == json!([account]));
+        if holds { Ok(()) } else { Err(agents.to_string()) }
+    })
+    .await;
+}
+
+async fn boot_id(world: &World, agent: &Agent) -> String {
+    let status = world.agent_object(agent).await.and_then(|object| object.status);
+    status.and_then(|status| status.session).map(|session| session.boot_id).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_restarts_within_the_grace_costs_no_write_of_an_account() {
+    let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    for killed in [true, false] {
+        let boot = boot_id(&world, &agent).await;
+        if killed {
+            agent.kill();
+        } else {
+            assert!(agent.terminate().await.success(), "SIGTERM ends an agent well");
+        }
+        agent.launch();
+        until_held_by_another_process(&world, &agent, &boot, "prod").await;
+    }
+    assert_eq!(world.shown("prod").await.as_deref(), Some("ACTIVE"));
+    assert_eq!(writes(&world, "prod"), 3, "{:#?}", world.writes_to("prod"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let first = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    let _second = world.agent("agent-2").start().await;
+    eventually("two agents that hold the account", PATIENCE, async || {
+        let answer = world.get("/armory/accounts/prod").await;
+        if answer.json["connections"] == 2 { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    first.kill();
+    world.until_connected(&first, false).await;
+    // Longer than the grace: an account that were orphaned by the loss of one of two would be it by then.
+    world.account("lost").zone("nowhere").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_reason("lost", State::Failed, "NoAgent").await;
+    let_others_pass(&world, &cluster, "next", "east").await;
+    let states: Vec<_> =
+        world.events_about("prod").await.iter().map(|event| event["reason"].clone()).collect();
+    assert!(!states.contains(&json!("Orphaned")), "{states:?}");
+    assert_eq!(world.state("prod").await, Some(State::Active));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_of_another_zone_is_never_given_the_account() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _west = world.agent("agent-2").zone("west").start().await;
+    let _east = world.agent("agent-1").zone("east").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
+    let moved = world
+        .until_account("prod", "is ACTIVE in zone west", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some("west")
+        })
+        .await;
+    assert_eq!(moved.status_or_default().agents, ["agent-2"]);
+    let agents = world.get("/armory/agents").await;
+    let holds = |id: &str| {
+        let one = agents.json.as_array().into_iter().flatten().find(|one| one["agentId"] == id);
+        one.map(|one| one["accounts"].clone())
+    };
+    assert_eq!((holds("agent-1"), holds("agent-2")), (Some(json!([])), Some(json!(["prod"]))), "{agents}");
+    assert_eq!(writes(&world, "prod"), 3 + 4, "a move takes four: {:#?}", world.writes_to("prod"));
+}

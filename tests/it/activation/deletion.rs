@@ -1,0 +1,93 @@
+//! The end of an account.
+
+use kubesvc::account::{FORCE_DELETE_ANNOTATION, State};
+use serde_json::json;
+
+use super::{let_others_pass, writes};
+use crate::harness::must;
+use crate::world::{World, condition};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_account_goes_with_its_row_and_leaves_its_agents() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    for name in ["held", "idle", "again"] {
+        let account = world.account(name).zone("east").kubeconfig(&cluster.kubeconfig());
+        if name == "idle" {
+            account.inactive().create().await
+        } else {
+            account.create().await
+        };
+    }
+    world.until("held", State::Active).await;
+    world.until("again", State::Active).await;
+    world.until("idle", State::Inactive).await;
+    world.until_row("idle", "INACTIVE").await;
+
+    must(world.kubectl(&["delete", "ksa", "held", "idle", "--wait", "--timeout=30s"]).await.ok());
+    world.until_gone("held").await;
+    world.until_gone("idle").await;
+    let agents = world.get("/armory/agents").await;
+    assert_eq!(agents.json[0]["accounts"], json!(["again"]), "{agents}");
+    let held = writes(&world, "held");
+    assert_eq!(held, 3 + 3, "DELETING, None, finalizer: {:#?}", world.writes_to("held"));
+
+    // A name may be used again, under another uid.
+    world.account("held").zone("east").create().await;
+    let anew = world.until("held", State::Active).await;
+    assert_eq!(anew.status_or_default().epoch, 1, "epochs start again");
+    assert_eq!(world.until_row("held", "ACTIVE").await.uid, anew.metadata.uid);
+
+    // Without any agent nobody is waited for longer than the grace.
+    agent.kill();
+    world.until("again", State::Orphaned).await;
+    for name in ["again", "held"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+    assert!(world.rows().await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_answer_fails_the_deletion_until_it_does_or_is_overruled() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    for name in ["patient", "forced"] {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until(name, State::Active).await;
+    }
+    agent.pause();
+    world.delete("patient").await;
+    world.delete("forced").await;
+    for name in ["patient", "forced"] {
+        let stuck = world.until(name, State::DeleteFailed).await;
+        assert_eq!(condition(&stuck, "Stalled").map(|one| one.status).as_deref(), Some("True"), "{stuck:#?}");
+        let message = stuck.status_or_default().error_message.clone().unwrap_or_default();
+        assert!(message.contains("agent-1"), "{message}");
+    }
+    world.annotate("forced", FORCE_DELETE_ANNOTATION, "yes").await;
+    world.until_gone("forced").await;
+    assert!(world.object("patient").await.is_some(), "nothing but the one that was forced goes");
+    agent.resume();
+    world.until_gone("patient").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_does_not_answer_fails_a_deactivation_until_it_does() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    agent.pause();
+    world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until("prod", State::Deactivating).await;
+    let failed = world.until("prod", State::Failed).await;
+    assert_eq!(failed.status_or_default().failed_count, 1, "{failed:#?}");
+    agent.resume();
+    world.until("prod", State::Inactive).await;
+    let_others_pass(&world, &cluster, "next", "east").await;
+    assert_eq!(world.state("prod").await, Some(State::Inactive));
+}

@@ -1,0 +1,220 @@
+//! The first activation, and what keeps one from happening.
+
+use kubesvc::account::{FINALIZER, KubesvcAccount, ORIGIN_LABEL, State};
+use serde_json::json;
+
+use super::{let_others_pass, writes};
+use crate::harness::{must, wait::eventually};
+use crate::world::{PATIENCE, World, condition};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_applied_account_becomes_active_and_everyone_sees_it() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").zone("east").start().await;
+    world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
+    world
+        .apply(
+            "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {name: prod}\n\
+             spec: {zoneId: east, kubeconfig: {secretRef: {name: prod}}, permissions: {READ: [dev], WRITE: [ops]}}\n",
+        )
+        .await;
+    world.kubectl_wait("prod", "condition=Ready").await;
+
+    let account = world.object("prod").await.expect("it was applied");
+    assert!(account.has_finalizer(), "{FINALIZER} is missing: {:?}", account.metadata.finalizers);
+    let told: Vec<_> = ["Ready", "Reconciling", "Stalled", "AgentConnected"]
+        .into_iter()
+        .map(|type_| condition(&account, type_).map(|one| (one.status, one.observed_generation)))
+        .collect();
+    let expected = ["True", "False", "False", "True"].map(|status| Some((status.to_owned(), Some(1))));
+    assert_eq!(told, expected, "{account:#?}");
+    let status = account.status.expect("it is Ready");
+    assert_eq!((status.observed_generation, status.epoch, status.failed_count), (1, 1, 0), "{status:#?}");
+    assert_eq!(status.agents, [agent.id()], "{status:#?}");
+    assert_eq!(status.zone_id.as_deref(), Some("east"));
+    assert!(status.cert_fingerprint.as_ref().is_some_and(|print| is_fingerprint(print)), "{status:#?}");
+    assert!(status.cluster_uid.as_ref().is_some_and(|uid| uid.len() == 36), "{status:#?}");
+    assert!(status.namespaces_count.is_some_and(|count| count >= 4), "{status:#?}");
+
+    columns_show_it(&world).await;
+    describe_tells_it(&world).await;
+    rest_tells_it(&world, cluster.server()).await;
+
+    let row = world.until_row("prod", "ACTIVE").await;
+    assert_eq!(row.uid, account.metadata.uid);
+    assert_eq!(
+        (row.zone_id.as_deref(), row.is_dynamic, row.origin.as_str()),
+        (Some("east"), true, "declared")
+    );
+    assert_eq!((row.failed_count, row.generation, row.observed_generation), (0, 1, 1), "{row:#?}");
+    assert_eq!((&row.cert_fingerprint, &row.cluster_uid), (&status.cert_fingerprint, &status.cluster_uid));
+    assert!(row.props.as_ref().is_some_and(|props| props.contains("ops")), "{row:#?}");
+
+    let_others_pass(&world, &cluster, "next", "east").await;
+    assert_eq!(writes(&world, "prod"), 3, "finalizer, ACTIVATING, ACTIVE: {:#?}", world.writes_to("prod"));
+}
+
+fn is_fingerprint(text: &str) -> bool {
+    let pairs: Vec<_> = text.split(':').collect();
+    let pair = |pair: &&str| {
+        pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_digit() || (b'A'..=b'F').contains(&b))
+    };
+    pairs.len() == 32 && pairs.iter().all(pair)
+}
+
+async fn columns_show_it(world: &World) {
+    let table = must(world.kubectl(&["get", "ksa", "prod"]).await.ok());
+    let (head, line) = table.split_once('\n').expect("a head and a line");
+    let head: Vec<_> = head.split_whitespace().collect();
+    assert_eq!(head, ["NAME", "STATE", "ZONE", "AGENTS", "KUBE-VERSION", "RETRIES", "AGE"], "{table}");
+    let shown: Vec<_> = line.split_whitespace().take(5).collect();
+    assert_eq!(shown[..4], ["prod", "ACTIVE", "east", "1"], "{table}");
+    assert!(shown[4].starts_with("v1."), "{table}");
+    let wide = must(world.kubectl(&["get", "spinnaker", "-o", "wide"]).await.ok());
+    assert!(wide.contains("MESSAGE") && wide.contains("agent-1"), "{wide}");
+    let fleet = must(world.kubectl(&["get", "ksg"]).await.ok());
+    assert!(fleet.contains("agent-1") && fleet.contains("east"), "{fleet}");
+}
+
+/// Events are written beside the transitions, so they come a moment later.
+async fn describe_tells_it(world: &World) {
+    eventually("Events in kubectl describe", PATIENCE, async || {
+        let text = world.kubectl(&["describe", "ksa", "prod"]).await.ok()?;
+        let holds = ["held by agent-1", "handed to the agents of zone east", "an agent holds the account"];
+        let missing: Vec<_> = holds.iter().filter(|part| !text.contains(**part)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} missing in:\n{text}")) }
+    })
+    .await;
+}
+
+async fn rest_tells_it(world: &World, server: &str) {
+    let answer = world.get("/armory/accounts/prod").await;
+    assert_eq!(answer.status, 200, "{answer}");
+    let expected = json!({
+        "name": "prod", "status": "ACTIVE", "zoneId": "east", "dynamic": true, "connections": 1, "retryCount": 0,
+        "type": "kubernetes", "source": "clouddriver", "permissions": {"READ": ["dev"], "WRITE": ["ops"]},
+    });
+    for (key, value) in expected.as_object().expect("an object") {
+        assert_eq!(&answer.json[key], value, "{key} in {answer}");
+    }
+    let host = answer.json["kubeHost"].as_str().unwrap_or_default();
+    assert_eq!(host.trim_end_matches('/'), server, "{answer}");
+    assert!(
+        answer.json["kubeVersion"].as_str().is_some_and(|version| version.starts_with("v1.")),
+        "{answer}"
+    );
+    assert_eq!(answer.json["agents"][0]["agentId"], "agent-1", "{answer}");
+    let namespaces = world.get("/armory/accounts/prod").await;
+    assert_eq!(namespaces.status, 200);
+    let namespaces = world.get("/agents/kubernetes/accounts/prod/namespaces").await;
+    let listed = namespaces.json.as_array().is_some_and(|all| all.iter().any(|one| one == "kube-system"));
+    assert!(namespaces.status == 200 && listed, "{namespaces}");
+    let agents = world.get("/armory/agents").await;
+    assert_eq!(agents.json[0]["accounts"], json!(["prod"]), "{agents}");
+    let list = world.get("/armory/accounts").await;
+    assert_eq!((&list.json["total"], &list.json["items"][0]["name"]), (&json!(1), &json!("prod")), "{list}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_made_by_rest_takes_two_writes_beside_its_creation() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    let body = json!({"name": "Prod / 1", "kubeconfigContents": cluster.kubeconfig(), "zoneId": "east", "state": "ACTIVE"});
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
+    assert_eq!((answer.status, &answer.json), (202, &json!([])), "{answer}");
+    world.until_shown("Prod%20%2F%201", "ACTIVE").await;
+    let_others_pass(&world, &cluster, "next", "east").await;
+
+    let accounts = world.api::<KubesvcAccount>().list(&kube::api::ListParams::default()).await;
+    let account =
+        accounts.expect("the API server runs").items.into_iter().find(|one| one.account_name() == "Prod / 1");
+    let account = account.expect("REST made an object");
+    assert_eq!(account.label(ORIGIN_LABEL), Some("rest"));
+    let name = account.metadata.name.as_deref().expect("an object has a name");
+    let made_by: Vec<_> =
+        world.writes_to(name).iter().map(|write| format!("{} {}", write.verb, write.subresource)).collect();
+    assert_eq!(made_by.iter().filter(|one| one.ends_with(" status")).count(), 2, "{made_by:?}");
+    assert_eq!(writes(&world, name), 3, "creation with the finalizer, ACTIVATING, ACTIVE: {made_by:?}");
+    assert_eq!(world.until_row("Prod / 1", "ACTIVE").await.origin, "rest");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
+    for name in ["pinned", "free"] {
+        let account = world.until_reason(name, State::Failed, "NoAgent").await;
+        assert_eq!(condition(&account, "Reconciling").map(|one| one.status).as_deref(), Some("True"));
+        assert_eq!(condition(&account, "Stalled").map(|one| one.status).as_deref(), Some("False"));
+        let status = account.status.expect("it is FAILED");
+        assert_eq!(status.failed_count, 0, "no try is used up: {status:#?}");
+        let message = status.error_message.unwrap_or_default();
+        assert!(message.starts_with("no agent connected"), "{message}");
+        assert_eq!(message.contains("zone east"), name == "pinned", "{message}");
+        let row = world.until_row(name, "FAILED").await;
+        assert_eq!(row.error_message, Some(message));
+    }
+    let _agent = world.agent("agent-1").start().await;
+    for name in ["pinned", "free"] {
+        let account = world.until(name, State::Active).await;
+        assert_eq!(account.status_or_default().zone_id.as_deref(), Some("east"));
+        assert_eq!(account.status_or_default().error_message, None);
+    }
+    let_others_pass(&world, &cluster, "next", "east").await;
+    for name in ["pinned", "free"] {
+        assert_eq!(
+            writes(&world, name),
+            4,
+            "finalizer, FAILED, ACTIVATING, ACTIVE: {:#?}",
+            world.writes_to(name)
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_zones_and_none_named_is_said_with_their_names() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _east = world.agent("agent-1").zone("east").start().await;
+    let _west = world.agent("agent-2").zone("west").start().await;
+    world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
+    let account = world.until_reason("free", State::Failed, "ZoneAmbiguous").await;
+    assert_eq!(condition(&account, "Reconciling").map(|one| one.status).as_deref(), Some("True"));
+    let message = account.status_or_default().error_message.clone().unwrap_or_default();
+    assert!(["east", "west", "spec.zoneId"].iter().all(|part| message.contains(part)), "{message}");
+
+    world.patch("free", json!({"spec": {"zoneId": "west"}})).await;
+    let account = world.until("free", State::Active).await;
+    assert_eq!(account.status_or_default().zone_id.as_deref(), Some("west"));
+    assert_eq!(account.status_or_default().agents, ["agent-2"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_objects_with_one_account_name_the_older_wins() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    world.account("older").spec("accountName", "prod").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("older", State::Active).await;
+    world.account("younger").spec("accountName", "prod").kubeconfig(&cluster.kubeconfig()).create().await;
+    let younger = world.until_reason("younger", State::Failed, "DuplicateName").await;
+    assert_eq!(condition(&younger, "Stalled").map(|one| one.status).as_deref(), Some("True"));
+    assert!(
+        younger.status_or_default().error_message.as_ref().is_some_and(|why| why.contains("older")),
+        "{younger:#?}"
+    );
+    let row = world.until_row("prod", "ACTIVE").await;
+    assert_ne!(row.uid, younger.metadata.uid, "the younger has no row");
+
+    world.delete("older").await;
+    world.until("younger", State::Active).await;
+    eventually("the row of the younger", PATIENCE, async || match world.row("prod").await {
+        Some(row) if row.uid == younger.metadata.uid && row.status == "ACTIVE" => Ok(()),
+        row => Err(format!("{row:?}")),
+    })
+    .await;
+}

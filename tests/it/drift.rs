@@ -1,0 +1,124 @@
+//! What is generated, or said about the programs, is what the programs say themselves.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::harness::{folder::Folder, must};
+
+const OPERATOR: &str = env!("CARGO_BIN_EXE_kubesvc-operator");
+const AGENT: &str = env!("CARGO_BIN_EXE_kubesvc-agent");
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
+
+fn run(program: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output =
+        Command::new(program).args(arguments).stdin(Stdio::null()).output().expect("the program was built");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn in_repository(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    must(std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display())))
+}
+
+/// The documents of a YAML text without comments, sorted.
+fn documents(yaml: &str) -> Vec<String> {
+    let code: String =
+        yaml.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    let mut documents: Vec<_> = code
+        .split("---\n")
+        .map(str::trim)
+        .filter(|document| !document.is_empty())
+        .map(str::to_owned)
+        .collect();
+    documents.sort();
+    documents
+}
+
+#[test]
+fn crds_are_what_the_types_say() {
+    let (code, printed, errors) = run(OPERATOR, &["crds"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
+    let mut kept = Vec::new();
+    for file in std::fs::read_dir(&folder).expect("crds/ is in the repository") {
+        let path = file.expect("crds/ can be read").path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            kept.extend(documents(&must(std::fs::read_to_string(&path).map_err(|e| e.to_string()))));
+        }
+    }
+    kept.sort();
+    assert!(kept == documents(&printed), "crds/ is old: run `make crds`");
+}
+
+#[test]
+fn the_openapi_document_is_what_the_routes_say() {
+    let (code, printed, errors) = run(OPERATOR, &["openapi"]);
+    assert_eq!(code, Some(0), "{errors}");
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("OpenAPI is JSON");
+    assert!(
+        read(&printed) == read(&in_repository("docs/openapi.json")),
+        "docs/openapi.json is old: run `make openapi`"
+    );
+}
+
+#[test]
+fn every_program_helps_with_examples() {
+    for (name, program) in
+        [("kubesvc-operator", OPERATOR), ("kubesvc-agent", AGENT), ("kubectl-kubesvc", PLUGIN)]
+    {
+        let (code, help, errors) = run(program, &["--help"]);
+        assert_eq!(code, Some(0), "{name} --help: {errors}");
+        assert!(help.contains("Usage:"), "{name} --help says no usage:\n{help}");
+        assert!(help.contains("Examples:"), "{name} --help has no examples:\n{help}");
+        let (code, version, _) = run(program, &["--version"]);
+        assert_eq!(code, Some(0), "{name} --version");
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{name} --version: {version}");
+        let (code, _, errors) = run(program, &["--no-such-flag"]);
+        assert_eq!(code, Some(2), "{name} --no-such-flag: {errors}");
+    }
+}
+
+#[test]
+fn printed_settings_are_redacted() {
+    let folder = must(Folder::new("drift"));
+    let file = must(folder.write(
+        "kubesvc.yml",
+        "kubesvc:\n  database:\n    url: mysql://kubesvc:CANARY-password@db.example.com/kubesvc\n  grpc:\n    server:\n      port: 1234\n      security:\n        privateKeyPassword: CANARY-key\n",
+    ));
+    let (code, printed, errors) = run(OPERATOR, &["--config", &file.display().to_string(), "--print-config"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(printed.contains("1234") && printed.contains("db.example.com"), "{printed}");
+    assert!(!printed.contains("CANARY"), "{printed}");
+    assert!(!errors.contains("CANARY"), "{errors}");
+
+    must(folder.write(
+        "armory-agent.yml",
+        "clouddriver:\n  grpc: hub.example.com:9091\n  auth:\n    token: CANARY-token\nsecrets:\n  vault:\n    token: CANARY-vault\n",
+    ));
+    let (code, printed, errors) =
+        run(AGENT, &["--config-dir", &folder.path().display().to_string(), "--print-config"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(printed.contains("hub.example.com:9091"), "{printed}");
+    assert!(!printed.contains("CANARY"), "{printed}");
+    assert!(!errors.contains("CANARY"), "{errors}");
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_place_and_ends_with_code_2() {
+    let folder = must(Folder::new("drift"));
+    for (text, named) in [
+        ("server:\n  port: seventy\n", "server.port"),
+        ("kubesvc:\n  dynamicAccount:\n    enabled: true\n", "dynamicAccounts"),
+        ("kubesvc:\n  dynamicAccounts:\n    maxRetries: -1\n", "maxRetries"),
+        ("server: [\n", "kubesvc.yml"),
+    ] {
+        let file = must(folder.write("kubesvc.yml", text)).display().to_string();
+        let (code, _, errors) = run(OPERATOR, &["--config", &file]);
+        assert_eq!(code, Some(2), "{text}{errors}");
+        assert!(errors.contains(named) && errors.contains("kubesvc.yml"), "{text}{errors}");
+    }
+    let (code, _, errors) = run(OPERATOR, &["--config", "/nowhere/kubesvc.yml"]);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(errors.contains("/nowhere/kubesvc.yml"), "{errors}");
+}

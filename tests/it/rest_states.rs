@@ -1,0 +1,365 @@
+//! What each request does in each state: the table of the REST API, cell by cell, on real parts.
+//!
+//! A state is reached as it is in life: DEACTIVATING and DELETING with an agent that was stopped in its tracks,
+//! ORPHANED with one that was killed, TO_MIGRATE while a new leader waits for agents, TO_DEACTIVATE with an operator
+//! that may not write what it decides. Each cell has an account of its own.
+
+mod malformed;
+mod shapes;
+
+use futures::future::join_all;
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::{Value, json};
+
+use crate::world::{Answer, Call, Cluster, World};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Add,
+    Activate,
+    Deactivate,
+    Put,
+    Delete,
+}
+
+const REQUESTS: [Request; 5] =
+    [Request::Add, Request::Activate, Request::Deactivate, Request::Put, Request::Delete];
+
+/// The code, and what may be shown right after it: the state of the table, and those that the leader makes of it at
+/// once. `gone` is 404.
+type Cell = (u16, &'static [&'static str]);
+
+/// One line of the table: how accounts of it are called, what they are shown as, and the five cells.
+struct Line {
+    name: &'static str,
+    shown: &'static str,
+    cells: [Cell; 5],
+}
+
+impl Line {
+    fn account(&self, request: Request) -> String {
+        format!("{}-{request:?}", self.name).to_lowercase()
+    }
+
+    fn accounts(&self) -> Vec<String> {
+        REQUESTS.iter().map(|request| self.account(*request)).collect()
+    }
+
+    /// Makes the five accounts; absent a kubeconfig, with one that is refused.
+    async fn create(&self, world: &World, zone: &str, cluster: Option<&Cluster>) {
+        let kubeconfig = cluster.map_or_else(|| "kind: Nonsense".to_owned(), Cluster::kubeconfig);
+        let made = self.accounts().into_iter().map(|name| {
+            let kubeconfig = kubeconfig.clone();
+            async move { world.account(&name).zone(zone).kubeconfig(&kubeconfig).create().await }
+        });
+        join_all(made).await;
+    }
+
+    async fn until(&self, world: &World, state: State) {
+        join_all(self.accounts().iter().map(|name| world.until(name, state))).await;
+    }
+
+    async fn patch(&self, world: &World, patch: &Value) {
+        join_all(self.accounts().iter().map(|name| world.patch(name, patch.clone()))).await;
+    }
+
+    async fn delete(&self, world: &World) {
+        join_all(self.accounts().iter().map(|name| world.delete(name))).await;
+    }
+
+    /// Holds all five cells.
+    async fn hold(&self, world: &World) {
+        for (request, (code, then)) in REQUESTS.into_iter().zip(self.cells) {
+            let name = self.account(request);
+            world.until_shown(&name, self.shown).await;
+            let before = world.object(&name).await.expect("it was shown");
+            for answer in ask(world, request, &name).await {
+                assert_eq!(answer.status, code, "{request:?} in {}: {answer}", self.name);
+                if request == Request::Add {
+                    assert_eq!(answer.json, json!([existing(&name, self.shown, &before)]), "{}", self.name);
+                } else if code >= 400 {
+                    shapes::hold_error(&answer, code);
+                    assert!(answer.json["message"].to_string().contains(&name), "{answer}");
+                }
+            }
+            let shown = world.shown(&name).await.unwrap_or_else(|| "gone".to_owned());
+            assert!(
+                then.contains(&shown.as_str()),
+                "{request:?} in {} shows {shown}, not {then:?}",
+                self.name
+            );
+            if request == Request::Put && code < 400 {
+                let after = world.object(&name).await.expect("it was not deleted");
+                assert_eq!(after.spec.kinds, ["pod"], "{}: stored", self.name);
+                assert!(after.metadata.generation > before.metadata.generation, "{}", self.name);
+            }
+            if code >= 400 && request != Request::Add {
+                let after = world.object(&name).await.map(|after| after.spec);
+                assert_eq!(after, Some(before.spec), "{}: a refused request changes nothing", self.name);
+            }
+        }
+    }
+}
+
+/// The entry of a 409 of the two POSTs.
+fn existing(name: &str, state: &str, account: &KubesvcAccount) -> Value {
+    json!({"name": name, "zoneId": account.spec.zone_id, "state": state})
+}
+
+async fn ask(world: &World, request: Request, name: &str) -> Vec<Answer> {
+    let patch = |state: &str| json!([{"name": name, "state": state}]);
+    let file = "/opt/armory/some/kubeconfig";
+    match request {
+        Request::Add => {
+            let body = json!({"name": name, "kubeconfigFile": file});
+            let dynamic = world.rest("POST", "/armory/accounts/dynamic", &body).await;
+            vec![dynamic, world.rest("POST", "/armory/accounts", &json!([{"name": name}])).await]
+        }
+        Request::Activate => vec![world.rest("PATCH", "/armory/accounts", &patch("ACTIVE")).await],
+        Request::Deactivate => {
+            vec![world.rest("PATCH", "/armory/accounts/dynamic", &patch("INACTIVE")).await]
+        }
+        Request::Put => {
+            vec![
+                world.rest("PUT", "/armory/accounts/dynamic", &json!({"name": name, "kinds": ["pod"]})).await,
+            ]
+        }
+        Request::Delete if name.len().is_multiple_of(2) => {
+            vec![world.call(Call::new("DELETE", "/armory/accounts").bytes(json!([name]).to_string())).await]
+        }
+        Request::Delete => vec![world.call(Call::new("DELETE", &format!("/armory/accounts/{name}"))).await],
+    }
+}
+
+const INACTIVE: Line = Line {
+    name: "inactive",
+    shown: "INACTIVE",
+    cells: [
+        (409, &["INACTIVE"]),
+        (202, &["TO_MIGRATE", "ACTIVATING", "ACTIVE"]),
+        (202, &["INACTIVE"]),
+        (202, &["INACTIVE"]),
+        (202, &["DELETING", "gone"]),
+    ],
+};
+const TO_MIGRATE: Line = Line {
+    name: "tomigrate",
+    shown: "TO_MIGRATE",
+    cells: [
+        (409, &["TO_MIGRATE"]),
+        (202, &["TO_MIGRATE"]),
+        (202, &["TO_DEACTIVATE", "INACTIVE"]),
+        (202, &["TO_MIGRATE"]),
+        (202, &["DELETING", "gone"]),
+    ],
+};
+const ACTIVATING: Line = Line {
+    name: "activating",
+    shown: "ACTIVATING",
+    cells: [
+        (409, &["ACTIVATING"]),
+        (202, &["ACTIVATING"]),
+        (202, &["TO_DEACTIVATE", "DEACTIVATING"]),
+        (202, &["ACTIVATING"]),
+        (202, &["DELETING"]),
+    ],
+};
+const ACTIVE: Line = Line {
+    name: "active",
+    shown: "ACTIVE",
+    cells: [
+        (409, &["ACTIVE"]),
+        (202, &["ACTIVE"]),
+        (202, &["TO_DEACTIVATE", "DEACTIVATING", "INACTIVE"]),
+        (202, &["ACTIVATING", "ACTIVE"]),
+        (202, &["DELETING", "gone"]),
+    ],
+};
+const TO_DEACTIVATE: Line = Line {
+    name: "todeactivate",
+    shown: "TO_DEACTIVATE",
+    cells: [
+        (409, &["TO_DEACTIVATE"]),
+        // Nothing has begun, so nothing has to be undone: it is what it was.
+        (202, &["TO_MIGRATE", "ACTIVE"]),
+        (202, &["TO_DEACTIVATE"]),
+        (202, &["TO_DEACTIVATE"]),
+        (202, &["DELETING"]),
+    ],
+};
+const DEACTIVATING: Line = Line {
+    name: "deactivating",
+    shown: "DEACTIVATING",
+    cells: [
+        (409, &["DEACTIVATING"]),
+        (202, &["DEACTIVATING"]),
+        (202, &["DEACTIVATING"]),
+        (202, &["DEACTIVATING"]),
+        (202, &["DELETING"]),
+    ],
+};
+const DELETING: Line = Line {
+    name: "deleting",
+    shown: "DELETING",
+    cells: [
+        (409, &["DELETING"]),
+        (409, &["DELETING"]),
+        (409, &["DELETING"]),
+        (409, &["DELETING"]),
+        (202, &["DELETING"]),
+    ],
+};
+const DELETE_FAILED: Line = Line {
+    name: "deletefailed",
+    shown: "DELETE_FAILED",
+    cells: [
+        (409, &["DELETE_FAILED"]),
+        (409, &["DELETE_FAILED"]),
+        (409, &["DELETE_FAILED"]),
+        (409, &["DELETE_FAILED"]),
+        (202, &["DELETING"]),
+    ],
+};
+const FAILED: Line = Line {
+    name: "failed",
+    shown: "FAILED",
+    cells: [
+        (409, &["FAILED"]),
+        (202, &["TO_MIGRATE", "FAILED"]),
+        (202, &["TO_DEACTIVATE", "INACTIVE"]),
+        (202, &["TO_MIGRATE", "FAILED"]),
+        (202, &["DELETING", "gone"]),
+    ],
+};
+const FAILED_TO_STOP: Line = Line {
+    name: "failedtostop",
+    shown: "FAILED",
+    cells: [
+        (409, &["FAILED"]),
+        (202, &["DEACTIVATING", "FAILED"]),
+        (202, &["DEACTIVATING"]),
+        (202, &["FAILED"]),
+        (202, &["DELETING"]),
+    ],
+};
+const ORPHANED: Line = Line {
+    name: "orphaned",
+    shown: "ORPHANED",
+    cells: [
+        (409, &["ORPHANED"]),
+        (202, &["ORPHANED"]),
+        (202, &["TO_DEACTIVATE", "DEACTIVATING", "INACTIVE"]),
+        (202, &["ORPHANED"]),
+        (202, &["DELETING", "gone"]),
+    ],
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn states_that_last_until_somebody_acts() {
+    let world = World::prepare()
+        .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
+        .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").zone("east").start().await;
+    let killed = world.agent("agent-2").zone("south").start().await;
+    let mute = world.agent("agent-3").zone("mute").start().await;
+    FAILED.create(&world, "east", None).await;
+    for line in [ACTIVE, INACTIVE] {
+        line.create(&world, "east", Some(&cluster)).await;
+    }
+    INACTIVE.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    ORPHANED.create(&world, "south", Some(&cluster)).await;
+    for line in [FAILED_TO_STOP, DELETE_FAILED] {
+        line.create(&world, "mute", Some(&cluster)).await;
+        line.until(&world, State::Active).await;
+    }
+    ORPHANED.until(&world, State::Active).await;
+    killed.kill();
+    mute.pause();
+    FAILED_TO_STOP.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    DELETE_FAILED.delete(&world).await;
+    FAILED_TO_STOP.until(&world, State::Failed).await;
+    FAILED_TO_STOP.hold(&world).await;
+    DELETE_FAILED.until(&world, State::DeleteFailed).await;
+    DELETE_FAILED.hold(&world).await;
+    for line in [INACTIVE, ACTIVE, FAILED, ORPHANED] {
+        line.hold(&world).await;
+    }
+
+    let unknown = json!([{"name": "nobody", "state": "ACTIVE"}]);
+    assert_eq!(world.rest("PATCH", "/armory/accounts", &unknown).await.status, 400);
+    let unknown = json!([{"name": "nobody", "state": "INACTIVE"}]);
+    assert_eq!(world.rest("PATCH", "/armory/accounts", &unknown).await.status, 400);
+    assert_eq!(ask(&world, Request::Put, "nobody").await[0].status, 404);
+    assert_eq!(world.call(Call::new("DELETE", "/armory/accounts/nobody")).await.status, 400);
+    assert_eq!(world.rest("DELETE", "/armory/accounts", &json!(["nobody"])).await.status, 400);
+    let body = json!({"name": "nobody", "kubeconfigFile": "/opt/armory/some/kubeconfig"});
+    assert_eq!(world.rest("POST", "/armory/accounts/dynamic", &body).await.status, 202);
+    assert_eq!(world.shown("nobody").await.as_deref(), Some("INACTIVE"));
+
+    mute.resume();
+    world.until_gone(&DELETE_FAILED.account(Request::Delete)).await;
+    world.until(&FAILED_TO_STOP.account(Request::Activate), State::Active).await;
+    world.until(&FAILED_TO_STOP.account(Request::Deactivate), State::Inactive).await;
+    let put = world.until(&ACTIVE.account(Request::Put), State::Active).await;
+    assert_eq!(put.status_or_default().epoch, 2, "a changed definition activates anew");
+    world.until(&ACTIVE.account(Request::Deactivate), State::Inactive).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn states_that_pass_when_an_agent_answers() {
+    let world = World::prepare()
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
+        .setting("kubesvc.cache.operationWaitMs", 120_000)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").zone("east").start().await;
+    TO_MIGRATE.create(&world, "west", Some(&cluster)).await;
+    for line in [DEACTIVATING, DELETING] {
+        line.create(&world, "east", Some(&cluster)).await;
+    }
+    for line in [DEACTIVATING, DELETING] {
+        line.until(&world, State::Active).await;
+    }
+    agent.pause();
+    DEACTIVATING.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    DELETING.delete(&world).await;
+    ACTIVATING.create(&world, "east", Some(&cluster)).await;
+    for line in [ACTIVATING, DEACTIVATING, DELETING, TO_MIGRATE] {
+        line.hold(&world).await;
+    }
+    agent.resume();
+    for name in DELETING.accounts() {
+        world.until_gone(&name).await;
+    }
+    for line in [ACTIVATING, DEACTIVATING] {
+        world.until_gone(&line.account(Request::Delete)).await;
+        world.until(&line.account(Request::Activate), State::Active).await;
+        world.until(&line.account(Request::Deactivate), State::Inactive).await;
+    }
+    world.until(&ACTIVATING.account(Request::Put), State::Active).await;
+    world.until_gone(&TO_MIGRATE.account(Request::Delete)).await;
+    world.until(&TO_MIGRATE.account(Request::Deactivate), State::Inactive).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_is_shown_before_it_is_begun() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").zone("east").start().await;
+    TO_DEACTIVATE.create(&world, "east", Some(&cluster)).await;
+    TO_DEACTIVATE.until(&world, State::Active).await;
+    world.forbid_status_writes().await;
+    TO_DEACTIVATE.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
+    TO_DEACTIVATE.hold(&world).await;
+    world.allow_status_writes().await;
+    for name in [Request::Deactivate, Request::Put].map(|request| TO_DEACTIVATE.account(request)) {
+        world.until(&name, State::Inactive).await;
+    }
+    world.until_gone(&TO_DEACTIVATE.account(Request::Delete)).await;
+    world.until(&TO_DEACTIVATE.account(Request::Activate), State::Active).await;
+}

@@ -1,0 +1,149 @@
+//! The shape of errors, and what the calls hold to apart from states.
+
+use serde_json::json;
+
+use crate::world::{Answer, Call, World};
+
+/// An error has the shape that Spring services give.
+pub(super) fn hold_error(answer: &Answer, code: u16) {
+    assert_eq!(answer.status, code, "{answer}");
+    let kind = answer.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    assert!(kind.starts_with("application/json"), "{kind}: {answer}");
+    assert_eq!(answer.json["status"], code, "{answer}");
+    assert!(answer.json["timestamp"].is_i64(), "{answer}");
+    for key in ["error", "message", "path"] {
+        let text = answer.json[key].as_str().unwrap_or_default();
+        assert!(!text.is_empty(), "{key} in {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_names_several_is_done_as_a_whole_or_not_at_all() {
+    let world = World::start().await;
+    let file = |name: &str| json!({"name": name, "kubeconfigFile": "/opt/armory/kubeconfig"});
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &json!([file("a"), file("b")])).await;
+    assert_eq!((answer.status, &answer.json), (202, &json!([])), "{answer}");
+
+    let answer = world
+        .rest(
+            "PATCH",
+            "/armory/accounts",
+            &json!([{"name": "a", "state": "ACTIVE"}, {"name": "nobody", "state": "ACTIVE"}]),
+        )
+        .await;
+    hold_error(&answer, 400);
+    assert_eq!(world.shown("a").await.as_deref(), Some("INACTIVE"));
+    let answer = world.rest("DELETE", "/armory/accounts", &json!(["a", "nobody"])).await;
+    hold_error(&answer, 400);
+    assert!(answer.json["message"].to_string().contains("nobody"), "{answer}");
+    assert!(world.object("a").await.is_some());
+
+    // Adding is the exception: what is there is told, and the rest is made.
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &json!([file("c"), file("a")])).await;
+    assert_eq!(answer.status, 409, "{answer}");
+    assert_eq!(answer.json[0]["name"], "a", "{answer}");
+    assert_eq!(world.shown("c").await.as_deref(), Some("INACTIVE"));
+
+    let page = world.get("/armory/accounts?page=2&limit=2").await;
+    assert_eq!((&page.json["total"], &page.json["items"][0]["name"]), (&json!(3), &json!("c")), "{page}");
+    let beyond = world.get("/armory/accounts?page=9").await;
+    assert_eq!((beyond.status, &beyond.json["items"]), (200, &json!([])), "{beyond}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_no_labels_and_names_of_routes_work() {
+    let world = World::start().await;
+    for (name, path) in [
+        ("dynamic", "dynamic"),
+        ("database", "database"),
+        ("Größe 1/2", "Gr%C3%B6%C3%9Fe%201%2F2"),
+        ("a\"b\\c", "a%22b%5Cc"),
+        ("🦀", "%F0%9F%A6%80"),
+        (&"x".repeat(255), &"x".repeat(255)),
+    ] {
+        let body = json!({"name": name, "serviceAccount": true});
+        assert_eq!(world.rest("POST", "/armory/accounts/dynamic", &body).await.status, 202, "{name}");
+        let answer = world.get(&format!("/armory/accounts/{path}")).await;
+        assert_eq!((answer.status, &answer.json["name"]), (200, &json!(name)), "{answer}");
+        world.until_row(name, "INACTIVE").await;
+        let answer = world.call(Call::new("DELETE", &format!("/armory/accounts/{path}"))).await;
+        assert_eq!(answer.status, 202, "{answer}");
+        crate::harness::wait::eventually("its end", crate::world::PATIENCE, async || {
+            let answer = world.get(&format!("/armory/accounts/{path}")).await;
+            if answer.status == 404 { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_a_gitops_tool_keeps_are_left_to_it_unless_forced() {
+    let world = World::start().await;
+    world.account("kept").inactive().spec("kubeconfig", json!({"serviceAccount": true})).create().await;
+    world
+        .annotate("kept", "argocd.argoproj.io/tracking-id", "clusters:kubesvc.io/KubesvcAccount:ns/kept")
+        .await;
+    let patch = json!([{"name": "kept", "state": "ACTIVE"}]);
+    let answer = world.rest("PATCH", "/armory/accounts", &patch).await;
+    hold_error(&answer, 409);
+    assert!(answer.json["message"].to_string().contains("Argo CD application clusters"), "{answer}");
+    let answer = world.call(Call::new("DELETE", "/armory/accounts/kept")).await;
+    hold_error(&answer, 409);
+    let answer = world.rest("PATCH", "/armory/accounts?force=true", &patch).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    let answer = world.call(Call::new("DELETE", "/armory/accounts/kept?force=true")).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    world.until_gone("kept").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_feature_off_what_writes_is_501_and_lists_work() {
+    let world = World::prepare().setting("kubesvc.dynamicAccounts.enabled", false).start().await;
+    let body = json!([{"name": "a", "state": "ACTIVE"}]);
+    for (method, path) in [
+        ("POST", "/armory/accounts"),
+        ("PATCH", "/armory/accounts"),
+        ("DELETE", "/armory/accounts"),
+        ("POST", "/armory/accounts/dynamic"),
+        ("PUT", "/armory/accounts/dynamic"),
+        ("PATCH", "/armory/accounts/dynamic"),
+        ("DELETE", "/armory/accounts/a"),
+    ] {
+        hold_error(&world.rest(method, path, &body).await, 501);
+    }
+    // Before the media type, the size and the syntax.
+    hold_error(&world.call(Call::new("POST", "/armory/accounts").bytes("{")).await, 501);
+    hold_error(&world.get("/agents/kubernetes/accounts/a").await, 501);
+    assert_eq!(world.get("/armory/accounts").await.status, 200);
+    assert_eq!(world.get("/armory/accounts/a").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_are_listed_and_disconnected() {
+    let world = World::start().await;
+    let agent = world.agent("agent-1").start().await;
+    let before =
+        world.agent_object(&agent).await.and_then(|object| object.status).and_then(|status| status.session);
+    let list = world.get("/armory/agents").await;
+    assert_eq!(
+        (list.status, &list.json[0]["agentId"], list.json.as_array().map(Vec::len)),
+        (200, &json!("agent-1"), Some(1)),
+        "{list}"
+    );
+    let one = world.get("/armory/agents/agent-1").await;
+    assert_eq!(
+        (one.status, &one.json["agentId"], &one.json["accounts"]),
+        (200, &json!("agent-1"), &json!([])),
+        "{one}"
+    );
+    hold_error(&world.get("/armory/agents/nobody").await, 404);
+    hold_error(&world.call(Call::new("POST", "/armory/agent/nobody/disconnect")).await, 404);
+    let answer = world.call(Call::new("POST", "/armory/agent/agent-1/disconnect")).await;
+    assert_eq!(answer.status, 200, "{answer}");
+    crate::harness::wait::eventually("another session", crate::world::PATIENCE, async || {
+        let status = world.agent_object(&agent).await.and_then(|object| object.status).ok_or("none")?;
+        let other = status.session.as_ref().map(|one| &one.id) != before.as_ref().map(|one| &one.id);
+        if other && status.connected { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+}

@@ -1,0 +1,240 @@
+//! No credential leaves its place. Every kind of credential is planted, a whole life is run at the most talkative log
+//! level, and then everything that anybody can read is searched.
+
+mod needles;
+
+use k8s_openapi::api::core::v1::Secret;
+use kubesvc::account::State;
+use serde_json::{Value, json};
+
+use self::needles::Needles;
+use crate::harness::{kubeconfig::Proof, must, pki::Authority};
+use crate::world::{Agent, Call, Cluster, World};
+
+/// Part of every credential that the test makes up.
+const CANARY: &str = "CANARY-8c1fe0b7a2";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_credential_is_found_anywhere_but_in_its_secret() {
+    let world = World::prepare().setting("logging.level", "trace").start().await;
+    let agent = world.agent("agent-1").log_level("trace").start().await;
+    let mut needles = Needles::default();
+    needles.add("what the test made up", CANARY);
+    // The message of a refusal must not repeat a part of a value either.
+    needles.add("a part of it", &CANARY[..10]);
+
+    let answers = live(&world, &agent, &mut needles).await;
+
+    for (place, text) in everything(&world, answers).await {
+        let found = needles.in_text(&text);
+        assert!(found.is_empty(), "{place} holds {found:?}");
+    }
+    files_are_clean(&world, &needles);
+    secrets_are_where_they_belong(&world, &needles).await;
+}
+
+/// Plants every kind of credential and leads their accounts through a whole life. The answer is what REST said.
+async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String> {
+    let (token, rotated, rest, file) = tokio::join!(
+        world.cluster("token"),
+        world.cluster("rotated"),
+        world.cluster("rest"),
+        world.cluster("file"),
+    );
+    for (what, cluster) in [("token", &token), ("rotated", &rotated), ("rest", &rest), ("file", &file)] {
+        needles.add_token(what, cluster.token());
+    }
+    world.account("token").zone("east").kubeconfig(&token.kubeconfig()).create().await;
+    certificate(world, &token, needles).await;
+    std::fs::write(agent.kubeconfigs().join("file"), file.kubeconfig()).expect("the folder is there");
+    let path = json!({"file": agent.kubeconfigs().join("file").display().to_string()});
+    world.account("file").zone("east").spec("kubeconfig", path).create().await;
+    what_fails(world, &token).await;
+    let mut answers = by_rest(world, &rest).await;
+
+    for name in ["token", "certificate", "file", "rest"] {
+        world.until(name, State::Active).await;
+    }
+    for name in ["basic", "wrong", "untrusted", "exec", "no-yaml", "no-base64"] {
+        world.until(name, State::Failed).await;
+    }
+    // Rotated, spoilt, healed, stopped, begun again; then both programs end and begin again, and some accounts go.
+    world.secret("token", rotated.kubeconfig().as_bytes(), true).await;
+    world.until_account("token", "was rotated", |account| account.status_or_default().epoch == 2).await;
+    world.secret("token", format!("{{{CANARY}").as_bytes(), true).await;
+    world.until("token", State::Failed).await;
+    world.secret("token", token.kubeconfig().as_bytes(), true).await;
+    world.until("token", State::Active).await;
+    for state in ["INACTIVE", "ACTIVE"] {
+        let body = json!([{"name": "rest", "state": state, "kubeconfigContents": rest.kubeconfig()}]);
+        answers.push(world.rest("PATCH", "/armory/accounts", &body).await.to_string());
+        world.until_shown("rest", state).await;
+    }
+    agent.kill();
+    world.until("token", State::Orphaned).await;
+    agent.launch();
+    world.until("token", State::Active).await;
+    world.operator().kill_and_start().await;
+    world.until_connected(agent, true).await;
+    for name in ["file", "exec"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+    assert!(agent.terminate().await.success());
+    answers
+}
+
+/// An account with a client certificate.
+async fn certificate(world: &World, cluster: &Cluster, needles: &mut Needles) {
+    let user = format!("{}-certificate", world.namespace());
+    let identity = must(world.control_plane().client_certificate(&user, None));
+    world.let_read("certificate", &user).await;
+    needles.add_pem("client key", &identity.key);
+    let kubeconfig = cluster.kubeconfig_with(Proof::Certificate(&identity));
+    world.account("certificate").zone("east").kubeconfig(&kubeconfig).create().await;
+}
+
+/// Accounts that fail, each in another place.
+async fn what_fails(world: &World, cluster: &Cluster) {
+    let good = cluster.kubeconfig_with(Proof::Token(CANARY));
+    let user = |user: &str| good.replace(&format!("{{token: {CANARY:?}}}"), &format!("{{{user}}}"));
+    let foreign = must(Authority::new("another authority")).pem();
+    let untrusted = crate::harness::kubeconfig::yaml(cluster.server(), &foreign, Proof::Token(CANARY));
+    let exec =
+        format!("exec: {{command: {CANARY}, args: [{CANARY}], env: [{{name: TOKEN, value: {CANARY}}}]}}");
+    for (name, kubeconfig) in [
+        ("basic", user(&format!("username: admin, password: {CANARY}"))),
+        ("wrong", good.clone()),
+        ("untrusted", untrusted),
+        ("exec", user(&exec)),
+        ("no-yaml", format!("{good}\n\t{CANARY}: [}}\n")),
+        ("no-base64", user(&format!("client-certificate-data: '{CANARY}', client-key-data: '{CANARY}'"))),
+    ] {
+        assert!(kubeconfig.contains(CANARY), "{name}: nothing is planted");
+        world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
+    }
+}
+
+/// Credentials that come by REST, good and bad.
+async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
+    let contents = cluster.kubeconfig();
+    let dynamic = "/armory/accounts/dynamic";
+    let good = json!({"name": "rest", "zoneId": "east", "state": "ACTIVE", "kubeconfigContents": contents});
+    let answer = world.rest("POST", dynamic, &good).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    let mut answers = vec![answer.to_string()];
+    let planted = [
+        ("POST", json!({"name": "bad", "kubeconfigContents": format!("token: {CANARY}")})),
+        ("POST", json!({"name": "bad", "kubeconfigContents": CANARY, "kubeconfigFile": "relative"})),
+        ("POST", json!({"name": "bad", "kubeconfigContents": {"token": CANARY}})),
+        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "zoneId": ""})),
+        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "namespaces": ["Not A Name"]})),
+        ("POST", json!({"name": "rest", "kubeconfigContents": contents})),
+        ("PUT", json!({"name": "rest", "kubeconfigContents": contents, "oAuthServiceAccount": CANARY})),
+        ("PUT", json!({"name": "nobody", "kubeconfigContents": contents})),
+        ("PUT", json!({"name": "rest", "kubeconfigContents": format!("kind: {CANARY}")})),
+        (
+            "PATCH",
+            json!([{"name": "rest", "state": "ACTIVE", "kubeconfigContents": format!("kind: {CANARY}")}]),
+        ),
+        ("PATCH", json!([{"name": "nobody", "state": "ACTIVE", "kubeconfigContents": contents}])),
+    ];
+    for (method, body) in planted {
+        answers.push(world.rest(method, dynamic, &body).await.to_string());
+    }
+    for text in [format!("{{\"name\": \"bad\", \"kubeconfigContents\": \"{CANARY}"), format!("[{CANARY}]")] {
+        let call = Call::new("POST", dynamic).header("content-type", "application/json").bytes(text);
+        answers.push(world.call(call).await.to_string());
+    }
+    let call = Call::get("/armory/accounts").header("authorization", &format!("Bearer {CANARY}"));
+    answers.push(world.call(call).await.to_string());
+    answers
+}
+
+/// Every text that somebody can read without reading Secrets, with what it is.
+async fn everything(world: &World, answers: Vec<String>) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> =
+        answers.into_iter().enumerate().map(|(index, text)| (format!("answer {index}"), text)).collect();
+    for kinds in ["ksa", "ksg", "events", "configmaps,leases"] {
+        let listed = world.kubectl(&["get", kinds, "-o", "yaml", "--show-managed-fields"]).await;
+        all.push((format!("kubectl get {kinds}"), must(listed.ok())));
+        let told = world.kubectl(&["describe", kinds]).await;
+        all.push((format!("kubectl describe {kinds}"), must(told.ok())));
+    }
+    let mut paths = vec![
+        "/armory/accounts".to_owned(),
+        "/armory/agents".to_owned(),
+        "/armory/agents/agent-1".to_owned(),
+        "/health".to_owned(),
+        "/health/readiness".to_owned(),
+        "/metrics".to_owned(),
+        "/openapi.json".to_owned(),
+    ];
+    for row in world.rows().await {
+        paths.push(format!("/armory/accounts/{}", row.name));
+        paths.push(format!("/agents/kubernetes/accounts/{}", row.name));
+        paths.push(format!("/agents/kubernetes/accounts/{}/namespaces", row.name));
+    }
+    assert!(paths.len() > 20, "there is too little to search: {paths:?}");
+    for path in paths {
+        all.push((format!("GET {path}"), world.get(&path).await.to_string()));
+    }
+    let logs = world.all_logs();
+    assert!(logs.iter().all(|(_, log)| log.len() > 1000), "a log is all but empty");
+    all.extend(logs.into_iter().map(|(name, text)| (format!("the log of {name}"), text)));
+    all
+}
+
+/// The folder of the world, database and its WAL included; all but the kubeconfigs that the test itself put there.
+fn files_are_clean(world: &World, needles: &Needles) {
+    let mut searched = Vec::new();
+    let mut folders = vec![world.folder().path().to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("it is there") {
+            let path = entry.expect("it is there").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            if path.is_dir() && name != "kubeconfigs" {
+                folders.push(path);
+            } else if path.is_file() && name != "operator.kubeconfig" {
+                let bytes = std::fs::read(&path).unwrap_or_default();
+                let found = needles.in_bytes(&bytes);
+                assert!(found.is_empty(), "{} holds {found:?}", path.display());
+                searched.push(name);
+            }
+        }
+    }
+    for expected in ["kubesvc.db", "kubesvc.db-wal", "operator.log", "agent.log"] {
+        assert!(searched.iter().any(|name| name == expected), "{expected} was not searched: {searched:?}");
+    }
+}
+
+/// The needles do find what they are for, and only in the Secrets that accounts name.
+async fn secrets_are_where_they_belong(world: &World, needles: &Needles) {
+    let secrets =
+        world.api::<Secret>().list(&kube::api::ListParams::default()).await.expect("they can be listed");
+    let mut with: Vec<String> = Vec::new();
+    for secret in secrets.items {
+        let name = secret.metadata.name.clone().unwrap_or_default();
+        let data = secret.data.unwrap_or_default();
+        if data.values().any(|value| !needles.in_bytes(&value.0).is_empty()) {
+            with.push(name.clone());
+        }
+        let meta: Value = serde_json::to_value(&secret.metadata).expect("metadata is JSON");
+        let mut bare = meta;
+        bare["managedFields"] = Value::Null;
+        assert!(needles.in_text(&bare.to_string()).is_empty(), "the metadata of Secret {name}");
+    }
+    with.sort();
+    let expected = [
+        "basic",
+        "certificate",
+        "exec",
+        "no-base64",
+        "no-yaml",
+        "rest-kubeconfig",
+        "token",
+        "untrusted",
+        "wrong",
+    ];
+    assert_eq!(with, expected);
+}

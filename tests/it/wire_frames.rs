@@ -1,0 +1,105 @@
+//! What reaches the hub and should not: every kind of it has its answer, and the agents and accounts beside it do not
+//! notice.
+
+mod raw;
+mod streams;
+
+use kubesvc::account::State;
+use serde_json::json;
+
+use crate::world::{Agent, World};
+
+/// A world with an agent that holds the account `prod`; a case may do what it likes to the hub, and at the end the
+/// same session must still stand and nothing have been written to the account.
+struct Calm {
+    world: World,
+    agent: Agent,
+    session: String,
+    writes: usize,
+}
+
+impl Calm {
+    async fn start() -> Self {
+        let world = World::start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let agent = world.agent("agent-1").zone("east").start().await;
+        world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until("prod", State::Active).await;
+        let session = session_id(&world, &agent).await;
+        let writes = world.writes_to("prod").len();
+        Self { world, agent, session, writes }
+    }
+
+    async fn hold(&self) {
+        let world = &self.world;
+        assert!(world.operator().is_running());
+        assert_eq!(world.get("/health/readiness").await.status, 200);
+        assert_eq!(session_id(world, &self.agent).await, self.session, "the agent's session was lost");
+        let agents = world.get("/armory/agents/agent-1").await;
+        assert_eq!(agents.json["accounts"], json!(["prod"]), "{agents}");
+        assert_eq!(world.shown("prod").await.as_deref(), Some("ACTIVE"));
+        assert_eq!(world.writes_to("prod").len(), self.writes, "{:#?}", world.writes_to("prod"));
+        assert!(!world.operator().log_text().contains("panicked"));
+    }
+}
+
+async fn session_id(world: &World, agent: &Agent) -> String {
+    let status = world.agent_object(agent).await.and_then(|object| object.status).expect("it is connected");
+    status.session.map(|session| session.id).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_speak_something_else_are_ended_and_told_why() {
+    let calm = Calm::start().await;
+    let port = calm.world.operator().hub_port();
+    tokio::join!(
+        raw::http1_is_answered_with_505(port),
+        raw::tls_is_closed(port),
+        raw::garbage_is_closed(port),
+        raw::silence_is_closed(port),
+        raw::garbage_after_the_preface_is_closed(port),
+        raw::many_connections_come_and_go(port),
+    );
+    calm.hold().await;
+    let log = calm.world.operator().log_text();
+    assert!(log.contains("TLS is not configured"), "the log does not say that somebody tried TLS");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_break_the_protocol_are_refused_and_told_why() {
+    let calm = Calm::start().await;
+    let port = calm.world.operator().hub_port();
+    tokio::join!(
+        streams::unknown_calls_are_unimplemented(port),
+        streams::garbage_is_refused(port),
+        streams::first_frames_that_are_no_hello_are_refused(port),
+        streams::bad_hellos_are_refused(port),
+        streams::a_frame_over_the_limit_is_refused(port),
+        streams::a_stream_without_a_hello_is_ended(port),
+        streams::an_agent_id_that_is_taken_is_refused(port),
+    );
+    calm.hold().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_agent_says_of_accounts_it_was_never_given_counts_for_nothing() {
+    let calm = Calm::start().await;
+    let account = calm.world.object("prod").await.expect("it is ACTIVE");
+    streams::lies_are_not_believed(calm.world.operator().hub_port(), account.uid()).await;
+    // Whatever was said has been weighed when a further account has come and gone.
+    calm.world
+        .account("next")
+        .zone("east")
+        .spec("kubeconfig", json!({"secretRef": {"name": "prod"}}))
+        .create()
+        .await;
+    calm.world.until("next", State::Active).await;
+    calm.world.delete("next").await;
+    calm.world.until_gone("next").await;
+    calm.hold().await;
+    let services = streams::services(calm.world.operator().hub_port()).await;
+    for service in ["events.Caching", "grpc.health.v1.Health", "ops.Operations"] {
+        assert!(services.contains(&service.to_owned()), "{services:?}");
+    }
+    assert!(services.iter().any(|one| one.starts_with("grpc.reflection.")), "{services:?}");
+}

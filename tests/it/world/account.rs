@@ -1,0 +1,185 @@
+//! Accounts: made, changed, and waited for.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, State, WATCH_LABEL};
+use serde_json::{Value, json};
+
+use super::{PATIENCE, World};
+use crate::harness::{must, wait::eventually};
+
+/// An account that is about to be made.
+pub(crate) struct AccountBuilder<'w> {
+    world: &'w World,
+    name: String,
+    kubeconfig: Option<Vec<u8>>,
+    spec: Value,
+    watched: bool,
+}
+
+impl World {
+    /// An account of this name; it needs a kubeconfig, in whatever way.
+    pub(crate) fn account(&self, name: &str) -> AccountBuilder<'_> {
+        AccountBuilder {
+            world: self,
+            name: name.to_owned(),
+            kubeconfig: None,
+            spec: json!({"kubeconfig": {"secretRef": {"name": name}}}),
+            watched: true,
+        }
+    }
+
+    /// Writes a Secret with a kubeconfig, new or over the old one.
+    pub(crate) async fn secret(&self, name: &str, kubeconfig: &[u8], watched: bool) {
+        let secrets = self.api::<Secret>();
+        let mut secret = Secret {
+            data: Some(BTreeMap::from([("kubeconfig".to_owned(), ByteString(kubeconfig.to_vec()))])),
+            ..Secret::default()
+        };
+        secret.metadata.name = Some(name.to_owned());
+        if watched {
+            secret.metadata.labels = Some(BTreeMap::from([(WATCH_LABEL.to_owned(), "true".to_owned())]));
+        }
+        let answer = match must(secrets.get_opt(name).await.map_err(|e| e.to_string())) {
+            Some(_) => secrets.replace(name, &PostParams::default(), &secret).await,
+            None => secrets.create(&PostParams::default(), &secret).await,
+        };
+        must(answer.map_err(|e| format!("Secret {name}: {e}")));
+    }
+
+    /// The object of an account; absent when it is gone.
+    pub(crate) async fn object(&self, name: &str) -> Option<KubesvcAccount> {
+        let answer = self.api::<KubesvcAccount>().get_opt(name).await;
+        must(answer.map_err(|e| format!("account {name}: {e}")))
+    }
+
+    /// The state in the status of an account.
+    pub(crate) async fn state(&self, name: &str) -> Option<State> {
+        self.object(name).await?.status?.state
+    }
+
+    /// Waits until an account is in a state.
+    pub(crate) async fn until(&self, name: &str, state: State) -> KubesvcAccount {
+        self.until_account(name, &format!("is {state}"), |account| {
+            account.status_or_default().state() == state
+        })
+        .await
+    }
+
+    /// Waits until a state has this reason in its condition Ready.
+    pub(crate) async fn until_reason(&self, name: &str, state: State, reason: &str) -> KubesvcAccount {
+        self.until_account(name, &format!("is {state} with reason {reason}"), |account| {
+            account.status_or_default().state() == state
+                && condition(account, "Ready").is_some_and(|ready| ready.reason == reason)
+        })
+        .await
+    }
+
+    /// Waits until something holds for an account.
+    pub(crate) async fn until_account(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&KubesvcAccount) -> bool,
+    ) -> KubesvcAccount {
+        eventually(&format!("account {name} that {what}"), PATIENCE, async || {
+            let account = self.object(name).await.ok_or("there is none")?;
+            if holds(&account) { Ok(account) } else { Err(told(&account)) }
+        })
+        .await
+    }
+
+    /// Waits until an account is gone, object and row.
+    pub(crate) async fn until_gone(&self, name: &str) {
+        eventually(&format!("the end of account {name}"), PATIENCE, async || {
+            if let Some(account) = self.object(name).await {
+                return Err(told(&account));
+            }
+            match self.row(name).await {
+                None => Ok(()),
+                Some(row) => Err(format!("its row is still there: {row:?}")),
+            }
+        })
+        .await;
+    }
+
+    /// Merges a patch into an account, as `kubectl patch --type=merge` does.
+    pub(crate) async fn patch(&self, name: &str, patch: Value) -> KubesvcAccount {
+        let accounts = self.api::<KubesvcAccount>();
+        let answer = accounts.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        must(answer.map_err(|e| format!("account {name}: {e}")))
+    }
+
+    /// Annotates an account.
+    pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) {
+        self.patch(name, json!({"metadata": {"annotations": {key: value}}})).await;
+    }
+
+    /// Asks for the deletion of an account, and waits for nothing.
+    pub(crate) async fn delete(&self, name: &str) {
+        let answer = self.api::<KubesvcAccount>().delete(name, &DeleteParams::default()).await;
+        must(answer.map_err(|e| format!("account {name}: {e}")));
+    }
+}
+
+/// A condition of an account, by its type.
+pub(crate) fn condition(account: &KubesvcAccount, type_: &str) -> Option<Condition> {
+    account.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_).cloned()
+}
+
+fn told(account: &KubesvcAccount) -> String {
+    format!(
+        "its status is {}",
+        serde_json::to_string(&account.status).unwrap_or_else(|error| error.to_string())
+    )
+}
+
+impl AccountBuilder<'_> {
+    /// Pinned to a zone.
+    pub(crate) fn zone(self, zone: &str) -> Self {
+        self.spec("zoneId", zone)
+    }
+
+    /// Desired INACTIVE.
+    pub(crate) fn inactive(self) -> Self {
+        self.spec("state", "INACTIVE")
+    }
+
+    /// Any field of the spec.
+    pub(crate) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.spec[field] = value.into();
+        self
+    }
+
+    /// With a Secret of the same name that holds this kubeconfig.
+    pub(crate) fn kubeconfig(self, text: &str) -> Self {
+        self.kubeconfig_bytes(text.as_bytes())
+    }
+
+    /// As [`AccountBuilder::kubeconfig`], for what is no text.
+    pub(crate) fn kubeconfig_bytes(mut self, bytes: &[u8]) -> Self {
+        self.kubeconfig = Some(bytes.to_vec());
+        self
+    }
+
+    /// The Secret does not ask to be watched.
+    pub(crate) fn unwatched(mut self) -> Self {
+        self.watched = false;
+        self
+    }
+
+    /// Makes it, and waits for nothing.
+    pub(crate) async fn create(self) -> KubesvcAccount {
+        if let Some(kubeconfig) = &self.kubeconfig {
+            self.world.secret(&self.name, kubeconfig, self.watched).await;
+        }
+        let spec: KubesvcAccountSpec = serde_json::from_value(self.spec).expect("a spec as the type has it");
+        let account = KubesvcAccount::new(&self.name, spec);
+        let answer = self.world.api::<KubesvcAccount>().create(&PostParams::default(), &account).await;
+        must(answer.map_err(|e| format!("account {}: {e}", self.name)))
+    }
+}

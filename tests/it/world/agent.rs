@@ -1,0 +1,164 @@
+//! Agents' processes.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use kubesvc::account::{KubesvcAgent, names};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::{PATIENCE, World};
+use crate::harness::{must, ports, process::Process, wait::eventually};
+
+/// SIGTERM ends the programs within 20 s.
+const END: Duration = Duration::from_secs(25);
+
+/// An agent that is about to be started.
+pub(crate) struct AgentBuilder<'w> {
+    world: &'w World,
+    id: String,
+    zone: String,
+    level: &'static str,
+}
+
+/// An agent. Killed on drop.
+pub(crate) struct Agent {
+    id: String,
+    zone: String,
+    folder: PathBuf,
+    log: PathBuf,
+    health: u16,
+    kubeconfigs: PathBuf,
+    process: Mutex<Option<Process>>,
+}
+
+impl World {
+    /// An agent with this id, in zone `east` unless said otherwise.
+    pub(crate) fn agent(&self, id: &str) -> AgentBuilder<'_> {
+        AgentBuilder { world: self, id: id.to_owned(), zone: "east".to_owned(), level: "debug" }
+    }
+
+    /// The KubesvcAgent of an agent.
+    pub(crate) async fn agent_object(&self, agent: &Agent) -> Option<KubesvcAgent> {
+        let name = names::agent_object_name(&agent.id, &agent.zone);
+        must(self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| e.to_string()))
+    }
+
+    /// Waits until the operator says in a KubesvcAgent that this agent is connected, or that it is not.
+    pub(crate) async fn until_connected(&self, agent: &Agent, wanted: bool) {
+        eventually(&format!("agent {} with connected: {wanted}", agent.id), PATIENCE, async || {
+            let object = self.agent_object(agent).await;
+            let connected = object.and_then(|object| object.status).is_some_and(|status| status.connected);
+            if connected == wanted { Ok(()) } else { Err(format!("connected: {connected}")) }
+        })
+        .await;
+    }
+}
+
+impl AgentBuilder<'_> {
+    /// Its zone.
+    pub(crate) fn zone(mut self, zone: &str) -> Self {
+        self.zone = zone.to_owned();
+        self
+    }
+
+    /// Its log level.
+    pub(crate) fn log_level(mut self, level: &'static str) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// Starts it, and waits until the operator knows it as connected.
+    pub(crate) async fn start(self) -> Agent {
+        let world = self.world;
+        let agent = self.launch();
+        world.until_connected(&agent, true).await;
+        agent
+    }
+
+    /// Starts it and waits for nothing.
+    pub(crate) fn launch(self) -> Agent {
+        let folder = self.world.folder.file(&format!("agent-{}-{}", self.id, self.zone));
+        let kubeconfigs = folder.join("kubeconfigs");
+        must(std::fs::create_dir_all(&kubeconfigs).map_err(|e| format!("{}: {e}", kubeconfigs.display())));
+        let health = ports::free();
+        let settings = json!({
+            "clouddriver": {"grpc": format!("127.0.0.1:{}", self.world.operator.hub_port()), "insecure": true},
+            "zoneId": self.zone,
+            "server": {"host": "127.0.0.1", "port": health},
+            "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()]},
+            "logging": {"level": self.level, "format": "text"},
+        });
+        let file = folder.join("armory-agent.yml");
+        must(std::fs::write(&file, format!("{settings:#}")).map_err(|e| format!("{}: {e}", file.display())));
+        let log = folder.join("agent.log");
+        let name = format!("agent {} of zone {}", self.id, self.zone);
+        self.world.logs.lock().push((name, log.clone()));
+        let agent = Agent {
+            id: self.id,
+            zone: self.zone,
+            folder,
+            log,
+            health,
+            kubeconfigs,
+            process: Mutex::new(None),
+        };
+        agent.launch();
+        agent
+    }
+}
+
+impl Agent {
+    /// Its id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The port of its health server.
+    pub(crate) fn health_port(&self) -> u16 {
+        self.health
+    }
+
+    /// The folder in which accounts may name kubeconfig files.
+    pub(crate) fn kubeconfigs(&self) -> &PathBuf {
+        &self.kubeconfigs
+    }
+
+    /// Starts its process, ending one that runs, and waits for nothing.
+    pub(crate) fn launch(&self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-agent"));
+        command.arg("--config-dir").arg(&self.folder).env("AGENT_ID", &self.id);
+        let mut process = self.process.lock();
+        // The old one first: it holds the port.
+        *process = None;
+        *process = Some(must(Process::spawn("kubesvc-agent", &command, &self.log)));
+    }
+
+    /// Kills it (SIGKILL).
+    pub(crate) fn kill(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.kill();
+        }
+    }
+
+    /// Asks it to end (SIGTERM) and waits.
+    pub(crate) async fn terminate(&self) -> ExitStatus {
+        let process = self.process.lock().take().expect("the agent was started");
+        must(process.terminate(END).await)
+    }
+
+    /// Stops it in its tracks (SIGSTOP): its connection stays open and nothing answers.
+    pub(crate) fn pause(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.pause();
+        }
+    }
+
+    /// Lets a paused one run on.
+    pub(crate) fn resume(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.resume();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A target cluster as an account sees it: an API server and a user of it.
+
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use serde_json::json;
+
+use super::{World, rights};
+use crate::harness::{kubeconfig::Proof, must};
+
+/// A service account on the world's control plane that may read everything, and its token. Each token is one of its
+/// own kind: it can be looked for.
+pub(crate) struct Cluster {
+    token: String,
+    server: String,
+    authority: String,
+}
+
+impl World {
+    /// A user of the world's own control plane, which serves as target cluster too.
+    pub(crate) async fn cluster(&self, user: &str) -> Cluster {
+        let accounts = self.api::<ServiceAccount>();
+        let mut account = ServiceAccount::default();
+        account.metadata.name = Some(user.to_owned());
+        must(accounts.create(&PostParams::default(), &account).await.map_err(|e| format!("{user}: {e}")));
+        self.let_read(user, &format!("system:serviceaccount:{}:{user}", self.namespace())).await;
+        let request = TokenRequest {
+            spec: TokenRequestSpec { expiration_seconds: Some(7200), ..TokenRequestSpec::default() },
+            ..TokenRequest::default()
+        };
+        let answer = accounts.create_token_request(user, &PostParams::default(), &request).await;
+        let token = must(answer.map_err(|e| format!("a token for {user}: {e}")));
+        Cluster {
+            token: token.status.expect("the API server fills it").token,
+            server: self.plane.server_url(),
+            authority: self.plane.ca_pem(),
+        }
+    }
+
+    /// Lets any user of the control plane read everything, under a role whose name ends in `suffix`.
+    pub(crate) async fn let_read(&self, suffix: &str, user: &str) {
+        let name = format!("{}-{suffix}", self.namespace());
+        let may_read = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]);
+        rights::write_role(&self.client, &name, serde_json::from_value(may_read).expect("a fixed rule"))
+            .await;
+        rights::bind_everywhere(&self.client, &name, user).await;
+    }
+}
+
+impl Cluster {
+    /// A kubeconfig that an agent can use.
+    pub(crate) fn kubeconfig(&self) -> String {
+        self.kubeconfig_with(Proof::Token(&self.token))
+    }
+
+    /// A kubeconfig for the same API server with another proof of who one is.
+    pub(crate) fn kubeconfig_with(&self, proof: Proof<'_>) -> String {
+        crate::harness::kubeconfig::yaml(&self.server, &self.authority, proof)
+    }
+
+    /// The user's token.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The URL of the API server.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// The authority behind its certificate, as PEM.
+    pub(crate) fn authority(&self) -> &str {
+        &self.authority
+    }
+}

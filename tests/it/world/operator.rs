@@ -1,0 +1,171 @@
+//! The operator's process, which a test may end and start as often as it likes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::rest::{self, Call};
+use crate::harness::{
+    must,
+    process::Process,
+    wait::{eventually, try_eventually},
+};
+
+/// How long a start may take.
+const START: Duration = Duration::from_secs(45);
+/// SIGTERM ends the programs within 20 s.
+const END: Duration = Duration::from_secs(25);
+
+/// What each start has in common.
+pub(super) struct Launch {
+    pub(super) config: PathBuf,
+    pub(super) kubeconfig: PathBuf,
+    pub(super) namespace: String,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) log: PathBuf,
+    pub(super) rest: u16,
+    pub(super) hub: u16,
+}
+
+/// The operator of a world. It keeps ports, database and log over all its starts.
+pub(crate) struct Operator {
+    launch: Launch,
+    process: Mutex<Option<Process>>,
+}
+
+impl Operator {
+    pub(super) fn new(launch: Launch) -> Self {
+        Self { launch, process: Mutex::new(None) }
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    pub(crate) async fn start(&self) {
+        self.launch_with(&[]);
+        self.ready().await;
+    }
+
+    /// Starts it with these further environment variables, and waits for nothing: it may end on its way.
+    pub(crate) fn launch_with(&self, environment: &[(&str, &str)]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"));
+        command
+            .arg("--config")
+            .arg(&self.launch.config)
+            .arg("--kubeconfig")
+            .arg(&self.launch.kubeconfig)
+            .args(["--namespace", &self.launch.namespace])
+            .env("POD_NAME", "operator-0");
+        for (name, value) in &self.launch.environment {
+            command.env(name, value);
+        }
+        for (name, value) in environment {
+            command.env(name, value);
+        }
+        let mut process = self.process.lock();
+        // The old one first: it holds the ports.
+        *process = None;
+        *process = Some(must(Process::spawn("kubesvc-operator", &command, &self.launch.log)));
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&self) {
+        must(self.try_ready().await);
+    }
+
+    /// As [`Operator::ready`].
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or is not ready in time; the text has the end of its log, or what it says is missing.
+    pub(crate) async fn try_ready(&self) -> Result<(), String> {
+        try_eventually("a ready operator", START, async || {
+            if let Err(ended) = self.check_running() {
+                return Ok(Err(ended));
+            }
+            let answer = rest::send(self.launch.rest, Call::get("/health/readiness")).await?;
+            if answer.status == 200 { Ok(Ok(())) } else { Err(answer.to_string()) }
+        })
+        .await?
+    }
+
+    fn check_running(&self) -> Result<(), String> {
+        self.process
+            .lock()
+            .as_ref()
+            .map_or_else(|| Err("it was not started".to_owned()), Process::check_running)
+    }
+
+    /// Kills it (SIGKILL).
+    pub(crate) fn kill(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.kill();
+        }
+    }
+
+    /// Kills it and starts it again.
+    pub(crate) async fn kill_and_start(&self) {
+        self.kill();
+        self.start().await;
+    }
+
+    /// Asks it to end (SIGTERM) and waits.
+    pub(crate) async fn terminate(&self) -> ExitStatus {
+        let process = self.process.lock().take().expect("the operator was started");
+        must(process.terminate(END).await)
+    }
+
+    /// Waits for an end of its own, as after a crash point.
+    #[expect(dead_code, reason = "the fault tests wait for a crash point")]
+    pub(crate) async fn ended(&self) -> ExitStatus {
+        eventually("the end of the operator", END, async || {
+            self.process.lock().as_ref().map_or_else(
+                || Err("it was not started".to_owned()),
+                |process| process.exited().ok_or("it still runs".to_owned()),
+            )
+        })
+        .await
+    }
+
+    /// Whether it runs.
+    pub(crate) fn is_running(&self) -> bool {
+        self.check_running().is_ok()
+    }
+
+    /// Stops it in its tracks (SIGSTOP).
+    #[expect(dead_code, reason = "the fault tests pause the operator")]
+    pub(crate) fn pause(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.pause();
+        }
+    }
+
+    /// Lets a paused one run on.
+    #[expect(dead_code, reason = "the fault tests pause the operator")]
+    pub(crate) fn resume(&self) {
+        if let Some(process) = &*self.process.lock() {
+            process.resume();
+        }
+    }
+
+    /// Everything it has logged, over all its starts.
+    pub(crate) fn log_text(&self) -> String {
+        std::fs::read(&self.launch.log)
+            .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The file with its settings.
+    pub(crate) fn config(&self) -> &Path {
+        &self.launch.config
+    }
+
+    /// The port of the REST API.
+    pub(crate) fn rest_port(&self) -> u16 {
+        self.launch.rest
+    }
+
+    /// The port of the hub.
+    pub(crate) fn hub_port(&self) -> u16 {
+        self.launch.hub
+    }
+}

@@ -1,0 +1,120 @@
+//! The start of a world.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::operator::{Launch, Operator};
+use super::{Plane, World, rights};
+use crate::harness::{
+    controlplane::{self, ControlPlane},
+    folder::Folder,
+    must, ports,
+};
+
+/// What is said about a world before it starts.
+#[derive(Default)]
+pub(crate) struct Prepare {
+    settings: Vec<(String, Value)>,
+    environment: Vec<(String, String)>,
+    own_control_plane: bool,
+    without_operator: bool,
+}
+
+impl Prepare {
+    /// A setting of the operator, by its path with dots.
+    pub(crate) fn setting(mut self, path: &str, value: impl Into<Value>) -> Self {
+        self.settings.push((path.to_owned(), value.into()));
+        self
+    }
+
+    /// An environment variable for each start of the operator.
+    #[expect(dead_code, reason = "the fault tests arm crash points with it")]
+    pub(crate) fn operator_env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A control plane of its own, which the test may stop and pause.
+    #[expect(dead_code, reason = "the fault tests stop API servers")]
+    pub(crate) fn own_control_plane(mut self) -> Self {
+        self.own_control_plane = true;
+        self
+    }
+
+    /// The operator is started by the test, with [`Operator::start`].
+    pub(crate) fn without_operator(mut self) -> Self {
+        self.without_operator = true;
+        self
+    }
+
+    /// Starts it.
+    pub(crate) async fn start(self) -> World {
+        let plane = if self.own_control_plane {
+            Plane::Own(Box::new(must(ControlPlane::start().await)))
+        } else {
+            Plane::Shared(controlplane::shared().await)
+        };
+        rights::install_definitions(&plane, self.own_control_plane).await;
+        let namespace = plane.namespace().await;
+        rights::grant(&plane, &namespace).await;
+
+        let folder = must(Folder::new("world"));
+        let (rest, hub) = (ports::free(), ports::free());
+        let mut settings = usual_settings(rest, hub, &folder.file("kubesvc.db").display().to_string());
+        for (path, value) in self.settings {
+            set(&mut settings, &path, value);
+        }
+        let identity = must(plane.client_certificate(&rights::operator_user(namespace.name()), None));
+        let kubeconfig =
+            must(folder.write("operator.kubeconfig", &plane.kubeconfig_for_certificate(&identity)));
+        let log = folder.file("operator.log");
+        let operator = Operator::new(Launch {
+            config: must(folder.write("kubesvc.yml", &format!("{settings:#}"))),
+            kubeconfig,
+            namespace: namespace.name().to_owned(),
+            environment: self.environment,
+            log: log.clone(),
+            rest,
+            hub,
+        });
+        let world = World {
+            operator,
+            client: namespace.client(),
+            namespace,
+            logs: Arc::new(Mutex::new(vec![("operator".to_owned(), log)])),
+            plane,
+            folder,
+        };
+        if !self.without_operator {
+            world.operator.start().await;
+        }
+        world
+    }
+}
+
+/// Short times and no bounds on writes, so that a test takes seconds.
+fn usual_settings(rest: u16, hub: u16, database: &str) -> Value {
+    json!({
+        "server": {"address": "127.0.0.1", "port": rest},
+        "kubesvc": {
+            "grpc": {"server": {"address": "127.0.0.1", "port": hub}},
+            "database": {"url": format!("sqlite://{database}")},
+            "dynamicAccounts": {
+                "orphanGraceSeconds": 2, "retryFrequencySeconds": 1, "retryMaxDelaySeconds": 4, "maxRetries": 3,
+            },
+            "cache": {"operationWaitMs": 3000},
+            "kubernetes": {"qps": 0, "burst": 400, "registrationQps": 0},
+        },
+        "logging": {"level": "debug", "format": "text"},
+    })
+}
+
+fn set(settings: &mut Value, path: &str, value: Value) {
+    let mut place = settings;
+    for part in path.split('.') {
+        place = &mut place[part];
+    }
+    *place = value;
+}

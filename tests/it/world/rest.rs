@@ -1,0 +1,148 @@
+//! The REST API as a caller meets it: one connection a call, nothing hidden.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::{PATIENCE, World};
+use crate::harness::{must, wait::eventually};
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// The status code.
+    pub(crate) status: u16,
+    /// The headers.
+    pub(crate) headers: HeaderMap,
+    /// The body.
+    pub(crate) text: String,
+    /// The body as JSON; null if it is none.
+    pub(crate) json: Value,
+}
+
+impl Call {
+    /// Any method, without a body.
+    pub(crate) fn new(method: &str, path: &str) -> Self {
+        Self { method: method.to_owned(), path: path.to_owned(), headers: Vec::new(), body: Vec::new() }
+    }
+
+    /// `GET`.
+    pub(crate) fn get(path: &str) -> Self {
+        Self::new("GET", path)
+    }
+
+    /// With a header.
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With a body, and no word about its type.
+    pub(crate) fn bytes(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// With a JSON body.
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.header("content-type", "application/json").bytes(body.to_string())
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status, self.text)
+    }
+}
+
+impl World {
+    /// Calls the operator's REST API.
+    pub(crate) async fn call(&self, call: Call) -> Answer {
+        must(send(self.operator.rest_port(), call).await)
+    }
+
+    /// `GET`.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Call::get(path)).await
+    }
+
+    /// Any method with a JSON body.
+    pub(crate) async fn rest(&self, method: &str, path: &str, body: &Value) -> Answer {
+        self.call(Call::new(method, path).json(body)).await
+    }
+
+    /// The shown state of an account, as `GET /armory/accounts/{name}` tells it; absent if there is no such account.
+    pub(crate) async fn shown(&self, name: &str) -> Option<String> {
+        let answer = self.get(&format!("/armory/accounts/{name}")).await;
+        match answer.status {
+            200 => Some(answer.json["status"].as_str().unwrap_or_default().to_owned()),
+            404 => None,
+            _ => must(Err(format!("account {name}: {answer}"))),
+        }
+    }
+
+    /// Waits until a caller is shown a state.
+    pub(crate) async fn until_shown(&self, name: &str, state: &str) {
+        eventually(&format!("account {name} shown as {state}"), PATIENCE, async || {
+            match self.shown(name).await {
+                Some(shown) if shown == state => Ok(()),
+                shown => Err(format!("{shown:?}")),
+            }
+        })
+        .await;
+    }
+}
+
+/// Sends one request over a connection of its own.
+///
+/// # Errors
+///
+/// There is no answer.
+pub(super) async fn send(port: u16, call: Call) -> Result<Answer, String> {
+    let what = format!("{} {}", call.method, call.path);
+    tokio::time::timeout(LIMIT, exchange(port, call))
+        .await
+        .map_err(|_| format!("{what}: no answer"))?
+        .map_err(|e| format!("{what}: {e}"))
+}
+
+async fn exchange(port: u16, call: Call) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let mut request = Request::builder()
+        .method(Method::from_bytes(call.method.as_bytes())?)
+        .uri(&call.path)
+        .header("host", format!("127.0.0.1:{port}"))
+        .body(Full::new(Bytes::from(call.body)))?;
+    for (name, value) in call.headers {
+        request.headers_mut().insert(HeaderName::try_from(name)?, HeaderValue::try_from(value)?);
+    }
+    let answer = sender.send_request(request).await?;
+    let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+    let body = answer.into_body().collect().await?.to_bytes();
+    drop(sender);
+    connection.abort();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+    Ok(Answer { status, headers, text, json })
+}

@@ -1,0 +1,216 @@
+//! The definitions, and what the operator may do.
+
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, RoleBinding, RoleRef, Subject,
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
+use std::path::Path;
+use tokio::sync::OnceCell;
+
+use super::World;
+use crate::harness::{controlplane::ControlPlane, must, namespace::TestNamespace, wait::eventually};
+
+/// Done once for the shared control plane.
+static INSTALLED: OnceCell<()> = OnceCell::const_new();
+/// The operator's rules, read once.
+static RULES: OnceCell<Vec<PolicyRule>> = OnceCell::const_new();
+
+/// Who the operator of a namespace is to the API server: its service account, by a certificate.
+pub(super) fn operator_user(namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:kubesvc-operator")
+}
+
+/// Applies `crds/` and waits until the API server serves both kinds.
+pub(super) async fn install_definitions(plane: &ControlPlane, own: bool) {
+    if own {
+        install(plane).await;
+    } else {
+        INSTALLED.get_or_init(|| install(plane)).await;
+    }
+}
+
+async fn install(plane: &ControlPlane) {
+    let folder = in_repository("crds");
+    must(plane.kubectl(["apply", "--server-side", "-f", &folder]).await.ok());
+    must(plane.kubectl(["wait", "--for=condition=Established", "--timeout=45s", "-f", &folder]).await.ok());
+}
+
+fn in_repository(path: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
+}
+
+/// Gives the operator of this namespace the rights that `config/rbac` gives, there and nowhere else.
+pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
+    let rules = RULES.get_or_init(|| rules(plane)).await;
+    let role = role_name(namespace.name());
+    write_role(&namespace.client(), &role, rules.clone()).await;
+    let mut binding = RoleBinding {
+        role_ref: reference(&role),
+        subjects: Some(vec![user(&operator_user(namespace.name()))]),
+        ..RoleBinding::default()
+    };
+    binding.metadata.name = Some(role.clone());
+    let answer = namespace.api::<RoleBinding>().create(&PostParams::default(), &binding).await;
+    must(answer.map_err(|e| format!("RoleBinding {role}: {e}")));
+}
+
+fn role_name(namespace: &str) -> String {
+    format!("{namespace}-operator")
+}
+
+/// The rules of the roles that `config/rbac` binds to a service account; all rights as long as there are none.
+async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
+    let folder = in_repository("config/rbac");
+    if !Path::new(&folder).is_dir() {
+        return vec![everything()];
+    }
+    let rendered = must(plane.kubectl(["kustomize", &folder]).await.ok());
+    let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
+    let objects = documents(&must(plane.kubectl_with_input(read, &rendered).await.ok()));
+    let of_kind = |kinds: &'static [&'static str]| {
+        objects.iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind))
+    };
+    let bound: Vec<&Value> = of_kind(&["ClusterRoleBinding", "RoleBinding"])
+        .filter(|binding| binding["subjects"][0]["kind"] == "ServiceAccount")
+        .map(|binding| &binding["roleRef"]["name"])
+        .collect();
+    let rules: Vec<PolicyRule> = of_kind(&["ClusterRole", "Role"])
+        .filter(|role| bound.contains(&&role["metadata"]["name"]))
+        .filter_map(|role| role["rules"].as_array())
+        .flatten()
+        .map(|rule| serde_json::from_value(rule.clone()).expect("a rule as RBAC has them"))
+        .collect();
+    assert!(!rules.is_empty(), "config/rbac binds no role with rules to a service account:\n{rendered}");
+    rules
+}
+
+/// The objects that kubectl prints as JSON: one after the other, or in a List.
+fn documents(printed: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    for document in serde_json::Deserializer::from_str(printed).into_iter::<Value>() {
+        let document = document.expect("kubectl prints JSON");
+        match document["items"].as_array() {
+            Some(items) => all.extend(items.iter().cloned()),
+            None => all.push(document),
+        }
+    }
+    all
+}
+
+fn everything() -> PolicyRule {
+    serde_json::from_value(json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}))
+        .expect("a fixed rule")
+}
+
+/// Writes a ClusterRole, whether it is there or not.
+pub(super) async fn write_role(client: &Client, name: &str, rules: Vec<PolicyRule>) {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let mut role = ClusterRole { rules: Some(rules), ..ClusterRole::default() };
+    role.metadata.name = Some(name.to_owned());
+    let answer = match must(roles.get_opt(name).await.map_err(|e| e.to_string())) {
+        Some(old) => {
+            role.metadata.resource_version = old.metadata.resource_version;
+            roles.replace(name, &PostParams::default(), &role).await
+        }
+        None => roles.create(&PostParams::default(), &role).await,
+    };
+    must(answer.map_err(|e| format!("ClusterRole {name}: {e}")));
+}
+
+/// Binds a user to a ClusterRole of the same name as the binding, in all namespaces.
+pub(super) async fn bind_everywhere(client: &Client, role: &str, whom: &str) {
+    let mut binding = ClusterRoleBinding {
+        role_ref: reference(role),
+        subjects: Some(vec![user(whom)]),
+        ..ClusterRoleBinding::default()
+    };
+    binding.metadata.name = Some(role.to_owned());
+    let answer =
+        Api::<ClusterRoleBinding>::all(client.clone()).create(&PostParams::default(), &binding).await;
+    must(answer.map_err(|e| format!("ClusterRoleBinding {role}: {e}")));
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+fn reference(role: &str) -> RoleRef {
+    RoleRef { api_group: RBAC.to_owned(), kind: "ClusterRole".to_owned(), name: role.to_owned() }
+}
+
+fn user(name: &str) -> Subject {
+    Subject {
+        api_group: Some(RBAC.to_owned()),
+        kind: "User".to_owned(),
+        name: name.to_owned(),
+        namespace: None,
+    }
+}
+
+impl World {
+    /// Takes from the operator the right to write the status of accounts, until [`World::allow_status_writes`]: what
+    /// is desired stays unhandled, and callers see that.
+    pub(crate) async fn forbid_status_writes(&self) {
+        let rules = RULES.get().expect("a world has started");
+        let (status, rest) = split(rules);
+        assert!(!status.is_empty(), "no rule speaks of the status of accounts: {rules:?}");
+        write_role(&self.client, &role_name(self.namespace()), rest).await;
+        self.until_rights(false).await;
+    }
+
+    /// Gives that right back.
+    pub(crate) async fn allow_status_writes(&self) {
+        let rules = RULES.get().expect("a world has started").clone();
+        write_role(&self.client, &role_name(self.namespace()), rules).await;
+        self.until_rights(true).await;
+    }
+
+    /// The authoriser of an API server follows a change of a role a moment later.
+    async fn until_rights(&self, wanted: bool) {
+        let user = operator_user(self.namespace());
+        let question = [
+            "auth",
+            "can-i",
+            "patch",
+            "kubesvcaccounts.kubesvc.io",
+            "--subresource=status",
+            "--as",
+            user.as_str(),
+        ];
+        eventually("the change of rights", super::PATIENCE, async || {
+            let answer = self.kubectl(&question).await;
+            if (answer.stdout.trim() == "yes") == wanted { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
+    }
+}
+
+/// The rules without the status of accounts, and those that speak of it. A rule for everything is written out.
+fn split(rules: &[PolicyRule]) -> (Vec<PolicyRule>, Vec<PolicyRule>) {
+    const STATUS: &str = "kubesvcaccounts/status";
+    let (mut status, mut rest) = (Vec::new(), Vec::new());
+    for rule in rules {
+        let resources = rule.resources.clone().unwrap_or_default();
+        if resources.iter().any(|one| one == "*") {
+            status.push(rule.clone());
+            rest.extend(written_out());
+        } else if resources.iter().any(|one| one == STATUS) {
+            status.push(rule.clone());
+            let left: Vec<_> = resources.into_iter().filter(|one| one != STATUS).collect();
+            if !left.is_empty() {
+                rest.push(PolicyRule { resources: Some(left), ..rule.clone() });
+            }
+        } else {
+            rest.push(rule.clone());
+        }
+    }
+    (status, rest)
+}
+
+fn written_out() -> Vec<PolicyRule> {
+    let rules = json!([
+        {"apiGroups": ["kubesvc.io"], "resources": ["kubesvcaccounts", "kubesvcagents", "kubesvcagents/status"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["secrets", "events"], "verbs": ["*"]},
+        {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["*"]},
+    ]);
+    serde_json::from_value(rules).expect("fixed rules")
+}

@@ -1,0 +1,70 @@
+//! The rows, as a reader of the database sees them.
+
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions, FromRow};
+
+use super::{PATIENCE, World};
+use crate::harness::{must, wait::eventually};
+
+const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
+                      kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
+                      failed_count, generation, observed_generation FROM kubesvc_accounts";
+
+/// A row of `kubesvc_accounts`.
+#[derive(Clone, Debug, FromRow)]
+#[expect(dead_code, reason = "all columns are shown when a test fails")]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) uid: Option<String>,
+    pub(crate) status: String,
+    pub(crate) zone_id: Option<String>,
+    pub(crate) is_dynamic: bool,
+    pub(crate) origin: String,
+    pub(crate) definition: Option<String>,
+    pub(crate) props: Option<String>,
+    pub(crate) kube_host: Option<String>,
+    pub(crate) kube_version: Option<String>,
+    pub(crate) cert_fingerprint: Option<String>,
+    pub(crate) cluster_uid: Option<String>,
+    pub(crate) namespaces: Option<String>,
+    pub(crate) namespaces_count: Option<i64>,
+    pub(crate) error_message: Option<String>,
+    pub(crate) failed_count: i64,
+    pub(crate) generation: i64,
+    pub(crate) observed_generation: i64,
+}
+
+impl World {
+    /// The row of an account.
+    pub(crate) async fn row(&self, name: &str) -> Option<Row> {
+        self.rows().await.into_iter().find(|row| row.name == name)
+    }
+
+    /// All rows, by name.
+    pub(crate) async fn rows(&self) -> Vec<Row> {
+        must(self.read_rows().await.map_err(|e| format!("the database: {e}")))
+    }
+
+    async fn read_rows(&self) -> sqlx::Result<Vec<Row>> {
+        let mut database = self.open_database().await?;
+        let mut rows: Vec<Row> = sqlx::query_as(SELECT).fetch_all(&mut database).await?;
+        rows.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(rows)
+    }
+
+    /// A connection to the operator's database, for reading.
+    pub(crate) async fn open_database(&self) -> sqlx::Result<SqliteConnection> {
+        SqliteConnectOptions::new().filename(self.folder.file("kubesvc.db")).read_only(true).connect().await
+    }
+
+    /// Waits until the row of an account says a state; rows follow the objects a moment later.
+    pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
+        eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {
+            match self.row(name).await {
+                Some(row) if row.status == status => Ok(row),
+                row => Err(format!("{row:?}")),
+            }
+        })
+        .await
+    }
+}
