@@ -79,7 +79,8 @@ fn the_tables_of_settings_are_the_codes() {
     let mut wanted = page.clone();
     for (program, name) in [(Program::Operator, "operator"), (Program::Agent, "agent")] {
         let table = reference(program);
-        let (head, rows): (Vec<&str>, Vec<&str>) = (table.lines().take(2).collect(), table.lines().skip(2).collect());
+        let (head, rows): (Vec<&str>, Vec<&str>) =
+            (table.lines().take(2).collect(), table.lines().skip(2).collect());
         let (now, not): (Vec<&str>, Vec<&str>) = rows.into_iter().partition(|row| row.contains("| now"));
         for (which, rows) in [("read now", now), ("not read", not)] {
             let table = [head.clone(), rows].concat().join("\n");
@@ -89,7 +90,22 @@ fn the_tables_of_settings_are_the_codes() {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &wanted).expect("docs/settings.md can be written");
     }
-    assert!(page == wanted || read(&path) == wanted, "docs/settings.md is not what src/config says: run `make docs`");
+    assert!(
+        page == wanted || read(&path) == wanted,
+        "docs/settings.md is not what src/config says: run `make docs`"
+    );
+}
+
+#[test]
+fn the_commented_files_have_every_setting_that_is_read() {
+    for (program, file) in [(Program::Operator, "kubesvc.yml"), (Program::Agent, "armory-agent.yml")] {
+        let text = read(&root().join("config/settings").join(file));
+        for row in reference(program).lines().filter(|row| row.contains("| now")) {
+            let key = row.split('`').nth(1).expect("a row begins with its key").trim_end_matches(".*");
+            let name = key.rsplit('.').next().unwrap_or(key);
+            assert!(text.contains(&format!("{name}:")), "config/settings/{file} does not tell of {key}");
+        }
+    }
 }
 
 #[test]
@@ -207,7 +223,8 @@ fn make_target(code: &str) -> Option<&str> {
 fn targets_of(makefile: &str) -> impl Iterator<Item = &str> {
     makefile.lines().filter_map(|line| {
         let (target, rest) = line.split_once(':')?;
-        let legal = !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+        let legal =
+            !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
         (legal && !rest.starts_with('=')).then_some(target)
     })
 }
