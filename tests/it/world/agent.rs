@@ -137,6 +137,11 @@ impl Agent {
         &self.id
     }
 
+    /// Its zone.
+    pub(crate) fn zone(&self) -> &str {
+        &self.zone
+    }
+
     /// The port of its health server.
     pub(crate) fn health_port(&self) -> u16 {
         self.health
