@@ -140,27 +140,33 @@ impl Demo {
             })
             .await?;
 
-        let namespaced = |kubeconfig: String| {
-            kubeconfig.replace("namespace: default", &format!("namespace: {NAMESPACE}"))
-        };
+        let namespaced =
+            |kubeconfig: String| kubeconfig.replace("namespace: default", &format!("namespace: {NAMESPACE}"));
         files.folder.write("kubeconfig", &namespaced(home.admin_kubeconfig()))?;
         let operator_kubeconfig = screen
             .step("definitions and rights: crds/ and config/rbac, by kubectl apply", async {
                 install(&home).await?;
-                let token = home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
-                files.folder.write("operator.kubeconfig", &namespaced(home.kubeconfig_for_token(token.trim())))
+                let token =
+                    home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
+                files
+                    .folder
+                    .write("operator.kubeconfig", &namespaced(home.kubeconfig_for_token(token.trim())))
             })
             .await?;
-        screen.step("in the target cluster: two namespaces and a user for Spinnaker", prepare(&target)).await?;
+        screen
+            .step("in the target cluster: two namespaces and a user for Spinnaker", prepare(&target))
+            .await?;
 
         let (rest, grpc, health) = (ports::free(), ports::free(), ports::free());
         let operator = screen
             .step("kubesvc-operator: REST, hub and controller ready", async {
-                let settings = files.folder.write("kubesvc.yml", &operator_settings(rest, grpc, &files.database()))?;
+                let settings =
+                    files.folder.write("kubesvc.yml", &operator_settings(rest, grpc, &files.database()))?;
                 let mut command = Command::new(&operator_program);
                 command.arg("--config").arg(settings).arg("--kubeconfig").arg(&operator_kubeconfig);
                 command.args(["--namespace", NAMESPACE]).env("POD_NAME", "demo-operator");
-                let process = Process::spawn("kubesvc-operator", &command, &files.folder.file("operator.log"))?;
+                let process =
+                    Process::spawn("kubesvc-operator", &command, &files.folder.file("operator.log"))?;
                 until_ready(&process, rest).await?;
                 Ok(process)
             })
@@ -170,7 +176,10 @@ impl Demo {
                 for (zone, health) in [(ZONE, health), (OTHER_ZONE, 0)] {
                     let folder = files.agent_settings(zone);
                     std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-                    files.folder.write(&format!("agent-{zone}/armory-agent.yml"), &agent_settings(zone, grpc, health))?;
+                    files.folder.write(
+                        &format!("agent-{zone}/armory-agent.yml"),
+                        &agent_settings(zone, grpc, health),
+                    )?;
                 }
                 let mut command = Command::new(&agent_program);
                 command.arg("--config-dir").arg(files.agent_settings(ZONE)).env("AGENT_ID", "agent-1");
@@ -225,10 +234,14 @@ impl Demo {
             screen.command(&format!("kubectl {}", command.join(" ")), &output);
         }
         let described = self.kubectl(&["describe", "ksa", "bad"]).await?.ok()?;
-        let excerpt: Vec<&str> = described.lines().skip_while(|line| !line.starts_with("Status:")).collect();
-        screen.command("kubectl describe ksa bad | sed -n '/^Status:/,$p'", &excerpt.join("\n"));
+        let excerpt: Vec<&str> =
+            described.lines().skip_while(|line| !line.contains("Error Message:")).collect();
+        screen.command("kubectl describe ksa bad | sed -n '/Error Message:/,$p'", &excerpt.join("\n"));
         let account = self.account("good").await?;
-        screen.command(&format!("curl -s {}/armory/accounts/good | jq .", self.url()), &pretty(&account));
+        let shown = ["agents", "kubeHost", "kubeVersion", "name", "status", "zoneId"];
+        let command =
+            format!("curl -s {}/armory/accounts/good | jq -S '{{{}}}'", self.url(), shown.join(", "));
+        screen.command(&command, &pretty(&account, &shown));
         let rows = sql::rows(&self.files.database()).await?;
         screen.command(&self.sqlite(), &sql::print(&rows));
         Ok(())
@@ -262,8 +275,15 @@ impl Demo {
     }
 
     /// The condition Ready has this reason, the message speaks of `word`, and Stalled is as given.
-    async fn expect_failure(&self, name: &str, reason: &str, word: &str, stalled: &str) -> Result<(), String> {
-        let condition = |type_: &str, field: &str| format!("{{.status.conditions[?(@.type=={type_:?})].{field}}}");
+    async fn expect_failure(
+        &self,
+        name: &str,
+        reason: &str,
+        word: &str,
+        stalled: &str,
+    ) -> Result<(), String> {
+        let condition =
+            |type_: &str, field: &str| format!("{{.status.conditions[?(@.type=={type_:?})].{field}}}");
         let found = [
             self.jsonpath(name, &condition("Ready", "reason")).await?,
             self.jsonpath(name, "{.status.errorMessage}").await?,
@@ -272,7 +292,9 @@ impl Demo {
         if found[0] == reason && found[1].contains(word) && found[2] == stalled {
             return Ok(());
         }
-        Err(format!("{name}: reason, message and Stalled are {found:?}; expected {reason}, …{word}…, {stalled}"))
+        Err(format!(
+            "{name}: reason, message and Stalled are {found:?}; expected {reason}, …{word}…, {stalled}"
+        ))
     }
 
     async fn expect_no_token(&self) -> Result<(), String> {
@@ -427,7 +449,8 @@ async fn prepare(target: &ControlPlane) -> Result<(), String> {
         target.kubectl(["create", "namespace", namespace]).await.ok()?;
     }
     target.kubectl(["create", "clusterrole", "spinnaker", "--verb=*", "--resource=*.*"]).await.ok()?;
-    let binding = ["create", "clusterrolebinding", "spinnaker", "--clusterrole=spinnaker", "--user=spinnaker"];
+    let binding =
+        ["create", "clusterrolebinding", "spinnaker", "--clusterrole=spinnaker", "--user=spinnaker"];
     target.kubectl(binding).await.ok().map(drop)
 }
 
@@ -480,7 +503,9 @@ zoneId: {zone}
 fn accounts(good_kubeconfig: &str) -> String {
     let secret = |name: &str, kubeconfig: &str| {
         let indented: String = kubeconfig.lines().map(|line| format!("    {line}\n")).collect();
-        format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  kubeconfig: |\n{indented}---\n")
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  kubeconfig: |\n{indented}---\n"
+        )
     };
     let account = |name: &str, zone: &str, secret: &str| {
         format!(
@@ -502,8 +527,10 @@ fn text_at(value: &Value, pointer: &str) -> String {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
+/// As `jq -S` prints these fields.
+fn pretty(account: &Value, fields: &[&str]) -> String {
+    let chosen: Value = fields.iter().map(|field| ((*field).to_owned(), account[*field].clone())).collect();
+    serde_json::to_string_pretty(&chosen).unwrap_or_else(|_| chosen.to_string())
 }
 
 /// What ends the demo from outside.

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::Instant;
 
 /// Where the elapsed time stands.
-const WIDTH: usize = 62;
+const WIDTH: usize = 66;
 
 /// Prints steps, and colours where there is a terminal to show them.
 pub(crate) struct Screen {

@@ -16,7 +16,8 @@ pub(crate) async fn rows(file: &Path) -> Result<Vec<Vec<String>>, String> {
     let mut connection = options.connect().await.map_err(problem)?;
     let rows = sqlx::query(QUERY).fetch_all(&mut connection).await.map_err(problem)?;
     connection.close().await.map_err(problem)?;
-    let mut table = vec![["name", "status", "zone_id", "kube_version", "failed_count"].map(str::to_owned).to_vec()];
+    let mut table =
+        vec![["name", "status", "zone_id", "kube_version", "failed_count"].map(str::to_owned).to_vec()];
     for row in rows {
         let text = |column| row.get::<Option<String>, _>(column).unwrap_or_default();
         let count = row.get::<i64, _>("failed_count").to_string();

@@ -97,6 +97,18 @@ fn the_tables_of_settings_are_the_codes() {
 }
 
 #[test]
+fn the_commented_files_have_every_setting_that_is_read() {
+    for (program, file) in [(Program::Operator, "kubesvc.yml"), (Program::Agent, "armory-agent.yml")] {
+        let text = read(&root().join("config/settings").join(file));
+        for row in reference(program).lines().filter(|row| row.contains("| now")) {
+            let key = row.split('`').nth(1).expect("a row begins with its key").trim_end_matches(".*");
+            let name = key.rsplit('.').next().unwrap_or(key);
+            assert!(text.contains(&format!("{name}:")), "config/settings/{file} does not tell of {key}");
+        }
+    }
+}
+
+#[test]
 fn the_checks_see_what_is_wrong() {
     let text = "# A page\n\n[a](docs/x.md) and [b](https://example.org)\n`make demo`, and make no mistake\n\n\
                 ```sh\n$ make test  # says [c](d)\nkubectl apply -k config/none\n```\n\n## The `two` words, and more\n";

@@ -37,7 +37,6 @@ impl Prepare {
     }
 
     /// A control plane of its own, which the test may stop and pause.
-    #[expect(dead_code, reason = "the fault tests stop API servers")]
     pub(crate) fn own_control_plane(mut self) -> Self {
         self.own_control_plane = true;
         self
