@@ -1,3 +1,135 @@
-//! Benchmarks; see `docs/benchmarks.md`.
+//! `make bench`: what kubesvc costs, as ratios to what a client can do that does nothing else. The promises are in
+//! `docs/benchmarks.md`, and the results go there.
+//!
+//! | file | what |
+//! |---|---|
+//! | `p1.rs`, `p2.rs`, `p9.rs` | one promise each |
+//! | `raw.rs`, `bare.rs` | the client that does nothing else |
+//! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
+//! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, what the API server counted, what processes used |
+//! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | what is asked for, and what is shown |
+//!
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9` say how much of what.
 
-fn main() {}
+use std::{process::ExitCode, time::Instant};
+
+use harness::{
+    controlplane::{ControlPlane, StartOptions},
+    kubeconfig::{self, Proof},
+    pki::Authority,
+};
+use options::{AT_ONCE, Benchmark, Options};
+use report::Report;
+
+#[path = "accounts/bare.rs"]
+mod bare;
+#[path = "accounts/follow.rs"]
+mod follow;
+#[path = "../tests/harness/mod.rs"]
+mod harness;
+#[path = "accounts/objects.rs"]
+mod objects;
+#[path = "accounts/operator.rs"]
+mod operator;
+#[path = "accounts/options.rs"]
+mod options;
+#[path = "accounts/p1.rs"]
+mod p1;
+#[path = "accounts/p2.rs"]
+mod p2;
+#[path = "accounts/p9.rs"]
+mod p9;
+#[path = "accounts/processes.rs"]
+mod processes;
+#[path = "accounts/progress.rs"]
+mod progress;
+#[path = "accounts/raw.rs"]
+mod raw;
+#[path = "accounts/report.rs"]
+mod report;
+#[path = "accounts/requests.rs"]
+mod requests;
+#[path = "accounts/statistics.rs"]
+mod statistics;
+
+fn main() -> ExitCode {
+    // `cargo test --benches` starts it too, and does not want to wait.
+    if !std::env::args().any(|argument| argument == "--bench") {
+        eprintln!("run it with `make bench`");
+        return ExitCode::SUCCESS;
+    }
+    // A second installation says that one is there already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let ended = tokio::runtime::Runtime::new()
+        .map_err(|e| format!("no runtime: {e}"))
+        .and_then(|runtime| runtime.block_on(run()));
+    match ended {
+        Ok(misses) if misses.is_empty() => ExitCode::SUCCESS,
+        Ok(misses) => {
+            eprintln!("not as wanted:\n  {}", misses.join("\n  "));
+            ExitCode::FAILURE
+        }
+        Err(reason) => {
+            eprintln!("bench: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers what is not as wanted.
+async fn run() -> Result<Vec<String>, String> {
+    let options = Options::from_environment()?;
+    let start = Instant::now();
+    let mut report = Report::default();
+    // Nothing dials it: the simulated agents only say that they did.
+    let authority = Authority::new("kubesvc bench")?;
+    let nowhere = kubeconfig::yaml("https://cluster.example:6443", &authority.pem(), Proof::Token("token"));
+    for benchmark in &options.only {
+        match benchmark {
+            Benchmark::P1 => p1::run(&options, &nowhere, &mut report).await?,
+            Benchmark::P2 => p2::run(&options, &nowhere, &mut report).await?,
+            Benchmark::P9 => p9::run(&options, &mut report).await?,
+        }
+    }
+    let tables = report.tables();
+    println!("{tables}");
+    if options.is_whole() {
+        let text = format!("{}\n{tables}", conditions(&options, start).await?);
+        eprintln!("written to {}", report::write(&text)?);
+    } else {
+        eprintln!("not written to docs/benchmarks.md: BENCH_ONLY leaves something out");
+    }
+    Ok(report.misses())
+}
+
+/// A control plane with the definitions, and without the audit that would slow it down.
+async fn control_plane() -> Result<ControlPlane, String> {
+    let plane = ControlPlane::start_with(StartOptions::without_audit()).await?;
+    objects::install(&plane).await?;
+    Ok(plane)
+}
+
+/// The processes of a control plane.
+fn servers(plane: &ControlPlane) -> Result<Vec<(&'static str, u32)>, String> {
+    match plane.process_ids() {
+        (Some(apiserver), etcd) => Ok(vec![("kube-apiserver", apiserver), ("etcd", etcd)]),
+        (None, _) => Err("the API server does not run".into()),
+    }
+}
+
+async fn conditions(options: &Options, start: Instant) -> Result<String, String> {
+    let Options { accounts, rounds, .. } = options;
+    let machine = processes::machine()?;
+    let (kubernetes, etcd) = harness::assets::versions()?;
+    let date = jiff::Timestamp::now().strftime("%-d %B %Y");
+    let minutes = start.elapsed().as_secs().div_ceil(60);
+    Ok(format!(
+        "{date}, {machine}; kubesvc {version}, {kubernetes}, {etcd}, all on this one machine. {accounts} accounts, \
+         each with a Secret of its own; {rounds} rounds, interleaved; {AT_ONCE} requests at once on both sides; the \
+         operator without a limit of its own (`qps: 0`); API servers without audit, etcd without fsync. {minutes} \
+         minutes in all.\n\n\
+         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9` \
+         change how much of what.\n",
+        version = env!("CARGO_PKG_VERSION"),
+    ))
+}

@@ -8,6 +8,7 @@ mod act;
 mod events;
 mod memory;
 mod metrics;
+mod namespaces;
 mod observe;
 mod reconcile;
 mod schedule;
@@ -26,6 +27,7 @@ use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::objects::{AccountKey, Accounts};
 use crate::secrets::CredentialSource;
+use crate::store::Store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::wakes::Wakes;
@@ -51,6 +53,8 @@ pub struct Context {
     pub credentials: Arc<dyn CredentialSource>,
     /// The rows.
     pub projection: Arc<Projection>,
+    /// The database, for the lists of namespaces.
+    pub store: Arc<dyn Store>,
     /// The lifecycle's settings.
     pub policy: Policy,
     /// The leader's seconds.
@@ -80,6 +84,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         follow_secrets(&controller, &stop),
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
+        namespaces::keep(&controller, &stop),
     );
 }
 
@@ -158,7 +163,9 @@ async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToke
                 refused = repair.refused,
                 "rows repaired"
             ),
-            Some(Err(error)) => warn!(error = %chain(&error), "rows were not compared; tried again in a minute"),
+            Some(Err(error)) => {
+                warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
+            }
         }
         // What was waiting for the database can go on.
         let all = controller.context.accounts.all();
@@ -171,7 +178,11 @@ async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToke
 /// being deleted keeps its row, and is given none.
 fn expected_rows(context: &Context) -> Vec<AccountRow> {
     let accounts = context.accounts.all();
-    accounts.iter().filter(|account| calls_for_row(context, account)).map(|account| row::of(account)).collect()
+    accounts
+        .iter()
+        .filter(|account| calls_for_row(context, account))
+        .map(|account| row::of(account))
+        .collect()
 }
 
 /// Whether there should be a row for an account.

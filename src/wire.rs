@@ -20,12 +20,12 @@ pub mod common {
 }
 /// `ops`
 pub mod ops {
-    #![expect(missing_docs, unused_qualifications, reason = "generated")]
+    #![expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/ops.rs"));
 }
 /// `events`
 pub mod events {
-    #![expect(missing_docs, unused_qualifications, reason = "generated")]
+    #![expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/events.rs"));
 }
 

@@ -72,7 +72,10 @@ pub fn main() -> ExitCode {
     }
     if loaded.settings.static_accounts > 0 {
         let count = loaded.settings.static_accounts;
-        tracing::warn!(count, "accounts of kubernetes.accounts[] in the agent's own file are not registered yet; make them KubesvcAccounts");
+        tracing::warn!(
+            count,
+            "accounts of kubernetes.accounts[] in the agent's own file are not registered yet; make them KubesvcAccounts"
+        );
     }
     run(options)
 }
@@ -86,7 +89,8 @@ fn run(options: AgentOptions) -> ExitCode {
     };
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
-        crate::shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
+        crate::shutdown::on_signal(stop.clone())
+            .map_err(|error| format!("signals cannot be caught: {error}"))?;
         agent::run(options, stop).await.map_err(|error| chain(&error))
     });
     runtime.shutdown_timeout(Duration::from_secs(1));

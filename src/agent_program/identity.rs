@@ -2,9 +2,9 @@
 
 /// The agent's id: `AGENT_ID`, else `POD_NAME`, else host name and process id.
 pub(super) fn agent_id(env: &dyn Fn(&str) -> Option<String>) -> String {
-    set(env, "AGENT_ID").or_else(|| set(env, "POD_NAME")).unwrap_or_else(|| {
-        format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
-    })
+    set(env, "AGENT_ID")
+        .or_else(|| set(env, "POD_NAME"))
+        .unwrap_or_else(|| format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id()))
 }
 
 /// The zone: the setting, else `<deployment>_<namespace>` from `DEPLOYMENT_NAME`, or the pod name less its two

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::metrics::Transition;
 use super::reconcile::Controller;
 use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
-use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, row};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State, row};
 use crate::crash;
 use crate::store::StoreError;
 
@@ -56,12 +56,18 @@ impl Controller {
             Action::AddFinalizer => {
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.push(FINALIZER.to_owned());
-                self.set_finalizers(account, finalizers, ["finalizer-add:before", "finalizer-add:after"]).await
+                self.set_finalizers(account, finalizers, ["finalizer-add:before", "finalizer-add:after"])
+                    .await
             }
             Action::RemoveFinalizer => {
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|one| one != FINALIZER);
-                self.set_finalizers(account, finalizers, ["finalizer-remove:before", "finalizer-remove:after"]).await
+                self.set_finalizers(
+                    account,
+                    finalizers,
+                    ["finalizer-remove:before", "finalizer-remove:after"],
+                )
+                .await
             }
             Action::InsertRow => self.insert_row(account).await,
             Action::DeleteRows => {
@@ -117,7 +123,8 @@ impl Controller {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
         let name = account.metadata.name.as_deref().unwrap_or_default();
-        let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let parameters =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         self.context.budget.take().await;
         crash::point(before);
         let api = self.api(account);
@@ -126,7 +133,11 @@ impl Controller {
         self.written(answer, &version)
     }
 
-    async fn write_status(&self, account: &KubesvcAccount, write: StatusWrite) -> Result<Outcome, BoxedError> {
+    async fn write_status(
+        &self,
+        account: &KubesvcAccount,
+        write: StatusWrite,
+    ) -> Result<Outcome, BoxedError> {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
         let request = status_request(account, &version, &write.status)?;
         self.context.budget.take().await;
@@ -148,10 +159,17 @@ impl Controller {
             self.say_row(&now);
         }
         if from != to {
-            self.context.metrics.transitions.get_or_create(&Transition { from: from.as_str(), to: to.as_str() }).inc();
+            self.context
+                .metrics
+                .transitions
+                .get_or_create(&Transition { from: from.as_str(), to: to.as_str() })
+                .inc();
             let zone = write.status.zone_id.as_deref().unwrap_or_default();
             let reason = write.status.error_message.as_deref().unwrap_or_default();
             tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch, reason, "state changed");
+        }
+        if to == State::Active {
+            self.namespaces.wake(before.uid().to_owned());
         }
         if let Some(note) = &write.note
             && !self.events.tell(before, note)
@@ -160,7 +178,11 @@ impl Controller {
         }
     }
 
-    fn written(&self, answer: Result<KubesvcAccount, BoxedError>, version: &str) -> Result<Outcome, BoxedError> {
+    fn written(
+        &self,
+        answer: Result<KubesvcAccount, BoxedError>,
+        version: &str,
+    ) -> Result<Outcome, BoxedError> {
         self.context.metrics.writes.inc();
         match answer {
             Ok(account) => {
@@ -169,7 +191,9 @@ impl Controller {
             }
             Err(error) => match error.downcast_ref::<kube::Error>() {
                 // 409: someone else wrote. 404: the object went. Either way the watch will show it.
-                Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => Ok(Outcome::Conflict),
+                Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+                    Ok(Outcome::Conflict)
+                }
                 _ => Err(error),
             },
         }

@@ -32,7 +32,8 @@ pub(super) struct Events {
 impl Events {
     pub(super) fn start(client: Client, replica_id: &str, stop: CancellationToken) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, Note)>(WAITING);
-        let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(replica_id.to_owned()) };
+        let reporter =
+            Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(replica_id.to_owned()) };
         let recorder = Recorder::new(client, reporter);
         tokio::spawn(stop.run_until_cancelled_owned(async move {
             while let Some((account, note)) = waiting.recv().await {
@@ -48,7 +49,8 @@ impl Events {
         if !budget.try_take() {
             return false;
         }
-        let mut reference = KubesvcAccount::new(account.metadata.name.as_deref().unwrap_or_default(), account.spec.clone());
+        let mut reference =
+            KubesvcAccount::new(account.metadata.name.as_deref().unwrap_or_default(), account.spec.clone());
         reference.metadata.namespace.clone_from(&account.metadata.namespace);
         reference.metadata.uid.clone_from(&account.metadata.uid);
         self.queue.try_send((reference, note.clone())).is_ok()

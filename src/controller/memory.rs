@@ -113,6 +113,8 @@ impl Memories {
     pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
         let mut shelves = self.0.lock();
         let uids = shelves.uids.remove(key).unwrap_or_default();
-        uids.into_iter().filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name))).collect()
+        uids.into_iter()
+            .filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name)))
+            .collect()
     }
 }

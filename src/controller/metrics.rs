@@ -30,8 +30,16 @@ impl ControllerMetrics {
         registry.register("transitions", "State changes written", self.transitions.clone());
         registry.register("looks", "Times an account was looked at", self.looks.clone());
         registry.register("writes", "Writes of account objects", self.writes.clone());
-        registry.register("conflicts", "Writes refused because the object had changed", self.conflicts.clone());
+        registry.register(
+            "conflicts",
+            "Writes refused because the object had changed",
+            self.conflicts.clone(),
+        );
         registry.register("failed_requests", "Requests that failed otherwise", self.failed_requests.clone());
-        registry.register("dropped_events", "Kubernetes Events that were not written", self.dropped_events.clone());
+        registry.register(
+            "dropped_events",
+            "Kubernetes Events that were not written",
+            self.dropped_events.clone(),
+        );
     }
 }

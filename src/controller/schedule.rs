@@ -80,7 +80,9 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
     let workers = TaskTracker::new();
     loop {
-        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else { break };
+        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
+            break;
+        };
         let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
         let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
         let controller = Arc::clone(&controller);

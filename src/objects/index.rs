@@ -343,7 +343,8 @@ mod tests {
             let mut one = account(name, uid, uid);
             one.spec.account_name = Some("same".to_owned());
             let time = jiff::Timestamp::from_second(second).expect("a small number is a time");
-            one.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+            one.metadata.creation_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
             accounts.seen(one);
         }
         let names: Vec<_> = accounts.by_account_name("same").iter().map(|one| one.uid().to_owned()).collect();

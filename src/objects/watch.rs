@@ -40,7 +40,9 @@ pub async fn watch_accounts(
             Ok(Event::InitDone) => accounts.listed(namespace.as_deref(), &std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => take_in(&accounts, object),
             Ok(Event::Delete(object)) => accounts.gone(&key_of(&object)),
-            Err(problem) => warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts"),
+            Err(problem) => {
+                warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts");
+            }
         }
     }
 }
@@ -50,7 +52,7 @@ fn take_in(accounts: &Accounts, object: DeserializeGuard<KubesvcAccount>) {
     match object.0 {
         Ok(account) => accounts.seen(account),
         Err(invalid) => {
-            error!(account = %key, error = %invalid.error, "malformed KubesvcAccount is left out; correct it")
+            error!(account = %key, error = %invalid.error, "malformed KubesvcAccount is left out; correct it");
         }
     }
 }

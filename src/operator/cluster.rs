@@ -19,8 +19,8 @@ pub(super) fn install_crypto() {
 pub(super) async fn config(arguments: &RunArguments) -> Result<Config, String> {
     let options = KubeConfigOptions { context: arguments.context.clone(), ..KubeConfigOptions::default() };
     let mut config = if let Some(path) = &arguments.kubeconfig {
-        let kubeconfig =
-            Kubeconfig::read_from(path).map_err(|error| format!("--kubeconfig {}: {}", path.display(), chain(&error)))?;
+        let kubeconfig = Kubeconfig::read_from(path)
+            .map_err(|error| format!("--kubeconfig {}: {}", path.display(), chain(&error)))?;
         Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .map_err(|error| format!("--kubeconfig {}: {}", path.display(), chain(&error)))?
@@ -28,7 +28,10 @@ pub(super) async fn config(arguments: &RunArguments) -> Result<Config, String> {
         Config::from_kubeconfig(&options).await.map_err(|error| format!("KUBECONFIG: {}", chain(&error)))?
     } else {
         Config::incluster().map_err(|error| {
-            format!("no API server: this is no pod ({}); give --kubeconfig FILE or set KUBECONFIG", chain(&error))
+            format!(
+                "no API server: this is no pod ({}); give --kubeconfig FILE or set KUBECONFIG",
+                chain(&error)
+            )
         })?
     };
     config.default_retry = false;
@@ -36,20 +39,35 @@ pub(super) async fn config(arguments: &RunArguments) -> Result<Config, String> {
 }
 
 /// Checks that both kinds of objects are there and may be read.
-pub(super) async fn check(client: &Client, server: &str, namespaces: &[Option<String>]) -> Result<(), String> {
+pub(super) async fn check(
+    client: &Client,
+    server: &str,
+    namespaces: &[Option<String>],
+) -> Result<(), String> {
     for namespace in namespaces {
         let accounts: Api<KubesvcAccount> = match namespace {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
         };
-        explain(accounts.list(&ListParams::default().limit(1)).await.map(drop), server, "kubesvcaccounts", namespace.as_deref())?;
+        explain(
+            accounts.list(&ListParams::default().limit(1)).await.map(drop),
+            server,
+            "kubesvcaccounts",
+            namespace.as_deref(),
+        )?;
     }
     let agents: Api<KubesvcAgent> = Api::default_namespaced(client.clone());
     explain(agents.list(&ListParams::default().limit(1)).await.map(drop), server, "kubesvcagents", None)
 }
 
-fn explain(answer: kube::Result<()>, server: &str, plural: &str, namespace: Option<&str>) -> Result<(), String> {
-    let place = namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
+fn explain(
+    answer: kube::Result<()>,
+    server: &str,
+    plural: &str,
+    namespace: Option<&str>,
+) -> Result<(), String> {
+    let place =
+        namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
     match answer {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Err(format!(

@@ -21,7 +21,10 @@ impl Readiness for OperatorReadiness {
             missing.push(("running".to_owned(), "the operator is stopping".to_owned()));
         }
         if !self.accounts.is_synced() {
-            missing.push(("accounts".to_owned(), "the first list of KubesvcAccounts is not complete".to_owned()));
+            missing.push((
+                "accounts".to_owned(),
+                "the first list of KubesvcAccounts is not complete".to_owned(),
+            ));
         }
         if let Some(why) = self.projection.trouble() {
             missing.push(("database".to_owned(), why));

@@ -10,18 +10,21 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::cli::RunArguments;
-use super::readiness::OperatorReadiness;
 use super::cluster;
+use super::readiness::OperatorReadiness;
 use crate::account::lifecycle::Policy;
 use crate::budget::Budget;
-use crate::config::{self, operator::{Approval, OperatorSettings}};
+use crate::config::{
+    self,
+    operator::{Approval, OperatorSettings},
+};
 use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{Hub, HubSettings, KubeAgentObjects};
 use crate::objects::{Accounts, watch_accounts, watch_secrets};
 use crate::rest::{self, RestSettings, RestState};
-use crate::shutdown;
 use crate::secrets::{CredentialSource, KubeCredentials};
+use crate::shutdown;
 use crate::store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
@@ -91,7 +94,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         place.client.clone(),
         Arc::clone(&accounts),
         Arc::clone(&fleet),
-        store,
+        Arc::clone(&store),
         Arc::<OperatorReadiness>::clone(&readiness),
         exposition,
     );
@@ -101,6 +104,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         fleet,
         credentials,
         projection: Arc::clone(&projection),
+        store,
         policy: policy(settings),
         ticks,
         wakes,
@@ -142,7 +146,8 @@ impl Place {
         let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         config.default_namespace.clone_from(&namespace);
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
+        let client =
+            Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
         let watched = match settings.watch_namespaces.as_slice() {
             [] => vec![Some(namespace.clone())],
             all if all.iter().any(|one| one == "*") => vec![None],
@@ -186,7 +191,11 @@ fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
     RestSettings {
         max_body_bytes: settings.server.max_body_bytes,
         dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
-        accounts_namespace: settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone()),
+        accounts_namespace: settings
+            .dynamic_accounts
+            .namespace
+            .clone()
+            .unwrap_or_else(|| place.namespace.clone()),
         watched: place.watched.iter().flatten().cloned().collect(),
         replica_id: place.replica_id.clone(),
     }

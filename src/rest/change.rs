@@ -10,7 +10,7 @@ use ulid::Ulid;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble, ask, ask_for};
-use super::create::{about, check, secret_source};
+use super::create::{about, check, check_contents, secret_source};
 use super::credential::{CONTENT, Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
@@ -110,6 +110,7 @@ impl Change<'_> {
                 spec.kubeconfig = secret_source(account.metadata.name.as_deref().unwrap_or_default());
             }
             check(self.name, &spec)?;
+            check_contents(given, &spec)?;
         }
         if desired.is_some_and(|desired| desired != account.desired()) {
             spec.state = desired;

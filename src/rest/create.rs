@@ -5,11 +5,13 @@
 //! [`credential`]: super::credential
 
 use kube::api::PostParams;
+use secrecy::ExposeSecret;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble, ask};
 use super::credential::{CONTENT, Credential, Denied, OWNER};
 use super::error::Problem;
+use crate::account::kubeconfig;
 use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec, SecretKeyReference};
 use crate::account::spinnaker::{Given, Source, validate};
 use crate::account::{
@@ -52,6 +54,7 @@ pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
         }
     }
     check(&given.name, &spec)?;
+    check_contents(given, &spec)?;
     let mut account = KubesvcAccount::new(&object, spec);
     account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
     account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -62,6 +65,14 @@ pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
 pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
     let problems = validate(spec);
     if problems.is_empty() { Ok(()) } else { Err(about(name, &problems.join("; "))) }
+}
+
+/// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
+pub(super) fn check_contents(given: &Given, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
+    let Some(Source::Contents(contents)) = &given.source else { return Ok(()) };
+    kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
+        .map(drop)
+        .map_err(|refusal| about(&given.name, &format!("kubeconfigContents is refused: {refusal}")))
 }
 
 pub(super) fn about(name: &str, problem: &str) -> Problem {

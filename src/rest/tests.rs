@@ -12,9 +12,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::account::lifecycle::SessionFact;
-use crate::account::row::AccountRow;
 use crate::fleet::AgentView;
-use crate::store::StoreError;
+use crate::store::{self, Changes, StoreError};
 
 mod malformed;
 mod routes;
@@ -62,20 +61,16 @@ struct NoStore;
 
 #[async_trait]
 impl Store for NoStore {
-    async fn put_accounts(&self, _: &[AccountRow]) -> Result<(), StoreError> {
+    async fn write(&self, _: &Changes) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn delete_account(&self, _: &str) -> Result<(), StoreError> {
-        Ok(())
+    async fn accounts(&self) -> Result<store::Accounts, StoreError> {
+        Ok(store::Accounts::default())
     }
 
-    async fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<(), StoreError> {
-        Ok(())
+    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<bool, StoreError> {
+        Ok(true)
     }
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {

@@ -45,7 +45,9 @@ impl KubeCredentials {
     /// Credentials read with this client.
     pub fn new(client: Client) -> Self {
         let weigh = |_: &(String, i64), credential: &Credential| match &credential.kind {
-            CredentialKind::Kubeconfig(bytes) => u32::try_from(bytes.expose_secret().len()).unwrap_or(u32::MAX),
+            CredentialKind::Kubeconfig(bytes) => {
+                u32::try_from(bytes.expose_secret().len()).unwrap_or(u32::MAX)
+            }
             _ => 64,
         };
         let copies =
@@ -67,7 +69,11 @@ impl KubeCredentials {
         version
     }
 
-    async fn read(&self, account: &KubesvcAccount, reference: &SecretKeyReference) -> Result<Credential, Failure> {
+    async fn read(
+        &self,
+        account: &KubesvcAccount,
+        reference: &SecretKeyReference,
+    ) -> Result<Credential, Failure> {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let name = reference.name.as_str();
@@ -156,5 +162,7 @@ fn unsupported(reference: &str) -> String {
         .take_while(char::is_ascii_alphanumeric)
         .take(32)
         .collect();
-    format!("secret engine {engine:?} is not available; put the kubeconfig into a Secret and name it in spec.kubeconfig.secretRef")
+    format!(
+        "secret engine {engine:?} is not available; put the kubeconfig into a Secret and name it in spec.kubeconfig.secretRef"
+    )
 }

@@ -38,6 +38,22 @@ pub(crate) fn ensure() -> Result<Assets, String> {
     FOUND.get_or_init(find).clone()
 }
 
+/// What kube-apiserver and etcd say they are: `Kubernetes v1.36.3`, `etcd 3.6.16`.
+///
+/// # Errors
+///
+/// One of them is not there or does not start.
+pub(crate) fn versions() -> Result<(String, String), String> {
+    let Assets { etcd, kube_apiserver, .. } = ensure()?;
+    let said = |path: &Path| {
+        let printed = Command::new(path).arg("--version").stdin(Stdio::null()).output();
+        let printed = printed.map_err(|e| format!("{}: {e}", path.display()))?;
+        let text = String::from_utf8_lossy(&printed.stdout).into_owned();
+        Ok::<_, String>(text.lines().next().unwrap_or_default().replace(" Version:", ""))
+    };
+    Ok((said(&kube_apiserver)?, said(&etcd)?))
+}
+
 fn find() -> Result<Assets, String> {
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
         return from_envtest(Path::new(&folder));

@@ -57,6 +57,11 @@ impl Default for StartOptions {
 }
 
 impl StartOptions {
+    /// Without the record of writes, which costs the API server time.
+    pub(crate) fn without_audit() -> Self {
+        Self { audit: false, ..Self::default() }
+    }
+
     /// A further user; the answer is its token. It has no rights until some RBAC object gives it some.
     pub(crate) fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
         let token = random(32);
@@ -312,6 +317,11 @@ impl ControlPlane {
         if let Some(process) = &*self.apiserver.lock() {
             process.resume();
         }
+    }
+
+    /// The process ids of kube-apiserver, if it runs, and of etcd.
+    pub(crate) fn process_ids(&self) -> (Option<u32>, u32) {
+        (self.apiserver.lock().as_ref().map(Process::id), self.etcd.id())
     }
 
     /// The log of the API server, over all its starts.

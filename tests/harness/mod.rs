@@ -9,6 +9,7 @@
 //! | `kubeconfig.rs`, `pki.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a namespace of its own for each test |
 //! | `process.rs`, `reaper.rs`, `folder.rs` | child processes and folders that go away however the test ends |
+//! | `simulated_agent.rs` | an agent without clusters, on the real wire, that answers as it is told |
 //! | `wait.rs`, `ports.rs` | waiting for a condition, and free ports |
 //!
 //! Setting `KUBESVC_TEST_KEEP` to anything keeps the folders, with every log in them.
@@ -26,6 +27,7 @@ pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod progress;
 pub(crate) mod reaper;
+pub(crate) mod simulated_agent;
 pub(crate) mod wait;
 
 /// The value; or the test fails with the text as it is, where `expect` would print its line breaks as `\n`.

@@ -1,5 +1,5 @@
-//! Objects and kubeconfigs that nobody should write: each is refused with the field at fault, nothing of it is done,
-//! and the accounts beside it do not notice.
+//! Kubeconfigs that nobody should write: each is refused with the field at fault, nothing of it is done, and the
+//! accounts beside it do not notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -177,60 +177,4 @@ async fn hostile_kubeconfigs_are_refused_by_field_and_nothing_of_them_happens() 
         assert!(!log.contains("CANARY"), "the log of {name} has a canary");
     }
     assert_eq!(world.state("good").await, Some(State::Active));
-}
-
-/// Specs that the API server itself refuses, and what its message must say.
-const REFUSED_SPECS: &[(&str, &str)] = &[
-    ("{}", "spec.kubeconfig"),
-    ("{kubeconfig: {}}", "exactly one of secretRef, reference, file and serviceAccount"),
-    ("{kubeconfig: {serviceAccount: true, file: /opt/armory/x}}", "exactly one of"),
-    ("{kubeconfig: {serviceAccount: false}}", "exactly one of"),
-    ("{kubeconfig: {file: relative}}", "must be an absolute path"),
-    ("{kubeconfig: {file: /opt/../etc/shadow}}", "must not contain .."),
-    ("{kubeconfig: {reference: 'vault:x'}}", "must start with encrypted:"),
-    ("{kubeconfig: {secretRef: {name: 'Not A Name'}}}", "spec.kubeconfig.secretRef.name"),
-    ("{kubeconfig: {secretRef: {name: x, key: 'a/b'}}}", "spec.kubeconfig.secretRef.key"),
-    ("{kubeconfig: {serviceAccount: true}, state: SLEEPING}", "spec.state"),
-    ("{kubeconfig: {serviceAccount: true}, zoneId: ''}", "spec.zoneId"),
-    ("{kubeconfig: {serviceAccount: true}, zoneId: \"a\\tb\"}", "must not contain control characters"),
-    ("{kubeconfig: {serviceAccount: true}, context: x}", "has no meaning with"),
-    ("{kubeconfig: {serviceAccount: true}, namespaces: [a], omitNamespaces: [b]}", "exclude each other"),
-    ("{kubeconfig: {serviceAccount: true}, kinds: [a], omitKinds: [b]}", "exclude each other"),
-    ("{kubeconfig: {serviceAccount: true}, onlyNamespacedResources: true}", "needs spec.namespaces"),
-    ("{kubeconfig: {serviceAccount: true}, namespaces: ['Not A Name']}", "spec.namespaces"),
-    ("{kubeconfig: {serviceAccount: true}, permissions: {EXECUTE: [x]}}", "knows READ and WRITE"),
-    ("{kubeconfig: {serviceAccount: true}, maxResumableResourceAgeMs: -1}", "maxResumableResourceAgeMs"),
-    (
-        "{kubeconfig: {serviceAccount: true}, customResources: [{kubernetesKind: A.b, deployPriority: soon}]}",
-        "must be digits",
-    ),
-    (
-        "{kubeconfig: {serviceAccount: true}, customResources: [{kubernetesKind: A.b, spinnakerKind: pods}]}",
-        "spinnakerKind",
-    ),
-];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn specs_that_break_a_rule_are_refused_when_they_are_applied() {
-    let world = World::prepare().without_operator().start().await;
-    let head = "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {name: bad}\nspec: ";
-    for (spec, said) in REFUSED_SPECS {
-        let yaml = format!("{head}{spec}\n");
-        let answer = world.kubectl_with_input(&["create", "-f", "-"], &yaml).await;
-        assert_ne!(answer.code, Some(0), "taken: {spec}");
-        assert!(answer.stderr.contains(said), "{spec}: no {said:?} in: {}", answer.stderr);
-    }
-    let named = format!("{head}{{accountName: Prod, kubeconfig: {{serviceAccount: true}}}}\n");
-    world.apply(&named).await;
-    let answer = world
-        .kubectl(&["patch", "ksa", "bad", "--type=merge", "-p", r#"{"spec": {"accountName": "Other"}}"#])
-        .await;
-    assert!(answer.stderr.contains("cannot be changed"), "{answer:?}");
-    let answer = world
-        .kubectl(&["patch", "ksa", "bad", "--type=merge", "-p", r#"{"spec": {"accountName": null}}"#])
-        .await;
-    assert!(answer.stderr.contains("cannot be changed"), "{answer:?}");
-    let account = world.object("bad").await.expect("it was applied");
-    let seen = account.status.map(|status| (status.observed_generation, status.state));
-    assert_eq!(seen, Some((-1, None)), "an object that no operator has seen is in progress to kstatus");
 }

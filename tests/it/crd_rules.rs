@@ -1,14 +1,10 @@
 //! What the API server takes and refuses by the definitions alone, before any operator sees it.
 
-use std::time::Duration;
-
 use futures::{StreamExt as _, stream};
-use kubesvc::account::crds;
-use tokio::sync::OnceCell;
 
 use crate::harness::controlplane::{self, ControlPlane};
 use crate::harness::kubectl::Output;
-use crate::harness::wait::eventually;
+use crate::world::install_definitions;
 
 /// Specs that are refused: a name, the spec in YAML, and what the message must name.
 const BAD: &[(&str, &str, &str)] = &[
@@ -136,29 +132,11 @@ const GOOD: &[(&str, &str)] = &[
     ("context", "context: 'admin@prod'\nkinds: [deployment, Foo.example.com]\nKC"),
 ];
 
-static DEFINED: OnceCell<()> = OnceCell::const_new();
-
 /// The shared control plane with the definitions in force.
 async fn plane() -> &'static ControlPlane {
     let plane = controlplane::shared().await;
-    DEFINED.get_or_init(|| define(plane)).await;
+    install_definitions(plane).await;
     plane
-}
-
-async fn define(plane: &ControlPlane) {
-    for (_, crd) in crds::all() {
-        let text = serde_json::to_string(&crd).expect("a definition is JSON");
-        plane.kubectl_with_input(["apply", "-f", "-"], &text).await.ok().expect("the definition is taken");
-    }
-    for (name, plural) in [("kubesvcaccounts", "ksa"), ("kubesvcagents", "ksg")] {
-        let definition = format!("crd/{name}.kubesvc.io");
-        let established = ["wait", "--for=condition=Established", "--timeout=20s", &definition];
-        plane.kubectl(established).await.ok().expect("established");
-        eventually("the resource is served", Duration::from_secs(20), async || {
-            plane.kubectl(["get", plural]).await.ok()
-        })
-        .await;
-    }
 }
 
 fn manifest(namespace: &str, name: &str, spec: &str) -> String {

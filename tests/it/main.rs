@@ -11,6 +11,7 @@ mod bad_objects;
 mod crd_rules;
 mod docs;
 mod drift;
+mod faults;
 mod rest_states;
 mod secrets_canary;
 mod wire_frames;

@@ -113,8 +113,7 @@ async fn ask(world: &World, request: Request, name: &str) -> Vec<Answer> {
     match request {
         Request::Add => {
             let body = json!({"name": name, "kubeconfigFile": file});
-            let dynamic = world.rest("POST", "/armory/accounts/dynamic", &body).await;
-            vec![dynamic, world.rest("POST", "/armory/accounts", &json!([{"name": name}])).await]
+            vec![world.rest("POST", "/armory/accounts/dynamic", &body).await]
         }
         Request::Activate => vec![world.rest("PATCH", "/armory/accounts", &patch("ACTIVE")).await],
         Request::Deactivate => {

@@ -120,27 +120,28 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
     let contents = cluster.kubeconfig();
     let dynamic = "/armory/accounts/dynamic";
     let good = json!({"name": "rest", "zoneId": "east", "state": "ACTIVE", "kubeconfigContents": contents});
+    let mut answers = Vec::new();
     let answer = world.rest("POST", dynamic, &good).await;
     assert_eq!(answer.status, 202, "{answer}");
-    let mut answers = vec![answer.to_string()];
+    answers.push(answer.to_string());
+    let refused = format!("kind: {CANARY}");
     let planted = [
-        ("POST", json!({"name": "bad", "kubeconfigContents": format!("token: {CANARY}")})),
-        ("POST", json!({"name": "bad", "kubeconfigContents": CANARY, "kubeconfigFile": "relative"})),
-        ("POST", json!({"name": "bad", "kubeconfigContents": {"token": CANARY}})),
-        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "zoneId": ""})),
-        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "namespaces": ["Not A Name"]})),
-        ("POST", json!({"name": "rest", "kubeconfigContents": contents})),
-        ("PUT", json!({"name": "rest", "kubeconfigContents": contents, "oAuthServiceAccount": CANARY})),
-        ("PUT", json!({"name": "nobody", "kubeconfigContents": contents})),
-        ("PUT", json!({"name": "rest", "kubeconfigContents": format!("kind: {CANARY}")})),
-        (
-            "PATCH",
-            json!([{"name": "rest", "state": "ACTIVE", "kubeconfigContents": format!("kind: {CANARY}")}]),
-        ),
-        ("PATCH", json!([{"name": "nobody", "state": "ACTIVE", "kubeconfigContents": contents}])),
+        ("POST", json!({"name": "bad", "kubeconfigContents": format!("token: {CANARY}")}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigContents": CANARY, "kubeconfigFile": "relative"}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigContents": {"token": CANARY}}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "zoneId": ""}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigContents": contents, "namespaces": ["Not A Name"]}), 400),
+        ("POST", json!({"name": "rest", "kubeconfigContents": contents}), 409),
+        ("PUT", json!({"name": "rest", "kubeconfigContents": contents, "oAuthServiceAccount": CANARY}), 202),
+        ("PUT", json!({"name": "nobody", "kubeconfigContents": contents}), 404),
+        ("PUT", json!({"name": "rest", "kubeconfigContents": refused}), 400),
+        ("PATCH", json!([{"name": "rest", "state": "ACTIVE", "kubeconfigContents": refused}]), 400),
+        ("PATCH", json!([{"name": "nobody", "state": "ACTIVE", "kubeconfigContents": contents}]), 400),
     ];
-    for (method, body) in planted {
-        answers.push(world.rest(method, dynamic, &body).await.to_string());
+    for (method, body, code) in planted {
+        let answer = world.rest(method, dynamic, &body).await;
+        assert_eq!(answer.status, code, "{method}: {answer}");
+        answers.push(answer.to_string());
     }
     for text in [format!("{{\"name\": \"bad\", \"kubeconfigContents\": \"{CANARY}"), format!("[{CANARY}]")] {
         let call = Call::new("POST", dynamic).header("content-type", "application/json").bytes(text);

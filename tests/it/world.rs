@@ -46,6 +46,7 @@ pub(crate) use self::{
     operator::Operator,
     prepare::Prepare,
     rest::{Answer, Call},
+    rights::install_definitions,
     row::Row,
 };
 use crate::harness::{

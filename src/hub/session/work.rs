@@ -180,7 +180,6 @@ impl Work {
             }
             Duty::SayDropped(epoch) => {
                 ledger.say_dropped(&uid, &name, epoch);
-                self.hub.leader.wake(uid.clone());
             }
             Duty::Forget => {
                 ledger.forget(&uid);
@@ -194,6 +193,8 @@ impl Work {
         if is_new {
             self.hub.registry.concern(self.session.serial, [&uid]);
         }
+        // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
+        self.hub.leader.wake(uid);
     }
 
     fn begin_preparing(&mut self) {

@@ -61,6 +61,25 @@ async fn an_account_is_added_held_dropped_and_gone() {
     .await;
 }
 
+/// Nothing else would make it look at an agent that never answers.
+#[tokio::test]
+async fn the_leader_is_woken_when_an_answer_is_owed() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    hub.leader.try_take(100);
+    hub.accounts.show(account("one"));
+    agent.added().await;
+    assert!(hub.leader.try_take(100).contains(&"uid-one".into()), "after AddAccounts");
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Deleting);
+        status.epoch = 2;
+        status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
+    }));
+    agent.deleted().await;
+    assert!(hub.leader.try_take(100).contains(&"uid-one".into()), "after DeleteAccounts");
+}
+
 #[tokio::test]
 async fn a_revoke_is_answered_for_an_agent_that_was_never_sent_the_account() {
     let hub = TestHub::start().await;
@@ -197,7 +216,7 @@ async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
     assert!(!agent.accepted().await.approved);
     assert!(!hub.hub.sessions("uid-one")[0].approved);
     let approval = Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
-    hub.approvals.send(approval).expect("it is followed");
+    hub.approvals.try_send(approval).expect("it is followed");
     assert_eq!(agent.added().await.len(), 1);
 }
 

@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use secrecy::SecretSlice;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -37,7 +37,7 @@ pub(super) struct FakeObjects {
     pub(super) approve: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
-    approvals: Mutex<Option<mpsc::UnboundedReceiver<Approval>>>,
+    approvals: Mutex<Option<mpsc::Receiver<Approval>>>,
 }
 
 #[async_trait]
@@ -65,7 +65,7 @@ impl AgentObjects for FakeObjects {
 
     fn approvals(&self) -> BoxStream<'static, Approval> {
         let receiver = self.approvals.lock().take().expect("it is followed once");
-        UnboundedReceiverStream::new(receiver).boxed()
+        ReceiverStream::new(receiver).boxed()
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) struct TestHub {
     pub(super) ticks: Arc<Ticks>,
     pub(super) leader: Arc<Wakes<String>>,
     pub(super) address: SocketAddr,
-    pub(super) approvals: mpsc::UnboundedSender<Approval>,
+    pub(super) approvals: mpsc::Sender<Approval>,
     pub(super) stop: CancellationToken,
     pub(super) served: tokio::task::JoinHandle<Result<(), HubError>>,
 }
@@ -109,7 +109,7 @@ impl TestHub {
     pub(super) async fn with(settings: HubSettings) -> Self {
         let settings =
             HubSettings { address: "127.0.0.1".into(), port: 0, replica_id: "r-0".into(), ..settings };
-        let (approvals, follow) = mpsc::unbounded_channel();
+        let (approvals, follow) = mpsc::channel(16);
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             approve: Mutex::new(true),

@@ -2,6 +2,9 @@
 
 use super::*;
 
+const KUBECONFIG: &str = "{kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], \
+                          clusters: [{name: c, cluster: {server: 'https://c'}}], users: [{name: u, user: {token: s3cret}}]}";
+
 fn account(spec: &Value, labels: &Value) -> KubesvcAccount {
     serde_json::from_value(json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
@@ -46,13 +49,25 @@ fn an_unchanged_body_writes_nothing() {
 #[test]
 fn a_changed_source_replaces_the_old_one() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}}), &json!({}));
-    let body = given(&json!({"name": "a", "kubeconfigContents": "apiVersion: v1"}));
+    let body = given(&json!({"name": "a", "kubeconfigContents": KUBECONFIG}));
     let plan = plan(Request::Put, Some(&body), &account).expect("good");
     assert!(plan.contents);
     assert_eq!(
         patch_of(plan),
         Some((json!({"kubeconfig": {"file": null, "secretRef": {"name": "a-kubeconfig"}}}), false))
     );
+}
+
+#[test]
+fn a_kubeconfig_that_is_refused_is_400_and_not_repeated() {
+    let account = account(&json!({"kubeconfig": {"file": "/k"}, "context": "other"}), &json!({}));
+    for contents in ["s3cret", KUBECONFIG] {
+        let body = given(&json!({"name": "a", "kubeconfigContents": contents}));
+        let problem = plan(Request::Put, Some(&body), &account).err().expect("refused");
+        assert_eq!(problem.status.as_u16(), 400);
+        assert!(problem.message.contains("kubeconfigContents is refused: "), "{}", problem.message);
+        assert!(!problem.message.contains("s3cret"), "{}", problem.message);
+    }
 }
 
 #[test]

@@ -87,6 +87,14 @@ const CASES: &[Case] = &[
     ),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":["s3cret"]}"#, 400, "kubeconfigContents"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":""}"#, 400, "kubeconfigContents"),
+    (
+        "POST",
+        DYNAMIC,
+        JSON,
+        r#"{"name":"a","kubeconfigContents":"s3cret"}"#,
+        400,
+        "kubeconfigContents is refused",
+    ),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"k"}"#, 400, "absolute"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"/a/../../etc"}"#, 400, ".."),
     // Fields.
@@ -167,7 +175,7 @@ async fn a_body_that_is_too_large_is_413_by_its_length_or_by_its_bytes() {
 #[tokio::test]
 async fn good_bodies_get_as_far_as_the_api_server() {
     let good = [
-        ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":"s3cret","future":1}"#),
+        ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"/s3cret","future":1}"#),
         ("POST", DYNAMIC, JSON, r#"[{"name":"a/b ü","serviceAccount":true,"permissions":[{"READ":[1]}]}]"#),
         (
             "PUT",

@@ -193,6 +193,17 @@ async fn two_zones_and_none_named_is_said_with_their_names() {
     assert_eq!(account.status_or_default().agents, ["agent-2"]);
 }
 
+/// Objects of the same second count as equally old.
+async fn another_second(world: &World, name: &str) {
+    let account = world.object(name).await.expect("it was made");
+    let made = account.metadata.creation_timestamp.expect("the API server stamps it").0;
+    eventually("another second", PATIENCE, async || {
+        let age = jiff::Timestamp::now().duration_since(made);
+        if age.as_secs() > 0 { Ok(()) } else { Err(format!("{age:?}")) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_objects_with_one_account_name_the_older_wins() {
     let world = World::start().await;
@@ -200,6 +211,7 @@ async fn of_two_objects_with_one_account_name_the_older_wins() {
     let _agent = world.agent("agent-1").start().await;
     world.account("older").spec("accountName", "prod").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("older", State::Active).await;
+    another_second(&world, "older").await;
     world.account("younger").spec("accountName", "prod").kubeconfig(&cluster.kubeconfig()).create().await;
     let younger = world.until_reason("younger", State::Failed, "DuplicateName").await;
     assert_eq!(condition(&younger, "Stalled").map(|one| one.status).as_deref(), Some("True"));

@@ -172,6 +172,10 @@ fn tree(
             "{" => {
                 at += 1;
                 while text(at) != "}" && at < tokens.len() {
+                    if text(at) == "," {
+                        at += 1;
+                        continue;
+                    }
                     let next = tree(tokens, at, base.clone(), line, found);
                     at = if next == at { at + 1 } else { next };
                 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
 use http::uri::PathAndQuery;
 use kubesvc::wire::{common, ops};
 use prost::Message;
@@ -64,40 +63,56 @@ async fn channel(port: u16) -> Channel {
     endpoint.connect().await.expect("the hub listens")
 }
 
-/// Opens a stream, sends these messages, and leaves it open.
-async fn open(port: u16, path: &'static str, messages: Vec<Vec<u8>>) -> Result<Streaming<Vec<u8>>, Status> {
+/// Opens a stream that sends what comes through the channel, and is open as long as the channel is.
+async fn open(port: u16, path: &'static str, messages: Messages) -> Result<Streaming<Vec<u8>>, Status> {
     let mut grpc = Grpc::new(channel(port).await);
     grpc.ready().await.expect("the hub listens");
-    let stream = futures::stream::iter(messages).chain(futures::stream::pending());
-    let answer = grpc.streaming(Request::new(stream), PathAndQuery::from_static(path), Raw).await?;
+    let answer = grpc.streaming(Request::new(messages), PathAndQuery::from_static(path), Raw).await?;
     Ok(answer.into_inner())
 }
 
-/// The frames that come until the stream ends, and the status it ends with.
+type Messages = futures::channel::mpsc::UnboundedReceiver<Vec<u8>>;
+
+/// Sends the first of these messages, and the others when it was accepted. Answers the frames that come until the
+/// stream ends, and the status it ends with.
 async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Option<Status>) {
+    let (sender, receiver) = futures::channel::mpsc::unbounded();
+    let mut messages = messages.into_iter();
+    let send = |message| sender.unbounded_send(message).expect("the stream takes messages");
+    messages.next().into_iter().for_each(send);
     let mut frames = Vec::new();
     let ended = tokio::time::timeout(LIMIT, async {
-        let mut stream = match open(port, "/ops.Operations/GetOps", messages).await {
+        let mut stream = match open(port, "/ops.Operations/GetOps", receiver).await {
             Ok(stream) => stream,
             Err(status) => return Some(status),
         };
         loop {
             match stream.message().await {
-                Ok(Some(bytes)) => frames.extend(ops::HubFrame::decode(&*bytes).expect("a frame").frame),
+                Ok(Some(bytes)) => {
+                    let frame = ops::HubFrame::decode(&*bytes).expect("a frame").frame;
+                    if let Some(Answer::Accepted(_)) = frame {
+                        messages.by_ref().for_each(send);
+                    }
+                    frames.extend(frame);
+                }
                 Ok(None) => return None,
                 Err(status) => return Some(status),
             }
         }
     });
     let ended = ended.await;
-    let status =
-        ended.unwrap_or_else(|_| Some(Status::deadline_exceeded(format!("{what}: the stream goes on"))));
-    assert_ne!(
-        status.as_ref().map(Status::code),
-        Some(Code::DeadlineExceeded),
-        "{what}: {status:?} {frames:?}"
-    );
-    (frames, status)
+    assert!(ended.is_ok(), "{what}: the stream goes on after {frames:?}");
+    (frames, ended.unwrap_or_default())
+}
+
+/// The status with which a call that is not there ends.
+async fn turned_away(port: u16, path: &'static str) -> Status {
+    let (sender, receiver) = futures::channel::mpsc::unbounded();
+    sender.unbounded_send(Vec::new()).expect("the stream takes messages");
+    match open(port, path, receiver).await {
+        Err(status) => status,
+        Ok(mut stream) => stream.message().await.expect_err("the call is not there"),
+    }
 }
 
 fn frame(frame: Frame) -> Vec<u8> {
@@ -133,18 +148,10 @@ async fn hold_refused(port: u16, what: &str, messages: Vec<Vec<u8>>, reason: Rea
 }
 
 pub(super) async fn unknown_calls_are_unimplemented(port: u16) {
-    for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/"] {
-        let status = match open(port, path, vec![Vec::new()]).await {
-            Err(status) => status,
-            Ok(mut stream) => stream.message().await.expect_err("it is unknown"),
-        };
+    for path in ["/ops.Operations/Nothing", "/no.Such/Service", "/", "/events.Caching/Stream"] {
+        let status = turned_away(port, path).await;
         assert_eq!(status.code(), Code::Unimplemented, "{path}: {status:?}");
     }
-    let status = match open(port, "/events.Caching/Stream", vec![Vec::new()]).await {
-        Err(status) => status,
-        Ok(mut stream) => stream.message().await.expect_err("it is not built"),
-    };
-    assert_eq!(status.code(), Code::Unimplemented, "{status:?}");
 }
 
 pub(super) async fn garbage_is_refused(port: u16) {

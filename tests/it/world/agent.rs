@@ -20,6 +20,8 @@ pub(crate) struct AgentBuilder<'w> {
     id: String,
     zone: String,
     level: &'static str,
+    hub: u16,
+    beside: bool,
 }
 
 /// An agent. Killed on drop.
@@ -36,7 +38,14 @@ pub(crate) struct Agent {
 impl World {
     /// An agent with this id, in zone `east` unless said otherwise.
     pub(crate) fn agent(&self, id: &str) -> AgentBuilder<'_> {
-        AgentBuilder { world: self, id: id.to_owned(), zone: "east".to_owned(), level: "debug" }
+        AgentBuilder {
+            world: self,
+            id: id.to_owned(),
+            zone: "east".to_owned(),
+            level: "debug",
+            hub: self.operator.hub_port(),
+            beside: false,
+        }
     }
 
     /// The KubesvcAgent of an agent.
@@ -69,6 +78,18 @@ impl AgentBuilder<'_> {
         self
     }
 
+    /// The port that it dials, if it is not the hub's own.
+    pub(crate) fn hub_port(mut self, port: u16) -> Self {
+        self.hub = port;
+        self
+    }
+
+    /// With a folder of its own, beside another process of the same id and zone.
+    pub(crate) fn beside_another(mut self) -> Self {
+        self.beside = true;
+        self
+    }
+
     /// Starts it, and waits until the operator knows it as connected.
     pub(crate) async fn start(self) -> Agent {
         let world = self.world;
@@ -79,12 +100,13 @@ impl AgentBuilder<'_> {
 
     /// Starts it and waits for nothing.
     pub(crate) fn launch(self) -> Agent {
-        let folder = self.world.folder.file(&format!("agent-{}-{}", self.id, self.zone));
+        let beside = if self.beside { "-beside" } else { "" };
+        let folder = self.world.folder.file(&format!("agent-{}-{}{beside}", self.id, self.zone));
         let kubeconfigs = folder.join("kubeconfigs");
         must(std::fs::create_dir_all(&kubeconfigs).map_err(|e| format!("{}: {e}", kubeconfigs.display())));
         let health = ports::free();
         let settings = json!({
-            "clouddriver": {"grpc": format!("127.0.0.1:{}", self.world.operator.hub_port()), "insecure": true},
+            "clouddriver": {"grpc": format!("127.0.0.1:{}", self.hub), "insecure": true},
             "zoneId": self.zone,
             "server": {"host": "127.0.0.1", "port": health},
             "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()]},
@@ -93,7 +115,7 @@ impl AgentBuilder<'_> {
         let file = folder.join("armory-agent.yml");
         must(std::fs::write(&file, format!("{settings:#}")).map_err(|e| format!("{}: {e}", file.display())));
         let log = folder.join("agent.log");
-        let name = format!("agent {} of zone {}", self.id, self.zone);
+        let name = format!("agent {} of zone {}{beside}", self.id, self.zone);
         self.world.logs.lock().push((name, log.clone()));
         let agent = Agent {
             id: self.id,
@@ -123,6 +145,12 @@ impl Agent {
     /// The folder in which accounts may name kubeconfig files.
     pub(crate) fn kubeconfigs(&self) -> &PathBuf {
         &self.kubeconfigs
+    }
+
+    /// Everything it has logged, over all its starts.
+    pub(crate) fn log_text(&self) -> String {
+        std::fs::read(&self.log)
+            .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Starts its process, ending one that runs, and waits for nothing.

@@ -116,7 +116,6 @@ impl Operator {
     }
 
     /// Waits for an end of its own, as after a crash point.
-    #[expect(dead_code, reason = "the fault tests wait for a crash point")]
     pub(crate) async fn ended(&self) -> ExitStatus {
         eventually("the end of the operator", END, async || {
             self.process.lock().as_ref().map_or_else(
@@ -127,13 +126,17 @@ impl Operator {
         .await
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+        self.process.lock().as_ref().and_then(Process::exited)
+    }
+
     /// Whether it runs.
     pub(crate) fn is_running(&self) -> bool {
         self.check_running().is_ok()
     }
 
     /// Stops it in its tracks (SIGSTOP).
-    #[expect(dead_code, reason = "the fault tests pause the operator")]
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.lock() {
             process.pause();
@@ -141,7 +144,6 @@ impl Operator {
     }
 
     /// Lets a paused one run on.
-    #[expect(dead_code, reason = "the fault tests pause the operator")]
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.process.lock() {
             process.resume();

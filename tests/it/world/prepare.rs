@@ -37,7 +37,6 @@ impl Prepare {
     }
 
     /// A control plane of its own, which the test may stop and pause.
-    #[expect(dead_code, reason = "the fault tests stop API servers")]
     pub(crate) fn own_control_plane(mut self) -> Self {
         self.own_control_plane = true;
         self
@@ -52,11 +51,14 @@ impl Prepare {
     /// Starts it.
     pub(crate) async fn start(self) -> World {
         let plane = if self.own_control_plane {
-            Plane::Own(Box::new(must(ControlPlane::start().await)))
+            let own = must(ControlPlane::start().await);
+            rights::install(&own).await;
+            Plane::Own(Box::new(own))
         } else {
-            Plane::Shared(controlplane::shared().await)
+            let shared = controlplane::shared().await;
+            rights::install_definitions(shared).await;
+            Plane::Shared(shared)
         };
-        rights::install_definitions(&plane, self.own_control_plane).await;
         let namespace = plane.namespace().await;
         rights::grant(&plane, &namespace).await;
 

@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, World};
+use super::{Agent, PATIENCE, World};
 use crate::harness::{must, wait::eventually};
 
 /// How long an answer may take.
@@ -88,6 +88,33 @@ impl World {
     /// Any method with a JSON body.
     pub(crate) async fn rest(&self, method: &str, path: &str, body: &Value) -> Answer {
         self.call(Call::new(method, path).json(body)).await
+    }
+
+    /// As [`World::rest`], while the operator may end and start again.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn try_rest(&self, method: &str, path: &str, body: &Value) -> Result<Answer, String> {
+        send(self.operator.rest_port(), Call::new(method, path).json(body)).await
+    }
+
+    /// `GET`, while the operator may end and start again.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn try_get(&self, path: &str) -> Result<Answer, String> {
+        send(self.operator.rest_port(), Call::get(path)).await
+    }
+
+    /// What an agent's process says itself about how it is.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn ask_agent(&self, agent: &Agent) -> Result<Value, String> {
+        Ok(send(agent.health_port(), Call::get("/health")).await?.json)
     }
 
     /// The shown state of an account, as `GET /armory/accounts/{name}` tells it; absent if there is no such account.

@@ -21,19 +21,23 @@ pub(super) fn operator_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:kubesvc-operator")
 }
 
-/// Applies `crds/` and waits until the API server serves both kinds.
-pub(super) async fn install_definitions(plane: &ControlPlane, own: bool) {
-    if own {
-        install(plane).await;
-    } else {
-        INSTALLED.get_or_init(|| install(plane)).await;
-    }
+/// Applies `crds/` to the shared control plane, once, and waits until it serves both kinds.
+pub(crate) async fn install_definitions(shared: &'static ControlPlane) {
+    INSTALLED.get_or_init(|| install(shared)).await;
 }
 
-async fn install(plane: &ControlPlane) {
+/// Applies `crds/` and waits until the API server serves both kinds.
+pub(super) async fn install(plane: &ControlPlane) {
     let folder = in_repository("crds");
     must(plane.kubectl(["apply", "--server-side", "-f", &folder]).await.ok());
-    must(plane.kubectl(["wait", "--for=condition=Established", "--timeout=45s", "-f", &folder]).await.ok());
+    let established = ["wait", "--for=condition=Established", "--timeout=45s", "-f", &folder];
+    must(plane.kubectl(established).await.ok());
+    for kind in ["ksa", "ksg"] {
+        eventually("a kind that is served", super::PATIENCE, async || {
+            plane.kubectl(["get", kind]).await.ok()
+        })
+        .await;
+    }
 }
 
 fn in_repository(path: &str) -> String {

@@ -1,0 +1,167 @@
+//! The clock: a watch of the accounts in one namespace, from the first change to the last ACTIVE.
+
+use std::{
+    collections::HashSet,
+    pin::pin,
+    time::{Duration, Instant},
+};
+
+use futures::TryStreamExt;
+use kube::{Client, Resource, core::WatchEvent};
+use kubesvc::account::KubesvcAccount;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::progress::Bar;
+
+/// What was seen so far.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    first: Option<Instant>,
+    /// How many have been ACTIVE, and since when it is so many.
+    active: usize,
+    last: Option<Instant>,
+    /// Why nothing more will be seen.
+    broken: Option<String>,
+}
+
+/// A watch at work; it ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    seen: watch::Receiver<Seen>,
+    _watch: AbortOnDropHandle<()>,
+}
+
+/// As little of an account as is needed, so that the watch costs little.
+#[derive(Debug, Clone, Deserialize)]
+struct Account {
+    metadata: Metadata,
+    status: Option<Status>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Metadata {
+    name: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Status {
+    state: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct List {
+    metadata: ListMetadata,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: String,
+}
+
+impl Follow {
+    /// Follows the accounts of a namespace from now on.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be listed.
+    pub(crate) async fn start(client: Client, namespace: &str) -> Result<Self, String> {
+        let path = KubesvcAccount::url_path(&(), Some(namespace));
+        let problem = |e: &dyn std::fmt::Display| format!("watch of {path}: {e}");
+        let request = |query: &str| {
+            http::Request::get(format!("{path}?{query}")).body(Vec::new()).map_err(|e| problem(&e))
+        };
+        let list: List = client.request(request("limit=1")?).await.map_err(|e| problem(&e))?;
+        let version = list.metadata.resource_version;
+        let request = request(&format!("watch=1&timeoutSeconds=3600&resourceVersion={version}"))?;
+        let (tell, seen) = watch::channel(Seen::default());
+        let watch = tokio::spawn(async move {
+            let ended = observe(client, request, &tell).await;
+            tell.send_modify(|seen| seen.broken = Some(ended));
+        });
+        Ok(Self { seen, _watch: AbortOnDropHandle::new(watch) })
+    }
+
+    /// Waits for the first change.
+    pub(crate) async fn first(&mut self, patience: Duration) -> Result<Instant, String> {
+        let first = |seen: &Seen| seen.first;
+        self.wait(patience, "the first change of an account", None, first).await
+    }
+
+    /// Waits until so many have been ACTIVE, and says when that was.
+    pub(crate) async fn active(&mut self, count: usize, patience: Duration) -> Result<Instant, String> {
+        let bar = Bar::start("ACTIVE", count);
+        let what = format!("{count} ACTIVE accounts");
+        let active = |seen: &Seen| seen.last.filter(|_| seen.active >= count);
+        self.wait(patience, &what, Some(&bar), active).await
+    }
+
+    async fn wait(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        bar: Option<&Bar>,
+        done: impl Fn(&Seen) -> Option<Instant>,
+    ) -> Result<Instant, String> {
+        let wait = async {
+            loop {
+                let seen = self.seen.borrow_and_update().clone();
+                if let Some(bar) = bar {
+                    bar.set(seen.active);
+                }
+                match (done(&seen), seen.broken) {
+                    (Some(at), _) => return Ok(at),
+                    (None, Some(reason)) => return Err(format!("the watch of accounts ended: {reason}")),
+                    (None, None) => {}
+                }
+                if self.seen.changed().await.is_err() {
+                    return Err("the watch of accounts is gone".into());
+                }
+            }
+        };
+        let waited = tokio::time::timeout(patience, wait).await;
+        waited.unwrap_or_else(|_| {
+            let active = self.seen.borrow().active;
+            Err(format!("waited {} s for {what}; {active} have been ACTIVE", patience.as_secs()))
+        })
+    }
+}
+
+/// Answers why it ended.
+async fn observe(client: Client, request: http::Request<Vec<u8>>, tell: &watch::Sender<Seen>) -> String {
+    let events = match client.request_events::<Account>(request).await {
+        Ok(events) => events,
+        Err(e) => return e.to_string(),
+    };
+    let mut events = pin!(events);
+    let mut active = HashSet::new();
+    loop {
+        match events.try_next().await {
+            Ok(Some(WatchEvent::Added(account) | WatchEvent::Modified(account))) => {
+                let now = Instant::now();
+                let is_active = account.status.and_then(|status| status.state).as_deref() == Some("ACTIVE");
+                let news = is_active && active.insert(account.metadata.name);
+                tell.send_if_modified(|seen| {
+                    let first = seen.first.is_none();
+                    seen.first.get_or_insert(now);
+                    if news {
+                        seen.active = active.len();
+                        seen.last = Some(now);
+                    }
+                    first || news
+                });
+            }
+            Ok(Some(WatchEvent::Error(status))) => return status.message,
+            Ok(Some(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_))) => {}
+            Ok(None) => return "the API server closed it".into(),
+            Err(e) => return e.to_string(),
+        }
+    }
+}
+
+/// How long so many accounts may take; beyond that something is broken.
+pub(crate) fn patience(accounts: usize) -> Duration {
+    Duration::from_secs(120 + accounts as u64 / 10)
+}

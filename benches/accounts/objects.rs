@@ -1,0 +1,132 @@
+//! The objects to work on: accounts, each with a Secret of its own.
+
+use std::{collections::BTreeMap, future::Future};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use kube::{Api, Client, api::PostParams};
+use kubesvc::account::{
+    FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, crds,
+    spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference},
+};
+
+use crate::{
+    harness::{controlplane::ControlPlane, wait::try_eventually},
+    options::AT_ONCE,
+    progress::Bar,
+};
+
+/// The zone of every account and agent.
+pub(crate) const ZONE: &str = "bench";
+
+/// How an account comes into being.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// By `kubectl apply`: the operator adds its finalizer.
+    Applied,
+    /// By REST: with label and finalizer.
+    RestMade,
+}
+
+impl Form {
+    /// How many writes of the object it takes until it is ACTIVE.
+    pub(crate) fn writes(self) -> u64 {
+        match self {
+            Self::Applied => 3,
+            Self::RestMade => 2,
+        }
+    }
+}
+
+/// The name of an account, and of its Secret.
+pub(crate) fn name(number: usize) -> String {
+    format!("account-{number:05}")
+}
+
+/// Installs the definitions and waits until they are served.
+///
+/// # Errors
+///
+/// The API server does not take them.
+pub(crate) async fn install(plane: &ControlPlane) -> Result<(), String> {
+    let client = plane.client().await;
+    let definitions = Api::all(client.clone());
+    for (file, definition) in crds::all() {
+        definitions.create(&PostParams::default(), &definition).await.map_err(|e| format!("{file}: {e}"))?;
+    }
+    let accounts: Api<KubesvcAccount> = Api::all(client);
+    try_eventually("the definitions", std::time::Duration::from_secs(30), async || {
+        accounts.list(&Default::default()).await.map(drop).map_err(|e| e.to_string())
+    })
+    .await
+}
+
+/// Makes so many accounts and their Secrets.
+///
+/// # Errors
+///
+/// The API server refuses one.
+pub(crate) async fn create(
+    client: &Client,
+    namespace: &str,
+    count: usize,
+    form: Form,
+    kubeconfig: &str,
+) -> Result<(), String> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace);
+    let bar = Bar::start(&format!("{count} accounts and Secrets"), count);
+    each(count, async |number| {
+        let (secret, account) = (secret(number, kubeconfig), account(number, form));
+        secrets.create(&PostParams::default(), &secret).await.map_err(|e| e.to_string())?;
+        accounts.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
+        bar.step();
+        Ok(())
+    })
+    .await?;
+    bar.finish();
+    Ok(())
+}
+
+/// Does something with each number below `count`, [`AT_ONCE`] of them at a time.
+///
+/// # Errors
+///
+/// The first one that fails; the others are not finished.
+pub(crate) async fn each<F, T>(count: usize, work: F) -> Result<(), String>
+where
+    F: Fn(usize) -> T,
+    T: Future<Output = Result<(), String>>,
+{
+    let works = stream::iter(0..count).map(work);
+    works.buffer_unordered(AT_ONCE).try_collect::<()>().await
+}
+
+fn secret(number: usize, kubeconfig: &str) -> Secret {
+    let mut secret = Secret::default();
+    secret.metadata.name = Some(name(number));
+    let data = (DEFAULT_SECRET_KEY.to_owned(), ByteString(kubeconfig.as_bytes().to_vec()));
+    secret.data = Some(BTreeMap::from([data]));
+    secret
+}
+
+fn account(number: usize, form: Form) -> KubesvcAccount {
+    let name = name(number);
+    let secret_ref = Some(SecretKeyReference { name: name.clone(), key: None });
+    let spec = KubesvcAccountSpec {
+        zone_id: Some(ZONE.into()),
+        kubeconfig: KubeconfigSource { secret_ref, ..KubeconfigSource::default() },
+        permissions: BTreeMap::from([
+            ("READ".into(), vec!["dev".into()]),
+            ("WRITE".into(), vec!["ops".into()]),
+        ]),
+        environment: Some("production".into()),
+        ..KubesvcAccountSpec::default()
+    };
+    let mut account = KubesvcAccount::new(&name, spec);
+    if form == Form::RestMade {
+        account.metadata.labels = Some(BTreeMap::from([(ORIGIN_LABEL.into(), "rest".into())]));
+        account.metadata.finalizers = Some(vec![FINALIZER.into()]);
+    }
+    account
+}

@@ -1,0 +1,192 @@
+//! The operator as a process, and the agents that connect to it.
+
+use std::{process::Command, time::Duration};
+
+use http_body_util::{BodyExt, Empty};
+use hyper::{StatusCode, body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::{
+    harness::{
+        controlplane::ControlPlane,
+        folder::Folder,
+        ports,
+        process::Process,
+        simulated_agent::{
+            SimulatedAgent,
+            words::{Introduction, NoSession, Policy},
+        },
+        wait::try_eventually,
+    },
+    objects::ZONE,
+};
+
+/// How long a start may take.
+const START: Duration = Duration::from_secs(30);
+/// How long an end may take, as promised.
+const END: Duration = Duration::from_secs(20);
+/// How soon an agent dials again while the hub does not listen yet.
+const REDIAL: Duration = Duration::from_millis(10);
+
+/// Where an operator lives: what outlasts a restart.
+#[derive(Debug)]
+pub(crate) struct Site {
+    folder: Folder,
+    namespace: String,
+    kubeconfig: std::path::PathBuf,
+    rest: u16,
+    hub: u16,
+}
+
+impl Site {
+    /// A new one, with an empty database, for the accounts of a namespace.
+    pub(crate) fn new(plane: &ControlPlane, namespace: &str, orphan_grace: Duration) -> Result<Self, String> {
+        let site = Self {
+            folder: Folder::new("bench-operator")?,
+            namespace: namespace.into(),
+            kubeconfig: plane.kubeconfig_path(),
+            rest: ports::free(),
+            hub: ports::free(),
+        };
+        site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
+        Ok(site)
+    }
+
+    fn settings(&self, orphan_grace: Duration) -> String {
+        format!(
+            "server: {{address: 127.0.0.1, port: {rest}}}
+kubesvc:
+  grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
+  database: {{url: 'sqlite://{database}'}}
+  dynamicAccounts: {{orphanGraceSeconds: {grace}}}
+  # No limit of its own: what is measured is how fast it can be.
+  kubernetes: {{qps: 0, registrationQps: 0}}
+logging: {{level: info, format: json}}
+",
+            rest = self.rest,
+            hub = self.hub,
+            database = self.folder.file("kubesvc.db").display(),
+            grace = orphan_grace.as_secs(),
+        )
+    }
+
+    /// The hub's address.
+    pub(crate) fn hub(&self) -> String {
+        format!("127.0.0.1:{}", self.hub)
+    }
+
+    /// Starts the operator; it is not ready yet.
+    pub(crate) fn start(&self) -> Result<Operator<'_>, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"));
+        command
+            .current_dir(self.folder.path())
+            .args(["--config", "kubesvc.yml", "--namespace", &self.namespace, "--kubeconfig"])
+            .arg(&self.kubeconfig)
+            .env("POD_NAME", "bench-operator")
+            .env_remove("KUBECONFIG")
+            .env_remove("RUST_LOG");
+        let process = Process::spawn("kubesvc-operator", &command, &self.folder.file("operator.log"))?;
+        Ok(Operator { site: self, process })
+    }
+}
+
+/// A running operator.
+#[derive(Debug)]
+pub(crate) struct Operator<'a> {
+    site: &'a Site,
+    process: Process,
+}
+
+impl Operator<'_> {
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Adds the end of its log to what went wrong.
+    pub(crate) fn explain(&self, reason: &str) -> String {
+        format!("{reason}\nthe operator's last lines:\n{}", self.process.log_tail(12))
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&self) -> Result<(), String> {
+        try_eventually("a ready operator", START, async || {
+            if let Err(ended) = self.process.check_running() {
+                return Ok(Err(ended));
+            }
+            match self.get("/health/readiness").await? {
+                (StatusCode::OK, _) => Ok(Ok(())),
+                (status, body) => Err(format!("{status}: {body}")),
+            }
+        })
+        .await
+        .map_err(|reason| self.explain(&reason))?
+    }
+
+    /// Waits until its hub listens.
+    pub(crate) async fn listens(&self) -> Result<(), String> {
+        try_eventually("a hub that listens", START, async || match self.process.check_running() {
+            Err(ended) => Ok(Err(ended)),
+            Ok(()) => TcpStream::connect(self.site.hub()).await.map(|_| Ok(())).map_err(|e| e.to_string()),
+        })
+        .await
+        .map_err(|reason| self.explain(&reason))?
+    }
+
+    /// A counter of its own /metrics.
+    pub(crate) async fn counter(&self, name: &str) -> Result<f64, String> {
+        let (_, text) = self.get("/metrics").await?;
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+            .ok_or_else(|| format!("/metrics of the operator has no {name}"))
+    }
+
+    async fn get(&self, path: &str) -> Result<(StatusCode, String), String> {
+        let address = format!("127.0.0.1:{}", self.site.rest);
+        let problem = |e: &dyn std::fmt::Display| format!("GET http://{address}{path}: {e}");
+        let stream = TcpStream::connect(&address).await.map_err(|e| problem(&e))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|e| problem(&e))?;
+        let request = http::Request::get(path)
+            .header(http::header::HOST, &address)
+            .body(Empty::<Bytes>::new())
+            .map_err(|e| problem(&e))?;
+        let answer = async {
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await?.to_bytes();
+            drop(sender);
+            Ok::<_, hyper::Error>((status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        let (answer, _) = tokio::join!(answer, connection);
+        answer.map_err(|e| problem(&e))
+    }
+
+    /// Connects an agent, as soon as the hub listens.
+    pub(crate) async fn connect(&self, introduction: &Introduction) -> Result<SimulatedAgent, String> {
+        let end = tokio::time::Instant::now() + START;
+        loop {
+            match SimulatedAgent::connect(&self.site.hub(), introduction.clone(), Policy::default()).await {
+                Ok(agent) => return Ok(agent),
+                Err(NoSession::Unreachable(_)) if tokio::time::Instant::now() < end => {
+                    self.process.check_running()?;
+                    tokio::time::sleep(REDIAL).await;
+                }
+                Err(reason) => {
+                    return Err(self.explain(&format!("agent {}: {reason}", introduction.agent_id)));
+                }
+            }
+        }
+    }
+
+    /// Asks it to end, and waits.
+    pub(crate) async fn stop(self) -> Result<(), String> {
+        let status = self.process.terminate(END).await.map_err(|reason| self.explain(&reason))?;
+        if status.success() { Ok(()) } else { Err(self.explain(&format!("the operator ended: {status}"))) }
+    }
+}
+
+/// So many agents that have just begun.
+pub(crate) fn introductions(count: usize) -> Vec<Introduction> {
+    (0..count).map(|number| Introduction::new(&format!("agent-{number}"), ZONE)).collect()
+}

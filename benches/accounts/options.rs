@@ -1,0 +1,78 @@
+//! What is asked for, by environment.
+
+use std::{collections::BTreeSet, env, fmt, str::FromStr};
+
+/// How many requests are under way at once: as many as the operator has.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// A benchmark; the names are those of the promises in `docs/benchmarks.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Benchmark {
+    /// How fast accounts become ACTIVE.
+    P1,
+    /// What a restart of the operator writes.
+    P2,
+    /// What a real agent and a real target cluster cost.
+    P9,
+}
+
+const ALL: [Benchmark; 3] = [Benchmark::P1, Benchmark::P2, Benchmark::P9];
+
+impl fmt::Display for Benchmark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::P1 => "p1",
+            Self::P2 => "p2",
+            Self::P9 => "p9",
+        })
+    }
+}
+
+/// How much of what.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) accounts: usize,
+    pub(crate) rounds: usize,
+    pub(crate) only: BTreeSet<Benchmark>,
+}
+
+impl Options {
+    /// Reads `BENCH_ACCOUNTS`, `BENCH_ROUNDS` and `BENCH_ONLY`.
+    ///
+    /// # Errors
+    ///
+    /// The text names the variable, its value, and what is allowed.
+    pub(crate) fn from_environment() -> Result<Self, String> {
+        Ok(Self {
+            accounts: number("BENCH_ACCOUNTS", 1000, 1..=100_000)?,
+            rounds: number("BENCH_ROUNDS", 3, 1..=100)?,
+            only: benchmarks()?,
+        })
+    }
+
+    /// Whether nothing is left out.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.only.len() == ALL.len()
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+fn number(name: &str, default: usize, allowed: std::ops::RangeInclusive<usize>) -> Result<usize, String> {
+    let Some(value) = variable(name) else { return Ok(default) };
+    usize::from_str(value.trim()).ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
+        format!("{name} is {value:?}; it must be a number from {} to {}", allowed.start(), allowed.end())
+    })
+}
+
+fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
+    let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
+    let one = |name: &str| {
+        ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2 and p9, such as p1,p9")
+        })
+    };
+    value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()
+}

@@ -1,0 +1,247 @@
+//! P9: accounts through the real agent on a real target cluster, against a bare client that makes the same requests.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::{Api, Client, api::PostParams};
+use serde_json::json;
+
+use crate::{
+    bare,
+    follow::{Follow, patience},
+    harness::{
+        controlplane::{ControlPlane, StartOptions},
+        folder::Folder,
+        namespace::TestNamespace,
+        ports,
+        process::Process,
+    },
+    objects::{self, Form, ZONE},
+    operator::Site,
+    options::Options,
+    processes::{Cpu, Programs, peak_resident, proportional, sockets},
+    progress::say,
+    report::{Report, Row, Wanted},
+    requests::Requests,
+    statistics::{Series, shown},
+};
+
+const GRACE: Duration = Duration::from_secs(30);
+/// How long an idle connection may live on before it counts.
+const REST: Duration = Duration::from_secs(3);
+/// The user that the accounts' kubeconfigs name.
+const READER: &str = "kubesvc-bench-reader";
+/// How many sockets an agent may have when it merely holds its accounts: hub, health and the runtime's own.
+const SOCKETS: f64 = 10.0;
+
+/// Two control planes: where the operator lives, and the target.
+struct Pair {
+    home: ControlPlane,
+    target: ControlPlane,
+    kubeconfig: String,
+}
+
+#[derive(Debug)]
+struct Run {
+    seconds: f64,
+    cpu: Cpu,
+    writes: u64,
+    operator: Memory,
+    agent: Memory,
+    sockets: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    peak: f64,
+    proportional: f64,
+}
+
+/// Measures, and adds what came out.
+///
+/// # Errors
+///
+/// Something did not work at all.
+pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
+    let pair = Pair::start().await?;
+    let (mut bares, mut runs) = (Vec::new(), Vec::new());
+    for round in 1..=options.rounds {
+        let bare = pair.bare(options.accounts).await?;
+        say(&format!("P9 {round}/{}: bare client: {} s", options.rounds, shown(bare.0)));
+        bares.push(bare);
+        let run = pair.kubesvc(options.accounts).await?;
+        say(&format!(
+            "P9 {round}/{}: operator and agent: {} s; {} sockets of the agent afterwards",
+            options.rounds,
+            shown(run.seconds),
+            run.sockets
+        ));
+        runs.push(run);
+    }
+    tell(options, &bares, &runs, report);
+    Ok(())
+}
+
+impl Pair {
+    async fn start() -> Result<Self, String> {
+        let mut options = StartOptions::without_audit();
+        let token = options.add_user(READER, &[]);
+        let target = ControlPlane::start_with(options).await?;
+        allow_reading(target.client().await).await?;
+        let kubeconfig = target.kubeconfig_for_token(&token);
+        Ok(Self { home: crate::control_plane().await?, target, kubeconfig })
+    }
+
+    fn servers(&self) -> Result<Vec<(&'static str, u32)>, String> {
+        let mut all = crate::servers(&self.home)?;
+        let target = crate::servers(&self.target)?;
+        all.extend(
+            target
+                .into_iter()
+                .zip(["target kube-apiserver", "target etcd"])
+                .map(|((_, pid), name)| (name, pid)),
+        );
+        Ok(all)
+    }
+
+    async fn accounts(&self, count: usize) -> Result<TestNamespace, String> {
+        let namespace = self.home.namespace().await;
+        let client = self.home.client().await;
+        objects::create(&client, namespace.name(), count, Form::Applied, &self.kubeconfig).await?;
+        Ok(namespace)
+    }
+
+    async fn bare(&self, count: usize) -> Result<(f64, Cpu), String> {
+        let namespace = self.accounts(count).await?;
+        let _follow = Follow::start(self.home.client().await, namespace.name()).await?;
+        let programs = Programs::new(&self.servers()?);
+        let home = self.home.client().await;
+        let (cpu, start) = (programs.cpu()?, Instant::now());
+        bare::register(&home, namespace.name(), count, &self.kubeconfig).await?;
+        Ok((start.elapsed().as_secs_f64(), programs.cpu()?.since(&cpu)))
+    }
+
+    async fn kubesvc(&self, count: usize) -> Result<Run, String> {
+        let namespace = self.accounts(count).await?;
+        let client = self.home.client().await;
+        let mut follow = Follow::start(client.clone(), namespace.name()).await?;
+        let before = Requests::now(&client).await?;
+        let site = Site::new(&self.home, namespace.name(), GRACE)?;
+        let operator = site.start()?;
+        let folder = Folder::new("bench-agent")?;
+        operator.listens().await?;
+        let agent = start_agent(&folder, &site.hub())?;
+        let mut programs = vec![("operator", operator.id()), ("agent", agent.id())];
+        programs.extend(self.servers()?);
+        let programs = Programs::new(&programs);
+
+        let patience = patience(count);
+        let clock = async {
+            let first = follow.first(patience).await?;
+            let cpu = programs.cpu()?;
+            let last = follow.active(count, patience).await?;
+            Ok((last - first, programs.cpu()?.since(&cpu)))
+        };
+        let (time, cpu) = clock.await.map_err(|reason: String| {
+            format!("{}\nthe agent's last lines:\n{}", operator.explain(&reason), agent.log_tail(12))
+        })?;
+        tokio::time::sleep(REST).await;
+        let memory = |pid: u32| {
+            Ok::<_, String>(Memory { peak: peak_resident(pid)?, proportional: proportional(pid)? })
+        };
+        let run = Run {
+            seconds: time.as_secs_f64(),
+            cpu,
+            writes: Requests::since(&before, &client).await?.account_writes().done,
+            operator: memory(operator.id())?,
+            agent: memory(agent.id())?,
+            sockets: sockets(agent.id())?,
+        };
+        let ended = agent.terminate(Duration::from_secs(20)).await?;
+        if !ended.success() {
+            return Err(format!("the agent ended: {ended}\n{}", agent.log_tail(12)));
+        }
+        operator.stop().await?;
+        Ok(run)
+    }
+}
+
+fn start_agent(folder: &Folder, hub: &str) -> Result<Process, String> {
+    let settings = format!(
+        "clouddriver: {{grpc: '{hub}', insecure: true}}
+zoneId: {ZONE}
+server: {{host: 127.0.0.1, port: {}}}
+logging: {{level: info, format: json}}
+",
+        ports::free()
+    );
+    folder.write("armory-agent.yml", &settings)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-agent"));
+    command
+        .current_dir(folder.path())
+        .arg("--config-dir")
+        .arg(folder.path())
+        .env("AGENT_ID", "agent-0")
+        .env_remove("POD_NAME")
+        .env_remove("POD_NAMESPACE")
+        .env_remove("RUST_LOG");
+    Process::spawn("kubesvc-agent", &command, &folder.file("agent.log"))
+}
+
+/// Lets the reader get, list and watch everything in the target.
+async fn allow_reading(client: Client) -> Result<(), String> {
+    let role = json!({
+        "metadata": {"name": READER},
+        "rules": [
+            {"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]},
+            {"nonResourceURLs": ["*"], "verbs": ["get"]},
+        ],
+    });
+    let binding = json!({
+        "metadata": {"name": READER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": READER},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": READER}],
+    });
+    let problem = |e: &dyn std::fmt::Display| format!("rights in the target cluster: {e}");
+    let role: ClusterRole = serde_json::from_value(role).map_err(|e| problem(&e))?;
+    let binding: ClusterRoleBinding = serde_json::from_value(binding).map_err(|e| problem(&e))?;
+    Api::all(client.clone()).create(&PostParams::default(), &role).await.map_err(|e| problem(&e))?;
+    Api::all(client).create(&PostParams::default(), &binding).await.map_err(|e| problem(&e))?;
+    Ok(())
+}
+
+fn tell(options: &Options, bares: &[(f64, Cpu)], runs: &[Run], report: &mut Report) {
+    let accounts = options.accounts;
+    let bare: Series = bares.iter().map(|(seconds, _)| *seconds).collect();
+    let time: Series = runs.iter().map(|run| run.seconds).collect();
+    report.add(Row::series(
+        "P9",
+        &format!("bare client: seconds for {accounts} accounts"),
+        &bare,
+        Wanted::Nothing,
+    ));
+    report.add(Row::series(
+        "P9",
+        &format!("operator and agent: seconds for {accounts} accounts"),
+        &time,
+        Wanted::Nothing,
+    ));
+    let ratio = Series::from_iter([time.median() / bare.median()]);
+    report.add(Row::series("P9", "times the bare client", &ratio, Wanted::AtMost(2.0)));
+    let expected = Form::Applied.writes() * accounts as u64;
+    report.add(Row::exact("P9", "writes of accounts", runs.iter().map(|run| run.writes), expected));
+    let mut memory = |what: &str, of: &dyn Fn(&Run) -> f64, wanted: Wanted| {
+        report.add(Row::series("P9", what, &runs.iter().map(of).collect(), wanted));
+    };
+    memory("peak memory of the operator (RSS), MB", &|run| run.operator.peak, Wanted::AtMost(150.0));
+    memory("memory of the operator afterwards (PSS), MB", &|run| run.operator.proportional, Wanted::Nothing);
+    memory("peak memory of the agent (RSS), MB", &|run| run.agent.peak, Wanted::AtMost(250.0));
+    memory("memory of the agent afterwards (PSS), MB", &|run| run.agent.proportional, Wanted::Nothing);
+    #[expect(clippy::cast_precision_loss, reason = "a small number")]
+    memory("sockets of the agent afterwards", &|run| run.sockets as f64, Wanted::AtMost(SOCKETS));
+    report.cpu("bare client, P9", bares.iter().map(|(seconds, cpu)| (*seconds, cpu)));
+    report.cpu("operator and agent, P9", runs.iter().map(|run| (run.seconds, &run.cpu)));
+}

@@ -1,0 +1,99 @@
+//! What holds once the faults are over, whatever they were.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::api::ListParams;
+use kubesvc::account::{GrantPhase, KubesvcAccount, State};
+use serde_json::json;
+
+use crate::harness::wait::eventually;
+use crate::world::{Agent, PATIENCE, World};
+
+/// Waits until there are exactly these accounts, in exactly these states, wherever one looks: the objects, the rows,
+/// the REST API, and the agents, each of which holds exactly those that are ACTIVE.
+pub(super) async fn settled(world: &World, agents: &[&Agent], wanted: &[(&str, State)]) {
+    let wanted: BTreeMap<_, _> = wanted.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
+    let what = format!("{} accounts as desired in {}", wanted.len(), world.namespace());
+    eventually(&what, PATIENCE, async || {
+        let uids = objects(world, &wanted).await?;
+        rows(world, &wanted, &uids).await?;
+        shown(world, &wanted).await?;
+        held(world, agents, &wanted).await
+    })
+    .await;
+}
+
+/// The uid of each account, if the objects are as wanted.
+async fn objects(
+    world: &World,
+    wanted: &BTreeMap<String, State>,
+) -> Result<BTreeMap<String, Option<String>>, String> {
+    let listed = world.api::<KubesvcAccount>().list(&ListParams::default()).await;
+    let listed = listed.map_err(|error| error.to_string())?.items;
+    let states: BTreeMap<_, _> =
+        listed.iter().map(|one| (one.account_name().to_owned(), one.status_or_default().state())).collect();
+    if states != *wanted {
+        return Err(format!("the objects are {states:?}, not {wanted:?}"));
+    }
+    for account in &listed {
+        let (name, status) = (account.account_name(), account.status_or_default());
+        if account.is_being_deleted() || !account.has_finalizer() {
+            return Err(format!("{name} is being deleted, or without its finalizer: {:?}", account.metadata));
+        }
+        let open = status.phase() == GrantPhase::Open;
+        if open != (status.state() == State::Active) || status.observed_generation != account.generation() {
+            return Err(format!("the status of {name} does not fit: {status:?}"));
+        }
+    }
+    Ok(listed.into_iter().map(|one| (one.account_name().to_owned(), one.metadata.uid)).collect())
+}
+
+async fn rows(
+    world: &World,
+    wanted: &BTreeMap<String, State>,
+    uids: &BTreeMap<String, Option<String>>,
+) -> Result<(), String> {
+    let rows = world.rows().await;
+    let told: Vec<_> =
+        rows.iter().map(|row| (row.name.clone(), row.status.clone(), row.uid.clone())).collect();
+    let right: Vec<_> = wanted
+        .iter()
+        .map(|(name, state)| (name.clone(), state.to_string(), uids.get(name).cloned().flatten()))
+        .collect();
+    if told == right { Ok(()) } else { Err(format!("the rows are {told:?}, not {right:?}")) }
+}
+
+async fn shown(world: &World, wanted: &BTreeMap<String, State>) -> Result<(), String> {
+    let list = world.try_get("/armory/accounts?limit=1000").await?;
+    let items = list.json["items"].as_array().cloned().unwrap_or_default();
+    let told: BTreeMap<_, _> =
+        items.iter().map(|one| (one["name"].clone().to_string(), &one["status"])).collect();
+    let right = wanted.iter().map(|(name, state)| (json!(name).to_string(), json!(state.to_string())));
+    for (name, state) in right {
+        if told.get(&name).copied() != Some(&state) {
+            return Err(format!("{name} is shown as {:?}, not {state}: {list}", told.get(&name)));
+        }
+    }
+    if told.len() == wanted.len() { Ok(()) } else { Err(format!("more than there should be: {list}")) }
+}
+
+/// What the hub says that each agent holds, and how many it says itself.
+async fn held(world: &World, agents: &[&Agent], wanted: &BTreeMap<String, State>) -> Result<(), String> {
+    let active: BTreeSet<_> =
+        wanted.iter().filter(|(_, state)| **state == State::Active).map(|(name, _)| name.as_str()).collect();
+    let answer = world.try_get("/armory/agents").await?;
+    let listed = answer.json.as_array().cloned().unwrap_or_default();
+    for agent in agents {
+        let told = listed.iter().find(|one| one["agentId"] == agent.id());
+        let told = told.and_then(|one| one["accounts"].as_array()).cloned().unwrap_or_default();
+        let names: BTreeSet<_> = told.iter().filter_map(|name| name.as_str()).collect();
+        if names != active {
+            return Err(format!("{} holds {names:?}, not {active:?}: {answer}", agent.id()));
+        }
+        let own = world.ask_agent(agent).await?;
+        if own["accountsHeld"] != active.len() || own["accountsStarting"] != 0 {
+            return Err(format!("{} says {own}, and should hold {active:?}", agent.id()));
+        }
+    }
+    Ok(())
+}
