@@ -8,6 +8,7 @@ use kubesvc::account::{KubesvcAgent, names};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use super::rest::{self, Answer, Call};
 use super::{PATIENCE, World};
 use crate::harness::{must, ports, process::Process, wait::eventually};
 
@@ -137,14 +138,19 @@ impl Agent {
         &self.id
     }
 
+    /// The port of its health server.
+    pub(super) fn health_port(&self) -> u16 {
+        self.health
+    }
+
     /// Its zone.
     pub(crate) fn zone(&self) -> &str {
         &self.zone
     }
 
-    /// The port of its health server.
-    pub(crate) fn health_port(&self) -> u16 {
-        self.health
+    /// Asks its health server.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        must(rest::send(self.health, Call::get(path)).await)
     }
 
     /// The folder in which accounts may name kubeconfig files.

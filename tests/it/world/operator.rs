@@ -1,6 +1,6 @@
 //! The operator's process, which a test may end and start as often as it likes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -154,11 +154,6 @@ impl Operator {
     pub(crate) fn log_text(&self) -> String {
         std::fs::read(&self.launch.log)
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
-    }
-
-    /// The file with its settings.
-    pub(crate) fn config(&self) -> &Path {
-        &self.launch.config
     }
 
     /// The port of the REST API.
