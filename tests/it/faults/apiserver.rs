@@ -28,16 +28,16 @@ async fn start() -> (World, Agent, Vec<String>) {
     (world, agent, names)
 }
 
-/// Of each five accounts: two are deactivated, one is changed, one is deleted, one is left alone.
+/// Of each five accounts: two are deactivated, one is changed, one is deleted, one is left alone. All at once, so that
+/// what follows finds them on their way.
 async fn flip(world: &World, names: &[String]) {
-    for (number, name) in names.iter().enumerate() {
-        match number % 5 {
-            0 | 1 => drop(world.patch(name, json!({"spec": {"state": "INACTIVE"}})).await),
-            2 => drop(world.patch(name, json!({"spec": {"kinds": ["deployment"]}})).await),
-            3 => world.delete(name).await,
-            _ => {}
-        }
-    }
+    let changes = names.iter().enumerate().map(async |(number, name)| match number % 5 {
+        0 | 1 => drop(world.patch(name, json!({"spec": {"state": "INACTIVE"}})).await),
+        2 => drop(world.patch(name, json!({"spec": {"kinds": ["deployment"]}})).await),
+        3 => world.delete(name).await,
+        _ => {}
+    });
+    futures::future::join_all(changes).await;
 }
 
 async fn flipped(world: &World, agent: &Agent, names: &[String]) {
@@ -58,6 +58,11 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
     world.control_plane().stop_apiserver();
     hold(Duration::from_secs(3)).await;
     assert!(world.operator().is_running(), "it waits for the API server");
+    assert_eq!(world.get("/health/liveness").await.status, 200);
+    // Lists come from what was seen last; one account is asked for, and that says what is missing.
+    assert_eq!(world.get("/armory/accounts").await.status, 200);
+    let one = world.get(&format!("/armory/accounts/{}", names[0])).await;
+    assert!(one.status == 503 && one.text.contains("API server"), "{one}");
     must(world.control_plane().start_apiserver().await);
     flipped(&world, &agent, &names).await;
     let after = world.object(&names[4]).await.expect("it is there").status_or_default().epoch;

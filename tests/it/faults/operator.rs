@@ -79,6 +79,33 @@ async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_bac
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restart_activates_nothing_anew_that_rest_has_made() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    let names: Vec<_> = (0..6).map(|number| format!("rest-{number}")).collect();
+    let made: Vec<_> = names
+        .iter()
+        .map(|name| {
+            json!({"name": name, "kubeconfigContents": cluster.kubeconfig(), "zoneId": "east", "state": "ACTIVE"})
+        })
+        .collect();
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &json!(made)).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
+    settled(&world, &[&agent], &wanted).await;
+    let writes = world.operator_writes("kubesvcaccounts").len();
+    world.operator().kill_and_start().await;
+    settled(&world, &[&agent], &wanted).await;
+    // What begins with the restart has begun: a further account goes all the way after it.
+    world.account("next").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("next", State::Active).await;
+    let after = world.operator_writes("kubesvcaccounts");
+    let anew: Vec<_> = after.iter().skip(writes).filter(|write| write.name != "next").collect();
+    assert!(anew.is_empty(), "{anew:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
