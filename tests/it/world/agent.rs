@@ -143,6 +143,16 @@ impl Agent {
         must(rest::send(self.health, Call::get(path)).await)
     }
 
+    /// Its zone.
+    pub(crate) fn zone(&self) -> &str {
+        &self.zone
+    }
+
+    /// The port of its health server.
+    pub(crate) fn health_port(&self) -> u16 {
+        self.health
+    }
+
     /// The folder in which accounts may name kubeconfig files.
     pub(crate) fn kubeconfigs(&self) -> &PathBuf {
         &self.kubeconfigs
