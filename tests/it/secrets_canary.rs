@@ -80,6 +80,9 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
         world.delete(name).await;
         world.until_gone(name).await;
     }
+    for path in ["/health", "/health/readiness"] {
+        answers.push(agent.get(path).await.to_string());
+    }
     assert!(agent.terminate().await.success());
     answers
 }

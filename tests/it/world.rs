@@ -47,7 +47,6 @@ pub(crate) use self::{
     prepare::Prepare,
     rest::{Answer, Call},
     rights::install_definitions,
-    row::Row,
 };
 use crate::harness::{
     audit::AuditedWrite, controlplane::ControlPlane, folder::Folder, kubectl::Output, must,
@@ -113,11 +112,6 @@ impl World {
     /// The operator's namespace; all objects of the world are in it.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.name()
-    }
-
-    /// A client with all rights.
-    pub(crate) fn client(&self) -> Client {
-        self.client.clone()
     }
 
     /// The objects of one kind in the world's namespace.

@@ -123,3 +123,35 @@ async fn an_agent_of_another_zone_is_never_given_the_account() {
     assert_eq!((holds("agent-1"), holds("agent-2")), (Some(json!([])), Some(json!(["prod"]))), "{agents}");
     assert_eq!(writes(&world, "prod"), 3 + 4, "a move takes four: {:#?}", world.writes_to("prod"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_operator() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    let ready = async |wanted: u16| {
+        eventually(&format!("an agent that answers {wanted}"), PATIENCE, async || {
+            let answer = agent.get("/health/readiness").await;
+            if answer.status == wanted { Ok(answer) } else { Err(answer.to_string()) }
+        })
+        .await
+    };
+    ready(200).await;
+    let report = agent.get("/health").await;
+    assert_eq!(
+        (&report.json["agentId"], &report.json["accountsHeld"]),
+        (&json!("agent-1"), &json!(1)),
+        "{report}"
+    );
+    world.operator().kill();
+    let down = ready(503).await;
+    assert!(
+        down.json["missing"][0].as_str().is_some_and(|why| why.contains("not connected to the hub")),
+        "{down}"
+    );
+    assert_eq!(agent.get("/health/liveness").await.status, 200);
+    world.operator().start().await;
+    ready(200).await;
+}

@@ -71,15 +71,15 @@ async fn open(port: u16, path: &'static str, messages: Messages) -> Result<Strea
     Ok(answer.into_inner())
 }
 
-type Messages = futures::channel::mpsc::UnboundedReceiver<Vec<u8>>;
+type Messages = futures::channel::mpsc::Receiver<Vec<u8>>;
 
 /// Sends the first of these messages, and the others when it was accepted. Answers the frames that come until the
 /// stream ends, and the status it ends with.
 async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Option<Status>) {
-    let (sender, receiver) = futures::channel::mpsc::unbounded();
+    let (mut sender, receiver) = futures::channel::mpsc::channel(16);
     let mut messages = messages.into_iter();
-    let send = |message| sender.unbounded_send(message).expect("the stream takes messages");
-    messages.next().into_iter().for_each(send);
+    let mut send = |message| sender.try_send(message).expect("the stream takes messages");
+    messages.next().into_iter().for_each(&mut send);
     let mut frames = Vec::new();
     let ended = tokio::time::timeout(LIMIT, async {
         let mut stream = match open(port, "/ops.Operations/GetOps", receiver).await {
@@ -91,7 +91,7 @@ async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Op
                 Ok(Some(bytes)) => {
                     let frame = ops::HubFrame::decode(&*bytes).expect("a frame").frame;
                     if let Some(Answer::Accepted(_)) = frame {
-                        messages.by_ref().for_each(send);
+                        messages.by_ref().for_each(&mut send);
                     }
                     frames.extend(frame);
                 }
@@ -107,8 +107,8 @@ async fn talk(port: u16, what: &str, messages: Vec<Vec<u8>>) -> (Vec<Answer>, Op
 
 /// The status with which a call that is not there ends.
 async fn turned_away(port: u16, path: &'static str) -> Status {
-    let (sender, receiver) = futures::channel::mpsc::unbounded();
-    sender.unbounded_send(Vec::new()).expect("the stream takes messages");
+    let (mut sender, receiver) = futures::channel::mpsc::channel(16);
+    sender.try_send(Vec::new()).expect("the stream takes messages");
     match open(port, path, receiver).await {
         Err(status) => status,
         Ok(mut stream) => stream.message().await.expect_err("the call is not there"),
@@ -232,10 +232,7 @@ pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
     });
     let lies = [
         Frame::Hello(ops::Hello {
-            accounts_held: vec![ops::HeldAccount {
-                account: Some(account(1)),
-                ..ops::HeldAccount::default()
-            }],
+            accounts_held: vec![ops::HeldAccount { account: Some(account(1)) }],
             ..hello()
         }),
         Frame::AccountResults(ops::AccountResults { results: results.collect() }),

@@ -8,6 +8,7 @@ use kubesvc::account::{KubesvcAgent, names};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use super::rest::{self, Answer, Call};
 use super::{PATIENCE, World};
 use crate::harness::{must, ports, process::Process, wait::eventually};
 
@@ -137,9 +138,9 @@ impl Agent {
         &self.id
     }
 
-    /// The port of its health server.
-    pub(crate) fn health_port(&self) -> u16 {
-        self.health
+    /// Asks its health server.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        must(rest::send(self.health, Call::get(path)).await)
     }
 
     /// The folder in which accounts may name kubeconfig files.
