@@ -1,4 +1,4 @@
-# The three programs in one image: `docker build -t kubesvc .`
+# Both programs in one image: `docker build -t kubesvc .`
 # A container says which one it is: `command: [kubesvc-operator]` or `command: [kubesvc-agent]`.
 
 FROM rust:1.95-bookworm AS build
@@ -8,7 +8,7 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --release --locked --bins \
-    && install -D -t /out target/release/kubesvc-operator target/release/kubesvc-agent target/release/kubectl-kubesvc
+    && install -D -t /out target/release/kubesvc-operator target/release/kubesvc-agent
 
 FROM debian:bookworm-slim
 # The authorities for clusters whose certificates are signed by public ones.

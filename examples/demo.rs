@@ -474,7 +474,11 @@ async fn until_ready(process: &Process, port: u16) -> Result<(), String> {
 }
 
 fn with_log(reason: &str, process: &Process) -> String {
-    format!("{reason}\n\nthe last lines of {}:\n{}", process.name(), process.log_tail(20))
+    let tail = process.log_tail(20);
+    if reason.contains(&tail) {
+        return reason.to_owned();
+    }
+    format!("{reason}\n\nthe last lines of {}:\n{tail}", process.name())
 }
 
 fn operator_settings(rest: u16, grpc: u16, database: &Path) -> String {

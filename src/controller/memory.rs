@@ -57,8 +57,8 @@ impl Memories {
             shelves.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
         }
         let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
-            // What failed under an earlier leader is judged once, so that a change is noticed from now on.
-            recheck: status.state() == State::Failed && account.spec.kubeconfig.secret_ref.is_some(),
+            // Judged once, though nothing of the object changed: the Secret may have, while nobody led.
+            recheck: account.spec.kubeconfig.secret_ref.is_some(),
             account_name: account.account_name().to_owned(),
             ..Memory::default()
         });
@@ -116,5 +116,30 @@ impl Memories {
         uids.into_iter()
             .filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name)))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::KubesvcAccountSpec;
+    use crate::account::spec::SecretKeyReference;
+
+    #[test]
+    fn a_credential_from_a_secret_is_judged_once_by_each_leader() {
+        let mut spec = KubesvcAccountSpec::default();
+        spec.kubeconfig.secret_ref = Some(SecretKeyReference { name: "prod".to_owned(), key: None });
+        let mut account = KubesvcAccount::new("prod", spec);
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let memories = Memories::default();
+        assert!(memories.look(&account, 0).recheck, "the Secret may have changed while nobody led");
+        memories.judged("uid-prod", Ok(CredentialFact { version: None }));
+        assert!(!memories.look(&account, 1).recheck);
+        memories.recheck_credential("uid-prod");
+        assert!(memories.look(&account, 2).recheck, "the Secret has changed");
+
+        account.spec.kubeconfig.secret_ref = None;
+        account.metadata.uid = Some("uid-other".to_owned());
+        assert!(!memories.look(&account, 0).recheck, "there is no Secret to read");
     }
 }

@@ -44,7 +44,8 @@ struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self { busy_timeout: Duration::from_secs(5), busy_retries: 2, max_pages: None }
+        // Accounts do not wait for the database once it is known to be locked, so it is known soon.
+        Self { busy_timeout: Duration::from_secs(1), busy_retries: 2, max_pages: None }
     }
 }
 

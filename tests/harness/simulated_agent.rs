@@ -84,6 +84,10 @@ impl SimulatedAgent {
             .await
             .map_err(unreachable)?;
         let held = introduction.accounts_held.iter().map(|one| (one.uid.clone(), one.clone())).collect();
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a simulated agent must never wait for the hub to read"
+        )]
         let (out, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             state: Mutex::new(State {

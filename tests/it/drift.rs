@@ -7,7 +7,6 @@ use crate::harness::{folder::Folder, must};
 
 const OPERATOR: &str = env!("CARGO_BIN_EXE_kubesvc-operator");
 const AGENT: &str = env!("CARGO_BIN_EXE_kubesvc-agent");
-const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
 
 fn run(program: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output =
@@ -63,30 +62,18 @@ fn the_openapi_document_is_what_the_routes_say() {
 }
 
 #[test]
-fn the_operator_helps_with_examples() {
-    hold_help("kubesvc-operator", OPERATOR);
-}
-
-#[test]
-fn the_agent_helps_with_examples() {
-    hold_help("kubesvc-agent", AGENT);
-}
-
-#[test]
-fn the_plugin_helps_with_examples() {
-    hold_help("kubectl-kubesvc", PLUGIN);
-}
-
-fn hold_help(name: &str, program: &str) {
-    let (code, help, errors) = run(program, &["--help"]);
-    assert_eq!(code, Some(0), "{name} --help: {errors}");
-    assert!(help.contains("Usage:"), "{name} --help says no usage:\n{help}");
-    assert!(help.contains("Examples:"), "{name} --help has no examples:\n{help}");
-    let (code, version, _) = run(program, &["--version"]);
-    assert_eq!(code, Some(0), "{name} --version");
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{name} --version: {version}");
-    let (code, _, errors) = run(program, &["--no-such-flag"]);
-    assert_eq!(code, Some(2), "{name} --no-such-flag: {errors}");
+fn every_program_helps_with_examples() {
+    for (name, program) in [("kubesvc-operator", OPERATOR), ("kubesvc-agent", AGENT)] {
+        let (code, help, errors) = run(program, &["--help"]);
+        assert_eq!(code, Some(0), "{name} --help: {errors}");
+        assert!(help.contains("Usage:"), "{name} --help says no usage:\n{help}");
+        assert!(help.contains("Examples:"), "{name} --help has no examples:\n{help}");
+        let (code, version, _) = run(program, &["--version"]);
+        assert_eq!(code, Some(0), "{name} --version");
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{name} --version: {version}");
+        let (code, _, errors) = run(program, &["--no-such-flag"]);
+        assert_eq!(code, Some(2), "{name} --no-such-flag: {errors}");
+    }
 }
 
 #[test]

@@ -4,11 +4,28 @@
 //! | file | what fails |
 //! |---|---|
 //! | `crash_points.rs` | the operator, just before and just after each of its writes |
+//! | `operator.rs` | the operator's time: it sleeps, or is away while things change |
 //! | `agents.rs` | agents, and the connection between them and the hub |
-//! | `apiserver.rs` | the API server, the operator's own time, and whoever else writes the objects |
+//! | `frames.rs` | what agents say: late, twice, or about what they were never sent |
+//! | `apiserver.rs` | the API server |
+//! | `others.rs` | whoever else writes the same objects |
 //! | `database.rs` | the database |
 //! | `settled.rs` | what holds once the faults are over |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 
+mod agents;
+mod apiserver;
 mod crash_points;
+mod database;
+mod frames;
+mod operator;
+mod others;
+mod proxy;
 mod settled;
+
+use std::time::Duration;
+
+/// Holds a fault for a while. This is the fault itself: nothing is waited for.
+async fn hold(fault: Duration) {
+    tokio::time::sleep(fault).await;
+}

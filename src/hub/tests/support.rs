@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use secrecy::SecretSlice;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, ReceiverStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};

@@ -87,7 +87,14 @@ const CASES: &[Case] = &[
     ),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":["s3cret"]}"#, 400, "kubeconfigContents"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":""}"#, 400, "kubeconfigContents"),
-    ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigContents":"s3cret"}"#, 400, "kubeconfigContents is refused"),
+    (
+        "POST",
+        DYNAMIC,
+        JSON,
+        r#"{"name":"a","kubeconfigContents":"s3cret"}"#,
+        400,
+        "kubeconfigContents is refused",
+    ),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"k"}"#, 400, "absolute"),
     ("POST", DYNAMIC, JSON, r#"{"name":"a","kubeconfigFile":"/a/../../etc"}"#, 400, ".."),
     // Fields.

@@ -7,14 +7,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::rest::{self, Call};
-use crate::harness::{
-    must,
-    process::Process,
-    wait::{eventually, try_eventually},
-};
+use crate::harness::{must, process::Process, wait::try_eventually};
 
 /// How long a start may take.
 const START: Duration = Duration::from_secs(45);
+/// A program that starts like this gets an error at its file limit and no signal, as at the end of a full disk.
+const BEARING_FILE_LIMITS: &str = r#"trap "" XFSZ && exec "$0" "$@""#;
 /// SIGTERM ends the programs within 20 s.
 const END: Duration = Duration::from_secs(25);
 
@@ -25,6 +23,7 @@ pub(super) struct Launch {
     pub(super) namespace: String,
     pub(super) environment: Vec<(String, String)>,
     pub(super) log: PathBuf,
+    pub(super) bears_file_limits: bool,
     pub(super) rest: u16,
     pub(super) hub: u16,
 }
@@ -48,7 +47,14 @@ impl Operator {
 
     /// Starts it with these further environment variables, and waits for nothing: it may end on its way.
     pub(crate) fn launch_with(&self, environment: &[(&str, &str)]) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"));
+        let program = env!("CARGO_BIN_EXE_kubesvc-operator");
+        let mut command = if self.launch.bears_file_limits {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", BEARING_FILE_LIMITS, program]);
+            shell
+        } else {
+            Command::new(program)
+        };
         command
             .arg("--config")
             .arg(&self.launch.config)
@@ -115,15 +121,9 @@ impl Operator {
         must(process.terminate(END).await)
     }
 
-    /// Waits for an end of its own, as after a crash point.
-    pub(crate) async fn ended(&self) -> ExitStatus {
-        eventually("the end of the operator", END, async || {
-            self.process.lock().as_ref().map_or_else(
-                || Err("it was not started".to_owned()),
-                |process| process.exited().ok_or("it still runs".to_owned()),
-            )
-        })
-        .await
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.lock().as_ref().map(Process::id).expect("the operator was started")
     }
 
     /// How it ended, if it has.

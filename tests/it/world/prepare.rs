@@ -20,6 +20,7 @@ pub(crate) struct Prepare {
     environment: Vec<(String, String)>,
     own_control_plane: bool,
     without_operator: bool,
+    bears_file_limits: bool,
 }
 
 impl Prepare {
@@ -33,6 +34,12 @@ impl Prepare {
     #[expect(dead_code, reason = "the fault tests arm crash points with it")]
     pub(crate) fn operator_env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The operator gets an error, and no signal, where it may not write any further.
+    pub(crate) fn bearing_file_limits(mut self) -> Self {
+        self.bears_file_limits = true;
         self
     }
 
@@ -78,6 +85,7 @@ impl Prepare {
             namespace: namespace.name().to_owned(),
             environment: self.environment,
             log: log.clone(),
+            bears_file_limits: self.bears_file_limits,
             rest,
             hub,
         });

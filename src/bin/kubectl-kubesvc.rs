@@ -1,3 +1,0 @@
-//! Starts the program.
-
-fn main() {}

@@ -1,0 +1,276 @@
+//! Agents end, stop and lose their connection in the middle of everything.
+
+use std::time::Duration;
+
+use kubesvc::account::State;
+use serde_json::{Value, json};
+
+use super::hold;
+use super::proxy::{Line, Proxy};
+use super::settled::settled;
+use crate::harness::wait::eventually;
+use crate::world::{Agent, Cluster, PATIENCE, World, condition};
+
+/// Makes accounts in zone east and waits until all are ACTIVE.
+async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
+    for name in names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    for name in names {
+        world.until(name, State::Active).await;
+    }
+}
+
+/// Asks for one change of each kind, and waits for none: of `names`, one is changed, one deactivated, one deleted.
+/// A further one is made.
+async fn change_everything(
+    world: &World,
+    cluster: &Cluster,
+    [changed, stopped, deleted]: [&str; 3],
+    made: &str,
+) {
+    world.patch(changed, json!({"spec": {"kinds": ["deployment"]}})).await;
+    world.patch(stopped, json!({"spec": {"state": "INACTIVE"}})).await;
+    world.delete(deleted).await;
+    world.account(made).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+}
+
+/// The operator's writes of the status of accounts.
+fn status_writes(world: &World) -> usize {
+    world.operator_writes("kubesvcaccounts").iter().filter(|write| write.subresource == "status").count()
+}
+
+async fn until_held(world: &World, agent: &Agent, count: usize) {
+    eventually(&format!("{count} accounts held by {}", agent.id()), PATIENCE, async || {
+        let agents = world.get("/armory/agents").await;
+        let listed = agents.json.as_array().into_iter().flatten().find(|one| one["agentId"] == agent.id());
+        let held = listed.and_then(|one| one["accounts"].as_array()).map_or(0, Vec::len);
+        let own = world.ask_agent(agent).await?;
+        if held == count && own["accountsHeld"] == count && own["connected"] == true {
+            Ok(())
+        } else {
+            Err(format!("{agents}, and it says {own}"))
+        }
+    })
+    .await;
+}
+
+async fn boot_id(world: &World, agent: &Agent) -> Option<String> {
+    Some(world.agent_object(agent).await?.status?.session?.boot_id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
+    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    agent.kill();
+
+    // Nobody is waited for longer than the grace, and each state says what is going on.
+    world.until_gone("deleted").await;
+    world.until("stopped", State::Inactive).await;
+    world.until("kept", State::Orphaned).await;
+    world.until_row("kept", "ORPHANED").await;
+    let made = eventually("an answer about the account that was made", PATIENCE, async || {
+        let account = world.object("made").await.ok_or("there is none")?;
+        match account.status_or_default().state() {
+            State::Failed | State::Orphaned => Ok(account),
+            state => Err(state.to_string()),
+        }
+    })
+    .await;
+    assert_eq!(condition(&made, "Ready").map(|ready| ready.status).as_deref(), Some("False"), "{made:#?}");
+
+    agent.launch();
+    let wanted = [
+        ("changed", State::Active),
+        ("stopped", State::Inactive),
+        ("kept", State::Active),
+        ("made", State::Active),
+    ];
+    settled(&world, &[&agent], &wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_was() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    activate(&world, &cluster, &["held", "stopped"]).await;
+    agent.pause();
+
+    // Past the time for an answer: who was asked is said, and what is held stays.
+    world.account("asked").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    for name in ["asked", "stopped"] {
+        let failed = world.until(name, State::Failed).await;
+        let why = failed.status_or_default().error_message.clone().unwrap_or_default();
+        assert!(why.contains("agent-1"), "{name}: {why}");
+    }
+    assert_eq!(world.state("held").await, Some(State::Active), "it is only slow");
+
+    // Past three heartbeats: it counts as gone.
+    world.until("held", State::Orphaned).await;
+    world.until_connected(&agent, false).await;
+    world.until("stopped", State::Inactive).await;
+
+    agent.resume();
+    let wanted = [("held", State::Active), ("asked", State::Active), ("stopped", State::Inactive)];
+    settled(&world, &[&agent], &wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let proxy = Proxy::to(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
+    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    proxy.set(Line::Cut);
+    // It goes on with what it holds, and the world goes on without it.
+    world.until("kept", State::Orphaned).await;
+    world.until_gone("deleted").await;
+    world.until("stopped", State::Inactive).await;
+    let own = world.ask_agent(&agent).await.expect("it runs");
+    assert!(own["connected"] == false && own["accountsHeld"] != 0, "{own}");
+
+    proxy.set(Line::Open);
+    let wanted = [
+        ("changed", State::Active),
+        ("stopped", State::Inactive),
+        ("kept", State::Active),
+        ("made", State::Active),
+    ];
+    settled(&world, &[&agent], &wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_that_are_held_up_on_the_way_count_when_they_arrive() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let proxy = Proxy::to(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
+    proxy.set(Line::Held);
+    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    for (name, state) in [
+        ("changed", State::Failed),
+        ("stopped", State::Failed),
+        ("deleted", State::DeleteFailed),
+        ("made", State::Failed),
+    ] {
+        let failed = world.until(name, state).await;
+        let why = failed.status_or_default().error_message.clone().unwrap_or_default();
+        assert!(why.contains("agent-1"), "{name}: {why}");
+    }
+    assert_eq!(world.state("kept").await, Some(State::Active));
+
+    proxy.set(Line::Open);
+    let wanted = [
+        ("changed", State::Active),
+        ("stopped", State::Inactive),
+        ("kept", State::Active),
+        ("made", State::Active),
+    ];
+    settled(&world, &[&agent], &wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_connection_makes_nothing_fail() {
+    let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 10_000).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let proxy = Proxy::to(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    proxy.set(Line::Slow(Duration::from_millis(150)));
+    let names: Vec<_> = (0..10).map(|number| format!("slow-{number}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    activate(&world, &cluster, &names).await;
+    let wanted: Vec<_> = names.iter().map(|name| (*name, State::Active)).collect();
+    settled(&world, &[&agent], &wanted).await;
+    for name in names {
+        let reasons: Vec<Value> =
+            world.events_about(name).await.into_iter().map(|event| event["type"].clone()).collect();
+        assert!(!reasons.contains(&json!("Warning")), "{name}: {reasons:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
+    let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let proxy = Proxy::to(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    let names = ["one", "two", "three", "four", "five"];
+    activate(&world, &cluster, &names).await;
+    let before = status_writes(&world);
+    assert_eq!(before, 2 * names.len(), "ACTIVATING, ACTIVE");
+
+    proxy.set(Line::Cut);
+    world.until_connected(&agent, false).await;
+    proxy.set(Line::Open);
+    world.until_connected(&agent, true).await;
+    until_held(&world, &agent, names.len()).await;
+
+    let boot = boot_id(&world, &agent).await;
+    agent.kill();
+    agent.launch();
+    eventually("another process of the agent", PATIENCE, async || {
+        let now = boot_id(&world, &agent).await;
+        if now == boot { Err(format!("{now:?}")) } else { Ok(()) }
+    })
+    .await;
+    until_held(&world, &agent, names.len()).await;
+
+    let wanted = names.map(|name| (name, State::Active));
+    settled(&world, &[&agent], &wanted).await;
+    assert_eq!(status_writes(&world), before, "{:#?}", world.operator_writes("kubesvcaccounts"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_under_one_agent_id_is_refused_until_the_first_is_gone() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let first = world.agent("agent-1").start().await;
+    activate(&world, &cluster, &["one", "two"]).await;
+    let (boot, before) = (boot_id(&world, &first).await, status_writes(&world));
+
+    let second = world.agent("agent-1").beside_another().launch();
+    eventually("a refusal that names the reason", PATIENCE, async || {
+        let log = second.log_text();
+        if log.contains("DUPLICATE_AGENT_ID") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    settled(&world, &[&first], &[("one", State::Active), ("two", State::Active)]).await;
+    assert_eq!(boot_id(&world, &first).await, boot, "the first stays");
+    assert_eq!(status_writes(&world), before, "and nothing was written");
+    let own = world.ask_agent(&second).await.expect("it runs");
+    assert!(own["connected"] == false && own["accountsHeld"] == 0, "{own}");
+
+    first.kill();
+    settled(&world, &[&second], &[("one", State::Active), ("two", State::Active)]).await;
+    assert_ne!(boot_id(&world, &second).await, boot);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let proxy = Proxy::to(world.operator().hub_port()).await;
+    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    let names: Vec<_> = (0..6).map(|number| format!("flaky-{number}")).collect();
+    for name in &names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    for (round, name) in names.iter().take(3).enumerate() {
+        // Each cut comes at another moment of an activation.
+        hold(Duration::from_millis(70 * (round as u64 + 1))).await;
+        proxy.set(Line::Cut);
+        world.patch(name, json!({"spec": {"kinds": ["deployment"]}})).await;
+        proxy.set(Line::Open);
+    }
+    let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
+    settled(&world, &[&agent], &wanted).await;
+}

@@ -1,0 +1,174 @@
+//! The database is locked, full, or edited by hand.
+
+use std::process::Command;
+use std::time::Duration;
+
+use kubesvc::account::{GrantPhase, State};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use super::hold;
+use super::settled::settled;
+use crate::harness::{must, wait::eventually};
+use crate::world::{PATIENCE, World};
+
+/// A connection to the operator's database that may write.
+async fn intruder(world: &World) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(world.folder().file("kubesvc.db"));
+    options.busy_timeout(Duration::from_secs(30)).connect().await.expect("the operator has made it")
+}
+
+async fn execute(database: &mut SqliteConnection, statement: &'static str) {
+    must(sqlx::query(statement).execute(database).await.map(drop).map_err(|e| format!("{statement}: {e}")));
+}
+
+/// Waits until readiness is or is not troubled by the database, and tells why.
+async fn until_database(world: &World, troubled: bool) -> String {
+    eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
+        let answer = world.get("/health/readiness").await;
+        let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();
+        let why = missing.iter().find(|one| one["what"] == "database").map(|one| one["why"].to_string());
+        if (answer.status == 503 && why.is_some()) == troubled {
+            Ok(why.unwrap_or_default())
+        } else {
+            Err(answer.to_string())
+        }
+    })
+    .await
+}
+
+/// Waits until an account that is being deleted has given back its grant, and only its row is in the way.
+async fn until_it_waits_for_its_row(world: &World, name: &str) {
+    world
+        .until_account(name, "waits for its row", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Deleting && status.phase() == GrantPhase::None && account.has_finalizer()
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("deleted").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("deleted", State::Active).await;
+    world.until_row("deleted", "ACTIVE").await;
+
+    let mut intruder = intruder(&world).await;
+    execute(&mut intruder, "BEGIN EXCLUSIVE").await;
+    let names: Vec<_> = (0..6).map(|number| format!("new-{number}")).collect();
+    for name in &names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    let why = until_database(&world, true).await;
+    assert!(why.contains("kubesvc.db") || why.contains("lock") || why.contains("busy"), "{why}");
+    for name in &names {
+        world.until(name, State::Active).await;
+    }
+    world.delete("deleted").await;
+    until_it_waits_for_its_row(&world, "deleted").await;
+    assert_eq!(world.rows().await.len(), 1, "nobody writes but who has the lock");
+    // The rest of the fault: some further tries of the operator, which must not give up.
+    hold(Duration::from_secs(3)).await;
+    until_it_waits_for_its_row(&world, "deleted").await;
+
+    execute(&mut intruder, "ROLLBACK").await;
+    until_database(&world, false).await;
+    world.until_gone("deleted").await;
+    let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
+    settled(&world, &[&agent], &wanted).await;
+}
+
+/// Lets the files that the operator writes grow to this size and no further.
+fn limit_files(world: &World, bytes: &str) {
+    let pid = world.operator().id().to_string();
+    let status = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}:")]).status();
+    assert!(status.expect("util-linux is there").success());
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_said_and_keeps_back_rows_and_finalizers_only() {
+    // The log must stay smaller than the database, which the limit is made for.
+    let world = World::prepare().bearing_file_limits().setting("logging.level", "error").start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    for name in ["kept", "deleted"] {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until(name, State::Active).await;
+        world.until_row(name, "ACTIVE").await;
+    }
+    let size =
+        must(std::fs::metadata(world.folder().file("kubesvc.db-wal")).map_err(|e| e.to_string())).len();
+    limit_files(&world, &size.to_string());
+
+    world.account("new").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("new", State::Active).await;
+    let why = until_database(&world, true).await;
+    assert!(why.contains("kubesvc.db") || why.contains("disk"), "{why}");
+    world.delete("deleted").await;
+    until_it_waits_for_its_row(&world, "deleted").await;
+    assert!(world.row("deleted").await.is_some() && world.row("new").await.is_none());
+    assert_eq!(world.shown("new").await.as_deref(), Some("ACTIVE"), "REST asks the objects");
+
+    limit_files(&world, "unlimited");
+    until_database(&world, false).await;
+    world.until_gone("deleted").await;
+    settled(&world, &[&agent], &[("kept", State::Active), ("new", State::Active)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    let names = ["edited", "emptied", "removed", "renamed"];
+    for name in names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    for name in names {
+        world.until(name, State::Active).await;
+        world.until_row(name, "ACTIVE").await;
+    }
+    let mut intruder = intruder(&world).await;
+    for statement in [
+        "UPDATE kubesvc_accounts SET status = 'FAILED', zone_id = 'nowhere', failed_count = 7 WHERE name = 'edited'",
+        "UPDATE kubesvc_accounts SET definition = NULL, kube_host = NULL WHERE name = 'emptied'",
+        "DELETE FROM kubesvc_accounts WHERE name = 'removed'",
+        "UPDATE kubesvc_accounts SET name = 'something-else' WHERE name = 'renamed'",
+    ] {
+        execute(&mut intruder, statement).await;
+    }
+    // Of ours by its uid, though no object has it; and one that another program made, which has none.
+    for (name, uid) in [("ghost", "'00000000-0000-4000-8000-000000000000'"), ("foreign", "NULL")] {
+        let copy = format!(
+            "INSERT INTO kubesvc_accounts SELECT * FROM kubesvc_accounts WHERE name = 'edited' LIMIT 0; \
+             CREATE TEMP TABLE copy AS SELECT * FROM kubesvc_accounts WHERE name = 'edited'; \
+             UPDATE copy SET name = '{name}', uid = {uid}; \
+             INSERT INTO kubesvc_accounts SELECT * FROM copy; DROP TABLE copy;"
+        );
+        must(
+            sqlx::raw_sql(sqlx::AssertSqlSafe(copy)).execute(&mut intruder).await.map_err(|e| e.to_string()),
+        );
+    }
+    world.operator().kill_and_start().await;
+    eventually("the row of nobody gone and the foreign one left alone", PATIENCE, async || {
+        let rows: Vec<_> = world.rows().await.into_iter().map(|row| row.name).collect();
+        if rows == ["edited", "emptied", "foreign", "removed", "renamed"] {
+            Ok(())
+        } else {
+            Err(format!("{rows:?}"))
+        }
+    })
+    .await;
+    execute(&mut intruder, "DELETE FROM kubesvc_accounts WHERE name = 'foreign'").await;
+    settled(&world, &[&agent], &names.map(|name| (name, State::Active))).await;
+    for name in names {
+        let row = world.until_row(name, "ACTIVE").await;
+        assert_eq!((row.zone_id.as_deref(), row.failed_count), (Some("east"), 0), "{row:?}");
+        assert!(row.definition.is_some() && row.kube_host.is_some(), "{row:?}");
+    }
+    must(intruder.close().await.map_err(|error| error.to_string()));
+}

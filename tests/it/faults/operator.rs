@@ -1,0 +1,115 @@
+//! The operator sleeps, or is away while things change.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
+use kubesvc::account::State;
+use serde_json::json;
+
+use super::hold;
+use super::settled::settled;
+use crate::harness::{must, wait::eventually};
+use crate::world::{PATIENCE, World};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_slept_longer_than_the_grace_orphans_nothing() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let east = world.agent("agent-1").zone("east").start().await;
+    let west = world.agent("agent-2").zone("west").start().await;
+    for (name, zone) in [("kept", "east"), ("left", "west")] {
+        world.account(name).zone(zone).kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until(name, State::Active).await;
+    }
+    let writes = world.writes_to("kept").len();
+    world.operator().pause();
+    // The fault: three times the grace.
+    hold(Duration::from_secs(6)).await;
+    world.operator().resume();
+
+    // Whoever really goes is noticed after the grace, and by then all that was slept through has been looked at.
+    west.kill();
+    world.until("left", State::Orphaned).await;
+    assert_eq!(world.state("kept").await, Some(State::Active));
+    assert_eq!(world.writes_to("kept").len(), writes, "{:#?}", world.writes_to("kept"));
+    world.delete("left").await;
+    settled(&world, &[&east], &[("kept", State::Active)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_back() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    let names = ["watched", "unwatched", "relabelled", "same"];
+    for name in names {
+        let account = world.account(name).zone("east").kubeconfig(&cluster.kubeconfig());
+        if name == "unwatched" {
+            account.unwatched().create().await
+        } else {
+            account.create().await
+        };
+    }
+    for name in names {
+        world.until(name, State::Active).await;
+    }
+    world.operator().kill();
+    let changed = format!("{}# changed\n", cluster.kubeconfig());
+    world.secret("watched", changed.as_bytes(), true).await;
+    world.secret("unwatched", changed.as_bytes(), false).await;
+    let label = Patch::Merge(json!({"metadata": {"labels": {"team": "blue"}}}));
+    let labelled = world.api::<Secret>().patch("relabelled", &PatchParams::default(), &label).await;
+    must(labelled.map(drop).map_err(|error| error.to_string()));
+
+    world.operator().start().await;
+    for name in ["watched", "unwatched"] {
+        let secret = must(world.api::<Secret>().get(name).await.map_err(|error| error.to_string()));
+        let version = secret.metadata.resource_version.unwrap_or_default();
+        world
+            .until_account(name, "is ACTIVE with the changed Secret", |account| {
+                let status = account.status_or_default();
+                let used = status.credential_version.as_deref().unwrap_or_default();
+                status.state() == State::Active && used.ends_with(&format!("/{version}"))
+            })
+            .await;
+    }
+    settled(&world, &[&agent], &names.map(|name| (name, State::Active))).await;
+    assert_eq!(world.object("same").await.expect("it is there").status_or_default().epoch, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    let names: Vec<_> = (0..12).map(|number| format!("flip-{number:02}")).collect();
+    for name in &names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    for round in 1..=3_u64 {
+        // Each kill comes at another moment of the work.
+        hold(Duration::from_millis(60 * round)).await;
+        world.operator().kill_and_start().await;
+        for name in names.iter().skip(4) {
+            let state = if round % 2 == 1 { "INACTIVE" } else { "ACTIVE" };
+            world.patch(name, json!({"spec": {"state": state}})).await;
+        }
+    }
+    for name in names.iter().take(2) {
+        world.delete(name).await;
+    }
+    world.operator().kill_and_start().await;
+    eventually("the end of both", PATIENCE, async || {
+        let left = [world.object(&names[0]).await, world.object(&names[1]).await];
+        if left.iter().all(Option::is_none) { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    let wanted: Vec<_> = names
+        .iter()
+        .enumerate()
+        .skip(2)
+        .map(|(number, name)| (name.as_str(), if number < 4 { State::Active } else { State::Inactive }))
+        .collect();
+    settled(&world, &[&agent], &wanted).await;
+}
