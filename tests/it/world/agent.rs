@@ -138,6 +138,11 @@ impl Agent {
         &self.id
     }
 
+    /// The port of its health server.
+    pub(super) fn health_port(&self) -> u16 {
+        self.health
+    }
+
     /// Asks its health server.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         must(rest::send(self.health, Call::get(path)).await)
