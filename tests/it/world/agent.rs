@@ -153,11 +153,6 @@ impl Agent {
         &self.zone
     }
 
-    /// The port of its health server.
-    pub(crate) fn health_port(&self) -> u16 {
-        self.health
-    }
-
     /// The folder in which accounts may name kubeconfig files.
     pub(crate) fn kubeconfigs(&self) -> &PathBuf {
         &self.kubeconfigs
