@@ -45,7 +45,7 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
     let (mut writes, mut others, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=options.rounds {
         operator.stop().await?;
-        introductions = agents.iter().map(|agent| agent.again()).collect();
+        introductions = agents.iter().map(crate::harness::simulated_agent::SimulatedAgent::again).collect();
         for introduction in &introductions {
             if introduction.accounts_held.len() != options.accounts {
                 let held = introduction.accounts_held.len();

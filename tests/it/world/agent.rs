@@ -148,6 +148,11 @@ impl Agent {
         must(rest::send(self.health, Call::get(path)).await)
     }
 
+    /// Its zone.
+    pub(crate) fn zone(&self) -> &str {
+        &self.zone
+    }
+
     /// The folder in which accounts may name kubeconfig files.
     pub(crate) fn kubeconfigs(&self) -> &PathBuf {
         &self.kubeconfigs
