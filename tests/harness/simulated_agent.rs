@@ -346,7 +346,9 @@ impl Shared {
 
 impl State {
     fn send(&self, frame: agent_frame::Frame) {
-        // Nobody listens once the stream has ended; `ended` says so.
-        let _ = self.out.as_ref().map(|out| out.send(frame));
+        if let Some(out) = &self.out {
+            // Nobody listens once the stream has ended; `ended` says so.
+            let _ = out.send(frame);
+        }
     }
 }
