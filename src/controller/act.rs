@@ -8,8 +8,8 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde_json::json;
 
+use super::leader::Controller;
 use super::metrics::Transition;
-use super::reconcile::Controller;
 use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State, row};
 use crate::crash;

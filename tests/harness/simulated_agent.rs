@@ -346,8 +346,8 @@ impl Shared {
 
 impl State {
     fn send(&self, frame: agent_frame::Frame) {
+        // Nobody listens once the stream has ended; `ended` says so.
         if let Some(out) = &self.out {
-            // Nobody listens once the stream has ended; `ended` says so.
             let _ = out.send(frame);
         }
     }

@@ -274,3 +274,25 @@ async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
     let wanted: Vec<_> = names.iter().map(|name| (name.as_str(), State::Active)).collect();
     settled(&world, &[&agent], &wanted).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_leaves_a_zone_only_when_its_agent_has_let_go_of_it() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let east = world.agent("agent-1").zone("east").start().await;
+    let west = world.agent("agent-2").zone("west").start().await;
+    activate(&world, &cluster, &["moved"]).await;
+    east.pause();
+    world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
+    let failed = world.until("moved", State::Failed).await;
+    let status = failed.status_or_default();
+    assert_eq!(status.granted_zone(), Some("east"), "it may still hold it: {status:#?}");
+    assert!(status.error_message.as_ref().is_some_and(|why| why.contains("agent-1")), "{status:#?}");
+    let own = world.ask_agent(&west).await.expect("it runs");
+    assert!(own["accountsHeld"] == 0 && own["accountsStarting"] == 0, "{own}");
+
+    east.resume();
+    settled(&world, &[&east, &west], &[("moved", State::Active)]).await;
+    let moved = world.object("moved").await.expect("it is there");
+    assert_eq!(moved.status_or_default().granted_zone(), Some("west"));
+}

@@ -43,6 +43,14 @@ const LATER_PASSAGES: &[&str] = &[
     "event:before#4",
 ];
 
+/// One crash after another: each start is armed with the next point.
+const CHAINS: &[&str] = &[
+    "accepted:after agent-object:after status:before",
+    "add-accounts:after add-accounts:after row-update:before",
+    "status:after status:after#2 finalizer-remove:before row-delete:before",
+    "row-insert:after delete-accounts:before delete-accounts:after",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_any_write_loses_nothing_and_brings_nothing_back() {
     let points: Vec<_> = kubesvc::crash::POINTS.iter().map(|point| (*point, 0)).collect();
@@ -54,6 +62,11 @@ async fn a_crash_at_a_later_write_of_a_batch_loses_nothing_and_brings_nothing_ba
     try_all(LATER_PASSAGES.iter().map(|point| (*point, BATCH)).collect()).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_back() {
+    try_all(CHAINS.iter().map(|chain| (*chain, 0)).collect()).await;
+}
+
 /// Tries points, each with this many further accounts, and fails with all that failed.
 async fn try_all(points: Vec<(&'static str, usize)>) {
     let (begun, count) = (Instant::now(), points.len());
@@ -61,7 +74,7 @@ async fn try_all(points: Vec<(&'static str, usize)>) {
     let trials = points.into_iter().map(|(point, batch)| {
         let tried = &tried;
         async move {
-            let result = tokio::spawn(try_point(point, batch)).await;
+            let result = tokio::spawn(try_points(point, batch)).await;
             tried.fetch_add(1, Ordering::Relaxed);
             result.err().map(|error| format!("{point}: {}", said(error.into_panic())))
         }
@@ -69,7 +82,7 @@ async fn try_all(points: Vec<(&'static str, usize)>) {
     let failed: Vec<_> =
         futures::stream::iter(trials).buffer_unordered(BESIDE).filter_map(std::future::ready).collect().await;
     let tried = tried.into_inner();
-    println!("{tried} crash points tried in {:.0} s", begun.elapsed().as_secs_f64());
+    println!("{tried} trials of crash points in {:.0} s", begun.elapsed().as_secs_f64());
     assert_eq!(tried, count);
     assert!(failed.is_empty(), "{} of {count} crash points:\n{}", failed.len(), failed.join("\n"));
 }
@@ -82,32 +95,43 @@ fn said(panic: Box<dyn std::any::Any + Send>) -> String {
     )
 }
 
-async fn try_point(point: &'static str, batch: usize) {
+/// Tries one point, or several one after another.
+async fn try_points(points: &'static str, batch: usize) {
     let world = World::prepare().without_operator().start().await;
-    world.operator().launch_with(&[("KUBESVC_CRASH_AT", point)]);
+    let mut points = points.split_whitespace();
+    let first = points.next().expect("there is one");
+    world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
     world.operator().ready().await;
-    let agent = world.agent("agent-1").launch();
-    tokio::join!(restart_once(&world, point), live(&world, &agent, batch));
+    let east = world.agent("agent-1").zone("east").launch();
+    let west = world.agent("agent-2").zone("west").launch();
+    tokio::join!(crash(&world, first, points), live(&world, [&east, &west], batch));
 }
 
-/// Waits until the operator has aborted, and starts it again.
-async fn restart_once(world: &World, point: &str) {
-    let ended = eventually(&format!("the passage of {point}"), 2 * PATIENCE, async || {
-        world.operator().exited().ok_or("nobody has passed it".to_owned())
-    })
-    .await;
-    assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{point}: it ended with {ended}");
+/// Waits until the operator has aborted at each point, and starts it again.
+async fn crash(world: &World, first: &str, mut others: impl Iterator<Item = &str>) {
+    let mut point = first;
+    loop {
+        let ended = eventually(&format!("the passage of {point}"), 2 * PATIENCE, async || {
+            world.operator().exited().ok_or("nobody has passed it".to_owned())
+        })
+        .await;
+        assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{point}: it ended with {ended}");
+        let Some(next) = others.next() else { break };
+        world.operator().launch_with(&[("KUBESVC_CRASH_AT", next)]);
+        point = next;
+    }
     world.operator().start().await;
 }
 
 /// All that an account can live through.
-async fn live(world: &World, agent: &Agent, batch: usize) {
+async fn live(world: &World, agents: [&Agent; 2], batch: usize) {
     let cluster = world.cluster("spinnaker").await;
     let (good, other) = (cluster.kubeconfig(), format!("{}# as changed by REST\n", cluster.kubeconfig()));
     let batch: Vec<_> = (0..batch).map(|number| format!("batch-{number:02}")).collect();
 
     // Applied, of each kind one.
-    for name in ["kept", "changed", "stopped", "deleted"].into_iter().chain(batch.iter().map(String::as_str))
+    for name in
+        ["kept", "changed", "moved", "stopped", "deleted"].into_iter().chain(batch.iter().map(String::as_str))
     {
         world.account(name).zone("east").kubeconfig(&good).create().await;
     }
@@ -115,15 +139,16 @@ async fn live(world: &World, agent: &Agent, batch: usize) {
     let made = ["rest-kept", "rest-stopped", "rest-gone"]
         .map(|name| json!({"name": name, "kubeconfigContents": good, "zoneId": "east", "state": "ACTIVE"}));
     until_taken(world, "POST", "/armory/accounts/dynamic", &json!(made), &[202, 409]).await;
-    for name in ["kept", "changed", "stopped", "deleted", "rest-kept", "rest-stopped", "rest-gone"] {
+    for name in ["kept", "changed", "moved", "stopped", "deleted", "rest-kept", "rest-stopped", "rest-gone"] {
         until_object(world, name, "is ACTIVE", |account| {
             account.status_or_default().state() == State::Active
         })
         .await;
     }
 
-    // Changed, deactivated and deleted, by kubectl and by REST.
+    // Changed, moved, deactivated and deleted, by kubectl and by REST.
     world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
+    world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
     must(world.kubectl(&["delete", "ksa", "deleted", "--wait=false"]).await.ok());
     let kept = json!([{"name": "rest-kept", "state": "ACTIVE", "kubeconfigContents": other}]);
@@ -136,18 +161,19 @@ async fn live(world: &World, agent: &Agent, batch: usize) {
     let mut wanted = vec![
         ("kept", State::Active),
         ("changed", State::Active),
+        ("moved", State::Active),
         ("stopped", State::Inactive),
         ("idle", State::Inactive),
         ("rest-kept", State::Active),
         ("rest-stopped", State::Inactive),
     ];
     wanted.extend(batch.iter().map(|name| (name.as_str(), State::Active)));
-    settled(world, &[agent], &wanted).await;
+    settled(world, &agents, &wanted).await;
 
     // What was stopped before the crash has stopped for good: a further account goes all the way after it.
     world.account("next").zone("east").kubeconfig(&good).create().await;
     wanted.push(("next", State::Active));
-    settled(world, &[agent], &wanted).await;
+    settled(world, &agents, &wanted).await;
     check_secret(world, "rest-kept", &other).await;
     check_secret(world, "rest-stopped", &good).await;
 }

@@ -172,3 +172,39 @@ async fn an_account_that_its_only_agent_loses_is_asked_for_again_and_says_so() {
     let agents = world.get("/armory/agents").await;
     assert_eq!(agents.json[0]["accounts"], json!(["after", "prod"]), "{agents}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_says_hello_with_what_nobody_gave_it_is_told_to_drop_it() {
+    let (world, agent) = start().await;
+    let account = sent(&agent, 1).await;
+    say(&agent, &account, held());
+    world.until("prod", State::Active).await;
+    drop(agent);
+
+    // The same process again; it says that it holds an account that is gone, and a later epoch than there is.
+    let ghost = AccountRef {
+        uid: "00000000-0000-4000-8000-000000000000".to_owned(),
+        name: "ghost".to_owned(),
+        ..account.clone()
+    };
+    let ahead = AccountRef { epoch: 5, ..account.clone() };
+    let mut hello = Introduction::new("agent-1", "east");
+    hello.accounts_held = vec![ghost.clone(), ahead.clone()];
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    let agent = eventually("an agent id that is free again", PATIENCE, async || {
+        SimulatedAgent::connect(&hub, hello.clone(), Policy::default()).await.map_err(|e| e.to_string())
+    })
+    .await;
+    eventually("the order to drop the ghost", PATIENCE, async || {
+        let deleted = agent.deleted();
+        if deleted.iter().any(|one| one.uid == ghost.uid) { Ok(()) } else { Err(format!("{deleted:?}")) }
+    })
+    .await;
+    assert!(!agent.deleted().iter().any(|one| one.uid == account.uid), "what is ACTIVE is not dropped");
+    until_heard(&world, "after").await;
+    let active = world.until("prod", State::Active).await;
+    let agents = world.get("/armory/agents").await;
+    assert_eq!(agents.json[0]["accounts"], json!(["after", "prod"]), "{agents}: {:#?}", active.status);
+    let rows: Vec<_> = world.rows().await.into_iter().map(|row| row.name).collect();
+    assert_eq!(rows, ["after", "prod"]);
+}

@@ -165,6 +165,12 @@ async fn a_status_edited_by_hand_is_set_right() {
         let arguments = ["patch", "ksa", name, "--subresource=status", "--type=merge", "-p", &patch];
         must(world.kubectl(&arguments).await.ok());
     }
+    world
+        .until_account("later", "goes on from the edited epoch", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.epoch >= 99 && status.agents == ["agent-1"]
+        })
+        .await;
     let wanted = edits.each_ref().map(|(name, _)| (*name, State::Active));
     settled(&world, &[&agent], &wanted).await;
     for (name, _) in wanted {

@@ -3,33 +3,31 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::api::ListParams;
-use kubesvc::account::{GrantPhase, KubesvcAccount, State};
+use kubesvc::account::{KubesvcAccount, State};
 use serde_json::json;
 
 use crate::harness::wait::eventually;
 use crate::world::{Agent, PATIENCE, World};
 
 /// Waits until there are exactly these accounts, in exactly these states, wherever one looks: the objects, the rows,
-/// the REST API, and the agents, each of which holds exactly those that are ACTIVE.
+/// the REST API, and the agents, each of which holds exactly those that are ACTIVE in its zone.
 pub(super) async fn settled(world: &World, agents: &[&Agent], wanted: &[(&str, State)]) {
     let wanted: BTreeMap<_, _> = wanted.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
     let what = format!("{} accounts as desired in {}", wanted.len(), world.namespace());
     eventually(&what, PATIENCE, async || {
-        let uids = objects(world, &wanted).await?;
-        rows(world, &wanted, &uids).await?;
+        let accounts = objects(world, &wanted).await?;
+        rows(world, &accounts).await?;
         shown(world, &wanted).await?;
-        held(world, agents, &wanted).await
+        held(world, agents, &accounts).await
     })
     .await;
 }
 
-/// The uid of each account, if the objects are as wanted.
-async fn objects(
-    world: &World,
-    wanted: &BTreeMap<String, State>,
-) -> Result<BTreeMap<String, Option<String>>, String> {
+/// The objects, if they are as wanted.
+async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<KubesvcAccount>, String> {
     let listed = world.api::<KubesvcAccount>().list(&ListParams::default()).await;
-    let listed = listed.map_err(|error| error.to_string())?.items;
+    let mut listed = listed.map_err(|error| error.to_string())?.items;
+    listed.sort_by(|a, b| a.account_name().cmp(b.account_name()));
     let states: BTreeMap<_, _> =
         listed.iter().map(|one| (one.account_name().to_owned(), one.status_or_default().state())).collect();
     if states != *wanted {
@@ -40,25 +38,24 @@ async fn objects(
         if account.is_being_deleted() || !account.has_finalizer() {
             return Err(format!("{name} is being deleted, or without its finalizer: {:?}", account.metadata));
         }
-        let open = status.phase() == GrantPhase::Open;
-        if open != (status.state() == State::Active) || status.observed_generation != account.generation() {
+        let pinned = account.spec.zone_id.as_deref();
+        let granted = (status.state() == State::Active).then_some(pinned).flatten();
+        if status.granted_zone() != granted || status.observed_generation != account.generation() {
             return Err(format!("the status of {name} does not fit: {status:?}"));
         }
     }
-    Ok(listed.into_iter().map(|one| (one.account_name().to_owned(), one.metadata.uid)).collect())
+    Ok(listed)
 }
 
-async fn rows(
-    world: &World,
-    wanted: &BTreeMap<String, State>,
-    uids: &BTreeMap<String, Option<String>>,
-) -> Result<(), String> {
+async fn rows(world: &World, accounts: &[KubesvcAccount]) -> Result<(), String> {
     let rows = world.rows().await;
     let told: Vec<_> =
-        rows.iter().map(|row| (row.name.clone(), row.status.clone(), row.uid.clone())).collect();
-    let right: Vec<_> = wanted
+        rows.iter().map(|row| (row.name.as_str(), row.status.clone(), row.uid.clone())).collect();
+    let right: Vec<_> = accounts
         .iter()
-        .map(|(name, state)| (name.clone(), state.to_string(), uids.get(name).cloned().flatten()))
+        .map(|one| {
+            (one.account_name(), one.status_or_default().state().to_string(), one.metadata.uid.clone())
+        })
         .collect();
     if told == right { Ok(()) } else { Err(format!("the rows are {told:?}, not {right:?}")) }
 }
@@ -78,12 +75,12 @@ async fn shown(world: &World, wanted: &BTreeMap<String, State>) -> Result<(), St
 }
 
 /// What the hub says that each agent holds, and how many it says itself.
-async fn held(world: &World, agents: &[&Agent], wanted: &BTreeMap<String, State>) -> Result<(), String> {
-    let active: BTreeSet<_> =
-        wanted.iter().filter(|(_, state)| **state == State::Active).map(|(name, _)| name.as_str()).collect();
+async fn held(world: &World, agents: &[&Agent], accounts: &[KubesvcAccount]) -> Result<(), String> {
     let answer = world.try_get("/armory/agents").await?;
     let listed = answer.json.as_array().cloned().unwrap_or_default();
     for agent in agents {
+        let ours = accounts.iter().filter(|one| one.status_or_default().granted_zone() == Some(agent.zone()));
+        let active: BTreeSet<_> = ours.map(KubesvcAccount::account_name).collect();
         let told = listed.iter().find(|one| one["agentId"] == agent.id());
         let told = told.and_then(|one| one["accounts"].as_array()).cloned().unwrap_or_default();
         let names: BTreeSet<_> = told.iter().filter_map(|name| name.as_str()).collect();

@@ -138,9 +138,24 @@ impl Agent {
         &self.id
     }
 
+    /// The port of its health server.
+    pub(super) fn health_port(&self) -> u16 {
+        self.health
+    }
+
     /// Asks its health server.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         must(rest::send(self.health, Call::get(path)).await)
+    }
+
+    /// Its zone.
+    pub(crate) fn zone(&self) -> &str {
+        &self.zone
+    }
+
+    /// The port of its health server.
+    pub(crate) fn health_port(&self) -> u16 {
+        self.health
     }
 
     /// The folder in which accounts may name kubeconfig files.

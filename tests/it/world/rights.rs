@@ -1,5 +1,6 @@
 //! The definitions, and what the operator may do.
 
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, RoleBinding, RoleRef, Subject,
 };
@@ -57,6 +58,33 @@ pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
     binding.metadata.name = Some(role.clone());
     let answer = namespace.api::<RoleBinding>().create(&PostParams::default(), &binding).await;
     must(answer.map_err(|e| format!("RoleBinding {role}: {e}")));
+    let list = ResourceAttributes {
+        namespace: Some(namespace.name().to_owned()),
+        group: Some("kubesvc.io".to_owned()),
+        resource: Some("kubesvcaccounts".to_owned()),
+        verb: Some("list".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    until_allowed(&namespace.client(), &operator_user(namespace.name()), list).await;
+}
+
+/// Waits until a user may do this: the authoriser of an API server that has much to do follows roles and bindings late.
+async fn until_allowed(client: &Client, user: &str, attributes: ResourceAttributes) {
+    let question = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(user.to_owned()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    eventually(&format!("the rights of {user}"), super::PATIENCE, async || {
+        let answer = reviews.create(&PostParams::default(), &question).await.map_err(|e| e.to_string())?;
+        let status = answer.status.unwrap_or_default();
+        if status.allowed { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
 }
 
 fn role_name(namespace: &str) -> String {
@@ -133,6 +161,12 @@ pub(super) async fn bind_everywhere(client: &Client, role: &str, whom: &str) {
     let answer =
         Api::<ClusterRoleBinding>::all(client.clone()).create(&PostParams::default(), &binding).await;
     must(answer.map_err(|e| format!("ClusterRoleBinding {role}: {e}")));
+    let list = ResourceAttributes {
+        resource: Some("namespaces".to_owned()),
+        verb: Some("list".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    until_allowed(client, whom, list).await;
 }
 
 const RBAC: &str = "rbac.authorization.k8s.io";
