@@ -143,14 +143,14 @@ impl Agent {
         self.health
     }
 
-    /// Asks its health server.
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        must(rest::send(self.health, Call::get(path)).await)
-    }
-
     /// Its zone.
     pub(crate) fn zone(&self) -> &str {
         &self.zone
+    }
+
+    /// Asks its health server.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        must(rest::send(self.health, Call::get(path)).await)
     }
 
     /// The folder in which accounts may name kubeconfig files.
