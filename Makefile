@@ -42,7 +42,7 @@ docs: ## Write the tables of docs/settings.md from the code
 controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane
 
-build: ## Build the three programs for release
+build: ## Build both programs for release
 	$(CARGO) build --release --bins
 
 clean: ## Remove what was built here

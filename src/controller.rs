@@ -6,12 +6,14 @@
 
 mod act;
 mod events;
+mod leader;
 mod memory;
 mod metrics;
 mod namespaces;
 mod observe;
 mod reconcile;
 mod schedule;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,10 +77,10 @@ pub struct Context {
 pub async fn run(context: Context, stop: CancellationToken) {
     context.accounts.synced().await;
     let events = events::Events::start(context.client.clone(), &context.replica_id, stop.clone());
-    let controller = Arc::new(reconcile::Controller::new(context, events));
+    let controller = Arc::new(leader::Controller::new(context, events));
     info!(accounts = controller.context.accounts.len(), "leading");
     tokio::join!(
-        schedule::run(Arc::clone(&controller), stop.clone()),
+        work::run(Arc::clone(&controller), stop.clone()),
         keep_time(&controller, &stop),
         follow_fleet(&controller, &stop),
         follow_secrets(&controller, &stop),
@@ -89,7 +91,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
 }
 
 /// Advances the leader's seconds. A process that slept finds one tick gone, however long it slept.
-async fn keep_time(controller: &reconcile::Controller, stop: &CancellationToken) {
+async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     second.tick().await;
@@ -99,7 +101,7 @@ async fn keep_time(controller: &reconcile::Controller, stop: &CancellationToken)
     }
 }
 
-async fn follow_fleet(controller: &reconcile::Controller, stop: &CancellationToken) {
+async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken) {
     while let Some(uids) = stop.run_until_cancelled(controller.context.wakes.take(1024)).await {
         let keys = uids.iter().filter_map(|uid| controller.context.accounts.by_uid(uid));
         controller.schedule.wakes.wake_all(keys.map(|account| AccountKey::of(&account)));
@@ -107,7 +109,7 @@ async fn follow_fleet(controller: &reconcile::Controller, stop: &CancellationTok
 }
 
 /// A Secret changed: accounts that name it have their credential read again.
-async fn follow_secrets(controller: &reconcile::Controller, stop: &CancellationToken) {
+async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
     while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
         for account in controller.context.accounts.all() {
             let Some(reference) = &account.spec.kubeconfig.secret_ref else { continue };
@@ -120,7 +122,7 @@ async fn follow_secrets(controller: &reconcile::Controller, stop: &CancellationT
     }
 }
 
-async fn resync(controller: &reconcile::Controller, stop: &CancellationToken) {
+async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
     let mut period = tokio::time::interval(RESYNC);
     period.tick().await;
     while stop.run_until_cancelled(period.tick()).await.is_some() {
@@ -135,7 +137,7 @@ async fn resync(controller: &reconcile::Controller, stop: &CancellationToken) {
 
 /// Repairs rows that someone edited, or that a crash left behind their object; the first time at once, and whenever
 /// the database is back.
-async fn repair_rows(controller: &reconcile::Controller, stop: &CancellationToken) {
+async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) {
     let mut period = tokio::time::interval(ROW_DIFF);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let projection = &controller.context.projection;

@@ -1,5 +1,6 @@
 //! The composition root of `kubesvc-operator`: the only place that puts its parts together.
 
+mod arguments;
 mod cli;
 mod cluster;
 mod readiness;

@@ -15,6 +15,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::progress::Bar;
 
+/// How soon a watch that was closed is opened again.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// What was seen so far.
 #[derive(Debug, Clone, Default)]
 struct Seen {
@@ -41,8 +44,10 @@ struct Account {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Metadata {
     name: String,
+    resource_version: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -70,15 +75,20 @@ impl Follow {
     pub(crate) async fn start(client: Client, namespace: &str) -> Result<Self, String> {
         let path = KubesvcAccount::url_path(&(), Some(namespace));
         let problem = |e: &dyn std::fmt::Display| format!("watch of {path}: {e}");
-        let request = |query: &str| {
-            http::Request::get(format!("{path}?{query}")).body(Vec::new()).map_err(|e| problem(&e))
-        };
-        let list: List = client.request(request("limit=1")?).await.map_err(|e| problem(&e))?;
-        let version = list.metadata.resource_version;
-        let request = request(&format!("watch=1&timeoutSeconds=3600&resourceVersion={version}"))?;
+        let request =
+            http::Request::get(format!("{path}?limit=1")).body(Vec::new()).map_err(|e| problem(&e))?;
+        let list: List = client.request(request).await.map_err(|e| problem(&e))?;
+        let mut version = list.metadata.resource_version;
         let (tell, seen) = watch::channel(Seen::default());
         let watch = tokio::spawn(async move {
-            let ended = observe(client, request, &tell).await;
+            let mut active = HashSet::new();
+            // An API server closes the watch of whoever is slow to read, as on a busy machine. Nothing is lost.
+            let ended = loop {
+                match observe(&client, &path, &mut version, &mut active, &tell).await {
+                    Ok(()) => tokio::time::sleep(AGAIN).await,
+                    Err(reason) => break reason,
+                }
+            };
             tell.send_modify(|seen| seen.broken = Some(ended));
         });
         Ok(Self { seen, _watch: AbortOnDropHandle::new(watch) })
@@ -129,20 +139,27 @@ impl Follow {
     }
 }
 
-/// Answers why it ended.
-async fn observe(client: Client, request: http::Request<Vec<u8>>, tell: &watch::Sender<Seen>) -> String {
-    let events = match client.request_events::<Account>(request).await {
-        Ok(events) => events,
-        Err(e) => return e.to_string(),
-    };
-    let mut events = pin!(events);
-    let mut active = HashSet::new();
-    loop {
-        match events.try_next().await {
-            Ok(Some(WatchEvent::Added(account) | WatchEvent::Modified(account))) => {
+/// Observes from a version on, which it advances, until the API server closes the watch.
+async fn observe(
+    client: &Client,
+    path: &str,
+    version: &mut String,
+    active: &mut HashSet<String>,
+    tell: &watch::Sender<Seen>,
+) -> Result<(), String> {
+    let broken = |e: &dyn std::fmt::Display| e.to_string();
+    let request = http::Request::get(format!("{path}?watch=1&timeoutSeconds=3600&resourceVersion={version}"))
+        .body(Vec::new())
+        .map_err(|e| broken(&e))?;
+    let mut events = pin!(client.request_events::<Account>(request).await.map_err(|e| broken(&e))?);
+    while let Some(event) = events.try_next().await.map_err(|e| broken(&e))? {
+        match event {
+            WatchEvent::Added(account) | WatchEvent::Modified(account) => {
                 let now = Instant::now();
+                let Metadata { name, resource_version } = account.metadata;
+                *version = resource_version;
                 let is_active = account.status.and_then(|status| status.state).as_deref() == Some("ACTIVE");
-                let news = is_active && active.insert(account.metadata.name);
+                let news = is_active && active.insert(name);
                 tell.send_if_modified(|seen| {
                     let first = seen.first.is_none();
                     seen.first.get_or_insert(now);
@@ -153,12 +170,11 @@ async fn observe(client: Client, request: http::Request<Vec<u8>>, tell: &watch::
                     first || news
                 });
             }
-            Ok(Some(WatchEvent::Error(status))) => return status.message,
-            Ok(Some(WatchEvent::Deleted(_) | WatchEvent::Bookmark(_))) => {}
-            Ok(None) => return "the API server closed it".into(),
-            Err(e) => return e.to_string(),
+            WatchEvent::Error(status) => return Err(status.message),
+            WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => {}
         }
     }
+    Ok(())
 }
 
 /// How long so many accounts may take; beyond that something is broken.

@@ -6,7 +6,7 @@ use futures::future::try_join_all;
 
 use crate::{
     follow::{Follow, patience},
-    harness::wait::try_eventually,
+    harness::{simulated_agent::SimulatedAgent, wait::try_eventually},
     objects::{self, Form},
     operator::{Operator, Site, introductions},
     options::Options,
@@ -45,7 +45,7 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
     let (mut writes, mut others, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=options.rounds {
         operator.stop().await?;
-        introductions = agents.iter().map(|agent| agent.again()).collect();
+        introductions = agents.iter().map(SimulatedAgent::again).collect();
         for introduction in &introductions {
             if introduction.accounts_held.len() != options.accounts {
                 let held = introduction.accounts_held.len();

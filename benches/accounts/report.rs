@@ -113,22 +113,23 @@ impl Report {
         };
         let rows: Vec<[String; 6]> = self.rows.iter().map(row).collect();
         let mut text = table(
-            ["", "measured", "median", "least–greatest", "wanted", "reached"].map(str::to_owned),
+            &["", "measured", "median", "least–greatest", "wanted", "reached"].map(str::to_owned),
             &rows,
         );
         if !self.cpu.is_empty() {
             text.push('\n');
-            text += &table(["while", "seconds", "CPU seconds of each program"].map(str::to_owned), &self.cpu);
+            text +=
+                &table(&["while", "seconds", "CPU seconds of each program"].map(str::to_owned), &self.cpu);
         }
         text
     }
 }
 
 /// A Markdown table whose columns are aligned.
-fn table<const N: usize>(head: [String; N], rows: &[[String; N]]) -> String {
+fn table<const N: usize>(head: &[String; N], rows: &[[String; N]]) -> String {
     let widths: Vec<usize> = (0..N)
         .map(|column| {
-            let cells = rows.iter().chain([&head]).map(|row| row[column].chars().count());
+            let cells = rows.iter().chain([head]).map(|row| row[column].chars().count());
             cells.max().unwrap_or_default().max(3)
         })
         .collect();
@@ -137,7 +138,7 @@ fn table<const N: usize>(head: [String; N], rows: &[[String; N]]) -> String {
         format!("|{}\n", padded.collect::<String>())
     };
     let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
-    line(&head) + &format!("|{rule}\n") + &rows.iter().map(line).collect::<String>()
+    line(head) + &format!("|{rule}\n") + &rows.iter().map(line).collect::<String>()
 }
 
 /// Puts a text between the markers of the page, and says where that is.

@@ -8,8 +8,8 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde_json::json;
 
+use super::leader::Controller;
 use super::metrics::Transition;
-use super::reconcile::Controller;
 use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State, row};
 use crate::crash;
@@ -17,8 +17,9 @@ use crate::store::StoreError;
 
 /// How long the API server may take for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a credential may take before people are told that it is awaited.
-const CREDENTIAL_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a credential may take before people are told that it is awaited. An API server under load takes more than a
+/// second for a Secret now and then; telling so would be one more write on it for each account.
+const CREDENTIAL_PATIENCE: Duration = Duration::from_secs(5);
 
 type BoxedError = Box<dyn Error + Send + Sync>;
 
@@ -95,7 +96,8 @@ impl Controller {
         Ok(Outcome::Done)
     }
 
-    /// Reads and vets the credential. What takes longer than a second is shown, then awaited to its end.
+    /// Reads and vets the credential. What takes longer than the patience is shown, then awaited to its
+    /// end.
     async fn resolve_credential(&self, account: &KubesvcAccount) {
         let resolve = self.context.credentials.resolve(account, true);
         let waited = self.memories.look(account, self.context.ticks.now()).credential_slow;

@@ -23,7 +23,7 @@ pub(super) struct Memory {
     /// The credential as last judged, for this generation of the spec.
     pub(super) credential: Fact<Result<CredentialFact, Failure>>,
     generation: i64,
-    /// It is being awaited for more than a second.
+    /// It is being awaited for longer than patience lasts.
     pub(super) credential_slow: bool,
     /// Read it again, though nothing of the object changed.
     pub(super) recheck: bool,

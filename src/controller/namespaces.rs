@@ -3,7 +3,7 @@
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::reconcile::Controller;
+use super::leader::Controller;
 use crate::telemetry::errors::chain;
 
 /// How often a list is tried again while the row is not there yet, or the database is not.

@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
+use super::leader::Controller;
 use super::memory::Memory;
-use super::reconcile::Controller;
 use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 use crate::objects::AccountKey;

@@ -3,46 +3,19 @@
 use tracing::{debug, warn};
 
 use super::act::Outcome;
-use super::events::Events;
-use super::memory::Memories;
-use super::schedule::Schedule;
-use super::{Context, calls_for_row};
+use super::calls_for_row;
+use super::leader::Controller;
 use crate::account::lifecycle::Tick;
 use crate::account::{KubesvcAccount, row};
 use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
-use crate::wakes::Wakes;
 
 /// How many actions one look takes before others have their turn.
 const ACTIONS_IN_A_ROW: usize = 8;
 /// The longest wait after requests that failed, in ticks.
 const LONGEST_PAUSE: Tick = 30;
 
-/// The controller at work.
-pub(super) struct Controller {
-    pub(super) context: Context,
-    pub(super) schedule: Schedule,
-    pub(super) memories: Memories,
-    pub(super) events: Events,
-    /// uids whose list of namespaces is to be written.
-    pub(super) namespaces: Wakes<String>,
-    pub(super) leading_since: Tick,
-}
-
 impl Controller {
-    pub(super) fn new(context: Context, events: Events) -> Self {
-        let schedule = Schedule::new(context.accounts.follow());
-        let leading_since = context.ticks.now();
-        Self {
-            context,
-            schedule,
-            memories: Memories::default(),
-            events,
-            namespaces: Wakes::default(),
-            leading_since,
-        }
-    }
-
     /// Looks at one account until there is nothing to do now.
     pub(super) async fn reconcile(&self, key: &AccountKey) {
         self.context.metrics.looks.inc();

@@ -1,15 +1,10 @@
-//! Which account is looked at when: each by one worker at a time, many beside one another.
+//! Which account is looked at when, and that each is looked at by one worker at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::CONCURRENCY;
-use super::reconcile::Controller;
 use crate::account::lifecycle::Tick;
 use crate::objects::AccountKey;
 use crate::wakes::Wakes;
@@ -58,7 +53,7 @@ impl Schedule {
     }
 
     /// Begins to look at an account; false if someone is at it, who will then look once more.
-    fn begin(&self, key: &AccountKey) -> bool {
+    pub(super) fn begin(&self, key: &AccountKey) -> bool {
         let mut under_way = self.under_way.lock();
         if let Some(again) = under_way.get_mut(key) {
             *again = true;
@@ -68,30 +63,10 @@ impl Schedule {
         true
     }
 
-    fn end(&self, key: &AccountKey) {
+    /// Ends a look; whoever came meanwhile has theirs.
+    pub(super) fn end(&self, key: &AccountKey) {
         if self.under_way.lock().remove(key) == Some(true) {
             self.wakes.wake(key.clone());
         }
     }
-}
-
-/// Works until stopped, then waits for what is under way.
-pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(CONCURRENCY));
-    let workers = TaskTracker::new();
-    loop {
-        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
-            break;
-        };
-        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
-        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
-        let controller = Arc::clone(&controller);
-        workers.spawn(async move {
-            controller.reconcile(&key).await;
-            controller.schedule.end(&key);
-            drop(permit);
-        });
-    }
-    workers.close();
-    workers.wait().await;
 }

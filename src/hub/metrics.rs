@@ -39,7 +39,7 @@ pub struct HubMetrics {
 impl HubMetrics {
     /// Adds the counters to a registry, with the prefix `hub`.
     pub fn register(&self, registry: &mut Registry) {
-        let registry = registry.sub_registry_with_prefix("hub");
+        let registry = registry.sub_registry_with_prefix("kubesvc_hub");
         registry.register("connections", "TCP connections accepted", self.connections.clone());
         registry.register(
             "connections_refused",

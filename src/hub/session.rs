@@ -104,16 +104,18 @@ impl Session {
         self.ledger.lock().frame(tick);
     }
 
-    /// What the leader is told of this session about an account.
-    pub(super) fn fact(&self, uid: &str, now: Tick) -> SessionFact {
+    /// What the leader is told of this session about an account that is at `epoch`. Silence about an older epoch is
+    /// none about this one, which the session may not have seen yet.
+    pub(super) fn fact(&self, uid: &str, epoch: i64, now: Tick) -> SessionFact {
         let ledger = self.ledger.lock();
+        let owes = ledger.entry(uid).and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
         SessionFact {
             agent_id: self.agent_id.clone(),
             zone: self.zone.clone(),
             approved: self.is_approved(),
             presence: Presence::Connected,
             word: ledger.entry(uid).and_then(|entry| entry.word.clone()),
-            silent_for: ledger.silent_for(uid, now),
+            silent_for: ledger.silent_for(uid, now).filter(|_| owes),
         }
     }
 

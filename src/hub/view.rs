@@ -20,10 +20,11 @@ impl Fleet for Hub {
         let now = self.ticks.now();
         let account = self.accounts.by_uid(uid);
         let zones = account.as_deref().map(places::zones_of).unwrap_or_default();
+        let epoch = account.as_deref().map(|account| account.status_or_default().epoch).unwrap_or_default();
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
-                facts.extend(zone.standing.values().map(|session| session.fact(uid, now)));
+                facts.extend(zone.standing.values().map(|session| session.fact(uid, epoch, now)));
                 facts.extend(zone.away.iter().map(|(agent_id, away)| SessionFact {
                     agent_id: agent_id.clone(),
                     zone: zone_id.clone(),
@@ -40,7 +41,7 @@ impl Fleet for Hub {
             facts.extend(others.map(|session| SessionFact {
                 word: None,
                 silent_for: None,
-                ..session.fact("", now)
+                ..session.fact("", epoch, now)
             }));
         }
         facts

@@ -4,7 +4,7 @@ use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 
-use super::cli::RunArguments;
+use super::arguments::RunArguments;
 use crate::account::{KubesvcAccount, KubesvcAgent};
 use crate::telemetry::errors::chain;
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
-use super::cli::RunArguments;
+use super::arguments::RunArguments;
 use super::cluster;
 use super::readiness::OperatorReadiness;
 use crate::account::lifecycle::Policy;

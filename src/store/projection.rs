@@ -112,7 +112,10 @@ impl Projection {
             () = self.write(&stop) => {}
             () = overdue => {}
         }
-        self.fail(&StoreError::unavailable("kubesvc is stopping"));
+        // This is no news, so nothing is logged.
+        let stopping = StoreError::unavailable("kubesvc is stopping");
+        self.trouble.send_replace(Some(stopping.in_full()));
+        self.state.lock().fail(&stopping);
     }
 
     async fn write(&self, stop: &CancellationToken) {

@@ -143,7 +143,7 @@ pub struct Observation<'a> {
     /// The credential, as read since the last status write of this leader: each write makes it Unknown again, so that
     /// the next try reads it anew.
     pub credential: Fact<Result<CredentialFact, Failure>>,
-    /// The credential has been awaited for more than a second.
+    /// The credential has been awaited for so long that people are told.
     pub credential_slow: bool,
     /// The credential was judged otherwise than the last time, and no status was written since.
     pub credential_changed: bool,

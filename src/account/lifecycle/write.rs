@@ -52,6 +52,11 @@ impl<'a> Draft<'a> {
         if let Some(asked) = context.retry_asked() {
             status.retry_handled = Some(asked.to_owned());
         }
+        if status.grant.is_none()
+            && let Some(pinned) = &context.observation.account.spec.zone_id
+        {
+            status.zone_id = Some(pinned.clone());
+        }
         let same_definition = !context.definition_is_new();
         if let Some(grant) = status.grant.as_mut().filter(|grant| grant.phase == GrantPhase::Open)
             && same_definition

@@ -274,6 +274,19 @@ async fn a_loss_is_a_word_and_working_restarts_the_clock() {
     word(&hub, "uid-one", |word| matches!(word, Word::Lost(_))).await;
 }
 
+/// A leader may look between its own write of a new epoch and the session's first look at it.
+#[tokio::test]
+async fn silence_about_an_older_epoch_is_none_about_a_newer_one() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    agent.added().await;
+    (0..5).for_each(|_| hub.ticks.advance());
+    let session = hub.hub.registry.of_agent("a").expect("it is connected");
+    let silent_for = |epoch| session.fact("uid-one", epoch, hub.ticks.now()).silent_for;
+    assert_eq!((silent_for(1), silent_for(2)), (Some(5), None));
+}
+
 #[tokio::test]
 async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
     let hub = TestHub::start().await;

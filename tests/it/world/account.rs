@@ -62,10 +62,10 @@ impl World {
         self.object(name).await?.status?.state
     }
 
-    /// Waits until an account is in a state.
+    /// Waits until an account is in a state, and its status says so: an absent one does not count as INACTIVE.
     pub(crate) async fn until(&self, name: &str, state: State) -> KubesvcAccount {
         self.until_account(name, &format!("is {state}"), |account| {
-            account.status_or_default().state() == state
+            account.status_or_default().state == Some(state)
         })
         .await
     }

@@ -1,0 +1,34 @@
+//! The controller at work: what it was given, and what it keeps.
+
+use super::Context;
+use super::events::Events;
+use super::memory::Memories;
+use super::schedule::Schedule;
+use crate::account::lifecycle::Tick;
+use crate::wakes::Wakes;
+
+/// The controller at work.
+pub(super) struct Controller {
+    pub(super) context: Context,
+    pub(super) schedule: Schedule,
+    pub(super) memories: Memories,
+    pub(super) events: Events,
+    /// uids whose list of namespaces is to be written.
+    pub(super) namespaces: Wakes<String>,
+    pub(super) leading_since: Tick,
+}
+
+impl Controller {
+    pub(super) fn new(context: Context, events: Events) -> Self {
+        let schedule = Schedule::new(context.accounts.follow());
+        let leading_since = context.ticks.now();
+        Self {
+            context,
+            schedule,
+            memories: Memories::default(),
+            events,
+            namespaces: Wakes::default(),
+            leading_since,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The workers: many accounts beside one another.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::CONCURRENCY;
+use super::leader::Controller;
+
+/// Works until stopped, then waits for what is under way.
+pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
+    let permits = Arc::new(Semaphore::new(CONCURRENCY));
+    let workers = TaskTracker::new();
+    loop {
+        let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
+            break;
+        };
+        let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
+        let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
+        let controller = Arc::clone(&controller);
+        workers.spawn(async move {
+            controller.reconcile(&key).await;
+            controller.schedule.end(&key);
+            drop(permit);
+        });
+    }
+    workers.close();
+    workers.wait().await;
+}
