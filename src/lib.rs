@@ -15,6 +15,7 @@ pub mod account;
 pub mod agent;
 pub mod agent_program;
 pub mod budget;
+mod command_line;
 pub mod config;
 pub mod controller;
 pub mod crash;

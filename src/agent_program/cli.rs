@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
 use super::identity;
 use crate::agent::{self, AgentOptions, Backoff};
+use crate::command_line::{self, FAILURE, USAGE, UnknownKey, say};
+use crate::config;
 use crate::config::agent::AgentSettings;
-use crate::config::{self, UnknownKeys};
 use crate::telemetry::errors::chain;
 
 const EXAMPLES: &str = "\
@@ -34,27 +35,18 @@ struct Cli {
     #[arg(long)]
     print_config: bool,
     /// What an unknown key in a settings file is.
-    #[arg(long, value_enum, default_value_t = Unknown::Error, value_name = "error|warn")]
-    config_unknown: Unknown,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Unknown {
-    Error,
-    Warn,
+    #[arg(long, value_enum, default_value_t = UnknownKey::Error, value_name = "error|warn")]
+    config_unknown: UnknownKey,
 }
 
 /// Runs the program.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let unknown = match cli.config_unknown {
-        Unknown::Error => UnknownKeys::Error,
-        Unknown::Warn => UnknownKeys::Warn,
-    };
+    let unknown = cli.config_unknown.into();
     let env = |name: &str| std::env::var(name).ok();
     let loaded = match config::load_agent(&cli.config_dir, &env, unknown) {
         Ok(loaded) => loaded,
-        Err(error) => return complain(&error.to_string(), 2),
+        Err(error) => return complain(&error.to_string(), USAGE),
     };
     if cli.print_config {
         say(&loaded.print());
@@ -62,10 +54,10 @@ pub fn main() -> ExitCode {
     }
     let options = match options(&loaded.settings, &env) {
         Ok(options) => options,
-        Err(reason) => return complain(&reason, 2),
+        Err(reason) => return complain(&reason, USAGE),
     };
     if let Err(error) = crate::telemetry::logs::init(&loaded.settings.logging, "kubesvc-agent") {
-        return complain(&error.to_string(), 2);
+        return complain(&error.to_string(), USAGE);
     }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -85,7 +77,7 @@ fn run(options: AgentOptions) -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("no runtime: {error}"), 1),
+        Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
     };
     let ended = runtime.block_on(async {
         let stop = CancellationToken::new();
@@ -96,7 +88,7 @@ fn run(options: AgentOptions) -> ExitCode {
     runtime.shutdown_timeout(Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => complain(&reason, 1),
+        Err(reason) => complain(&reason, FAILURE),
     }
 }
 
@@ -117,15 +109,8 @@ fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Re
     })
 }
 
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-fn say(text: &str) {
-    println!("{}", text.trim_end());
-}
-
-#[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
 fn complain(reason: &str, code: u8) -> ExitCode {
-    eprintln!("kubesvc-agent: {reason}");
-    ExitCode::from(code)
+    command_line::complain("kubesvc-agent", reason, code)
 }
 
 #[cfg(test)]

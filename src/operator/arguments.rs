@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use crate::command_line::UnknownKey;
 
 /// How the operator runs.
 #[derive(Debug, clap::Args)]
@@ -23,15 +23,6 @@ pub(super) struct RunArguments {
     #[arg(long)]
     pub(super) print_config: bool,
     /// What an unknown key in a settings file is.
-    #[arg(long, value_enum, default_value_t = Unknown::Error, value_name = "error|warn")]
-    pub(super) config_unknown: Unknown,
-}
-
-/// What to do about an unknown key.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Unknown {
-    /// It is an error.
-    Error,
-    /// It is a warning.
-    Warn,
+    #[arg(long, value_enum, default_value_t = UnknownKey::Error, value_name = "error|warn")]
+    pub(super) config_unknown: UnknownKey,
 }

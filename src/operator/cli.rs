@@ -5,13 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::arguments::{RunArguments, Unknown};
+use super::arguments::RunArguments;
 use super::run;
 use crate::account::crds;
-use crate::config::{self, Loaded, UnknownKeys, operator::OperatorSettings};
-
-/// Exit code of a usage or configuration error.
-const USAGE: u8 = 2;
+use crate::command_line::{self, FAILURE, USAGE, say};
+use crate::config::{self, Loaded, operator::OperatorSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,10 +54,7 @@ pub fn main() -> ExitCode {
 }
 
 fn operate(arguments: &RunArguments) -> ExitCode {
-    let unknown = match arguments.config_unknown {
-        Unknown::Error => UnknownKeys::Error,
-        Unknown::Warn => UnknownKeys::Warn,
-    };
+    let unknown = arguments.config_unknown.into();
     let loaded = match config::load_operator(&arguments.config, &|name| std::env::var(name).ok(), unknown) {
         Ok(loaded) => loaded,
         Err(error) => return complain(&error.to_string(), USAGE),
@@ -81,13 +76,13 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
     crate::operator::cluster::install_crypto();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return complain(&format!("no runtime: {error}"), 1),
+        Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
     };
     let ended = runtime.block_on(run::run(arguments, &loaded.settings));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => complain(&reason, 1),
+        Err(reason) => complain(&reason, FAILURE),
     }
 }
 
@@ -96,7 +91,7 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
     for (file, crd) in crds::all() {
         let yaml = match serde_saphyr::to_string(&crd) {
             Ok(yaml) => yaml,
-            Err(error) => return complain(&format!("{file}: {error}"), 1),
+            Err(error) => return complain(&format!("{file}: {error}"), FAILURE),
         };
         let Some(directory) = directory else {
             all.push_str("---\n");
@@ -106,7 +101,7 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
         let path = directory.join(file);
         let text = format!("# Written by `make crds` from src/account.\n{yaml}");
         if let Err(error) = std::fs::write(&path, text) {
-            return complain(&format!("{} cannot be written: {error}", path.display()), 1);
+            return complain(&format!("{} cannot be written: {error}", path.display()), FAILURE);
         }
     }
     if directory.is_none() {
@@ -115,15 +110,8 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-fn say(text: &str) {
-    println!("{}", text.trim_end());
-}
-
-#[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
 fn complain(reason: &str, code: u8) -> ExitCode {
-    eprintln!("kubesvc-operator: {reason}");
-    ExitCode::from(code)
+    command_line::complain("kubesvc-operator", reason, code)
 }
 
 #[cfg(test)]

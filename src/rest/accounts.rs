@@ -24,6 +24,7 @@ use crate::account::spinnaker::Given;
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
     request_body = [AccountDefinition],
     responses(
+        (status = 202, description = "INACTIVE accounts are made from the credentials source; not answered until that is built", body = [ExistingAccount]),
         (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
         (status = 501, description = "Not built yet, or dynamic accounts are off", body = ErrorBody),
     ))]
