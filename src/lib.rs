@@ -7,7 +7,7 @@
 //! |---|---|
 //! | composition roots, one for each program | [`operator`], [`agent_program`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`] |
-//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`] |
+//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], `command_line` |
 //! | small parts | [`wakes`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 

@@ -26,7 +26,6 @@ enum Layer {
 const MAP: &[(&str, Layer)] = &[
     ("operator", Layer::Root),
     ("agent_program", Layer::Root),
-    ("kubectl_program", Layer::Root),
     ("controller", Layer::Sibling),
     ("hub", Layer::Sibling),
     ("agent", Layer::Sibling),
@@ -37,6 +36,7 @@ const MAP: &[(&str, Layer)] = &[
     ("secrets", Layer::Port),
     ("wire", Layer::Port),
     ("config", Layer::Port),
+    ("command_line", Layer::Port),
     ("telemetry", Layer::Port),
     ("wakes", Layer::Part),
     ("budget", Layer::Part),
