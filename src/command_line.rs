@@ -7,13 +7,13 @@ use clap::ValueEnum;
 use crate::config::UnknownKeys;
 
 /// Exit code of a usage or configuration error.
-pub(crate) const USAGE: u8 = 2;
+pub const USAGE: u8 = 2;
 /// Exit code of everything else that ends a program before its time.
-pub(crate) const FAILURE: u8 = 1;
+pub const FAILURE: u8 = 1;
 
 /// What an unknown key in a settings file is.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum UnknownKey {
+pub enum UnknownKey {
     /// An error.
     Error,
     /// A warning.
@@ -31,13 +31,13 @@ impl From<UnknownKey> for UnknownKeys {
 
 /// Prints the output of a command.
 #[expect(clippy::print_stdout, reason = "the output of a command")]
-pub(crate) fn say(text: &str) {
+pub fn say(text: &str) {
     println!("{}", text.trim_end());
 }
 
 /// Prints the one line that says why the program ends.
 #[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
-pub(crate) fn complain(program: &str, reason: &str, code: u8) -> ExitCode {
+pub fn complain(program: &str, reason: &str, code: u8) -> ExitCode {
     eprintln!("{program}: {reason}");
     ExitCode::from(code)
 }
