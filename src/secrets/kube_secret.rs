@@ -10,10 +10,10 @@ use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 
 use super::{Credential, CredentialKind, CredentialSource};
-use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
 use crate::account::spec::SecretKeyReference;
+use crate::account::{KubesvcAccount, ORIGIN_LABEL};
 
 /// How long a copy that the leader has just vetted may be sent to an agent without asking again.
 const COPY_LIVES: Duration = Duration::from_secs(30);
@@ -21,6 +21,9 @@ const COPY_LIVES: Duration = Duration::from_secs(30);
 const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// For how many accounts the version of the credential is remembered; one that is forgotten is handed out anew.
 const ACCOUNTS_SEEN: u64 = 100_000;
+/// How often a Secret of a REST call is looked at again for its owner, and how long after one another.
+const LOOKS_FOR_OWNER: u32 = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// How long the API server may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -69,15 +72,9 @@ impl KubeCredentials {
         version
     }
 
-    async fn read(
-        &self,
-        account: &KubesvcAccount,
-        reference: &SecretKeyReference,
-    ) -> Result<Credential, Failure> {
-        let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+    async fn get(&self, namespace: &str, name: &str) -> Result<Secret, Failure> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
-        let name = reference.name.as_str();
-        let secret = tokio::time::timeout(READ_TIMEOUT, secrets.get_opt(name))
+        tokio::time::timeout(READ_TIMEOUT, secrets.get_opt(name))
             .await
             .map_err(|_| unreadable(namespace, name, "the API server does not answer"))?
             .map_err(|error| unreadable(namespace, name, &explain(&error)))?
@@ -85,7 +82,24 @@ impl KubeCredentials {
                 missing(format!(
                     "Secret {namespace}/{name} is not there; create it, or correct spec.kubeconfig.secretRef.name"
                 ))
-            })?;
+            })
+    }
+
+    async fn read(
+        &self,
+        account: &KubesvcAccount,
+        reference: &SecretKeyReference,
+    ) -> Result<Credential, Failure> {
+        let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+        let name = reference.name.as_str();
+        let mut secret = self.get(namespace, name).await?;
+        for _ in 0..LOOKS_FOR_OWNER {
+            if !awaits_its_owner(&secret) {
+                break;
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            secret = self.get(namespace, name).await?;
+        }
         let key = reference.key();
         let bytes = secret.data.as_ref().and_then(|data| data.get(key)).ok_or_else(|| {
             missing(format!(
@@ -129,6 +143,17 @@ impl CredentialSource for KubeCredentials {
     }
 }
 
+/// A REST call has made the Secret, and is about to write its owner: the version that counts is the next one. After a
+/// crash just there the owner stays away, and so this is waited for only a while.
+fn awaits_its_owner(secret: &Secret) -> bool {
+    let by_rest = secret
+        .metadata
+        .labels
+        .as_ref()
+        .is_some_and(|all| all.get(ORIGIN_LABEL).is_some_and(|one| one == "rest"));
+    by_rest && secret.metadata.owner_references.as_ref().is_none_or(Vec::is_empty)
+}
+
 /// The Secret's uid and resourceVersion.
 fn version_of(secret: &Secret) -> Option<String> {
     Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
@@ -165,4 +190,23 @@ fn unsupported(reference: &str) -> String {
     format!(
         "secret engine {engine:?} is not available; put the kubeconfig into a Secret and name it in spec.kubeconfig.secretRef"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+    use super::*;
+
+    #[test]
+    fn only_a_secret_of_rest_without_an_owner_is_waited_for() {
+        let mut secret = Secret::default();
+        assert!(!awaits_its_owner(&secret), "a person's Secret has no owner");
+        secret.metadata.labels = Some(BTreeMap::from([(ORIGIN_LABEL.to_owned(), "rest".to_owned())]));
+        assert!(awaits_its_owner(&secret));
+        secret.metadata.owner_references = Some(vec![OwnerReference::default()]);
+        assert!(!awaits_its_owner(&secret));
+    }
 }

@@ -79,7 +79,6 @@ async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_bac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "fails now and then: a Secret that was read before REST set its owner counts as changed after a restart"]
 async fn a_restart_activates_nothing_anew_that_rest_has_made() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
