@@ -23,8 +23,6 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zoneId"),
     printcolumn(name = "Approved", type_ = "boolean", json_path = ".spec.approved"),
     printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected"),
-    printcolumn(name = "Held", type_ = "integer", json_path = ".status.held"),
-    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.connectedSince")
 )]
