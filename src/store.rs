@@ -80,6 +80,43 @@ pub struct Changes {
     pub puts: Vec<Arc<AccountRow>>,
 }
 
+/// A row of `kubesvc_assignments`: an agent of one replica and an account that it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The account's name.
+    pub account_name: String,
+    /// The agent.
+    pub agent_id: String,
+    /// How many streams of the agent have it: 1 while it is connected.
+    pub connections: i32,
+    /// Whether this agent streams the account's objects.
+    pub caching: bool,
+    /// Whether operations can be sent to it.
+    pub reachable: bool,
+}
+
+/// Changes of the assignments of one replica, to be written together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AssignmentChanges {
+    /// Account name and agent of rows that go. One that is not there is no error.
+    pub deletes: Vec<(String, String)>,
+    /// Rows to be there; account name and agent stand in it once.
+    pub puts: Vec<Assignment>,
+}
+
+/// A row of `kubesvc_accounts` that is not ours: its uid is NULL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForeignRow {
+    /// The account's name.
+    pub name: String,
+    /// Its status, as somebody wrote it.
+    pub status: String,
+    /// Its zone.
+    pub zone_id: Option<String>,
+    /// The account as Spinnaker defines it, in JSON.
+    pub definition: Option<String>,
+}
+
 /// What `kubesvc_accounts` holds of ours.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
@@ -128,6 +165,19 @@ pub trait Store: Send + Sync {
 
     /// The namespaces of an account of ours, by its name; absent if there is no such row or no list.
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError>;
+
+    /// Writes assignments of a replica: all of these changes or none.
+    async fn write_assignments(
+        &self,
+        replica_id: &str,
+        changes: &AssignmentChanges,
+    ) -> Result<(), StoreError>;
+
+    /// All assignments of a replica.
+    async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError>;
+
+    /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
     /// Whether it answers.
     async fn ping(&self) -> Result<(), StoreError>;

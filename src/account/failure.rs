@@ -35,6 +35,8 @@ pub enum FailureClass {
     ZoneAmbiguous,
     /// An older object has the same account name.
     DuplicateName,
+    /// The database holds a row of this name that is not ours.
+    RowExists,
     /// A fault of ours.
     Internal,
 }
@@ -62,6 +64,7 @@ impl FailureClass {
             | Self::Discovery
             | Self::NoAgent
             | Self::ZoneAmbiguous
+            | Self::RowExists
             | Self::Conflict => Outlook::MayPass,
             Self::Auth | Self::Forbidden => Outlook::NeedsSomeone,
             Self::BadKubeconfig
@@ -90,6 +93,7 @@ impl FailureClass {
             Self::NoAgent => "NoAgent",
             Self::ZoneAmbiguous => "ZoneAmbiguous",
             Self::DuplicateName => "DuplicateName",
+            Self::RowExists => "RowExists",
             Self::Internal => "InternalError",
         }
     }
@@ -100,7 +104,7 @@ impl FailureClass {
     }
 
     /// All classes.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Auth,
         Self::Forbidden,
         Self::Unreachable,
@@ -116,6 +120,7 @@ impl FailureClass {
         Self::NoAgent,
         Self::ZoneAmbiguous,
         Self::DuplicateName,
+        Self::RowExists,
         Self::Internal,
     ];
 }

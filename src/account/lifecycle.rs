@@ -29,7 +29,7 @@ mod shown;
 mod write;
 
 pub use observation::{
-    CredentialFact, Fact, Identity, Observation, Policy, Presence, RowFact, SessionFact, Tick, Word,
+    CredentialFact, Fact, Identity, Observation, Offer, Policy, Presence, RowFact, SessionFact, Tick, Word,
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
@@ -54,6 +54,8 @@ pub enum Action {
     DeleteRows,
     /// Read and vet the credential, so that the next observation knows it.
     ResolveCredential,
+    /// Delete the object itself: a static account that its agents no longer list.
+    DeleteObject,
     /// Write the status.
     WriteStatus(Box<StatusWrite>),
 }

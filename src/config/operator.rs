@@ -24,6 +24,9 @@ pub struct OperatorSettings {
     pub watch_namespaces: Vec<String>,
     /// How long a REST caller waits for an operation in a cluster; 1 ms to 1 day.
     pub operation_wait: Duration,
+    /// How long a static account is kept when its zone has no agent, and how long one without a zone of its own waits
+    /// for the agents of the zone that was found for it; 1 s to 365 days.
+    pub account_cleanup: Duration,
     /// How accounts are added while the programs run.
     pub dynamic_accounts: DynamicAccountsSettings,
     /// How much is asked of the operator's own API server.
@@ -112,6 +115,7 @@ impl fmt::Debug for OperatorSettings {
             .field("database_url", &super::redact_url(&self.database_url))
             .field("watch_namespaces", &self.watch_namespaces)
             .field("operation_wait", &self.operation_wait)
+            .field("account_cleanup", &self.account_cleanup)
             .field("dynamic_accounts", &self.dynamic_accounts)
             .field("kubernetes", &self.kubernetes)
             .field("agents", &self.agents)
@@ -137,6 +141,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
         database_url: v.string("kubesvc.database.url")?,
         watch_namespaces: v.list("kubesvc.watchNamespaces")?,
         operation_wait: v.millis("kubesvc.cache.operationWaitMs")?,
+        account_cleanup: v.seconds("kubesvc.cache.accountCleanupFrequencySeconds")?,
         dynamic_accounts: DynamicAccountsSettings {
             enabled: v.boolean("kubesvc.dynamicAccounts.enabled")?,
             max_retries: v.number("kubesvc.dynamicAccounts.maxRetries")?,

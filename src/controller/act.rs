@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource};
 use serde::Serialize;
 use serde_json::json;
@@ -79,6 +79,7 @@ impl Controller {
                 self.resolve_credential(account).await;
                 Ok(Outcome::Done)
             }
+            Action::DeleteObject => self.delete_object(account).await,
             Action::WriteStatus(write) => self.write_status(account, *write).await,
         }
     }
@@ -114,6 +115,24 @@ impl Controller {
         };
         let verdict = verdict.map(|credential| CredentialFact { version: credential.version });
         self.memories.judged(account.uid(), verdict);
+    }
+
+    /// Deletes the object as it was observed: one that has changed since, or was made anew under its name, stays.
+    async fn delete_object(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+        let name = account.metadata.name.as_deref().unwrap_or_default();
+        let observed = Preconditions {
+            uid: account.metadata.uid.clone(),
+            resource_version: account.metadata.resource_version.clone(),
+        };
+        let parameters = DeleteParams::default().preconditions(observed);
+        self.context.budget.take().await;
+        crash::point("object-delete:before");
+        let answer = timed(self.api(account).delete(name, &parameters)).await;
+        crash::point("object-delete:after");
+        match answer {
+            Ok(_) => Ok(Outcome::Done),
+            Err(error) => self.written(Err(error), ""),
+        }
     }
 
     async fn set_finalizers(

@@ -18,7 +18,7 @@ pub(super) use admission::run;
 
 use super::hello::Greeting;
 use super::ledger::Ledger;
-use crate::account::lifecycle::{Presence, SessionFact, Tick, Word};
+use crate::account::lifecycle::{Fact, Presence, SessionFact, Tick, Word};
 use crate::wakes::Wakes;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
@@ -116,6 +116,8 @@ impl Session {
             presence: Presence::Connected,
             word: ledger.entry(uid).and_then(|entry| entry.word.clone()),
             silent_for: ledger.silent_for(uid, now).filter(|_| owes),
+            offer: None,
+            lists: Fact::Unknown,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Hub;
 use super::places;
 use super::session::Session;
-use crate::account::lifecycle::{Presence, SessionFact};
+use crate::account::lifecycle::{Fact, Presence, SessionFact};
 use crate::fleet::{AgentView, Fleet};
 
 /// How many zones an account that takes any zone is shown.
@@ -32,6 +32,8 @@ impl Fleet for Hub {
                     presence: Presence::Away(away.since),
                     word: None,
                     silent_for: None,
+                    offer: None,
+                    lists: Fact::Unknown,
                 }));
             });
         }

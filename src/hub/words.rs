@@ -148,6 +148,8 @@ pub(super) fn account_spec(
             .max_resumable_resource_age_ms
             .and_then(|age| u64::try_from(age).ok())
             .unwrap_or_default(),
+        read_roles: Vec::new(),
+        write_roles: Vec::new(),
     }
 }
 

@@ -210,6 +210,7 @@ fn policy(settings: &OperatorSettings) -> Policy {
         retry_max: accounts.retry_max_delay.as_secs(),
         orphan_grace: accounts.orphan_grace.as_secs(),
         operation_wait: settings.operation_wait.as_secs().max(1),
+        account_cleanup: settings.account_cleanup.as_secs(),
     }
 }
 

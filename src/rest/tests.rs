@@ -13,7 +13,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::account::lifecycle::SessionFact;
 use crate::fleet::AgentView;
-use crate::store::{self, Changes, StoreError};
+use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, StoreError};
 
 mod malformed;
 mod routes;
@@ -75,6 +75,18 @@ impl Store for NoStore {
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
         Ok(None)
+    }
+
+    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -19,7 +19,7 @@ pub(super) fn decide(context: &Context<'_>) -> Decision {
         (GrantPhase::Open, _) => begin(context, State::Deleting).into(),
         (GrantPhase::Revoking, _) => revoke(context),
         (GrantPhase::None, RowFact::Present) => Action::DeleteRows.into(),
-        (GrantPhase::None, RowFact::Absent) => Action::RemoveFinalizer.into(),
+        (GrantPhase::None, RowFact::Absent | RowFact::Foreign) => Action::RemoveFinalizer.into(),
         (GrantPhase::None, RowFact::Unavailable) => Decision::nothing(),
     }
 }

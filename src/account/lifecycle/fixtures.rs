@@ -184,6 +184,8 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         presence: Presence::Connected,
         word: None,
         silent_for: Some(0),
+        offer: None,
+        lists: Fact::Unknown,
     }
 }
 

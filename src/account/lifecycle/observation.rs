@@ -27,6 +27,8 @@ pub struct Policy {
     pub orphan_grace: Tick,
     /// How long an agent may be silent about a command.
     pub operation_wait: Tick,
+    /// How long a zone that was found by asking, or one with static accounts, may be without agents.
+    pub account_cleanup: Tick,
 }
 
 impl Default for Policy {
@@ -38,12 +40,13 @@ impl Default for Policy {
             retry_max: 300,
             orphan_grace: 30,
             operation_wait: 30,
+            account_cleanup: 600,
         }
     }
 }
 
 /// Something that may not have been looked at yet.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fact<T> {
     /// Nobody has looked, or the look is not over.
     #[default]
@@ -66,6 +69,8 @@ pub enum RowFact {
     Absent,
     /// It is there.
     Present,
+    /// There is one of this name that is not ours (its uid is NULL): somebody else wrote it.
+    Foreign,
     /// The database cannot be asked: the status goes on, no finalizer is removed.
     Unavailable,
 }
@@ -107,6 +112,15 @@ pub enum Word {
     Lost(Failure),
 }
 
+/// What a session answered when it was asked whether it could reach the account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// It can.
+    Yes,
+    /// It cannot.
+    No(Failure),
+}
+
 /// One session of an agent, as far as it concerns the account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionFact {
@@ -122,6 +136,10 @@ pub struct SessionFact {
     pub word: Option<(i64, Word)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
     pub silent_for: Option<Tick>,
+    /// Its answer to the last probe, with the generation of the spec that was probed.
+    pub offer: Option<(i64, Offer)>,
+    /// Whether the account is in the agent's own file; unknown until the agent has sent the whole of it.
+    pub lists: Fact<bool>,
 }
 
 /// Everything the decision is made from.

@@ -153,6 +153,9 @@ impl<'a> Session<'a> {
             Some(hub_frame::Frame::Accepted(_) | hub_frame::Frame::Refused(_)) => {
                 tracing::warn!("the hub answered the hello twice, ignored");
             }
+            Some(hub_frame::Frame::Probe(_) | hub_frame::Frame::StaticAnswers(_)) => {
+                tracing::debug!(seq = frame.seq, "a frame without meaning here, ignored");
+            }
             None => tracing::debug!(seq = frame.seq, "a frame that this version does not know, ignored"),
         }
     }

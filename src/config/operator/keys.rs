@@ -80,11 +80,11 @@ const ROWS: &[Row] = &[
         "longest wait for an operation in a cluster",
     ),
     later(Operations, "kubesvc.cache.onDemandQuickWaitMs", millis(0, DAY_MS), "longest wait for one object"),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.cache.accountCleanupFrequencySeconds",
         seconds(1, 365 * DAY),
-        "how long an account without agents is kept",
+        "600",
+        "how long a static account is kept without agents, and a zone that was found by asking",
     ),
     later(
         Lifecycle,

@@ -183,6 +183,9 @@ impl Turns {
                 self.hub.metrics.ignore("second_hello");
                 warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
             }
+            Some(agent_frame::Frame::StaticAccounts(_) | agent_frame::Frame::ProbeResult(_)) => {
+                self.hub.metrics.ignore("unasked");
+            }
             // A frame of a later version of the protocol.
             None => self.hub.metrics.ignore("unknown_frame"),
         }

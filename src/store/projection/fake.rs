@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::account::row::AccountRow;
-use crate::store::{Accounts, Changes, Malformed, Store, StoreError, limits};
+use crate::store::{
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Malformed, Store, StoreError, limits,
+};
 
 pub(super) struct Fake {
     /// The table, by name.
@@ -111,6 +113,18 @@ impl Store for Fake {
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
         self.answers().map(|()| None)
+    }
+
+    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -104,6 +104,8 @@ impl Sim {
                     .filter(|(said_of, ..)| agent.connected && said_of == uid)
                     .map(|(_, epoch, word)| (*epoch, word.clone())),
                 silent_for: agent.in_flight.as_ref().map(|(_, sent)| self.now - sent),
+                offer: None,
+                lists: Fact::Unknown,
             })
             .collect()
     }
