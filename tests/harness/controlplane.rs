@@ -3,13 +3,18 @@
 use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
 use kube::{Client, config::Kubeconfig};
 use parking_lot::Mutex;
-use tokio::{net::UnixStream, sync::OnceCell};
+use tokio::sync::OnceCell;
+
+mod options;
+mod programs;
+
+pub(crate) use options::StartOptions;
+use programs::start_etcd;
 
 use super::{
     assets::{self, Assets},
@@ -29,56 +34,6 @@ use super::{
 const START: Duration = Duration::from_secs(60);
 /// Another process may take a port between choosing and binding it.
 const ATTEMPTS: u32 = 3;
-/// A socket in the folder of the control plane, which both programs run in. On a TCP port an API server could end up
-/// with the etcd of somebody else who was quicker to take it.
-const ETCD_URL: &str = "unix://etcd.sock";
-
-/// What a control plane is started with.
-#[derive(Debug, Clone)]
-pub(crate) struct StartOptions {
-    users: Vec<User>,
-    /// Whether writes are recorded for [`ControlPlane::writes`]; they are unless said otherwise.
-    pub(crate) audit: bool,
-    /// Further flags of the API server; they come last, so they win.
-    pub(crate) apiserver_flags: Vec<String>,
-}
-
-#[derive(Debug, Clone)]
-struct User {
-    name: String,
-    groups: Vec<String>,
-    token: String,
-}
-
-impl Default for StartOptions {
-    fn default() -> Self {
-        Self { users: Vec::new(), audit: true, apiserver_flags: Vec::new() }
-    }
-}
-
-impl StartOptions {
-    /// Without the record of writes, which costs the API server time.
-    pub(crate) fn without_audit() -> Self {
-        Self { audit: false, ..Self::default() }
-    }
-
-    /// A further user; the answer is its token. It has no rights until some RBAC object gives it some.
-    pub(crate) fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
-        let token = random(32);
-        let groups = groups.iter().map(|&group| group.to_owned()).collect();
-        self.users.push(User { name: name.into(), groups, token: token.clone() });
-        token
-    }
-
-    /// The lines of `--token-auth-file`.
-    fn token_file(&self, admin: &str) -> String {
-        let mut text = format!("{admin},kubesvc-admin,kubesvc-admin,\"system:masters\"\n");
-        for User { name, groups, token } in &self.users {
-            text += &format!("{token},{name},{name},\"{}\"\n", groups.join(","));
-        }
-        text
-    }
-}
 
 /// A running control plane: etcd and kube-apiserver, no controllers. Nothing is garbage-collected in it, and no
 /// namespace ever finishes terminating.
@@ -336,59 +291,6 @@ impl ControlPlane {
             None => Err("the API server was stopped while it started".into()),
         }
     }
-
-    fn apiserver_command(&self) -> Command {
-        let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
-        let mut command = Command::new(&self.assets.kube_apiserver);
-        command
-            .current_dir(self.folder.path())
-            .arg(format!("--etcd-servers={ETCD_URL}"))
-            .args(["--bind-address=127.0.0.1", &format!("--secure-port={}", self.port)])
-            .arg(flag("cert-dir", "certificates"))
-            .arg(flag("tls-cert-file", "server.crt"))
-            .arg(flag("tls-private-key-file", "server.key"))
-            .arg(flag("client-ca-file", "ca.crt"))
-            .arg(flag("token-auth-file", "tokens.csv"))
-            .arg("--authorization-mode=RBAC")
-            .arg("--service-account-issuer=https://kubernetes.default.svc")
-            .arg(flag("service-account-key-file", "service-account.pub"))
-            .arg(flag("service-account-signing-key-file", "service-account.key"))
-            .arg("--service-cluster-ip-range=10.96.0.0/16")
-            // No controller makes the default service account that this plugin would wait for.
-            .arg("--disable-admission-plugins=ServiceAccount")
-            // It would want to publish its own address, and 127.0.0.1 is not allowed there.
-            .arg("--endpoint-reconciler-type=none")
-            .arg("--allow-privileged=true");
-        if self.options.audit {
-            command
-                .arg(flag("audit-policy-file", "audit-policy.yaml"))
-                .arg(flag("audit-log-path", "audit.log"))
-                .arg("--audit-log-mode=blocking");
-        }
-        command.args(&self.options.apiserver_flags);
-        command
-    }
-}
-
-async fn start_etcd(assets: &Assets, folder: &Folder) -> Result<Process, String> {
-    let mut command = Command::new(&assets.etcd);
-    command
-        .current_dir(folder.path())
-        .args(["--data-dir", "etcd", "--listen-client-urls", ETCD_URL])
-        // It wants these two; nobody dials them.
-        .args(["--advertise-client-urls", "http://127.0.0.1:0", "--listen-peer-urls", "http://127.0.0.1:0"])
-        .args(["--unsafe-no-fsync", "--log-level=warn"]);
-    let process = Process::spawn("etcd", &command, &folder.file("etcd.log"))?;
-    try_eventually("etcd", START, async || match process.check_running() {
-        Err(reason) => Ok(Err(reason)),
-        Ok(()) => listening(&folder.file("etcd.sock")).await.map(Ok),
-    })
-    .await??;
-    Ok(process)
-}
-
-async fn listening(socket: &Path) -> Result<(), String> {
-    UnixStream::connect(socket).await.map(drop).map_err(|e| format!("{}: {e}", socket.display()))
 }
 
 /// Ready, and past the first writes: the namespace `default` comes a moment later than `/readyz`.
