@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint fmt crds openapi docs controlplane build clean
+.PHONY: help demo test bench lint fmt crds openapi docs controlplane databases build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ demo: controlplane ## Two real clusters, the real programs, three accounts; stay
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo
 
-test: controlplane ## All tests: pure, database, real control planes, faults
+test: controlplane databases ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --features $(FEATURES) --quiet
 
@@ -41,6 +41,9 @@ docs: ## Write the tables of docs/settings.md from the code
 
 controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane
+
+databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debian: installs them)
+	@sh tests/databases.sh
 
 build: ## Build both programs for release
 	$(CARGO) build --release --bins

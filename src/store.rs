@@ -12,6 +12,8 @@ use async_trait::async_trait;
 
 use crate::account::row::AccountRow;
 
+#[cfg(test)]
+mod harness;
 mod limits;
 pub mod projection;
 mod sqlite;

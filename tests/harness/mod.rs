@@ -9,6 +9,7 @@
 //! | `kubeconfig.rs`, `pki.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a namespace of its own for each test |
 //! | `process.rs`, `reaper.rs`, `folder.rs` | child processes and folders that go away however the test ends |
+//! | `databases.rs`, `database_programs.rs` | MariaDB and PostgreSQL servers of the tests' own |
 //! | `simulated_agent.rs` | an agent without clusters, on the real wire, that answers as it is told |
 //! | `wait.rs`, `ports.rs` | waiting for a condition, and free ports |
 //!
@@ -18,6 +19,8 @@
 pub(crate) mod assets;
 pub(crate) mod audit;
 pub(crate) mod controlplane;
+pub(crate) mod database_programs;
+pub(crate) mod databases;
 pub(crate) mod folder;
 pub(crate) mod kubeconfig;
 pub(crate) mod kubectl;
@@ -30,12 +33,4 @@ pub(crate) mod reaper;
 pub(crate) mod simulated_agent;
 pub(crate) mod wait;
 
-/// The value; or the test fails with the text as it is, where `expect` would print its line breaks as `\n`.
-#[track_caller]
-#[expect(clippy::panic, reason = "this is how a test fails")]
-pub(crate) fn must<T>(result: Result<T, String>) -> T {
-    match result {
-        Ok(value) => value,
-        Err(reason) => panic!("{reason}"),
-    }
-}
+pub(crate) use wait::must;

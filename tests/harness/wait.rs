@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::must;
-
 /// How long to pause between two looks.
 pub(crate) const STEP: Duration = Duration::from_millis(50);
 
@@ -50,5 +48,15 @@ where
             return Err(format!("waited {:.1} s for {what}: {last}", start.elapsed().as_secs_f64()));
         }
         tokio::time::sleep(STEP).await;
+    }
+}
+
+/// The value; or the test fails with the text as it is, where `expect` would print its line breaks as `\n`.
+#[track_caller]
+#[expect(clippy::panic, reason = "this is how a test fails")]
+pub(crate) fn must<T>(result: Result<T, String>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(reason) => panic!("{reason}"),
     }
 }

@@ -9,6 +9,7 @@ mod agent_cluster;
 mod architecture;
 mod bad_objects;
 mod crd_rules;
+mod database_servers;
 mod docs;
 mod drift;
 mod faults;
