@@ -9,7 +9,8 @@
 //! | `frames.rs` | what agents say: late, twice, or about what they were never sent |
 //! | `apiserver.rs` | the API server |
 //! | `others.rs` | whoever else writes the same objects |
-//! | `database.rs` | the database |
+//! | `database.rs` | a database in a file |
+//! | `servers.rs` | a database on a server of its own |
 //! | `settled.rs` | what holds once the faults are over |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 
@@ -21,11 +22,30 @@ mod frames;
 mod operator;
 mod others;
 mod proxy;
+mod servers;
 mod settled;
 
 use std::time::Duration;
 
+use crate::harness::wait::eventually;
+use crate::world::{PATIENCE, World};
+
 /// Holds a fault for a while. This is the fault itself: nothing is waited for.
 async fn hold(fault: Duration) {
     tokio::time::sleep(fault).await;
+}
+
+/// Waits until readiness is or is not troubled by the database, and tells why.
+async fn until_database(world: &World, troubled: bool) -> String {
+    eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
+        let answer = world.get("/health/readiness").await;
+        let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();
+        let why = missing.iter().find(|one| one["what"] == "database").map(|one| one["why"].to_string());
+        if (answer.status == 503 && why.is_some()) == troubled {
+            Ok(why.unwrap_or_default())
+        } else {
+            Err(answer.to_string())
+        }
+    })
+    .await
 }

@@ -15,4 +15,5 @@ mod drift;
 mod faults;
 mod rest_states;
 mod secrets_canary;
+mod stories;
 mod wire_frames;

@@ -17,6 +17,7 @@
 //! | `rights.rs` | the definitions, and the rights that the operator has |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
 //! | `account.rs` | accounts: made, changed, waited for |
+//! | `database.rs` | the kinds of databases, and statements of a test's own |
 //! | `rest.rs`, `row.rs` | what callers of the REST API and readers of the database see |
 //!
 //! A world that a panicking test drops prints the ends of all its logs.
@@ -24,6 +25,7 @@
 mod account;
 mod agent;
 mod cluster;
+mod database;
 mod operator;
 mod prepare;
 mod rest;
@@ -43,6 +45,7 @@ pub(crate) use self::{
     account::condition,
     agent::Agent,
     cluster::Cluster,
+    database::{Database, connect},
     operator::Operator,
     prepare::Prepare,
     rest::{Answer, Call},
@@ -85,6 +88,7 @@ pub(crate) struct World {
     client: Client,
     logs: Arc<Mutex<Vec<(String, PathBuf)>>>,
     plane: Plane,
+    database: String,
     folder: Folder,
 }
 
@@ -92,6 +96,11 @@ impl World {
     /// A world with the usual settings on the shared control plane, its operator ready.
     pub(crate) async fn start() -> Self {
         Self::prepare().start().await
+    }
+
+    /// A world with the usual settings, and this kind of database.
+    pub(crate) async fn on(database: Database) -> Self {
+        Self::prepare().database(database).start().await
     }
 
     /// A world that something is said about before it starts.

@@ -7,8 +7,8 @@ use kubesvc::account::{GrantPhase, State};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{ConnectOptions as _, Connection as _};
 
-use super::hold;
 use super::settled::settled;
+use super::{hold, until_database};
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World};
 
@@ -20,21 +20,6 @@ async fn intruder(world: &World) -> SqliteConnection {
 
 async fn execute(database: &mut SqliteConnection, statement: &'static str) {
     must(sqlx::query(statement).execute(database).await.map(drop).map_err(|e| format!("{statement}: {e}")));
-}
-
-/// Waits until readiness is or is not troubled by the database, and tells why.
-async fn until_database(world: &World, troubled: bool) -> String {
-    eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
-        let answer = world.get("/health/readiness").await;
-        let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();
-        let why = missing.iter().find(|one| one["what"] == "database").map(|one| one["why"].to_string());
-        if (answer.status == 503 && why.is_some()) == troubled {
-            Ok(why.unwrap_or_default())
-        } else {
-            Err(answer.to_string())
-        }
-    })
-    .await
 }
 
 /// Waits until an account that is being deleted has given back its grant, and only its row is in the way.

@@ -1,5 +1,7 @@
 //! A TCP proxy that a test can make a bad connection of.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -26,6 +28,7 @@ pub(super) enum Line {
 /// The proxy. Dropping it cuts the line for good.
 pub(super) struct Proxy {
     port: u16,
+    target: Arc<AtomicU16>,
     line: watch::Sender<Line>,
     accepting: JoinHandle<()>,
 }
@@ -36,19 +39,26 @@ impl Proxy {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let (line, now) = watch::channel(Line::Open);
+        let target = Arc::new(AtomicU16::new(target));
+        let current = Arc::clone(&target);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if *now.borrow() != Line::Cut {
-                    tokio::spawn(connect(near, target, now.clone()));
+                    tokio::spawn(connect(near, current.load(Ordering::Relaxed), now.clone()));
                 }
             }
         });
-        Self { port, line, accepting }
+        Self { port, target, line, accepting }
     }
 
     /// Where it listens.
     pub(super) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// New connections go to another port; those there are stay as they are.
+    pub(super) fn lead_to(&self, target: u16) {
+        self.target.store(target, Ordering::Relaxed);
     }
 
     /// From now on the line is like this.

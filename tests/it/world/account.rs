@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, State, WATCH_LABEL};
 use serde_json::{Value, json};
 
@@ -55,6 +55,25 @@ impl World {
     pub(crate) async fn object(&self, name: &str) -> Option<KubesvcAccount> {
         let answer = self.api::<KubesvcAccount>().get_opt(name).await;
         must(answer.map_err(|e| format!("account {name}: {e}")))
+    }
+
+    /// The object of an account by the account's name, whatever the object is called.
+    pub(crate) async fn account_named(&self, account_name: &str) -> Option<KubesvcAccount> {
+        let listed = self.api::<KubesvcAccount>().list(&ListParams::default()).await;
+        let listed = must(listed.map_err(|e| e.to_string()));
+        listed.items.into_iter().find(|account| account.account_name() == account_name)
+    }
+
+    /// Waits until the API server's clock, which counts seconds, is past the making of an object: one that is made
+    /// after it is younger.
+    pub(crate) async fn until_a_second_later(&self, name: &str) {
+        let made = self.object(name).await.and_then(|object| object.metadata.creation_timestamp);
+        let made = made.expect("it was made").0;
+        eventually("a second later", PATIENCE, async || {
+            let now = jiff::Timestamp::now();
+            if now.as_second() > made.as_second() { Ok(()) } else { Err(now.to_string()) }
+        })
+        .await;
     }
 
     /// The state in the status of an account.

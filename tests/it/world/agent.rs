@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::rest::{self, Answer, Call};
-use super::{PATIENCE, World};
+use super::{PATIENCE, World, prepare};
 use crate::harness::{must, ports, process::Process, wait::eventually};
 
+/// The file of its settings.
+const SETTINGS: &str = "armory-agent.yml";
 /// SIGTERM ends the programs within 20 s.
 const END: Duration = Duration::from_secs(25);
 
@@ -113,7 +115,7 @@ impl AgentBuilder<'_> {
             "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()]},
             "logging": {"level": self.level, "format": "text"},
         });
-        let file = folder.join("armory-agent.yml");
+        let file = folder.join(SETTINGS);
         must(std::fs::write(&file, format!("{settings:#}")).map_err(|e| format!("{}: {e}", file.display())));
         let log = folder.join("agent.log");
         let name = format!("agent {} of zone {}{beside}", self.id, self.zone);
@@ -146,6 +148,25 @@ impl Agent {
     /// Its zone.
     pub(crate) fn zone(&self) -> &str {
         &self.zone
+    }
+
+    /// Changes one of its settings, by its path with dots; it takes effect as the agent has it.
+    pub(crate) fn set(&self, path: &str, value: serde_json::Value) {
+        let mut settings = must(serde_json::from_str(&self.settings_text()).map_err(|e| e.to_string()));
+        prepare::set(&mut settings, path, value);
+        self.write_settings(&format!("{settings:#}"));
+    }
+
+    /// Its settings as they are.
+    pub(crate) fn settings_text(&self) -> String {
+        must(std::fs::read_to_string(self.folder.join(SETTINGS)).map_err(|e| e.to_string()))
+    }
+
+    /// Replaces its settings, as an editor does: by a new file under the old name.
+    pub(crate) fn write_settings(&self, text: &str) {
+        let (new, file) = (self.folder.join("new-settings"), self.folder.join(SETTINGS));
+        let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &file));
+        must(written.map_err(|e| format!("{}: {e}", file.display())));
     }
 
     /// Asks its health server.

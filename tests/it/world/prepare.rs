@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::operator::{Launch, Operator};
-use super::{Plane, World, rights};
+use super::{Database, Plane, World, rights};
 use crate::harness::{
     controlplane::{self, ControlPlane},
     folder::Folder,
@@ -21,6 +21,8 @@ pub(crate) struct Prepare {
     own_control_plane: bool,
     without_operator: bool,
     bears_file_limits: bool,
+    database: Database,
+    database_url: Option<String>,
 }
 
 impl Prepare {
@@ -34,6 +36,18 @@ impl Prepare {
     #[expect(dead_code, reason = "the fault tests arm crash points with it")]
     pub(crate) fn operator_env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The kind of its database; SQLite unless said otherwise.
+    pub(crate) fn database(mut self, database: Database) -> Self {
+        self.database = database;
+        self
+    }
+
+    /// A database that somebody else has made.
+    pub(crate) fn database_url(mut self, url: &str) -> Self {
+        self.database_url = Some(url.to_owned());
         self
     }
 
@@ -71,7 +85,11 @@ impl Prepare {
 
         let folder = must(Folder::new("world"));
         let (rest, hub) = (ports::free(), ports::free());
-        let mut settings = usual_settings(rest, hub, &folder.file("kubesvc.db").display().to_string());
+        let database = match self.database_url {
+            Some(url) => url,
+            None => self.database.fresh(&folder).await,
+        };
+        let mut settings = usual_settings(rest, hub, &database);
         for (path, value) in self.settings {
             set(&mut settings, &path, value);
         }
@@ -95,6 +113,7 @@ impl Prepare {
             namespace,
             logs: Arc::new(Mutex::new(vec![("operator".to_owned(), log)])),
             plane,
+            database,
             folder,
         };
         if !self.without_operator {
@@ -110,7 +129,7 @@ fn usual_settings(rest: u16, hub: u16, database: &str) -> Value {
         "server": {"address": "127.0.0.1", "port": rest},
         "kubesvc": {
             "grpc": {"server": {"address": "127.0.0.1", "port": hub}},
-            "database": {"url": format!("sqlite://{database}")},
+            "database": {"url": database},
             "dynamicAccounts": {
                 "orphanGraceSeconds": 2, "retryFrequencySeconds": 1, "retryMaxDelaySeconds": 4, "maxRetries": 3,
             },
@@ -121,7 +140,8 @@ fn usual_settings(rest: u16, hub: u16, database: &str) -> Value {
     })
 }
 
-fn set(settings: &mut Value, path: &str, value: Value) {
+/// Puts a value at a path with dots.
+pub(super) fn set(settings: &mut Value, path: &str, value: Value) {
     let mut place = settings;
     for part in path.split('.') {
         place = &mut place[part];

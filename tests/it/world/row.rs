@@ -1,12 +1,11 @@
 //! The rows, as a reader of the database sees them.
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, FromRow};
+use sqlx::FromRow;
 
 use super::{PATIENCE, World};
 use crate::harness::{must, wait::eventually};
 
-const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
+pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
                       kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
                       failed_count, generation, observed_generation FROM kubesvc_accounts";
 
@@ -27,9 +26,9 @@ pub(crate) struct Row {
     pub(crate) cert_fingerprint: Option<String>,
     pub(crate) cluster_uid: Option<String>,
     pub(crate) namespaces: Option<String>,
-    pub(crate) namespaces_count: Option<i64>,
+    pub(crate) namespaces_count: Option<i32>,
     pub(crate) error_message: Option<String>,
-    pub(crate) failed_count: i64,
+    pub(crate) failed_count: i32,
     pub(crate) generation: i64,
     pub(crate) observed_generation: i64,
 }
@@ -46,15 +45,33 @@ impl World {
     }
 
     async fn read_rows(&self) -> sqlx::Result<Vec<Row>> {
-        let mut database = self.open_database().await?;
-        let mut rows: Vec<Row> = sqlx::query_as(SELECT).fetch_all(&mut database).await?;
-        rows.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(rows)
+        self.open_database().await?.rows().await
     }
 
-    /// A connection to the operator's database, for reading.
-    pub(crate) async fn open_database(&self) -> sqlx::Result<SqliteConnection> {
-        SqliteConnectOptions::new().filename(self.folder.file("kubesvc.db")).read_only(true).connect().await
+    /// Account and agent of each row of `kubesvc_assignments`, in order.
+    pub(crate) async fn assignments(&self) -> Vec<(String, String)> {
+        let read = async { self.open_database().await?.assignments().await };
+        must(read.await.map_err(|error| format!("the database: {error}")))
+    }
+
+    /// Waits until exactly these accounts are assigned to these agents; both by name, accounts first.
+    pub(crate) async fn until_assigned(&self, wanted: &[(&str, &str)]) {
+        eventually("the assignments as they should be", PATIENCE, async || {
+            let told = self.assignments().await;
+            let told: Vec<_> =
+                told.iter().map(|(account, agent)| (account.as_str(), agent.as_str())).collect();
+            if told == wanted { Ok(()) } else { Err(format!("they are {told:?}, not {wanted:?}")) }
+        })
+        .await;
+    }
+
+    /// Waits until an account has no row any more.
+    pub(crate) async fn until_row_gone(&self, name: &str) {
+        eventually(&format!("no row of {name}"), PATIENCE, async || match self.row(name).await {
+            None => Ok(()),
+            Some(row) => Err(format!("{row:?}")),
+        })
+        .await;
     }
 
     /// Waits until the row of an account says a state; rows follow the objects a moment later.

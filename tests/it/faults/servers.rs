@@ -1,0 +1,227 @@
+//! A database on a server of its own ends, stands still, is far away, and comes back without its last commits.
+
+use std::time::Duration;
+
+use kubesvc::account::{GrantPhase, State};
+use serde_json::json;
+
+use super::proxy::{Line, Proxy};
+use super::settled::settled;
+use super::{hold, until_database};
+use crate::harness::databases::{self, Kind, Server};
+use crate::harness::must;
+use crate::world::{Agent, Cluster, World};
+
+/// How long a fault lasts that nothing shows the end of.
+const A_WHILE: Duration = Duration::from_secs(4);
+
+/// A world whose database is on a server of its own, at the other end of a line.
+struct Far {
+    world: World,
+    line: Proxy,
+    server: Server,
+}
+
+impl Far {
+    async fn start(kind: Kind) -> Self {
+        let server = must(databases::own(kind).await);
+        let line = Proxy::to(server.port()).await;
+        let url = server.fresh_database().await;
+        let url = url.replace(&format!(":{}/", server.port()), &format!(":{}/", line.port()));
+        let world = World::prepare().database_url(&url).start().await;
+        Self { world, line, server }
+    }
+
+    /// An agent, and accounts of it that are ACTIVE, in their rows too.
+    async fn with_accounts(&self, names: &[&str]) -> (Cluster, Agent) {
+        let cluster = self.world.cluster("spinnaker").await;
+        let agent = self.world.agent("agent-1").start().await;
+        for name in names {
+            self.world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        }
+        for name in names {
+            self.world.until_row(name, "ACTIVE").await;
+        }
+        (cluster, agent)
+    }
+}
+
+/// Changes of each kind while the database cannot be used: all that needs no row goes on, and what needs one waits.
+async fn live_without_a_database(far: &Far, cluster: &Cluster) {
+    let world = &far.world;
+    until_database(world, true).await;
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until("stopped", State::Inactive).await;
+    world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("made", State::Active).await;
+    world.delete("deleted").await;
+    world
+        .until_account("deleted", "has given back its grant and keeps its finalizer", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Deleting && status.phase() == GrantPhase::None && account.has_finalizer()
+        })
+        .await;
+    assert_eq!(world.state("kept").await, Some(State::Active));
+}
+
+const WANTED: [(&str, State); 3] =
+    [("kept", State::Active), ("made", State::Active), ("stopped", State::Inactive)];
+
+async fn is_killed_and_comes_back(kind: Kind) {
+    let far = Far::start(kind).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    far.server.kill();
+    live_without_a_database(&far, &cluster).await;
+    must(far.server.start().await);
+    until_database(&far.world, false).await;
+    settled(&far.world, &[&agent], &WANTED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_is_killed_and_comes_back_is_caught_up_with() {
+    is_killed_and_comes_back(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_that_is_killed_and_comes_back_is_caught_up_with() {
+    is_killed_and_comes_back(Kind::PostgreSql).await;
+}
+
+async fn stands_still(kind: Kind) {
+    let far = Far::start(kind).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    far.server.pause();
+    live_without_a_database(&far, &cluster).await;
+    far.server.resume();
+    until_database(&far.world, false).await;
+    settled(&far.world, &[&agent], &WANTED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_stands_still_holds_nobody_up() {
+    stands_still(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_that_stands_still_holds_nobody_up() {
+    stands_still(Kind::PostgreSql).await;
+}
+
+async fn the_line_is_cut_again_and_again(kind: Kind) {
+    let far = Far::start(kind).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    let world = &far.world;
+    for round in 0..4 {
+        far.line.set(if round % 2 == 0 { Line::Cut } else { Line::Held });
+        match round {
+            0 => drop(world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await),
+            1 => world.delete("deleted").await,
+            2 => drop(world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await),
+            _ => drop(world.patch("kept", json!({"spec": {"kinds": ["deployment"]}})).await),
+        }
+        hold(A_WHILE / 4).await;
+        far.line.set(Line::Slow(Duration::from_millis(2)));
+        hold(A_WHILE / 8).await;
+    }
+    far.line.set(Line::Open);
+    until_database(world, false).await;
+    settled(world, &[&agent], &WANTED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_on_a_bad_line_gets_every_row_in_the_end() {
+    the_line_is_cut_again_and_again(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_on_a_bad_line_gets_every_row_in_the_end() {
+    the_line_is_cut_again_and_again(Kind::PostgreSql).await;
+}
+
+/// Everything changes after the standby has stopped following, then the first server is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
+    let far = Far::start(Kind::PostgreSql).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    let world = &far.world;
+    let standby = must(far.server.standby().await);
+    must(standby.execute("", "SELECT pg_wal_replay_pause()").await);
+
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until_row("stopped", "INACTIVE").await;
+    world.delete("deleted").await;
+    world.until_gone("deleted").await;
+    world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_row("made", "ACTIVE").await;
+
+    far.line.lead_to(standby.port());
+    far.server.kill();
+    must(standby.promote());
+    until_database(world, false).await;
+    settled(world, &[&agent], &WANTED).await;
+}
+
+/// A server that refuses writes is no server that is away: it is said, and healed when it takes them again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_may_only_be_read_is_waited_for_until_it_is_promoted() {
+    let far = Far::start(Kind::PostgreSql).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    let standby = must(far.server.standby().await);
+    far.line.lead_to(standby.port());
+    far.server.kill();
+    live_without_a_database(&far, &cluster).await;
+    must(standby.promote());
+    until_database(&far.world, false).await;
+    settled(&far.world, &[&agent], &WANTED).await;
+}
+
+/// Other sessions hold locks on the rows that the operator writes, in the order that makes deadlocks.
+async fn others_hold_locks(kind: Kind) {
+    let far = Far::start(kind).await;
+    let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
+    let world = &far.world;
+    let url = world.database_url().to_owned();
+    let others = tokio::spawn(async move {
+        let mut sessions = Vec::new();
+        for order in [["kept", "stopped"], ["stopped", "kept"]] {
+            let url = url.clone();
+            sessions.push(tokio::spawn(async move {
+                let mut database = crate::world::connect(&url).await.expect("it answers");
+                for _ in 0..40 {
+                    for statement in [
+                        "BEGIN".to_owned(),
+                        format!("UPDATE kubesvc_accounts SET failed_count = 3 WHERE name = '{}'", order[0]),
+                        format!("UPDATE kubesvc_accounts SET failed_count = 4 WHERE name = '{}'", order[1]),
+                        "ROLLBACK".to_owned(),
+                    ] {
+                        // A deadlock ends the transaction; the next round begins anew.
+                        let _ = database.execute(&statement).await;
+                    }
+                }
+            }));
+        }
+        for session in sessions {
+            session.await.expect("it ends by itself");
+        }
+    });
+    for round in 0..20 {
+        world.patch("kept", json!({"spec": {"environment": format!("round-{round}")}})).await;
+        let state = if round % 2 == 0 { "INACTIVE" } else { "ACTIVE" };
+        world.patch("stopped", json!({"spec": {"state": state}})).await;
+    }
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.delete("deleted").await;
+    world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    others.await.expect("they end by themselves");
+    settled(world, &[&agent], &WANTED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_whose_rows_others_lock_gets_every_row_in_the_end() {
+    others_hold_locks(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_whose_rows_others_lock_gets_every_row_in_the_end() {
+    others_hold_locks(Kind::PostgreSql).await;
+}

@@ -1,0 +1,149 @@
+//! Credentials are handed out, rotated, revoked and mixed up.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::DeleteParams;
+use kubesvc::account::State;
+use serde_json::json;
+
+use super::on_each_database;
+use crate::harness::{kubeconfig::Proof, must};
+use crate::world::{Database, World, condition};
+
+on_each_database! {
+    a_rotated_secret_reaches_the_agent,
+    a_secret_that_comes_late_is_waited_for,
+    a_refused_token_stops_the_tries_and_a_new_one_brings_the_account_back,
+    a_kubeconfig_that_would_run_a_program_is_refused_and_named,
+    a_reference_to_a_secret_is_resolved_and_stays_a_reference,
+    a_reference_without_its_engine_names_the_engine,
+    a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost,
+}
+
+async fn a_rotated_secret_reaches_the_agent(database: Database) {
+    let world = World::on(database).await;
+    let (old, new) = (world.cluster("spinnaker").await, world.cluster("spinnaker-2").await);
+    let _agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&old.kubeconfig()).create().await;
+    let before = world.until("prod", State::Active).await;
+    let before = before.status_or_default();
+    world.secret("prod", new.kubeconfig().as_bytes(), true).await;
+    let after = world
+        .until_account("prod", "is ACTIVE with the new credential", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.credential_version != before.credential_version
+        })
+        .await;
+    assert_eq!(after.status_or_default().epoch, before.epoch + 1);
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn a_secret_that_comes_late_is_waited_for(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").create().await;
+    let failed = world.until_reason("prod", State::Failed, "CredentialMissing").await;
+    let why = failed.status_or_default().error_message.clone().unwrap_or_default();
+    assert!(why.contains("Secret") && why.contains("prod"), "{why}");
+    world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn a_refused_token_stops_the_tries_and_a_new_one_brings_the_account_back(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    world
+        .account("prod")
+        .zone("east")
+        .kubeconfig(&cluster.kubeconfig_with(Proof::Token("revoked")))
+        .create()
+        .await;
+    let stalled = world
+        .until_account("prod", "is stalled", |account| {
+            condition(account, "Stalled").is_some_and(|stalled| stalled.status == "True")
+        })
+        .await;
+    let status = stalled.status_or_default();
+    assert_eq!((status.state(), status.failed_count), (State::Failed, 4), "{status:#?}");
+    assert_eq!(status.next_retry_time, None, "a refused credential is not tried for ever");
+    assert!(!format!("{status:?}").contains("revoked"), "no credential is told: {status:?}");
+    world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
+    let active = world.until("prod", State::Active).await;
+    assert_eq!(active.status_or_default().failed_count, 0);
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn a_kubeconfig_that_would_run_a_program_is_refused_and_named(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    let runs = cluster
+        .kubeconfig()
+        .replace("token:", "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}\n    token:");
+    world.account("prod").zone("east").kubeconfig(&runs).create().await;
+    let failed = world.until_reason("prod", State::Failed, "ExecForbidden").await;
+    let status = failed.status_or_default();
+    assert_eq!((status.failed_count, status.granted_zone()), (1, None), "it is given to nobody: {status:#?}");
+    let row = world.until_row("prod", "FAILED").await;
+    assert!(row.error_message.as_deref().is_some_and(|why| why.contains("exec")), "{row:?}");
+    world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn a_reference_to_a_secret_is_resolved_and_stays_a_reference(database: Database) {
+    let world = World::on(database).await;
+    let (old, new) = (world.cluster("spinnaker").await, world.cluster("spinnaker-2").await);
+    let _agent = world.agent("agent-1").start().await;
+    world.secret("kubeconfigs", old.kubeconfig().as_bytes(), true).await;
+    let reference = "encryptedFile:k8s!n:kubeconfigs!k:kubeconfig";
+    let applied = world.account("applied").zone("east").spec("kubeconfig", json!({"reference": reference}));
+    applied.create().await;
+    let body = json!([{"name": "posted", "zoneId": "east", "kubeconfigFile": "secret://k8s?n=kubeconfigs&k=kubeconfig", "state": "ACTIVE"}]);
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    for (name, kept) in [("applied", reference), ("posted", "secret://k8s?n=kubeconfigs&k=kubeconfig")] {
+        let row = world.until_row(name, "ACTIVE").await;
+        let definition = row.definition.unwrap_or_default();
+        assert!(definition.contains(kept) && !definition.contains(old.token()), "{definition}");
+    }
+    // Rotation reaches what refers to it, too.
+    let epoch = world.until("applied", State::Active).await.status_or_default().epoch;
+    world.secret("kubeconfigs", new.kubeconfig().as_bytes(), true).await;
+    world
+        .until_account("applied", "is ACTIVE with the new credential", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.epoch > epoch
+        })
+        .await;
+}
+
+async fn a_reference_without_its_engine_names_the_engine(database: Database) {
+    let world = World::on(database).await;
+    let _agent = world.agent("agent-1").start().await;
+    for (name, reference, word) in [
+        ("vault", "encrypted:vault!e:secret!p:prod!k:kubeconfig", "vault"),
+        ("bucket", "encryptedFile:s3!r:us-west-2!b:bucket!f:prod", "s3"),
+        ("elsewhere", "encryptedFile:k8s!ns:kube-system!n:admin!k:kubeconfig", "kube-system"),
+    ] {
+        world.account(name).zone("east").spec("kubeconfig", json!({"reference": reference})).create().await;
+        world.until_reason(name, State::Failed, "ReferenceRefused").await;
+        let row = world.until_row(name, "FAILED").await;
+        assert!(row.error_message.as_deref().is_some_and(|why| why.contains(word)), "{row:?}");
+    }
+}
+
+async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    must(world.api::<Secret>().delete("prod", &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    world.patch("prod", json!({"spec": {"kinds": ["deployment"]}})).await;
+    world.until_reason("prod", State::Failed, "CredentialMissing").await;
+    let own = world.ask_agent(&agent).await.expect("it runs");
+    assert_eq!(own["accountsHeld"], 1, "the old definition serves until the new one stands: {own}");
+    world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
+    world.until_row("prod", "ACTIVE").await;
+}

@@ -1,0 +1,198 @@
+//! Accounts of an agent's own file.
+
+use kubesvc::account::{ORIGIN_LABEL, State};
+use serde_json::{Value, json};
+
+use super::on_each_database;
+use crate::harness::{must, wait::eventually};
+use crate::world::{Agent, Cluster, Database, PATIENCE, World, condition};
+
+on_each_database! {
+    an_account_of_the_agents_file_is_registered_and_listed_beside_the_others,
+    rest_does_not_touch_an_account_of_an_agents_file,
+    a_file_that_changes_takes_effect_without_a_restart,
+    a_bad_file_keeps_the_last_good_one_and_is_said,
+    an_account_that_no_agent_lists_any_more_goes_at_once,
+    accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows,
+    a_declared_account_wins_over_one_of_an_agents_file,
+    roles_that_are_numbers_or_have_spaces_are_kept,
+}
+
+/// A kubeconfig in the agent's own folder, and the entry of its file for an account that uses it.
+fn entry(agent: &Agent, cluster: &Cluster, name: &str) -> Value {
+    let file = agent.kubeconfigs().join(format!("{name}.yaml"));
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|e| e.to_string()));
+    json!({"name": name, "kubeconfigFile": file.display().to_string()})
+}
+
+/// An agent whose file lists these accounts.
+async fn agent_with(world: &World, cluster: &Cluster, names: &[&str]) -> Agent {
+    let agent = world.agent("agent-1").launch();
+    let entries: Vec<_> = names.iter().map(|name| entry(&agent, cluster, name)).collect();
+    agent.set("kubernetes.accounts", json!(entries));
+    agent.launch();
+    world.until_connected(&agent, true).await;
+    agent
+}
+
+async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_others(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["static"]).await;
+    world.account("declared").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let row = world.until_row("static", "ACTIVE").await;
+    assert!(!row.is_dynamic && row.origin == "agent", "{row:?}");
+    assert_eq!(row.zone_id.as_deref(), Some("east"), "{row:?}");
+    world.until_row("declared", "ACTIVE").await;
+    let account = world.account_named("static").await.expect("an object was made for it");
+    assert_eq!(account.label(ORIGIN_LABEL), Some("agent"));
+    let list = world.get("/armory/accounts").await;
+    let sources: Vec<_> = list.json["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|one| (&one["name"], &one["source"]))
+        .collect();
+    assert_eq!(
+        sources,
+        [(&json!("declared"), &json!("clouddriver")), (&json!("static"), &json!("static-agent-config"))],
+        "{list}"
+    );
+    world.until_assigned(&[("declared", agent.id()), ("static", agent.id())]).await;
+    // A restart of everything changes nothing.
+    agent.kill();
+    world.operator().kill_and_start().await;
+    agent.launch();
+    world.until_assigned(&[("declared", agent.id()), ("static", agent.id())]).await;
+    world.until_row("static", "ACTIVE").await;
+    assert_eq!(world.account_named("static").await.expect("it is there").metadata.uid, account.metadata.uid);
+}
+
+async fn rest_does_not_touch_an_account_of_an_agents_file(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = agent_with(&world, &cluster, &["static"]).await;
+    world.until_row("static", "ACTIVE").await;
+    for (method, path, body, code) in [
+        ("PATCH", "/armory/accounts", json!([{"name": "static", "state": "INACTIVE"}]), 400),
+        ("DELETE", "/armory/accounts", json!(["static"]), 400),
+        ("POST", "/armory/accounts/dynamic", json!({"name": "static", "serviceAccount": true}), 409),
+    ] {
+        let answer = world.rest(method, path, &body).await;
+        assert_eq!(answer.status, code, "{method} {path}: {answer}");
+    }
+    let gone = world.call(crate::world::Call::new("DELETE", "/armory/accounts/static")).await;
+    assert_eq!(gone.status, 400, "{gone}");
+    assert_eq!(world.shown("static").await.as_deref(), Some("ACTIVE"));
+}
+
+async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["one"]).await;
+    world.until_row("one", "ACTIVE").await;
+    agent.set("kubernetes.accounts", json!([entry(&agent, &cluster, "one"), entry(&agent, &cluster, "two")]));
+    world.until_row("two", "ACTIVE").await;
+    let mut changed = entry(&agent, &cluster, "one");
+    changed["kinds"] = json!(["deployment"]);
+    agent.set("kubernetes.accounts", json!([changed, entry(&agent, &cluster, "two")]));
+    eventually("the changed kinds of account one", PATIENCE, async || {
+        let account = world.account_named("one").await.ok_or("there is none")?;
+        let status = account.status_or_default();
+        if account.spec.kinds == ["deployment"] && status.state() == State::Active {
+            Ok(())
+        } else {
+            Err(format!("{account:?}"))
+        }
+    })
+    .await;
+}
+
+async fn a_bad_file_keeps_the_last_good_one_and_is_said(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["one"]).await;
+    world.until_row("one", "ACTIVE").await;
+    let good = agent.settings_text();
+    agent.write_settings("kubernetes: {accounts: [{name: one, kubeconfigFil: /x}]}\n");
+    eventually("a log line about the bad file", PATIENCE, async || {
+        let log = agent.log_text();
+        if log.contains("kubeconfigFil") { Ok(()) } else { Err("nothing is said of it".to_owned()) }
+    })
+    .await;
+    assert_eq!(world.shown("one").await.as_deref(), Some("ACTIVE"));
+    agent.write_settings(&good.replace("[\n", "[ \n"));
+    agent.set("kubernetes.accounts", json!([entry(&agent, &cluster, "one"), entry(&agent, &cluster, "two")]));
+    world.until_row("two", "ACTIVE").await;
+    world.until_row("one", "ACTIVE").await;
+}
+
+async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["one", "two"]).await;
+    world.until_row("one", "ACTIVE").await;
+    world.until_row("two", "ACTIVE").await;
+    agent.set("kubernetes.accounts", json!([entry(&agent, &cluster, "one")]));
+    world.until_row_gone("two").await;
+    assert!(world.account_named("two").await.is_none());
+    world.until_row("one", "ACTIVE").await;
+    world.until_assigned(&[("one", agent.id())]).await;
+}
+
+async fn accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows(database: Database) {
+    let world = World::prepare()
+        .database(database)
+        .setting("kubesvc.cache.accountCleanupFrequencySeconds", 4)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["static"]).await;
+    world.account("declared").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_row("static", "ACTIVE").await;
+    world.until_row("declared", "ACTIVE").await;
+    agent.kill();
+    world.until_row_gone("static").await;
+    assert!(world.account_named("static").await.is_none());
+    // No timer removes any other account.
+    world.until_row("declared", "ORPHANED").await;
+}
+
+async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").inactive().kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_row("prod", "INACTIVE").await;
+    let agent = agent_with(&world, &cluster, &["prod", "other"]).await;
+    world.until_row("other", "ACTIVE").await;
+    eventually("an agent that was told of the conflict", PATIENCE, async || {
+        let log = agent.log_text();
+        if log.contains("CONFLICT") && log.contains("prod") {
+            Ok(())
+        } else {
+            Err("nothing is said of it".to_owned())
+        }
+    })
+    .await;
+    let row = world.row("prod").await.expect("its row");
+    assert_eq!((row.status.as_str(), row.is_dynamic), ("INACTIVE", true), "{row:?}");
+}
+
+async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &[]).await;
+    let mut list = entry(&agent, &cluster, "list");
+    list["permissions"] = json!([{"READ": [7, "on call"]}, {"WRITE": ["ops"]}]);
+    let mut map = entry(&agent, &cluster, "map");
+    map["permissions"] = json!({"READ": ["007"], "WRITE": [12.5, true]});
+    agent.set("kubernetes.accounts", json!([list, map]));
+    for (name, roles) in
+        [("list", ["\"7\"", "\"on call\"", "\"ops\""]), ("map", ["\"007\"", "\"12.5\"", "\"true\""])]
+    {
+        let props = world.until_row(name, "ACTIVE").await.props.unwrap_or_default();
+        assert!(roles.iter().all(|role| props.contains(role)), "{name}: {props}");
+    }
+    let account = world.account_named("list").await.expect("it is there");
+    assert!(condition(&account, "Ready").is_some_and(|ready| ready.status == "True"));
+}

@@ -1,0 +1,281 @@
+//! Agents come, go and are replaced; accounts find their zone, and change it.
+
+use kube::api::{Patch, PatchParams};
+use kubesvc::account::{GrantPhase, KubesvcAgent, State, names};
+use serde_json::json;
+
+use super::on_each_database;
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, PATIENCE, World};
+
+on_each_database! {
+    an_account_without_a_zone_finds_the_one_that_has_its_file,
+    an_account_that_two_zones_could_take_is_given_to_neither,
+    a_zone_that_is_gone_gives_its_accounts_to_another,
+    an_account_moves_when_its_zone_is_changed,
+    an_account_stays_where_it_is_until_its_new_zone_has_an_agent,
+    accounts_wait_for_an_agent_and_are_taken_up_when_it_connects,
+    a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing,
+    an_agent_that_is_late_for_a_while_loses_no_account,
+    the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back,
+    an_agent_that_is_not_approved_is_given_nothing,
+    the_fleet_is_seen_at_a_glance,
+}
+
+async fn an_account_without_a_zone_finds_the_one_that_has_its_file(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let east = world.agent("agent-e").zone("east").start().await;
+    let west = world.agent("agent-w").zone("west").start().await;
+    let file = west.kubeconfigs().join("prod.yaml");
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|e| e.to_string()));
+    let source = json!({"file": file.display().to_string()});
+    world.account("prod").spec("kubeconfig", source).create().await;
+    let account = world.until("prod", State::Active).await;
+    assert_eq!(account.status_or_default().granted_zone(), Some("west"));
+    let row = world.until_row("prod", "ACTIVE").await;
+    assert_eq!(row.zone_id.as_deref(), Some("west"), "{row:?}");
+    world.until_assigned(&[("prod", west.id())]).await;
+    assert_eq!(world.ask_agent(&east).await.expect("it runs")["accountsHeld"], 0);
+}
+
+async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agents = [
+        world.agent("agent-e").zone("east").start().await,
+        world.agent("agent-w").zone("west").start().await,
+    ];
+    // One path, in folders of both.
+    let shared = world.folder().file("shared");
+    must(std::fs::create_dir_all(&shared).map_err(|e| e.to_string()));
+    let file = shared.join("prod.yaml");
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|e| e.to_string()));
+    for agent in &agents {
+        agent.set("kubernetes.kubeconfigFolders", json!([shared.display().to_string()]));
+        agent.launch();
+        world.until_connected(agent, true).await;
+    }
+    world.account("prod").spec("kubeconfig", json!({"file": file.display().to_string()})).create().await;
+    world.until_reason("prod", State::Failed, "ZoneAmbiguous").await;
+    let row = world.until_row("prod", "FAILED").await;
+    let why = row.error_message.unwrap_or_default();
+    assert!(["east", "west", "zoneId"].iter().all(|word| why.contains(word)), "{why}");
+    for agent in &agents {
+        assert_eq!(world.ask_agent(agent).await.expect("it runs")["accountsHeld"], 0);
+    }
+    world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn a_zone_that_is_gone_gives_its_accounts_to_another(database: Database) {
+    let world = World::prepare()
+        .database(database)
+        .setting("kubesvc.cache.accountCleanupFrequencySeconds", 2)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let east = world.agent("agent-e").zone("east").start().await;
+    world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    for name in ["free", "pinned"] {
+        world.until(name, State::Active).await;
+    }
+    let west = world.agent("agent-w").zone("west").start().await;
+    east.kill();
+    let moved = world
+        .until_account("free", "is ACTIVE in the west", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some("west")
+        })
+        .await;
+    assert_eq!(moved.spec.zone_id, None, "nothing is written into a spec");
+    world.until("pinned", State::Orphaned).await;
+    world.until_row("pinned", "ORPHANED").await;
+    world.until_assigned(&[("free", west.id())]).await;
+
+    // The former agent comes back and gives up what is no longer its zone's.
+    east.launch();
+    world.until("pinned", State::Active).await;
+    world.until_assigned(&[("free", west.id()), ("pinned", east.id())]).await;
+    eventually("one account held by agent-e", PATIENCE, async || {
+        let own = world.ask_agent(&east).await?;
+        if own["accountsHeld"] == 1 { Ok(()) } else { Err(own.to_string()) }
+    })
+    .await;
+}
+
+async fn an_account_moves_when_its_zone_is_changed(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _east = world.agent("agent-e").zone("east").start().await;
+    let west = world.agent("agent-w").zone("west").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    world.until_a_second_later("prod").await;
+    let before = world.writes_to("prod").len();
+    world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
+    world
+        .until_account("prod", "is ACTIVE in the west", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some("west")
+        })
+        .await;
+    world.until_assigned(&[("prod", west.id())]).await;
+    let row = world.until_row("prod", "ACTIVE").await;
+    assert_eq!(row.zone_id.as_deref(), Some("west"));
+    assert_eq!(
+        world.writes_to("prod").len() - before,
+        4,
+        "Revoking, None, Open, ACTIVE: {:#?}",
+        world.writes_to("prod")
+    );
+}
+
+async fn an_account_stays_where_it_is_until_its_new_zone_has_an_agent(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let _east = world.agent("agent-e").zone("east").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
+    let waiting = world.until_reason("prod", State::Active, "ZoneAwaited").await;
+    assert_eq!(waiting.status_or_default().granted_zone(), Some("east"));
+    let _west = world.agent("agent-w").zone("west").start().await;
+    world
+        .until_account("prod", "is ACTIVE in the west", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some("west")
+        })
+        .await;
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
+    for name in ["pinned", "free"] {
+        let failed = world.until_reason(name, State::Failed, "NoAgent").await;
+        assert_eq!(failed.status_or_default().failed_count, 0, "waiting uses no try up");
+        world.until_row(name, "FAILED").await;
+    }
+    let _agent = world.agent("agent-1").zone("east").start().await;
+    for name in ["pinned", "free"] {
+        world.until_row(name, "ACTIVE").await;
+    }
+}
+
+async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let old = world.agent("agent-old").start().await;
+    let names = ["one", "two", "three"];
+    for name in names {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until(name, State::Active).await;
+    }
+    let new = world.agent("agent-new").start().await;
+    let both: Vec<_> = names.iter().flat_map(|name| [(*name, "agent-new"), (*name, "agent-old")]).collect();
+    world.until_assigned(&both).await;
+    let writes = names.map(|name| world.writes_to(name).len());
+    old.kill();
+    let left: Vec<_> = names.iter().map(|name| (*name, new.id())).collect();
+    world.until_assigned(&left).await;
+    world.until_connected(&old, false).await;
+    for name in names {
+        let account = world.object(name).await.expect("it is there");
+        assert_eq!(account.status_or_default().state(), State::Active, "{name}");
+    }
+    assert_eq!(names.map(|name| world.writes_to(name).len()), writes, "none was called an orphan meanwhile");
+}
+
+async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) {
+    let world = World::prepare()
+        .database(database)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 30)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    world.until_a_second_later("prod").await;
+    let writes = world.writes_to("prod").len();
+    // A restart within the grace: the stream is cut and a new process comes.
+    agent.kill();
+    world.until_connected(&agent, false).await;
+    agent.launch();
+    world.until_connected(&agent, true).await;
+    world.until_assigned(&[("prod", agent.id())]).await;
+    assert_eq!(
+        world.writes_to("prod").len(),
+        writes,
+        "an agent that restarts within the grace costs no write"
+    );
+    assert_eq!(world.state("prod").await, Some(State::Active));
+}
+
+async fn the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    agent.kill();
+    let orphaned = world.until("prod", State::Orphaned).await;
+    assert_eq!(orphaned.status_or_default().phase(), GrantPhase::Open);
+    world.until_row("prod", "ORPHANED").await;
+    agent.launch();
+    let epoch = orphaned.status_or_default().epoch;
+    assert_eq!(
+        world.until("prod", State::Active).await.status_or_default().epoch,
+        epoch,
+        "under the same epoch"
+    );
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
+    let world =
+        World::prepare().database(database).setting("kubesvc.agents.approval", "manual").start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_reason("prod", State::Failed, "NoAgent").await;
+    let name = names::agent_object_name(agent.id(), agent.zone());
+    let approve = Patch::Merge(json!({"spec": {"approved": true}}));
+    must(
+        world
+            .api::<KubesvcAgent>()
+            .patch(&name, &PatchParams::default(), &approve)
+            .await
+            .map_err(|e| e.to_string()),
+    );
+    world.until_row("prod", "ACTIVE").await;
+}
+
+async fn the_fleet_is_seen_at_a_glance(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    for name in ["one", "two"] {
+        world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    let nobody = cluster.kubeconfig().replace(cluster.server(), "https://127.0.0.1:1");
+    world.account("three").zone("east").kubeconfig(&nobody).create().await;
+    eventually("2 accounts held and 1 failed", PATIENCE, async || {
+        let object = world.agent_object(&agent).await.ok_or("there is none")?;
+        let status = object.status.unwrap_or_default();
+        if (status.held, status.failed) == (Some(2), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    let table = must(world.kubectl(&["get", "ksg"]).await.ok());
+    let heads = table.lines().next().unwrap_or_default().to_owned();
+    assert!(
+        ["ZONE", "VERSION", "HELD", "FAILED", "SINCE"].iter().all(|head| heads.contains(head)),
+        "{table}"
+    );
+    assert!(table.contains("agent-1") && table.contains("east"), "{table}");
+}
