@@ -78,9 +78,8 @@ async fn a_kubeconfig_that_would_run_a_program_is_refused_and_named(database: Da
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let _agent = world.agent("agent-1").start().await;
-    let runs = cluster
-        .kubeconfig()
-        .replace("token:", "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}\n    token:");
+    let command = "exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}";
+    let runs = cluster.kubeconfig().replace("{token:", &format!("{{{command}, token:"));
     world.account("prod").zone("east").kubeconfig(&runs).create().await;
     let failed = world.until_reason("prod", State::Failed, "ExecForbidden").await;
     let status = failed.status_or_default();

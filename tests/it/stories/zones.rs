@@ -52,6 +52,8 @@ async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Data
     let file = shared.join("prod.yaml");
     must(std::fs::write(&file, cluster.kubeconfig()).map_err(|e| e.to_string()));
     for agent in &agents {
+        agent.kill();
+        world.until_connected(agent, false).await;
         agent.set("kubernetes.kubeconfigFolders", json!([shared.display().to_string()]));
         agent.launch();
         world.until_connected(agent, true).await;
