@@ -3,13 +3,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `p1.rs`, `p2.rs`, `p9.rs` | one promise each |
+//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs` | one promise each |
 //! | `raw.rs`, `bare.rs` | the client that does nothing else |
 //! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
 //! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, what the API server counted, what processes used |
 //! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | what is asked for, and what is shown |
 //!
-//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9` say how much of what.
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle` say how much of what.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -21,12 +21,19 @@ use harness::{
 use options::{AT_ONCE, Benchmark, Options};
 use report::Report;
 
+/// The allocator of the programs, so that memory is compared with memory.
+#[cfg(target_env = "gnu")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[path = "accounts/bare.rs"]
 mod bare;
 #[path = "accounts/follow.rs"]
 mod follow;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
+#[path = "accounts/idle.rs"]
+mod idle;
 #[path = "accounts/objects.rs"]
 mod objects;
 #[path = "accounts/operator.rs"]
@@ -49,6 +56,8 @@ mod raw;
 mod report;
 #[path = "accounts/requests.rs"]
 mod requests;
+#[path = "accounts/start.rs"]
+mod start;
 #[path = "accounts/statistics.rs"]
 mod statistics;
 
@@ -57,6 +66,10 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         eprintln!("run it with `make bench`");
         return ExitCode::SUCCESS;
+    }
+    // The same program serves as the bare server that the hub is held against.
+    if idle::is_bare_server() {
+        return idle::serve_bare();
     }
     // A second installation says that one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -89,6 +102,8 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::P1 => p1::run(&options, &nowhere, &mut report).await?,
             Benchmark::P2 => p2::run(&options, &nowhere, &mut report).await?,
             Benchmark::P9 => p9::run(&options, &mut report).await?,
+            Benchmark::Start => start::run(&options, &mut report).await?,
+            Benchmark::Idle => idle::run(&options, &mut report).await?,
         }
     }
     let tables = report.tables();
@@ -128,7 +143,7 @@ async fn conditions(options: &Options, start: Instant) -> Result<String, String>
          each with a Secret of its own; {rounds} rounds, interleaved; {AT_ONCE} requests at once on both sides; the \
          operator without a limit of its own (`qps: 0`); API servers without audit, etcd without fsync. {minutes} \
          minutes in all.\n\n\
-         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9` \
+         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle` \
          change how much of what.\n",
         version = env!("CARGO_PKG_VERSION"),
     ))

@@ -6,7 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, Client, api::PostParams};
 use kubesvc::account::{
-    FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, crds,
+    DesiredState, FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, crds,
     spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference},
 };
 
@@ -79,6 +79,31 @@ pub(crate) async fn create(
     each(count, async |number| {
         let (secret, account) = (secret(number, kubeconfig), account(number, form));
         secrets.create(&PostParams::default(), &secret).await.map_err(|e| e.to_string())?;
+        accounts.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
+        bar.step();
+        Ok(())
+    })
+    .await?;
+    bar.finish();
+    Ok(())
+}
+
+/// Makes so many accounts that nobody is to hold, without Secrets.
+///
+/// # Errors
+///
+/// The API server refuses one.
+pub(crate) async fn create_bare(
+    client: &Client,
+    namespace: &str,
+    count: usize,
+    form: Form,
+) -> Result<(), String> {
+    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace);
+    let bar = Bar::start(&format!("{count} inactive accounts"), count);
+    each(count, async |number| {
+        let mut account = account(number, form);
+        account.spec.state = Some(DesiredState::Inactive);
         accounts.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
         bar.step();
         Ok(())

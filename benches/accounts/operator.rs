@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use crate::{
     harness::{
         controlplane::ControlPlane,
+        databases::{self, Kind},
         folder::Folder,
         ports,
         process::Process,
@@ -35,17 +36,56 @@ pub(crate) struct Site {
     folder: Folder,
     namespace: String,
     kubeconfig: std::path::PathBuf,
+    database: String,
     rest: u16,
     hub: u16,
 }
 
+/// Where an operator keeps its rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Database {
+    /// In a file.
+    Sqlite,
+    /// On the server of this kind, which all share.
+    Server(Kind),
+}
+
+impl Database {
+    /// All of them, each with its name.
+    pub(crate) const ALL: [(&'static str, Self); 3] = [
+        ("SQLite", Self::Sqlite),
+        ("MariaDB", Self::Server(Kind::MariaDb)),
+        ("PostgreSQL", Self::Server(Kind::PostgreSql)),
+    ];
+}
+
 impl Site {
-    /// A new one, with an empty database, for the accounts of a namespace.
-    pub(crate) fn new(plane: &ControlPlane, namespace: &str, orphan_grace: Duration) -> Result<Self, String> {
+    /// A new one, with an empty database in a file, for the accounts of a namespace.
+    pub(crate) async fn new(
+        plane: &ControlPlane,
+        namespace: &str,
+        orphan_grace: Duration,
+    ) -> Result<Self, String> {
+        Self::on(Database::Sqlite, plane, namespace, orphan_grace).await
+    }
+
+    /// A new one, with an empty database of this kind.
+    pub(crate) async fn on(
+        database: Database,
+        plane: &ControlPlane,
+        namespace: &str,
+        orphan_grace: Duration,
+    ) -> Result<Self, String> {
+        let folder = Folder::new("bench-operator")?;
+        let database = match database {
+            Database::Sqlite => format!("sqlite://{}", folder.file("kubesvc.db").display()),
+            Database::Server(kind) => databases::shared(kind).await.fresh_database().await,
+        };
         let site = Self {
-            folder: Folder::new("bench-operator")?,
+            folder,
             namespace: namespace.into(),
             kubeconfig: plane.kubeconfig_path(),
+            database,
             rest: ports::free(),
             hub: ports::free(),
         };
@@ -58,7 +98,7 @@ impl Site {
             "server: {{address: 127.0.0.1, port: {rest}}}
 kubesvc:
   grpc: {{server: {{address: 127.0.0.1, port: {hub}}}}}
-  database: {{url: 'sqlite://{database}'}}
+  database: {{url: '{database}'}}
   dynamicAccounts: {{orphanGraceSeconds: {grace}}}
   # No limit of its own: what is measured is how fast it can be.
   kubernetes: {{qps: 0, registrationQps: 0}}
@@ -66,9 +106,14 @@ logging: {{level: info, format: json}}
 ",
             rest = self.rest,
             hub = self.hub,
-            database = self.folder.file("kubesvc.db").display(),
+            database = self.database,
             grace = orphan_grace.as_secs(),
         )
+    }
+
+    /// The URL of its database.
+    pub(crate) fn database(&self) -> &str {
+        &self.database
     }
 
     /// The hub's address.
@@ -121,6 +166,13 @@ impl Operator<'_> {
         })
         .await
         .map_err(|reason| self.explain(&reason))?
+    }
+
+    /// What one of its counters or gauges says; 0 before the first count.
+    pub(crate) async fn metric(&self, name: &str) -> Result<u64, String> {
+        let (_, text) = self.get("/metrics").await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
     /// Waits until its hub listens.

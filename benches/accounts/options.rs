@@ -14,9 +14,13 @@ pub(crate) enum Benchmark {
     P2,
     /// What a real agent and a real target cluster cost.
     P9,
+    /// How long a start takes with many accounts.
+    Start,
+    /// How much memory an agent takes that has nothing to do.
+    Idle,
 }
 
-const ALL: [Benchmark; 3] = [Benchmark::P1, Benchmark::P2, Benchmark::P9];
+const ALL: [Benchmark; 5] = [Benchmark::P1, Benchmark::P2, Benchmark::P9, Benchmark::Start, Benchmark::Idle];
 
 impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,6 +28,8 @@ impl fmt::Display for Benchmark {
             Self::P1 => "p1",
             Self::P2 => "p2",
             Self::P9 => "p9",
+            Self::Start => "start",
+            Self::Idle => "idle",
         })
     }
 }
@@ -71,7 +77,7 @@ fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
     let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
     let one = |name: &str| {
         ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
-            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2 and p9, such as p1,p9")
+            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start and idle, such as p1,p9")
         })
     };
     value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()

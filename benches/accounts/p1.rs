@@ -6,9 +6,9 @@ use futures::future::try_join_all;
 
 use crate::{
     follow::{Follow, patience},
-    harness::controlplane::ControlPlane,
+    harness::{controlplane::ControlPlane, databases::Kind},
     objects::{self, Form},
-    operator::{Site, introductions},
+    operator::{Database, Site, introductions},
     options::Options,
     processes::{Cpu, Programs, peak_resident},
     progress::say,
@@ -22,10 +22,22 @@ use crate::{
 const GRACE: Duration = Duration::from_secs(30);
 
 /// What is measured in each round besides the raw writes.
-const VARIANTS: [Variant; 3] = [
-    Variant { name: "applied", form: Form::Applied, agents: 1 },
-    Variant { name: "rest-made", form: Form::RestMade, agents: 1 },
-    Variant { name: "applied, 4 agents", form: Form::Applied, agents: 4 },
+const VARIANTS: [Variant; 5] = [
+    Variant { name: "applied", form: Form::Applied, agents: 1, database: Database::Sqlite },
+    Variant { name: "rest-made", form: Form::RestMade, agents: 1, database: Database::Sqlite },
+    Variant { name: "applied, 4 agents", form: Form::Applied, agents: 4, database: Database::Sqlite },
+    Variant {
+        name: "applied, MariaDB",
+        form: Form::Applied,
+        agents: 1,
+        database: Database::Server(Kind::MariaDb),
+    },
+    Variant {
+        name: "applied, PostgreSQL",
+        form: Form::Applied,
+        agents: 1,
+        database: Database::Server(Kind::PostgreSql),
+    },
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +45,7 @@ struct Variant {
     name: &'static str,
     form: Form,
     agents: usize,
+    database: Database,
 }
 
 #[derive(Debug)]
@@ -53,7 +66,7 @@ struct Activation {
 pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report) -> Result<(), String> {
     let plane = crate::control_plane().await?;
     let mut raws = vec![raw_round(&plane, options, kubeconfig).await?];
-    let mut activations: [Vec<Activation>; 3] = Default::default();
+    let mut activations: [Vec<Activation>; 5] = Default::default();
     for round in 1..=options.rounds {
         for (variant, results) in VARIANTS.iter().zip(&mut activations) {
             let activation = activate(&plane, options, *variant, kubeconfig).await?;
@@ -97,7 +110,7 @@ async fn activate(
     objects::create(&client, namespace.name(), options.accounts, variant.form, kubeconfig).await?;
     let mut follow = Follow::start(client.clone(), namespace.name()).await?;
     let before = Requests::now(&client).await?;
-    let site = Site::new(plane, namespace.name(), GRACE)?;
+    let site = Site::on(variant.database, plane, namespace.name(), GRACE).await?;
     let operator = site.start()?;
     let mut programs = vec![("operator", operator.id())];
     programs.extend(crate::servers(plane)?);
@@ -130,12 +143,13 @@ async fn activate(
     Ok(Activation { per_second, seconds, cpu, writes, other_writes: requests.other_writes(), peak })
 }
 
-fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 3], report: &mut Report) {
+fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 5], report: &mut Report) {
     let raw: Series = raws.iter().map(|raw| raw.per_second).collect();
     report.add(Row::series("P1", "raw status writes a second (R)", &raw, Wanted::Nothing));
     report.cpu("raw status writes", raws.iter().map(|raw| (raw.seconds, &raw.cpu)));
+    let on_sqlite: Series = activations[0].iter().map(|one| one.per_second).collect();
     for (variant, results) in VARIANTS.iter().zip(activations) {
-        let Variant { name, form, .. } = *variant;
+        let Variant { name, form, database, .. } = *variant;
         let rate: Series = results.iter().map(|one| one.per_second).collect();
         report.add(Row::series("P1", &format!("{name}: accounts ACTIVE a second"), &rate, Wanted::Nothing));
         #[expect(clippy::cast_precision_loss, reason = "2 or 3")]
@@ -143,6 +157,10 @@ fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 3], rep
         let ratio = Series::from_iter([rate.median() / ceiling]);
         let what = format!("{name}: of the ceiling R/{}", form.writes());
         report.add(Row::series("P1", &what, &ratio, Wanted::AtLeast(0.6)));
+        if database != Database::Sqlite {
+            let ratio = Series::from_iter([rate.median() / on_sqlite.median()]);
+            report.add(Row::series("P1", &format!("{name}: of SQLite's"), &ratio, Wanted::AtLeast(0.9)));
+        }
         let expected = form.writes() * options.accounts as u64;
         report.add(Row::exact(
             "P1",

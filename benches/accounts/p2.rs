@@ -34,7 +34,7 @@ pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report
     let namespace = plane.namespace().await;
     objects::create(&client, namespace.name(), options.accounts, Form::RestMade, kubeconfig).await?;
     let mut follow = Follow::start(client.clone(), namespace.name()).await?;
-    let site = Site::new(&plane, namespace.name(), GRACE)?;
+    let site = Site::new(&plane, namespace.name(), GRACE).await?;
 
     let mut operator = site.start()?;
     let mut introductions = introductions(2);

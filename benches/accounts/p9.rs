@@ -129,7 +129,7 @@ impl Pair {
         let client = self.home.client().await;
         let mut follow = Follow::start(client.clone(), namespace.name()).await?;
         let before = Requests::now(&client).await?;
-        let site = Site::new(&self.home, namespace.name(), GRACE)?;
+        let site = Site::new(&self.home, namespace.name(), GRACE).await?;
         let operator = site.start()?;
         let folder = Folder::new("bench-agent")?;
         operator.listens().await?;

@@ -1,0 +1,164 @@
+//! Idle: the memory of an agent's connection that has nothing to do, against a bare tonic server's.
+
+use std::{
+    pin::Pin,
+    process::{Command, ExitCode},
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use kubesvc::wire::ops::{
+    Accepted, AgentFrame, HubFrame, hub_frame,
+    operations_server::{Operations, OperationsServer},
+};
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+
+use crate::{
+    harness::{
+        folder::Folder,
+        ports,
+        process::Process,
+        simulated_agent::{
+            SimulatedAgent,
+            words::{Introduction, Policy},
+        },
+        wait::try_eventually,
+    },
+    objects::ZONE,
+    operator::Site,
+    options::{AT_ONCE, Options},
+    processes::proportional,
+    progress::say,
+    report::{Report, Row, Wanted},
+    statistics::Series,
+};
+
+/// Says that this process is the bare server, and on which port.
+const BARE: &str = "BENCH_BARE_SERVER";
+/// How long memory may take to settle once all are connected.
+const SETTLE: Duration = Duration::from_secs(5);
+/// What an idle agent may take beyond the bare server's connection, in KiB.
+const ALLOWED: f64 = 32.0;
+
+/// Measures, and adds what came out.
+///
+/// # Errors
+///
+/// Something did not work at all.
+pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
+    let count = options.accounts;
+    let (mut bares, mut hubs) = (Vec::new(), Vec::new());
+    for round in 1..=options.rounds {
+        bares.push(of_bare_server(count).await?);
+        hubs.push(of_hub(count).await?);
+        say(&format!(
+            "idle {round}/{}: {:.1} KiB a connection, a bare server {:.1}",
+            options.rounds,
+            hubs[round - 1],
+            bares[round - 1]
+        ));
+    }
+    let more: Series = hubs.iter().zip(&bares).map(|(hub, bare)| hub - bare).collect();
+    let (bares, hubs): (Series, Series) = (bares.into_iter().collect(), hubs.into_iter().collect());
+    let what = |what: &str| format!("{count} idle agents: {what}");
+    report.add(Row::series("idle", &what("KiB a connection of a bare server"), &bares, Wanted::Nothing));
+    report.add(Row::series("idle", &what("KiB a connection of the hub"), &hubs, Wanted::Nothing));
+    report.add(Row::series("idle", &what("KiB beyond the bare server"), &more, Wanted::AtMost(ALLOWED)));
+    Ok(())
+}
+
+async fn of_hub(count: usize) -> Result<f64, String> {
+    let plane = crate::control_plane().await?;
+    let namespace = plane.namespace().await;
+    let site = Site::new(&plane, namespace.name(), Duration::from_secs(30)).await?;
+    let operator = site.start()?;
+    operator.ready().await?;
+    let used = connection(operator.id(), &site.hub(), count).await;
+    let used = used.map_err(|reason| operator.explain(&reason))?;
+    operator.stop().await?;
+    Ok(used)
+}
+
+async fn of_bare_server(count: usize) -> Result<f64, String> {
+    let port = ports::free();
+    let folder = Folder::new("bench-bare")?;
+    let program = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
+    let mut command = Command::new(program);
+    command.env(BARE, port.to_string()).arg("--bench");
+    let process = Process::spawn("bare server", &command, &folder.file("log"))?;
+    let address = format!("127.0.0.1:{port}");
+    try_eventually("the bare server", Duration::from_secs(10), async || {
+        process.check_running()?;
+        tokio::net::TcpStream::connect(&address).await.map(drop).map_err(|e| e.to_string())
+    })
+    .await?;
+    connection(process.id(), &address, count).await
+}
+
+/// KiB that a process takes for each of so many agents that only stay.
+async fn connection(process: u32, address: &str, count: usize) -> Result<f64, String> {
+    // The first connection brings what is there once for all.
+    let _first = connect(address, count).await?;
+    tokio::time::sleep(SETTLE).await;
+    let before = proportional(process)?;
+    let agents: Vec<SimulatedAgent> = stream::iter(0..count)
+        .map(|number| connect(address, number))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
+    tokio::time::sleep(SETTLE).await;
+    let after = proportional(process)?;
+    if let Some(reason) = agents.iter().find_map(SimulatedAgent::ended) {
+        return Err(format!("an agent was cut off: {reason}"));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let each = (after - before) * 1024.0 / count as f64;
+    Ok(each)
+}
+
+async fn connect(address: &str, number: usize) -> Result<SimulatedAgent, String> {
+    let introduction = Introduction::new(&format!("idle-{number}"), ZONE);
+    SimulatedAgent::connect(address, introduction, Policy::default())
+        .await
+        .map_err(|reason| format!("agent {number}: {reason}"))
+}
+
+/// Whether this process was started as the bare server.
+pub(crate) fn is_bare_server() -> bool {
+    std::env::var_os(BARE).is_some()
+}
+
+/// Serves the same service with nothing behind it, until it is killed.
+pub(crate) fn serve_bare() -> ExitCode {
+    let port = std::env::var(BARE).ok().and_then(|port| port.parse::<u16>().ok()).unwrap_or_default();
+    let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
+        let server = Server::builder().add_service(OperationsServer::new(Bare));
+        runtime.block_on(server.serve(([127, 0, 0, 1], port).into())).map_err(|e| e.to_string())
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("bare server: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers a hello, and then reads and says nothing more.
+struct Bare;
+
+#[tonic::async_trait]
+impl Operations for Bare {
+    type GetOpsStream = Pin<Box<dyn futures::Stream<Item = Result<HubFrame, Status>> + Send>>;
+
+    async fn get_ops(
+        &self,
+        request: Request<Streaming<AgentFrame>>,
+    ) -> Result<Response<Self::GetOpsStream>, Status> {
+        let accepted = Accepted { protocol: 1, heartbeat_ms: 10_000, ..Accepted::default() };
+        let first =
+            HubFrame { seq: 1, frame: Some(hub_frame::Frame::Accepted(accepted)), ..HubFrame::default() };
+        let rest = request.into_inner().filter_map(async |frame| frame.err().map(Err));
+        Ok(Response::new(stream::iter([Ok(first)]).chain(rest).boxed()))
+    }
+}
