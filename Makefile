@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint fmt crds openapi docs controlplane databases build clean
+.PHONY: help demo test bench lint fmt crds openapi docs controlplane databases judge build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,11 +15,11 @@ demo: controlplane ## Two real clusters, the real programs, three accounts; stay
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo
 
-test: controlplane databases ## All tests: pure, database, real control planes, faults
+test: controlplane databases judge ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --features $(FEATURES) --quiet
 
-bench: controlplane ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
+bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
 
 lint: ## Format, clippy, drift of what is generated
@@ -44,6 +44,9 @@ controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kep
 
 databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debian: installs them)
 	@sh tests/databases.sh
+
+judge: ## Build what judges objects as Argo CD and Flux do (half a minute; kept in the same place)
+	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane judge
 
 build: ## Build both programs for release
 	$(CARGO) build --release --bins

@@ -9,6 +9,7 @@
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
 //! | [`row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
+//! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`names`] | object names derived from account and agent names |
 
 pub mod conditions;
@@ -20,6 +21,7 @@ pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
 pub mod row;
+pub mod secret_reference;
 pub mod spec;
 pub mod spinnaker;
 pub mod state;

@@ -1,10 +1,25 @@
 //! From what a spec names to the credential itself.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `source` | the way from an account to its vetted credential, and when that counts as changed |
+//! | `engine` | the port of secret engines, and which of them there are |
+//! | `kube_secret`, `k8s` | Secrets beside the account, by `secretRef` and by reference |
+//! | `file` | files on the operator's disk |
+//! | `noop` | a reference that is the secret itself |
 
+mod engine;
+mod file;
+mod k8s;
 mod kube_secret;
+mod noop;
+mod source;
+#[cfg(test)]
+mod tests;
 
 use async_trait::async_trait;
-pub use kube_secret::KubeCredentials;
 use secrecy::SecretSlice;
+pub use source::Credentials;
 
 use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
@@ -14,7 +29,8 @@ use crate::account::failure::Failure;
 pub struct Credential {
     /// What is sent.
     pub kind: CredentialKind,
-    /// The Secret's uid and resourceVersion, joined by a slash; absent where there is no Secret.
+    /// What was read, as far as it can change while the object stays: of a Secret its uid and resourceVersion, joined
+    /// by a slash. It holds nothing of the content.
     pub version: Option<String>,
 }
 
@@ -35,7 +51,7 @@ pub trait CredentialSource: Send + Sync {
     /// Reads and vets the credential of an account. `fresh` asks the source; else a copy of the last seconds will do.
     ///
     /// # Errors
-    /// `CredentialMissing` where a Secret or key is not there, `BadKubeconfig`, `ExecForbidden` or `BadReference`
-    /// where it is refused, `Internal` where the source cannot be asked. No message holds a credential.
+    /// `CredentialMissing` where a Secret, key or file is not there, `BadKubeconfig`, `ExecForbidden` or
+    /// `BadReference` where it is refused, `Internal` where the source cannot be asked. No message holds a credential.
     async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure>;
 }

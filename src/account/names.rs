@@ -15,6 +15,13 @@ pub fn is_dns_label(name: &str) -> bool {
         && bytes.last() != Some(&b'-')
 }
 
+/// Whether a name can be that of a Secret: DNS labels joined by dots, at most 253 characters in all.
+pub fn is_dns_subdomain(name: &str) -> bool {
+    name.len() <= 253
+        && name.split('.').all(|label| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-'))
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
+}
+
 /// The name of the object for an account name: the name itself if it is a DNS label, else a slug of at most 200
 /// characters, a dash and 8 hex digits of its SHA-256.
 pub fn object_name(account_name: &str) -> String {

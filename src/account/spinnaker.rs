@@ -15,6 +15,8 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 pub use fields::FieldError;
@@ -22,6 +24,7 @@ pub use given::{Given, Source};
 pub use rules::{is_account_name, validate};
 
 use super::KubesvcAccount;
+use super::secret_reference;
 use super::spec::KubeconfigSource;
 
 /// The account as Clouddriver's account management defines it. It holds no credential.
@@ -57,15 +60,10 @@ pub fn props(account: &KubesvcAccount) -> Value {
     json!({ "permissions": account.spec.permissions })
 }
 
-/// Whether a reference may be shown: the `noop` engine has the secret itself in its reference.
-fn is_public(reference: &str) -> bool {
-    let engine = rules::REFERENCE_PREFIXES.iter().find_map(|prefix| reference.strip_prefix(prefix));
-    engine.is_some_and(|engine| !engine.trim_start().to_ascii_lowercase().starts_with("noop"))
-}
-
 /// The path or reference of a kubeconfig, where it has one that may be shown.
-pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<&str> {
-    source.file.as_deref().or_else(|| source.reference.as_deref().filter(|reference| is_public(reference)))
+pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<Cow<'_, str>> {
+    let path = source.file.as_deref().map(Cow::Borrowed);
+    path.or_else(|| secret_reference::shown(source.reference.as_deref()?))
 }
 
 fn put_source(fields: &mut Map<String, Value>, source: &KubeconfigSource) {

@@ -3,6 +3,7 @@
 mod keys;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::Problem;
@@ -29,6 +30,8 @@ pub struct OperatorSettings {
     pub account_cleanup: Duration,
     /// How accounts are added while the programs run.
     pub dynamic_accounts: DynamicAccountsSettings,
+    /// Where secret engines read.
+    pub secrets: SecretsSettings,
     /// How much is asked of the operator's own API server.
     pub kubernetes: KubernetesBudget,
     /// Which agents may have accounts.
@@ -80,6 +83,13 @@ pub struct DynamicAccountsSettings {
     pub namespace: Option<String>,
 }
 
+/// Where secret engines read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretsSettings {
+    /// Absolute folders below which the engine `file` reads; none: that engine is off.
+    pub folders: Vec<PathBuf>,
+}
+
 /// How much is asked of the operator's own API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KubernetesBudget {
@@ -117,6 +127,7 @@ impl fmt::Debug for OperatorSettings {
             .field("operation_wait", &self.operation_wait)
             .field("account_cleanup", &self.account_cleanup)
             .field("dynamic_accounts", &self.dynamic_accounts)
+            .field("secrets", &self.secrets)
             .field("kubernetes", &self.kubernetes)
             .field("agents", &self.agents)
             .field("logging", &self.logging)
@@ -151,6 +162,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             orphan_grace: v.seconds("kubesvc.dynamicAccounts.orphanGraceSeconds")?,
             namespace: v.optional("kubesvc.dynamicAccounts.namespace")?,
         },
+        secrets: SecretsSettings { folders: v.paths("kubesvc.secrets.folders")? },
         kubernetes: KubernetesBudget {
             qps: v.number("kubesvc.kubernetes.qps")?,
             burst: v.number("kubesvc.kubernetes.burst")?,

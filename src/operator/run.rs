@@ -23,7 +23,7 @@ use crate::fleet::{Fleet, Ticks};
 use crate::hub::{Hub, HubSettings, KubeAgentObjects};
 use crate::objects::{Accounts, watch_accounts, watch_secrets};
 use crate::rest::{self, RestSettings, RestState};
-use crate::secrets::{CredentialSource, KubeCredentials};
+use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown;
 use crate::store;
 use crate::store::projection::Projection;
@@ -57,7 +57,8 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         tasks.spawn(watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone()));
     }
 
-    let credentials: Arc<dyn CredentialSource> = Arc::new(KubeCredentials::new(place.client.clone()));
+    let credentials: Arc<dyn CredentialSource> =
+        Arc::new(Credentials::new(place.client.clone(), settings.secrets.folders.clone()));
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings))
         .paced(Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps));

@@ -1,5 +1,6 @@
 //! Accounts as REST shows them. No credential is in them: the definition holds none.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -235,7 +236,7 @@ impl ExistingAccount {
         Self {
             name: account.account_name().to_owned(),
             zone_id: zone(account),
-            kubeconfig_file: spinnaker::kubeconfig_file(&account.spec.kubeconfig).map(str::to_owned),
+            kubeconfig_file: spinnaker::kubeconfig_file(&account.spec.kubeconfig).map(Cow::into_owned),
             state: shown(account).into(),
         }
     }

@@ -1,4 +1,5 @@
-//! The programs of a control plane: found, or built once from the pinned Go module in `controlplane/`.
+//! The programs of a control plane: found, or built once from the pinned Go module in `controlplane/`; and the judge of
+//! GitOps health, built once from the one in `tests/gitops/`.
 
 use std::{
     fs::File,
@@ -25,6 +26,22 @@ pub(crate) struct Assets {
 
 /// The same for a whole process, whatever it is asked: finding takes a moment, building minutes.
 static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
+static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+
+/// Builds the program that judges objects as Argo CD and Flux do, unless the cache folder has it.
+///
+/// It blocks: from async code, call it where that is allowed.
+///
+/// # Errors
+///
+/// The text says what is missing and which command gets it.
+pub(crate) fn gitops_judge() -> Result<PathBuf, String> {
+    let build_it = || {
+        let module = Module::read("tests/gitops", &["go.sum", "main.go"])?;
+        cached(&module, &GITOPS_JUDGE)
+    };
+    JUDGE.get_or_init(build_it).clone()
+}
 
 /// Finds the programs, or builds what is missing: `KUBEBUILDER_ASSETS`, `PATH` at a fitting version, the cache folder,
 /// and last a build from `controlplane/` into that.
@@ -58,7 +75,7 @@ fn find() -> Result<Assets, String> {
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
         return from_envtest(Path::new(&folder));
     }
-    let module = Module::read()?;
+    let module = Module::read("controlplane", &["go.sum"])?;
     Ok(Assets {
         etcd: find_one(&module, &ETCD)?,
         kube_apiserver: find_one(&module, &KUBE_APISERVER)?,
@@ -118,11 +135,22 @@ const KUBECTL: Program = Program {
     version_args: &["version", "--client"],
     skew: 1,
 };
+const GITOPS_JUDGE: Program = Program {
+    name: "gitops-judge",
+    package: ".",
+    module: "github.com/fluxcd/cli-utils",
+    version_args: &[],
+    skew: 0,
+};
 
 fn find_one(module: &Module, program: &Program) -> Result<PathBuf, String> {
     if let Some(path) = on_path(module, program)? {
         return Ok(path);
     }
+    cached(module, program)
+}
+
+fn cached(module: &Module, program: &Program) -> Result<PathBuf, String> {
     let path = module.cache.join(program.name);
     if !path.is_file() {
         build(module, program, &path)?;
@@ -132,7 +160,7 @@ fn find_one(module: &Module, program: &Program) -> Result<PathBuf, String> {
 
 fn on_path(module: &Module, program: &Program) -> Result<Option<PathBuf>, String> {
     let wanted = minor(module.version(program.module)?)
-        .ok_or_else(|| format!("controlplane/go.mod: no version of {}", program.module))?;
+        .ok_or_else(|| format!("{}/go.mod: no version of {}", module.name, program.module))?;
     Ok(look_up(program.name).filter(|path| {
         let printed = Command::new(path).args(program.version_args).stdin(Stdio::null()).output();
         printed
@@ -155,26 +183,34 @@ fn minor(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// The Go module in `controlplane/`.
+/// A Go module of this repository.
 struct Module {
+    /// Its folder, from the root of the repository.
+    name: &'static str,
     folder: PathBuf,
     text: String,
-    /// One folder for each content of `go.sum`, outside the checkout.
+    /// One folder for each content of what decides what is built, outside the checkout.
     cache: PathBuf,
 }
 
 impl Module {
-    fn read() -> Result<Self, String> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("controlplane");
+    /// The module in a folder; what is built from it depends on these files of it.
+    fn read(name: &'static str, sources: &[&str]) -> Result<Self, String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let read = |name: &str| {
             let path = folder.join(name);
             std::fs::read_to_string(&path)
                 .map_err(|e| format!("{}: {e}: is the checkout whole? `git status` tells", path.display()))
         };
         let text = read("go.mod")?;
-        let key = hex::encode(Sha256::digest(read("go.sum")?));
-        let cache = cache_home()?.join("kubesvc/controlplane").join(&key[..16]);
-        Ok(Self { folder, text, cache })
+        let mut digest = Sha256::new();
+        for source in sources {
+            digest.update(read(source)?);
+        }
+        let key = hex::encode(digest.finalize());
+        let short = name.rsplit('/').next().unwrap_or(name);
+        let cache = cache_home()?.join("kubesvc").join(short).join(&key[..16]);
+        Ok(Self { name, folder, text, cache })
     }
 
     /// The version that `go.mod` requires.
@@ -185,7 +221,7 @@ impl Module {
                 line.trim().strip_prefix(module)?.strip_prefix(" v")?.split_whitespace().next()
             })
             .next()
-            .ok_or_else(|| format!("controlplane/go.mod does not require {module}"))
+            .ok_or_else(|| format!("{}/go.mod does not require {module}", self.name))
     }
 }
 
@@ -238,8 +274,10 @@ fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> 
     if !status.success() {
         progress.finish("failed");
         return Err(format!(
-            "building {name} from controlplane/ failed; the end of {}:\n{}\nIf it cannot reach a Go module proxy, set \
-             GOPROXY to one that it can, or KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl",
+            "building {name} from {}/ failed; the end of {}:\n{}\nIf it cannot reach a Go module proxy, set GOPROXY to \
+             one that it can; for the control plane, KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl \
+             does as well",
+            module.name,
             log.display(),
             process.log_tail(15)
         ));
@@ -277,8 +315,8 @@ fn lock(module: &Module, program: &Program) -> Result<File, String> {
 fn go() -> Result<PathBuf, String> {
     const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
                        `dnf install golang`, or `brew install go`. \
-                       Or set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver and kubectl";
-    const NEED: &str = "the control plane for the tests is built from controlplane/ with Go 1.26, or with Go 1.21 and newer, \
+                       For the control plane, KUBEBUILDER_ASSETS set to a folder with etcd, kube-apiserver and kubectl does as well";
+    const NEED: &str = "what the tests need is built from controlplane/ and tests/gitops/ with Go 1.26, or with Go 1.21 and newer, \
                         which fetches that by itself";
     let path = look_up("go").ok_or_else(|| format!("{NEED}, and there is no `go` on PATH: {GET}"))?;
     let output = Command::new(&path)

@@ -13,6 +13,7 @@ mod database_servers;
 mod docs;
 mod drift;
 mod faults;
+mod gitops;
 mod rest_states;
 mod secrets_canary;
 mod stories;

@@ -23,13 +23,25 @@ async fn no_credential_is_found_anywhere_but_in_its_secret() {
     // The message of a refusal must not repeat a part of a value either.
     needles.add("a part of it", &CANARY[..10]);
 
-    let answers = live(&world, &agent, &mut needles).await;
+    // A reference of the engine `noop` is the secret itself: its token may stand in the spec, and nowhere else.
+    let mut in_spec = Needles::default();
+    let mut answers = by_reference(&world, &mut in_spec).await;
+    answers.extend(live(&world, &agent, &mut needles).await);
 
+    let mut in_the_spec = 0;
     for (place, text) in everything(&world, answers).await {
         let found = needles.in_text(&text);
         assert!(found.is_empty(), "{place} holds {found:?}");
+        let found = in_spec.in_text(&text);
+        if place.ends_with(" ksa") {
+            in_the_spec += usize::from(!found.is_empty());
+        } else {
+            assert!(found.is_empty(), "{place} holds {found:?}");
+        }
     }
+    assert_eq!(in_the_spec, 2, "kubectl get and describe show a spec as it is");
     files_are_clean(&world, &needles);
+    files_are_clean(&world, &in_spec);
     secrets_are_where_they_belong(&world, &needles).await;
 }
 
@@ -152,6 +164,42 @@ async fn by_rest(world: &World, cluster: &Cluster) -> Vec<String> {
     }
     let call = Call::get("/armory/accounts").header("authorization", &format!("Bearer {CANARY}"));
     answers.push(world.call(call).await.to_string());
+    answers
+}
+
+/// A credential in a reference, by REST and by kubectl, good and bad. The answer is what REST said.
+async fn by_reference(world: &World, in_spec: &mut Needles) -> Vec<String> {
+    let cluster = world.cluster("noop").await;
+    in_spec.add_token("noop", cluster.token());
+    let reference = format!("encrypted:noop!v:{}", cluster.kubeconfig_in_one_line());
+    let dynamic = "/armory/accounts/dynamic";
+    let good = json!({"name": "noop", "zoneId": "east", "state": "ACTIVE", "kubeconfigFile": reference});
+    let mut answers = Vec::new();
+    for (method, body, code) in [
+        ("POST", good.clone(), 202),
+        ("POST", good.clone(), 409),
+        ("PUT", good, 202),
+        ("POST", json!({"name": "bad", "kubeconfigFile": format!("encrypted:noop!v:a!{CANARY}")}), 400),
+        ("POST", json!({"name": "bad", "kubeconfigFile": format!("encrypted:noop!{CANARY}")}), 400),
+        ("PUT", json!({"name": "noop", "kubeconfigFile": format!("secret://noop?w={CANARY}")}), 400),
+    ] {
+        let answer = world.rest(method, dynamic, &body).await;
+        assert_eq!(answer.status, code, "{method}: {answer}");
+        answers.push(answer.to_string());
+    }
+    world.until("noop", State::Active).await;
+    let shown = world.get("/armory/accounts/noop").await;
+    assert_eq!(shown.json["definition"]["kubeconfigFile"], "encrypted:noop!v:redacted", "{shown}");
+    // By kubectl, each wrong in another way: what is told of them must not repeat them.
+    let spec = |reference: String| json!({ "reference": reference });
+    for (name, reference) in [
+        ("cut", format!("encrypted:noop!v:{}!rest", cluster.token())),
+        ("misspelt", format!("encrypted:nooop!v:{}", cluster.token())),
+        ("no-kubeconfig", format!("secret://noop?v={}", cluster.token())),
+    ] {
+        world.account(name).zone("east").spec("kubeconfig", spec(reference)).create().await;
+        world.until(name, State::Failed).await;
+    }
     answers
 }
 

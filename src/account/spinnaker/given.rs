@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::fields::{self, FieldError, flag, text};
 use super::rules;
+use crate::account::secret_reference::{Reference, is_redacted, is_reference};
 use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
 use crate::account::state::DesiredState;
 
@@ -30,6 +31,12 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether it is more than what was shown in place of a secret: a definition that was read and is sent back leaves
+    /// the source as it is.
+    fn says_something(&self) -> bool {
+        !matches!(self, Self::Reference(reference) if is_redacted(reference))
+    }
+
     /// The source as it stands in a spec; absent for contents, which are in no spec.
     pub fn in_spec(&self) -> Option<KubeconfigSource> {
         match self {
@@ -151,16 +158,17 @@ fn source(fields: &mut Map<String, Value>) -> Result<Option<Source>, FieldError>
         (None, Some(file)) => Some(path(SOURCES[1], file)?),
         (None, None) => service_account.then_some(Source::ServiceAccount),
     };
-    match agent {
-        Some(agent) if agent.starts_with('/') => path(AGENT_SOURCE, agent).map(Some),
-        Some(agent) => self::contents(AGENT_SOURCE, agent).map(Some),
-        None => Ok(own),
-    }
+    let source = match agent {
+        Some(agent) if agent.starts_with('/') => Some(path(AGENT_SOURCE, agent)?),
+        Some(agent) => Some(self::contents(AGENT_SOURCE, agent)?),
+        None => own,
+    };
+    Ok(source.filter(Source::says_something))
 }
 
 fn contents(field: &str, contents: String) -> Result<Source, FieldError> {
     if is_reference(&contents) {
-        return Ok(Source::Reference(contents));
+        return reference(field, contents);
     }
     let contents = SecretString::from(contents);
     if contents.expose_secret().trim().is_empty() {
@@ -176,9 +184,12 @@ fn path(field: &str, path: String) -> Result<Source, FieldError> {
     if path.is_empty() {
         return Err(FieldError::new(field, "a path or a secret reference, not an empty string"));
     }
-    Ok(if is_reference(&path) { Source::Reference(path) } else { Source::File(path) })
+    if is_reference(&path) { reference(field, path) } else { Ok(Source::File(path)) }
 }
 
-fn is_reference(text: &str) -> bool {
-    rules::REFERENCE_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+/// A reference, written right and with what its engine needs.
+fn reference(field: &str, text: String) -> Result<Source, FieldError> {
+    let good = Reference::parse(&text).and_then(|reference| reference.check_parameters());
+    good.map_err(|problem| FieldError::new(field, format!("a secret reference: {problem}")))?;
+    Ok(Source::Reference(text))
 }

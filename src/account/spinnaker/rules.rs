@@ -1,9 +1,7 @@
 //! What the API server would refuse, said before it is asked: the rules of the spec, in the words of its schema.
 
+use crate::account::secret_reference::is_reference;
 use crate::account::spec::KubesvcAccountSpec;
-
-/// How a Spinnaker secret reference begins.
-pub(super) const REFERENCE_PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
 
 const MAX_ITEMS: usize = 1000;
 const MAX_RESUMABLE_AGE_MS: i64 = 86_400_000;
@@ -111,7 +109,7 @@ fn kubeconfig(spec: &KubesvcAccountSpec, problems: &mut Problems) {
     problems.length("kubeconfig.reference", source.reference.as_ref(), 2048);
     problems.length("kubeconfig.file", source.file.as_ref(), 1024);
     if let Some(reference) = &source.reference {
-        problems.unless(REFERENCE_PREFIXES.iter().any(|prefix| reference.starts_with(prefix)), REFERENCE);
+        problems.unless(is_reference(reference), REFERENCE);
     }
     if let Some(file) = &source.file {
         problems.unless(file.starts_with('/'), FILE_ABSOLUTE);

@@ -120,7 +120,9 @@ fn a_wrong_type_names_the_field_and_shows_no_value() {
 #[test]
 fn a_secret_reference_is_told_from_a_path_and_from_contents() {
     let source = |value| given(&value).source.expect("a source");
-    for reference in ["encryptedFile:k8s!n:a!k:b", "encrypted:s3!r:x", "secret://secrets-manager?k=v"] {
+    for reference in
+        ["encryptedFile:k8s!n:a!k:b", "encrypted:s3!r:x!b:y!f:z", "secret://secrets-manager?r=x&s=y"]
+    {
         assert!(matches!(source(json!({"name": "a", "kubeconfigFile": reference})), Source::Reference(_)));
         assert!(matches!(
             source(json!({"name": "a", "kubeconfigContents": reference})),
@@ -133,12 +135,34 @@ fn a_secret_reference_is_told_from_a_path_and_from_contents() {
 }
 
 #[test]
-fn a_reference_that_is_the_secret_itself_is_not_shown() {
-    for reference in
-        ["encrypted:noop!v:https://s3cret", "encryptedFile:noop!v:s3cret", "secret://noop?v=s3cret"]
-    {
-        let spec = spec_of(&json!({"name": "a", "kubeconfigContents": reference}));
-        assert!(!definition(&KubesvcAccount::new("a", spec)).to_string().contains("s3cret"));
+fn a_reference_that_is_the_secret_itself_is_shown_without_it_and_left_alone_when_sent_back() {
+    for (reference, shown) in [
+        ("encrypted:noop!v:https://s3cret", "encrypted:noop!v:redacted"),
+        ("encryptedFile:noop!v:s3cret", "encryptedFile:noop!v:redacted"),
+        ("secret://noop?v=s3cret", "secret://noop?v=redacted"),
+    ] {
+        let mut spec = spec_of(&json!({"name": "a", "kubeconfigContents": reference}));
+        let definition = definition(&KubesvcAccount::new("a", spec.clone()));
+        assert_eq!(definition["kubeconfigFile"], shown);
+        assert!(!definition.to_string().contains("s3cret"));
+        given(&definition).apply_to(&mut spec).expect("it was read before");
+        assert_eq!(spec.kubeconfig.reference.as_deref(), Some(reference));
+    }
+}
+
+#[test]
+fn a_reference_that_is_written_wrong_names_the_field_and_what_is_wrong() {
+    for (field, reference, said) in [
+        ("kubeconfigFile", "encrypted:noop!s3cret", "parameter 1 is no key:value"),
+        ("kubeconfigFile", "encryptedFile:k8s!n:a", "engine k8s needs the parameter k"),
+        ("kubeconfigContents", "secret://noop?v=s3cret&w=s3cret", "parameter 2 is none of engine noop"),
+        ("kubeconfigAgent", "secret://", "names no parameter"),
+    ] {
+        let problem = refusal(&json!({"name": "a", field: reference}));
+        assert_eq!(problem.field, field);
+        let told = problem.to_string();
+        assert!(told.contains("must be a secret reference: ") && told.contains(said), "{told}");
+        assert!(!told.contains("s3cret"), "{told}");
     }
 }
 
@@ -241,7 +265,7 @@ prop_compose! {
     fn source()(file in word(), which in 0..3) -> KubeconfigSource {
         match which {
             0 => KubeconfigSource { file: Some(format!("/{file}")), ..Default::default() },
-            1 => KubeconfigSource { reference: Some(format!("encryptedFile:k8s!n:{file}")), ..Default::default() },
+            1 => KubeconfigSource { reference: Some(format!("encryptedFile:vault!e:x!k:{file}")), ..Default::default() },
             _ => KubeconfigSource { service_account: Some(true), ..Default::default() },
         }
     }

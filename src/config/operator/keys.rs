@@ -72,6 +72,12 @@ const ROWS: &[Row] = &[
     // State
     read("kubesvc.database.url", Kind::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
     read("kubesvc.watchNamespaces", Kind::Namespaces, "", "namespaces watched; none: the operator's own"),
+    read(
+        "kubesvc.secrets.folders",
+        Kind::Folders,
+        "",
+        "folders of the operator below which references of engine file may name kubeconfigs",
+    ),
     // Cache
     read(
         "kubesvc.cache.operationWaitMs",

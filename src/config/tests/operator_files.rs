@@ -1,5 +1,6 @@
 //! What the operator reads, which file wins, and what is passed over.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Files, error, operator};
@@ -18,7 +19,7 @@ fn defaults_are_the_documented_ones() {
     assert!(s.grpc.health_service_enabled);
     assert_eq!(s.grpc.max_inbound_message_size, 4 << 20);
     assert_eq!(s.database_url, "sqlite://kubesvc.db");
-    assert!(s.watch_namespaces.is_empty());
+    assert!(s.watch_namespaces.is_empty() && s.secrets.folders.is_empty());
     assert_eq!(s.operation_wait, Duration::from_secs(30));
     let d = &s.dynamic_accounts;
     assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (true, 3, Duration::from_secs(5)));
@@ -38,6 +39,7 @@ kubesvc:
   grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB }
   database.url: postgres://u:p@h/d
   watchNamespaces: [a, b]
+  secrets.folders: [/creds, /run/more]
   cache.operationWaitMs: 1500
   dynamicAccounts:
     enabled: false
@@ -61,6 +63,7 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!(s.grpc.max_inbound_message_size, 16 << 20);
     assert_eq!(s.database_url, "postgres://u:p@h/d");
     assert_eq!(s.watch_namespaces, ["a", "b"]);
+    assert_eq!(s.secrets.folders, [PathBuf::from("/creds"), PathBuf::from("/run/more")]);
     assert_eq!(s.operation_wait, Duration::from_millis(1500));
     let d = &s.dynamic_accounts;
     assert_eq!((d.enabled, d.max_retries, d.retry_frequency), (false, 0, Duration::from_secs(7)));

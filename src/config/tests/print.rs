@@ -24,8 +24,11 @@ kubesvc:
   database:
     url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
   watchNamespaces: ["*"]  # flag --all
+  secrets:
+    folders: []  # default
   cache:
     operationWaitMs: 30000  # default
+    accountCleanupFrequencySeconds: 600  # default
   dynamicAccounts:
     enabled: true  # default
     maxRetries: 3  # default

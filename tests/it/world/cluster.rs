@@ -58,6 +58,16 @@ impl Cluster {
         crate::harness::kubeconfig::yaml(&self.server, &self.authority, proof)
     }
 
+    /// A kubeconfig on one line and without an exclamation mark, as a secret reference may hold it.
+    pub(crate) fn kubeconfig_in_one_line(&self) -> String {
+        let (server, token) = (&self.server, &self.token);
+        format!(
+            "{{kind: Config, current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: '{server}', insecure-skip-tls-verify: true}}}}], \
+             users: [{{name: u, user: {{token: '{token}'}}}}]}}"
+        )
+    }
+
     /// The user's token.
     pub(crate) fn token(&self) -> &str {
         &self.token

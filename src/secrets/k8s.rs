@@ -1,0 +1,31 @@
+//! The engine `k8s`: a key of a Secret in the account's own namespace.
+
+use async_trait::async_trait;
+
+use super::engine::{Engine, Found, refused};
+use super::kube_secret::{KubeSecrets, Place};
+use crate::account::failure::Failure;
+use crate::account::secret_reference::Reference;
+
+/// Reads Secrets as `secretRef` does.
+pub(super) struct K8s(pub(super) KubeSecrets);
+
+#[async_trait]
+impl Engine for K8s {
+    fn name(&self) -> &'static str {
+        "k8s"
+    }
+
+    async fn resolve(&self, reference: &Reference, namespace: &str) -> Result<Found, Failure> {
+        let named = reference.secret_key(namespace).map_err(|problem| refused(&problem))?;
+        let (name, key) = named.map(|one| (one.name, one.key)).unwrap_or_default();
+        let place = Place {
+            namespace,
+            name,
+            key,
+            name_field: "n in spec.kubeconfig.reference",
+            key_field: "k in spec.kubeconfig.reference",
+        };
+        self.0.read(&place).await
+    }
+}

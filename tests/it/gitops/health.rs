@@ -1,0 +1,205 @@
+//! What Argo CD and Flux make of an account in each state.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kubesvc::account::conditions::{Story, tell};
+use kubesvc::account::{DesiredState, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
+use serde_json::{Value, json};
+
+use super::judge::{SCRIPT, Verdict, judge};
+use crate::world::{World, condition};
+
+/// kstatus and Argo CD's health: as desired, under way, someone must act, being deleted.
+const GOOD: [&str; 2] = ["Current", "Healthy"];
+const UNDER_WAY: [&str; 2] = ["InProgress", "Progressing"];
+const BAD: [&str; 2] = ["Failed", "Degraded"];
+const GOING: [&str; 2] = ["Terminating", "Progressing"];
+
+fn hold(name: &str, verdict: &Verdict, expected: [&str; 2]) {
+    assert_eq!([verdict.kstatus.as_str(), verdict.argo.as_str()], expected, "{name}: {verdict:?}");
+}
+
+/// An account whose status tells a story, as the lifecycle would write it.
+fn told(state: State, desired: DesiredState, story: &Story) -> KubesvcAccount {
+    let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+    account.spec.state = Some(desired);
+    account.spec.kubeconfig.file = Some("/opt/armory/prod".to_owned());
+    account.metadata.generation = Some(3);
+    let now = Time(jiff::Timestamp::UNIX_EPOCH);
+    account.status = Some(KubesvcAccountStatus {
+        state: Some(state),
+        observed_generation: 3,
+        conditions: tell(&[], story, true, 3, &now),
+        ..KubesvcAccountStatus::default()
+    });
+    account
+}
+
+/// Every state with either wish, and failures of both outlooks.
+fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
+    let mut all = Vec::new();
+    for state in State::ALL.into_iter().filter(|one| !matches!(one, State::Failed | State::DeleteFailed)) {
+        for desired in [DesiredState::Active, DesiredState::Inactive] {
+            let as_desired = matches!(
+                (state, desired),
+                (State::Active, DesiredState::Active) | (State::Inactive, DesiredState::Inactive)
+            );
+            let account = told(state, desired, &Story::of_state(state, desired));
+            all.push((
+                format!("{state}, to be {desired:?}"),
+                account,
+                if as_desired { GOOD } else { UNDER_WAY },
+            ));
+        }
+    }
+    for (state, stalled, expected) in [
+        (State::Failed, false, UNDER_WAY),
+        (State::Failed, true, BAD),
+        // What is left of it without the deletion, which both tools look at first.
+        (State::DeleteFailed, true, BAD),
+    ] {
+        let story = Story::failed("Timeout", "agent-1: no answer".to_owned(), stalled);
+        let account = told(state, DesiredState::Active, &story);
+        all.push((format!("{state}, stalled: {stalled}"), account, expected));
+    }
+    let moving = Story::of_state(State::Active, DesiredState::Active)
+        .still_reconciling("ZoneAwaited", "moves when an agent of zone west connects".to_owned());
+    all.push((
+        "ACTIVE, to be moved".to_owned(),
+        told(State::Active, DesiredState::Active, &moving),
+        UNDER_WAY,
+    ));
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_state_is_understood_by_both_tools() {
+    let stories = stories();
+    let objects: Vec<Value> = stories.iter().map(|(_, account, _)| json!(account)).collect();
+    let verdicts = judge(&objects);
+    for ((name, account, expected), verdict) in stories.iter().zip(&verdicts) {
+        hold(name, verdict, *expected);
+        let ready = condition(account, "Ready").expect("it is always told");
+        assert!(verdict.message.contains(&ready.message), "{name}: {verdict:?}");
+    }
+    assert_eq!(verdicts.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_of_an_older_spec_counts_for_nothing() {
+    let (_, good, _) =
+        stories().into_iter().find(|(_, _, expected)| *expected == GOOD).expect("there is one");
+    let mut edited = good.clone();
+    edited.metadata.generation = Some(4);
+    let mut defaulted = good.clone();
+    defaulted.status =
+        Some(KubesvcAccountStatus { observed_generation: -1, ..KubesvcAccountStatus::default() });
+    for (name, verdict) in ["edited", "defaulted"].iter().zip(judge(&[json!(edited), json!(defaulted)])) {
+        hold(name, &verdict, UNDER_WAY);
+    }
+    // An object without any status, as no API server with our definition stores it: Argo CD is not to call it healthy.
+    let mut bare = json!(good);
+    bare["status"] = Value::Null;
+    assert_eq!(judge(&[bare])[0].argo, "Progressing");
+}
+
+async fn judged(world: &World, name: &str) -> Verdict {
+    let account = world.object(name).await.expect("it is there");
+    judge(&[json!(account)]).remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_no_operator_has_seen_is_in_progress() {
+    let world = World::prepare().without_operator().start().await;
+    world.account("new").spec("kubeconfig", json!({"file": "/opt/armory/prod"})).create().await;
+    let account = world.object("new").await.expect("it was made");
+    assert_eq!(account.status_or_default().observed_generation, -1);
+    hold("new", &judged(&world, "new").await, UNDER_WAY);
+    world.account("parked").spec("kubeconfig", json!({"file": "/opt/armory/prod"})).inactive().create().await;
+    hold("parked", &judged(&world, "parked").await, UNDER_WAY);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_operator_writes_is_understood_where_it_rests() {
+    let world = World::prepare()
+        .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
+        .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").zone("east").start().await;
+    let killed = world.agent("agent-2").zone("south").start().await;
+    let mute = world.agent("agent-3").zone("mute").start().await;
+    let good = cluster.kubeconfig();
+    world.account("active").zone("east").kubeconfig(&good).create().await;
+    world.account("parked").zone("east").kubeconfig(&good).inactive().create().await;
+    world.account("refused").zone("east").kubeconfig("kind: Nonsense").create().await;
+    world.account("retried").zone("east").create().await;
+    world.account("nobody").zone("west").kubeconfig(&good).create().await;
+    world.account("orphan").zone("south").kubeconfig(&good).create().await;
+    world.account("undeletable").zone("mute").kubeconfig(&good).create().await;
+    for name in ["active", "orphan", "undeletable"] {
+        world.until(name, State::Active).await;
+    }
+    killed.kill();
+    mute.pause();
+    world.delete("undeletable").await;
+    for (name, state, expected) in [
+        ("active", State::Active, GOOD),
+        ("parked", State::Inactive, GOOD),
+        ("refused", State::Failed, BAD),
+        ("retried", State::Failed, UNDER_WAY),
+        ("nobody", State::Failed, UNDER_WAY),
+        ("orphan", State::Orphaned, UNDER_WAY),
+        ("undeletable", State::DeleteFailed, GOING),
+    ] {
+        world.until(name, state).await;
+        hold(name, &judged(&world, name).await, expected);
+    }
+    mute.resume();
+    world.until_gone("undeletable").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_an_agent_is_in_progress() {
+    let world = World::prepare()
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
+        .setting("kubesvc.cache.operationWaitMs", 120_000)
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").zone("east").start().await;
+    let good = cluster.kubeconfig();
+    for name in ["stopping", "going"] {
+        world.account(name).zone("east").kubeconfig(&good).create().await;
+        world.until(name, State::Active).await;
+    }
+    agent.pause();
+    world.account("starting").zone("east").kubeconfig(&good).create().await;
+    world.patch("stopping", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.delete("going").await;
+    for (name, state, expected) in [
+        ("starting", State::Activating, UNDER_WAY),
+        ("stopping", State::Deactivating, UNDER_WAY),
+        ("going", State::Deleting, GOING),
+    ] {
+        world.until(name, state).await;
+        hold(name, &judged(&world, name).await, expected);
+    }
+    agent.resume();
+    world.until_gone("going").await;
+    world.until("stopping", State::Inactive).await;
+    hold("stopping", &judged(&world, "stopping").await, GOOD);
+    world.until("starting", State::Active).await;
+    hold("starting", &judged(&world, "starting").await, GOOD);
+}
+
+/// The ConfigMap's patch holds the script as it is, under the key that Argo CD looks for.
+#[test]
+fn the_patch_for_argo_cd_holds_the_script() {
+    let script = std::fs::read_to_string(SCRIPT).expect("the script is there");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/argocd/argocd-cm-patch.yaml");
+    let patch = std::fs::read_to_string(path).expect("the patch is there");
+    let patch: Value = serde_saphyr::from_str(&patch).expect("the patch is YAML");
+    let key = "resource.customizations.health.kubesvc.io_KubesvcAccount";
+    assert_eq!(patch["data"][key].as_str(), Some(script.as_str()), "config/argocd/argocd-cm-patch.yaml");
+}

@@ -1,0 +1,139 @@
+//! What a GitOps tool keeps is changed there, unless a caller insists.
+
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::{Value, json};
+
+use crate::world::{Answer, Call, World};
+
+const DYNAMIC: &str = "/armory/accounts/dynamic";
+const ACCOUNTS: &str = "/armory/accounts";
+
+/// The marks of each tool, and how it is named in an answer.
+fn tools() -> [(&'static str, Value, &'static str); 5] {
+    [
+        (
+            "argo",
+            json!({"annotations": {"argocd.argoproj.io/tracking-id": "fleet:kubesvc.io/KubesvcAccount:ns/argo"}}),
+            "managed by Argo CD application fleet; change it there",
+        ),
+        (
+            "flux",
+            json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}}),
+            "managed by Flux Kustomization flux-system/apps; change it there",
+        ),
+        (
+            "flux-helm",
+            json!({"labels": {"helm.toolkit.fluxcd.io/name": "accounts", "helm.toolkit.fluxcd.io/namespace": "ops"}}),
+            "managed by Flux HelmRelease ops/accounts; change it there",
+        ),
+        (
+            "helm",
+            json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}, "annotations": {"meta.helm.sh/release-name": "fleet"}}),
+            "managed by Helm release fleet; change it there",
+        ),
+        (
+            "helm-alone",
+            json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}}),
+            "managed by Helm; change it there",
+        ),
+    ]
+}
+
+async fn apply(world: &World, name: &str, metadata: &Value) {
+    let mut object = json!({
+        "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount", "metadata": metadata,
+        "spec": {"state": "INACTIVE", "kubeconfig": {"file": "/opt/armory/prod"}}
+    });
+    object["metadata"]["name"] = json!(name);
+    world.apply(&object.to_string()).await;
+    world.until(name, State::Inactive).await;
+}
+
+/// Every call that would change or delete an account.
+async fn writes(world: &World, name: &str, query: &str) -> Vec<(&'static str, Answer)> {
+    let patch = json!([{"name": name, "state": "ACTIVE", "zoneId": "nobody"}]);
+    let put = json!({"name": name, "kinds": ["pod"]});
+    let switch = json!({"name": name, "state": "ACTIVE"});
+    vec![
+        ("PUT", world.rest("PUT", &format!("{DYNAMIC}{query}"), &put).await),
+        ("PUT with a state", world.rest("PUT", &format!("{DYNAMIC}{query}"), &switch).await),
+        ("PATCH", world.rest("PATCH", &format!("{ACCOUNTS}{query}"), &patch).await),
+        ("PATCH, the other address", world.rest("PATCH", &format!("{DYNAMIC}{query}"), &patch).await),
+        ("DELETE", world.rest("DELETE", &format!("{ACCOUNTS}{query}"), &json!([name])).await),
+        ("DELETE of one", world.call(Call::new("DELETE", &format!("{ACCOUNTS}/{name}{query}"))).await),
+    ]
+}
+
+/// What nobody but the tool may have changed.
+fn kept(account: &KubesvcAccount) -> Value {
+    let metadata = &account.metadata;
+    json!([account.uid(), account.spec, metadata.labels, metadata.annotations, metadata.deletion_timestamp])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_keeps_is_409_with_the_tools_name_for_every_write() {
+    let world = World::start().await;
+    for (name, metadata, said) in tools() {
+        apply(&world, name, &metadata).await;
+        let before = world.object(name).await.expect("it was applied");
+        for query in ["", "?force=false", "?force=1", "?force"] {
+            for (call, answer) in writes(&world, name, query).await {
+                assert_eq!(answer.status, 409, "{name} {call}{query}: {answer}");
+                let message = answer.json["message"].as_str().unwrap_or_default();
+                assert!(
+                    message.contains(said) && message.contains("?force=true"),
+                    "{call}{query}: {message}"
+                );
+            }
+        }
+        // Both POSTs leave what exists alone, and say so in their own way.
+        let body = json!({"name": name, "kubeconfigFile": "/opt/armory/other"});
+        let answer = world.rest("POST", DYNAMIC, &body).await;
+        assert_eq!((answer.status, &answer.json[0]["name"]), (409, &json!(name)), "{answer}");
+        let after = world.object(name).await.expect("it was not deleted");
+        assert_eq!(kept(&after), kept(&before), "{name}: a refused request changes nothing");
+        // What would change nothing is not refused.
+        let same = json!([{"name": name, "state": "INACTIVE"}]);
+        assert_eq!(world.rest("PATCH", ACCOUNTS, &same).await.status, 202);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_kept_account_among_several_keeps_all_of_them() {
+    let world = World::start().await;
+    let (_, metadata, said) = tools().into_iter().next().expect("there are tools");
+    apply(&world, "argo", &metadata).await;
+    apply(&world, "free", &json!({})).await;
+    let names = json!(["free", "argo"]);
+    let patch = json!([{"name": "free", "state": "ACTIVE"}, {"name": "argo", "state": "ACTIVE"}]);
+    for (method, body) in [("DELETE", &names), ("PATCH", &patch)] {
+        let answer = world.rest(method, ACCOUNTS, body).await;
+        assert_eq!(answer.status, 409, "{answer}");
+        assert!(answer.json["message"].as_str().is_some_and(|message| message.contains(said)), "{answer}");
+    }
+    for name in ["free", "argo"] {
+        let account = world.object(name).await.expect("nothing was deleted");
+        assert!(
+            !account.is_being_deleted() && account.metadata.generation == Some(1),
+            "{name}: {account:#?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn force_changes_and_deletes_it_all_the_same() {
+    let world = World::start().await;
+    for (name, metadata, _) in tools() {
+        apply(&world, name, &metadata).await;
+        let put = json!({"name": name, "kinds": ["pod"]});
+        let answer = world.rest("PUT", &format!("{DYNAMIC}?force=true"), &put).await;
+        assert_eq!(answer.status, 202, "{answer}");
+        assert_eq!(world.object(name).await.expect("it is there").spec.kinds, ["pod"]);
+    }
+    let names: Vec<_> = tools().iter().map(|(name, ..)| *name).collect();
+    let answer = world.rest("DELETE", &format!("{ACCOUNTS}?force=true"), &json!(names)).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    for name in names {
+        world.until_gone(name).await;
+    }
+}
