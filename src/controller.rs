@@ -25,6 +25,7 @@ use tracing::{info, warn};
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{Policy, RowFact};
 use crate::account::row::{self, AccountRow};
+use crate::account::secret_reference::{is_read_by_operator, secret_of};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::objects::{AccountKey, Accounts};
@@ -112,9 +113,7 @@ async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken)
 async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
     while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
         for account in controller.context.accounts.all() {
-            let Some(reference) = &account.spec.kubeconfig.secret_ref else { continue };
-            let namespace = account.metadata.namespace.clone().unwrap_or_default();
-            if changed.contains(&(namespace, reference.name.clone())) {
+            if secret_of(&account).is_some_and(|secret| changed.contains(&secret)) {
                 controller.memories.recheck_credential(account.uid());
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
@@ -127,7 +126,7 @@ async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
     period.tick().await;
     while stop.run_until_cancelled(period.tick()).await.is_some() {
         for account in controller.context.accounts.all() {
-            if account.spec.kubeconfig.secret_ref.is_some() {
+            if is_read_by_operator(&account.spec.kubeconfig) {
                 controller.memories.recheck_credential(account.uid());
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use crate::account::failure::Failure;
 use crate::account::lifecycle::{CredentialFact, Fact, Tick};
+use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{KubesvcAccount, State};
 use crate::objects::AccountKey;
 
@@ -58,7 +59,7 @@ impl Memories {
         }
         let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
             // Judged once, though nothing of the object changed: the Secret may have, while nobody led.
-            recheck: account.spec.kubeconfig.secret_ref.is_some(),
+            recheck: is_read_by_operator(&account.spec.kubeconfig),
             account_name: account.account_name().to_owned(),
             ..Memory::default()
         });
