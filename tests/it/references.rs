@@ -126,13 +126,20 @@ async fn a_file_of_the_operator_is_read_below_the_folders_of_the_setting() {
         .await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     std::fs::write(&path, old.kubeconfig()).expect("the folder is there");
-    let _agent = world.agent("agent-1").start().await;
+    let agent = world.agent("agent-1").start().await;
     let reference = format!("encryptedFile:file!p:{}", path.display());
     world.account("prod").zone("east").spec("kubeconfig", by(&reference)).create().await;
     world.account("out").zone("east").spec("kubeconfig", by("encrypted:file!p:/etc/hostname")).create().await;
     world.until("prod", State::Active).await;
     let out = world.until_reason("out", State::Failed, "ReferenceRefused").await;
     assert!(message(&out).contains("outside of the folders"), "{}", message(&out));
+    // A start finds the same file, and writes nothing.
+    let writes = world.writes_to("prod").len();
+    world.operator().kill_and_start().await;
+    world.until_connected(&agent, true).await;
+    world.account("next").zone("east").kubeconfig(&new.kubeconfig()).create().await;
+    world.until("next", State::Active).await;
+    assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
     // Nothing tells of a changed file: an operator that starts looks, and so does the resync.
     std::fs::write(&path, new.kubeconfig()).expect("the folder is there");
     world.operator().kill_and_start().await;

@@ -6,6 +6,7 @@ use kubesvc::account::{DesiredState, KubesvcAccount, KubesvcAccountSpec, Kubesvc
 use serde_json::{Value, json};
 
 use super::judge::{SCRIPT, Verdict, judge};
+use crate::harness::must;
 use crate::world::{World, condition};
 
 /// kstatus and Argo CD's health: as desired, under way, someone must act, being deleted.
@@ -193,13 +194,20 @@ async fn what_waits_for_an_agent_is_in_progress() {
     hold("starting", &judged(&world, "starting").await, GOOD);
 }
 
-/// The ConfigMap's patch holds the script as it is, under the key that Argo CD looks for.
-#[test]
-fn the_patch_for_argo_cd_holds_the_script() {
+/// The command of the page, on a ConfigMap as Argo CD has one: the script arrives under the key that it looks for, as it
+/// is, and what was there before stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_patch_for_argo_cd_brings_the_script() {
+    let world = World::prepare().without_operator().start().await;
+    let made = ["create", "configmap", "argocd-cm", "--from-literal=admin.enabled=true"];
+    must(world.kubectl(&made).await.ok());
+    let file = concat!("--patch-file=", env!("CARGO_MANIFEST_DIR"), "/config/argocd/argocd-cm-patch.yaml");
+    must(world.kubectl(&["patch", "configmap", "argocd-cm", "--type=merge", file]).await.ok());
+    let stored = must(world.kubectl(&["get", "configmap", "argocd-cm", "-o", "json"]).await.ok());
+    let stored: Value = serde_json::from_str(&stored).expect("kubectl prints JSON");
     let script = std::fs::read_to_string(SCRIPT).expect("the script is there");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/argocd/argocd-cm-patch.yaml");
-    let patch = std::fs::read_to_string(path).expect("the patch is there");
-    let patch: Value = serde_saphyr::from_str(&patch).expect("the patch is YAML");
     let key = "resource.customizations.health.kubesvc.io_KubesvcAccount";
-    assert_eq!(patch["data"][key].as_str(), Some(script.as_str()), "config/argocd/argocd-cm-patch.yaml");
+    let differs = "config/argocd/argocd-cm-patch.yaml does not hold config/argocd/health.lua";
+    assert_eq!(stored["data"][key].as_str(), Some(script.as_str()), "{differs}");
+    assert_eq!(stored["data"]["admin.enabled"], "true");
 }
