@@ -123,7 +123,7 @@ async fn a_reference_without_its_engine_names_the_engine(database: Database) {
     for (name, reference, word) in [
         ("vault", "encrypted:vault!e:secret!p:prod!k:kubeconfig", "vault"),
         ("bucket", "encryptedFile:s3!r:us-west-2!b:bucket!f:prod", "s3"),
-        ("elsewhere", "encryptedFile:k8s!ns:kube-system!n:admin!k:kubeconfig", "kube-system"),
+        ("elsewhere", "encryptedFile:k8s!ns:kube-system!n:admin!k:kubeconfig", "own namespace"),
     ] {
         world.account(name).zone("east").spec("kubeconfig", json!({"reference": reference})).create().await;
         world.until_reason(name, State::Failed, "ReferenceRefused").await;
