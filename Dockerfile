@@ -1,5 +1,6 @@
-# Both programs in one image: `docker build -t kubesvc .`
+# The three programs in one image: `docker build -t kubesvc .`
 # A container says which one it is: `command: [kubesvc-operator]` or `command: [kubesvc-agent]`.
+# The kubectl plugin is there to be copied out: `docker run --rm --entrypoint cat kubesvc /usr/local/bin/kubectl-kubesvc`.
 
 FROM rust:1.95-bookworm AS build
 WORKDIR /src
@@ -8,7 +9,7 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     cargo build --release --locked --bins \
-    && install -D -t /out target/release/kubesvc-operator target/release/kubesvc-agent
+    && install -D -t /out target/release/kubesvc-operator target/release/kubesvc-agent target/release/kubectl-kubesvc
 
 FROM debian:bookworm-slim
 # The authorities for clusters whose certificates are signed by public ones.

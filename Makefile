@@ -48,7 +48,7 @@ databases: ## See to the programs of MariaDB and PostgreSQL for the tests (Debia
 judge: ## Build what judges objects as Argo CD and Flux do (half a minute; kept in the same place)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane judge
 
-build: ## Build both programs for release
+build: ## Build the three programs for release
 	$(CARGO) build --release --bins
 
 clean: ## Remove what was built here

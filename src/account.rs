@@ -8,15 +8,21 @@
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
 //! | [`row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
+//! | [`explain`] | why an account is where it is, and what to do, for a person |
+//! | [`kept_by`] | which GitOps tool keeps an object |
+//! | [`age`] | how long ago, as kubectl writes it |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`names`] | object names derived from account and agent names |
 
+pub mod age;
 pub mod conditions;
 pub mod crds;
 pub mod definition;
+pub mod explain;
 pub mod failure;
 pub mod fleet_member;
+pub mod kept_by;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
@@ -38,6 +44,8 @@ pub const GROUP: &str = "kubesvc.io";
 pub const FINALIZER: &str = "kubesvc.io/account";
 /// The field manager of every write; it must not start with `kubectl`, or Flux drops what it set.
 pub const FIELD_MANAGER: &str = "kubesvc-operator";
+/// The field manager of what a person changes with the kubectl plugin; it too must not start with `kubectl`.
+pub const PLUGIN_FIELD_MANAGER: &str = "kubesvc-plugin";
 /// Where an account came from: `rest`, `agent`, `migrated`; absent means declared by a person or a GitOps tool.
 pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
 /// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.

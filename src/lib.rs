@@ -5,8 +5,8 @@
 //!
 //! | layer | modules |
 //! |---|---|
-//! | composition roots, one for each program | [`operator`], [`agent_program`] |
-//! | siblings | [`controller`], [`hub`], [`agent`], [`rest`] |
+//! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
+//! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], [`command_line`] |
 //! | small parts | [`wakes`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
@@ -23,10 +23,12 @@ pub mod fleet;
 pub mod hub;
 pub mod objects;
 pub mod operator;
+pub mod plugin;
 pub mod rest;
 pub mod secrets;
 pub mod shutdown;
 pub mod store;
 pub mod telemetry;
+pub mod ui;
 pub mod wakes;
 pub mod wire;

@@ -26,10 +26,12 @@ enum Layer {
 const MAP: &[(&str, Layer)] = &[
     ("operator", Layer::Root),
     ("agent_program", Layer::Root),
+    ("plugin", Layer::Root),
     ("controller", Layer::Sibling),
     ("hub", Layer::Sibling),
     ("agent", Layer::Sibling),
     ("rest", Layer::Sibling),
+    ("ui", Layer::Sibling),
     ("fleet", Layer::Port),
     ("objects", Layer::Port),
     ("store", Layer::Port),

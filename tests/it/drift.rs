@@ -7,6 +7,7 @@ use crate::harness::{folder::Folder, must};
 
 const OPERATOR: &str = env!("CARGO_BIN_EXE_kubesvc-operator");
 const AGENT: &str = env!("CARGO_BIN_EXE_kubesvc-agent");
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kubectl-kubesvc");
 
 fn run(program: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output =
@@ -63,7 +64,9 @@ fn the_openapi_document_is_what_the_routes_say() {
 
 #[test]
 fn every_program_helps_with_examples() {
-    for (name, program) in [("kubesvc-operator", OPERATOR), ("kubesvc-agent", AGENT)] {
+    for (name, program) in
+        [("kubesvc-operator", OPERATOR), ("kubesvc-agent", AGENT), ("kubectl-kubesvc", PLUGIN)]
+    {
         let (code, help, errors) = run(program, &["--help"]);
         assert_eq!(code, Some(0), "{name} --help: {errors}");
         assert!(help.contains("Usage:"), "{name} --help says no usage:\n{help}");

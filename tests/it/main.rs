@@ -14,6 +14,7 @@ mod docs;
 mod drift;
 mod faults;
 mod gitops;
+mod plugin;
 mod references;
 mod rest_states;
 mod secrets_canary;

@@ -1,0 +1,157 @@
+//! What the agents that are there, or not, mean for an account.
+
+use super::facts::{Facts, can_take, is_connected, shell};
+use super::{AgentView, Verdict};
+use crate::account::KubesvcAgent;
+
+/// How much alike two zones have to be for one to be a slip of the other.
+const ALIKE: f64 = 0.8;
+
+/// The agents of the account's zone; of all zones where it has none.
+pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<AgentView>> {
+    let fleet = facts.fleet?;
+    let zone = facts.zone();
+    let mut views: Vec<_> = fleet
+        .iter()
+        .filter(|agent| zone.is_none_or(|zone| agent.spec.zone_id == zone))
+        .map(|agent| view(facts, agent))
+        .collect();
+    views.sort_by(|a, b| (&a.zone, &a.agent_id).cmp(&(&b.zone, &b.agent_id)));
+    Some(views)
+}
+
+fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> AgentView {
+    let granted = facts.status.granted_zone() == Some(agent.spec.zone_id.as_str());
+    AgentView {
+        namespace: agent.metadata.namespace.clone().unwrap_or_default(),
+        agent_id: agent.spec.agent_id.clone(),
+        zone: agent.spec.zone_id.clone(),
+        connected: is_connected(agent),
+        approved: agent.spec.approved,
+        holds: granted && facts.status.agents.contains(&agent.spec.agent_id),
+    }
+}
+
+/// Nobody is there to take the account.
+pub(super) fn nobody(facts: &Facts<'_>) -> Verdict {
+    match facts.zone() {
+        Some(zone) => nobody_in(facts, zone),
+        None => nobody_anywhere(facts),
+    }
+}
+
+fn nobody_anywhere(facts: &Facts<'_>) -> Verdict {
+    let verdict = Verdict::waits(
+        "The account names no zone, and no agent that may take it is connected. It is tried as soon as one is; \
+         that uses up no retry.",
+    );
+    let unapproved: Vec<_> = facts.fleet.unwrap_or_default().iter().filter(|agent| waits(agent)).collect();
+    if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
+}
+
+fn nobody_in(facts: &Facts<'_>, zone: &str) -> Verdict {
+    let verdict = Verdict::waits(format!(
+        "An agent of zone {zone} that may take the account has to connect. It is tried as soon as one does; that \
+         uses up no retry."
+    ));
+    if facts.fleet.is_none() {
+        return start_one(verdict, Some(zone))
+            .advise("See which agents are there; you may not read them in this namespace.");
+    }
+    if facts.agents_of(zone).any(can_take) {
+        return Verdict::waits(format!(
+            "An agent of zone {zone} is connected by now: the account is tried at once."
+        ))
+        .command(
+            "If it stays so, see whether the operator runs.",
+            "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator",
+        );
+    }
+    let unapproved: Vec<_> = facts.agents_of(zone).filter(|agent| waits(agent)).collect();
+    if !unapproved.is_empty() {
+        return approve(facts, verdict, &unapproved);
+    }
+    other_zones(facts, start_one(verdict, Some(zone)), zone)
+}
+
+/// Connected, and not approved.
+fn waits(agent: &KubesvcAgent) -> bool {
+    is_connected(agent) && !agent.spec.approved
+}
+
+fn approve(facts: &Facts<'_>, mut verdict: Verdict, unapproved: &[&KubesvcAgent]) -> Verdict {
+    let first = unapproved[0];
+    let more = match unapproved.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    verdict.waits_for = format!(
+        "Agent {} of zone {} is connected{more}, and not approved: it is given no accounts until it is.",
+        first.spec.agent_id, first.spec.zone_id
+    );
+    let name = first.metadata.name.as_deref().unwrap_or(&first.spec.agent_id);
+    let namespace = first.metadata.namespace.as_deref().unwrap_or(facts.namespace);
+    verdict.command(
+        "If you know this agent, approve it.",
+        format!("kubectl kubesvc agents approve {} -n {}", shell(name), shell(namespace)),
+    )
+}
+
+fn start_one(verdict: Verdict, zone: Option<&str>) -> Verdict {
+    let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
+    verdict.command(
+        format!("Start an agent{of}, or see in its log why it cannot connect."),
+        "kubectl logs -A -l app.kubernetes.io/name=kubesvc-agent --tail=20",
+    )
+}
+
+/// Zones that the account could be meant for.
+fn other_zones(facts: &Facts<'_>, verdict: Verdict, zone: &str) -> Verdict {
+    let there = facts.zones();
+    let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= ALIKE;
+    let near = there
+        .iter()
+        .filter(alike)
+        .max_by(|a, b| strsim::jaro_winkler(zone, a).total_cmp(&strsim::jaro_winkler(zone, b)));
+    match (near, there.as_slice()) {
+        (Some(near), _) => change(facts, verdict, &format!("Or did you mean zone {near}?"), near),
+        (None, []) => verdict,
+        (None, [only]) => {
+            change(facts, verdict, &format!("Or use zone {only}, the only one with agents."), only)
+        }
+        (None, all) => verdict.advise(format!("Or use another zone; these have agents: {}.", listed(all))),
+    }
+}
+
+/// Agents of several zones are there, and the account names none.
+pub(super) fn several_zones(facts: &Facts<'_>) -> Verdict {
+    let mut verdict = Verdict::waits(
+        "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
+         said, or only one zone may be left.",
+    );
+    for zone in facts.zones().into_iter().take(5) {
+        verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);
+    }
+    if verdict.advice.is_empty() {
+        verdict = verdict.advise("Set spec.zoneId.");
+    }
+    verdict
+}
+
+/// Advice to change the zone: with a command, unless a tool would set it back.
+fn change(facts: &Facts<'_>, verdict: Verdict, text: &str, zone: &str) -> Verdict {
+    match facts.kept_by() {
+        Some(keeper) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {keeper}.")),
+        None => verdict.command(text, facts.pin(zone)),
+    }
+}
+
+/// Some names, and how many more there are.
+pub(super) fn listed(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}

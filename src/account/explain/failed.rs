@@ -1,0 +1,182 @@
+//! What each reason of FAILED waits for.
+
+use super::facts::{Facts, shell};
+use super::{Verdict, agents, rules};
+use crate::account::failure::{FailureClass, Outlook};
+use crate::account::spec::SecretKeyReference;
+use crate::account::state::GrantPhase;
+
+/// FAILED: what went wrong, and what would change it.
+pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
+    let class = facts.class();
+    if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
+        let mut verdict = rules::revoke(facts, "goes on to what is desired");
+        verdict.waits_for =
+            format!("An agent could not let go of it. {} {}", verdict.waits_for, outlook(facts));
+        return verdict.command("To ask the agents again at once:", facts.plugin("retry"));
+    }
+    match class {
+        Some(FailureClass::NoAgent) => agents::nobody(facts),
+        Some(FailureClass::ZoneAmbiguous) => agents::several_zones(facts),
+        Some(FailureClass::DuplicateName) => duplicate(facts),
+        Some(FailureClass::RowExists) => row_exists(facts),
+        Some(FailureClass::ClusterMismatch) => mismatch(facts),
+        Some(FailureClass::CredentialMissing) => credential_missing(facts),
+        Some(class) => retry(facts, Verdict::waits(what_failed(class)), remedy(class)),
+        None => retry(facts, Verdict::waits("The last try failed."), "See the message above."),
+    }
+}
+
+fn what_failed(class: FailureClass) -> &'static str {
+    match class {
+        FailureClass::Auth => "The cluster refused the credential (401).",
+        FailureClass::Forbidden => "The credential lacks a right in the cluster (403).",
+        FailureClass::Unreachable => "The agent gets no connection to the cluster.",
+        FailureClass::Tls => "The cluster's certificate is not trusted, or TLS failed otherwise.",
+        FailureClass::Timeout => "No answer came in time, from the cluster or from the agent.",
+        FailureClass::BadKubeconfig => "The kubeconfig is refused.",
+        FailureClass::ExecForbidden => {
+            "The kubeconfig would run a program to log in; that is never done on an agent."
+        }
+        FailureClass::BadReference => "The path or reference of the credential cannot be used as it stands.",
+        FailureClass::Discovery => "The cluster's kinds could not be read.",
+        FailureClass::Conflict => "Something else holds what is asked for.",
+        FailureClass::Internal => "kubesvc itself failed, or its API server could not be asked.",
+        FailureClass::CredentialMissing
+        | FailureClass::ClusterMismatch
+        | FailureClass::NoAgent
+        | FailureClass::ZoneAmbiguous
+        | FailureClass::DuplicateName
+        | FailureClass::RowExists => "The last try failed.",
+    }
+}
+
+fn remedy(class: FailureClass) -> &'static str {
+    match class {
+        FailureClass::Auth => "Put a valid credential into the kubeconfig.",
+        FailureClass::Forbidden => "Grant the user of the kubeconfig the right that the message names.",
+        FailureClass::Unreachable => {
+            "Look at the address in the kubeconfig, the network between agent and cluster, and the cluster."
+        }
+        FailureClass::Tls => "Correct certificate-authority-data in the kubeconfig.",
+        FailureClass::BadKubeconfig => "Correct the kubeconfig as the message says.",
+        FailureClass::ExecForbidden => {
+            "Use a token, or client-certificate-data with client-key-data, in place of exec."
+        }
+        FailureClass::BadReference => "Correct spec.kubeconfig as the message says.",
+        FailureClass::Internal => "See the operator's log.",
+        FailureClass::Timeout | FailureClass::Discovery => "See the agent's log.",
+        _ => "See the message above.",
+    }
+}
+
+/// When it is tried again, in a sentence.
+fn outlook(facts: &Facts<'_>) -> String {
+    let stalled = facts.is_true("Stalled");
+    let cannot_pass = facts.class().is_some_and(|class| class.outlook() == Outlook::CannotPass);
+    match (stalled, facts.status.next_retry_time.is_some()) {
+        (_, true) if stalled => {
+            "All its retries are used up; it goes on being tried, at the slowest pace.".to_owned()
+        }
+        (_, true) => "It is tried again by itself.".to_owned(),
+        (true, false) if cannot_pass => {
+            "It is not tried again until its spec or its credential changes.".to_owned()
+        }
+        _ => "It is not tried again by itself.".to_owned(),
+    }
+}
+
+/// Something to mend, then a try at once.
+fn retry(facts: &Facts<'_>, mut verdict: Verdict, remedy: &str) -> Verdict {
+    verdict.waits_for = format!("{} {}", verdict.waits_for, outlook(facts));
+    verdict = verdict.advise(remedy);
+    if let Some(secret) = secret(facts) {
+        let key = secret.key();
+        verdict = verdict.command(
+            format!("Its kubeconfig is key {key} of Secret {}. To replace it:", secret.name),
+            format!(
+                "kubectl create secret generic {} -n {} --from-file={}=FILE --dry-run=client -o yaml | kubectl apply -f -",
+                shell(&secret.name),
+                shell(facts.namespace),
+                shell(key)
+            ),
+        );
+    }
+    verdict.command("Then, to have it tried at once:", facts.plugin("retry"))
+}
+
+fn secret<'a>(facts: &'a Facts<'_>) -> Option<&'a SecretKeyReference> {
+    facts.account.spec.kubeconfig.secret_ref.as_ref()
+}
+
+fn credential_missing(facts: &Facts<'_>) -> Verdict {
+    let Some(secret) = secret(facts) else {
+        let place = facts.account.spec.kubeconfig.file.as_deref().or(facts
+            .account
+            .spec
+            .kubeconfig
+            .reference
+            .as_deref());
+        let what = place.map_or_else(
+            || "Its credential is not there.".to_owned(),
+            |place| format!("{place} is not there, or cannot be read."),
+        );
+        return retry(facts, Verdict::waits(what), "Put it in its place, or correct spec.kubeconfig.");
+    };
+    let (name, key) = (&secret.name, secret.key());
+    Verdict::waits(format!(
+        "Secret {name} with key {key} has to be in namespace {}. {}",
+        facts.namespace,
+        outlook(facts)
+    ))
+    .command(
+        "Make it from a kubeconfig file.",
+        format!(
+            "kubectl create secret generic {} -n {} --from-file={}=FILE",
+            shell(name),
+            shell(facts.namespace),
+            shell(key)
+        ),
+    )
+    .command("Then, to have it tried at once:", facts.plugin("retry"))
+}
+
+fn mismatch(facts: &Facts<'_>) -> Verdict {
+    let bound = facts.status.kube_host.as_deref().unwrap_or("its first cluster");
+    let verdict = Verdict::waits(format!(
+        "The kubeconfig leads to another cluster than {bound}, which the account is bound to. It is not tried again \
+         until its spec or its credential changes."
+    ))
+    .advise("If the kubeconfig is wrong, correct it: it is then tried at once.");
+    match facts.kept_by() {
+        Some(keeper) => verdict.advise(format!(
+            "If the move is meant, set spec.state: INACTIVE and then ACTIVE in {keeper}: that unbinds it."
+        )),
+        None => verdict
+            .command(
+                "If the move is meant, deactivate it once, which unbinds it,",
+                facts.plugin("deactivate") + " --wait",
+            )
+            .command("and activate it again:", facts.plugin("activate")),
+    }
+}
+
+fn duplicate(facts: &Facts<'_>) -> Verdict {
+    Verdict::waits(format!(
+        "An older object has the account name {:?}. This one is tried when that one is gone.",
+        facts.account.account_name()
+    ))
+    .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
+    .advise("Or make this one anew under another spec.accountName.")
+}
+
+fn row_exists(facts: &Facts<'_>) -> Verdict {
+    Verdict::waits(format!(
+        "The database has a row of the name {:?} that is not of kubesvc, and such rows are left alone. {}",
+        facts.account.account_name(),
+        outlook(facts)
+    ))
+    .advise("To take such rows over, set kubesvc.dynamicAccounts.adoptRows: true in the operator's settings.")
+    .advise("Or delete the row where it was made, or make this account anew under another spec.accountName.")
+    .command("Then, to have it tried at once:", facts.plugin("retry"))
+}

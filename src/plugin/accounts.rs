@@ -1,0 +1,212 @@
+//! Reading accounts: page by page, by name, by selector.
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use serde_json::Value;
+
+use super::arguments::Targets;
+use super::failure::{ACCOUNTS, Asked, Ended, did_you_mean, is_about_an_object};
+use super::session::Session;
+use crate::account::{KubesvcAccount, PLUGIN_FIELD_MANAGER};
+
+/// How often a list begins anew when its continuation has expired.
+const ATTEMPTS: u32 = 3;
+
+/// An account, as this program reads it and as the API server has it.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// As read.
+    pub(super) account: KubesvcAccount,
+    /// With every field, also those of a newer version; without managedFields, as kubectl prints it.
+    pub(super) raw: Value,
+}
+
+impl Item {
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        self.account.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Its namespace.
+    pub(super) fn namespace(&self) -> &str {
+        self.account.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn read(mut object: DynamicObject) -> Result<Self, Ended> {
+        object.metadata.managed_fields = None;
+        let resource = resource();
+        object.types = Some(kube::core::TypeMeta { api_version: resource.api_version, kind: resource.kind });
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let unreadable = |error: serde_json::Error| {
+            Ended::Failed(format!(
+                "account {name} cannot be read: {error}; use the kubectl-kubesvc of the operator's version"
+            ))
+        };
+        let raw = serde_json::to_value(object).map_err(unreadable)?;
+        let account = serde_json::from_value(raw.clone()).map_err(unreadable)?;
+        Ok(Self { account, raw })
+    }
+}
+
+/// `kubesvcaccount.kubesvc.io/NAME`.
+pub(super) fn resource_name(name: &str) -> String {
+    format!("kubesvcaccount.kubesvc.io/{name}")
+}
+
+fn resource() -> ApiResource {
+    ApiResource::erase::<KubesvcAccount>(&())
+}
+
+impl Session {
+    fn accounts(&self, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource()),
+            None => Api::all_with(self.client.clone(), &resource()),
+        }
+    }
+
+    /// All accounts of the scope with these labels, by namespace and name.
+    pub(super) async fn list_accounts(&self, selector: Option<&str>) -> Result<Vec<Item>, Ended> {
+        let api = self.accounts(self.scope());
+        let asked = Asked { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
+        let mut attempt = 1;
+        'anew: loop {
+            let mut items = Vec::new();
+            let mut parameters = ListParams::default().limit(self.page);
+            parameters.label_selector = selector.map(str::to_owned);
+            loop {
+                let page = match self.try_ask(api.list(&parameters)).await? {
+                    Ok(page) => page,
+                    // So much has changed since the first page that the rest of that list is not kept any more.
+                    Err(kube::Error::Api(status)) if status.code == 410 && attempt < ATTEMPTS => {
+                        attempt += 1;
+                        continue 'anew;
+                    }
+                    Err(error) => return Err(Ended::Failed(asked.explain(&self.server, &error))),
+                };
+                parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+                for object in page.items {
+                    items.push(Item::read(object)?);
+                }
+                if parameters.continue_token.is_none() {
+                    return Ok(items);
+                }
+            }
+        }
+    }
+
+    /// One account by the name of its object.
+    pub(super) async fn find_account(&self, name: &str) -> Result<Option<Item>, Ended> {
+        let api = self.accounts(Some(&self.namespace));
+        match self.try_ask(api.get(name)).await? {
+            Ok(object) => Item::read(object).map(Some),
+            Err(kube::Error::Api(status)) if status.code == 404 && is_about_an_object(&status) => Ok(None),
+            Err(error) => {
+                let asked = Asked { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
+                Err(Ended::Failed(asked.explain(&self.server, &error)))
+            }
+        }
+    }
+
+    /// Accounts by the names of their objects or by the names Spinnaker knows them by, in the order given.
+    ///
+    /// Those that are not there come as one line each, with near names.
+    pub(super) async fn find_accounts(&self, names: &[String]) -> Result<(Vec<Item>, Vec<String>), Ended> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let mut all = None;
+        for name in names {
+            let name = bare(name);
+            // What cannot be the name of an object is not asked for: it would not be a path.
+            let item = if is_object_name(name) { self.find_account(name).await? } else { None };
+            if let Some(item) = item {
+                found.push(item);
+                continue;
+            }
+            let all = match &mut all {
+                Some(all) => all,
+                none => none.insert(self.list_accounts(None).await?),
+            };
+            match all.iter().find(|item| item.account.account_name() == name) {
+                Some(item) => found.push(item.clone()),
+                None => missing.push(self.no_such_account(name, all)),
+            }
+        }
+        found.dedup_by(|a, b| a.account.uid() == b.account.uid());
+        Ok((found, missing))
+    }
+
+    /// Merges a patch into an account, in the name of this program; the answer is what was written.
+    pub(super) async fn patch_account(&self, item: &Item, patch: Value) -> Result<Item, Ended> {
+        let api = self.accounts(Some(item.namespace()));
+        let asked = Asked { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
+        let parameters =
+            PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(patch);
+        Item::read(self.ask(asked, api.patch(item.name(), &parameters, &patch)).await?)
+    }
+
+    fn no_such_account(&self, name: &str, all: &[Item]) -> String {
+        let names = all.iter().flat_map(|item| [item.name(), item.account.account_name()]);
+        let near = did_you_mean(name, names);
+        let more = if near.is_empty() { "; see kubectl kubesvc list -A" } else { &near };
+        format!("no account {name} in namespace {}{more}", self.namespace)
+    }
+
+    /// One account by name; one that is not there is an error.
+    pub(super) async fn one_account(&self, name: &str) -> Result<Item, Ended> {
+        let (mut found, mut missing) = self.find_accounts(&[name.to_owned()]).await?;
+        found.pop().ok_or_else(|| Ended::Failed(missing.pop().unwrap_or_default()))
+    }
+
+    /// The accounts that a person means, and a line for each name that is not there.
+    pub(super) async fn resolve(&self, targets: &Targets) -> Result<(Vec<Item>, Vec<String>), Ended> {
+        if !targets.names.is_empty() {
+            return self.find_accounts(&targets.names).await;
+        }
+        let found = self.list_accounts(targets.selector.as_deref()).await?;
+        if found.is_empty() {
+            let with =
+                targets.selector.as_ref().map(|labels| format!(" with labels {labels}")).unwrap_or_default();
+            return Err(Ended::Failed(format!("no accounts{with} in {}", self.place())));
+        }
+        Ok((found, Vec::new()))
+    }
+}
+
+/// A name without the resource that `-o name` puts before it.
+pub(super) fn bare(name: &str) -> &str {
+    let prefixes = [
+        "kubesvcaccount.kubesvc.io/",
+        "kubesvcaccounts.kubesvc.io/",
+        "kubesvcaccount/",
+        "kubesvcaccounts/",
+        "ksa/",
+    ];
+    prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+}
+
+fn is_object_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    (1..=253).contains(&name.len()) && name.bytes().all(legal) && !name.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_as_kubectl_prints_them_too() {
+        for name in ["kubesvcaccount.kubesvc.io/prod", "ksa/prod", "kubesvcaccounts/prod", "prod"] {
+            assert_eq!(bare(name), "prod");
+        }
+        assert_eq!(bare("a/b"), "a/b");
+    }
+
+    #[test]
+    fn what_cannot_be_an_object_is_never_put_into_a_path() {
+        for name in ["", "..", "../secrets", "a/b", "A", "a b", &"x".repeat(254)] {
+            assert!(!is_object_name(name), "{name}");
+        }
+        assert!(is_object_name("prod-1.eu"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Flags that several commands have, spelt as kubectl spells them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::failure::Ended;
+
+/// Where to look.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Where")]
+pub(super) struct Place {
+    /// The namespace. Default: the context's.
+    #[arg(short, long, value_name = "NS", global = true)]
+    pub(super) namespace: Option<String>,
+    /// All namespaces; wins over --namespace.
+    #[arg(short = 'A', long, global = true)]
+    pub(super) all_namespaces: bool,
+    /// The context of the kubeconfig. Default: its current-context.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(super) context: Option<String>,
+    /// The kubeconfig. Default: KUBECONFIG, then ~/.kube/config.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(super) kubeconfig: Option<PathBuf>,
+}
+
+/// Which accounts: some by name, those with labels, or all.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Targets {
+    /// Accounts by the name of their object, or by the name Spinnaker knows them by.
+    #[arg(value_name = "NAME")]
+    pub(super) names: Vec<String>,
+    /// Accounts with these labels, for example `team=a,tier!=test`.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub(super) selector: Option<String>,
+    /// All accounts of the namespace.
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+impl Targets {
+    /// Refuses names together with all namespaces: one name may stand in several.
+    pub(super) fn check(&self, place: &Place) -> Result<(), Ended> {
+        names_have_a_namespace(&self.names, place)
+    }
+}
+
+/// Refuses names together with all namespaces.
+pub(super) fn names_have_a_namespace(names: &[String], place: &Place) -> Result<(), Ended> {
+    if place.all_namespaces && !names.is_empty() {
+        return Err(Ended::Usage("names cannot be given with --all-namespaces; use --namespace".to_owned()));
+    }
+    Ok(())
+}
+
+/// A time as kubectl takes it: `30s`, `5m`, `1h30m`.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    const HELP: &str = "write it as 30s, 5m or 1h30m";
+    let parsed = match text {
+        "0" => SignedDuration::ZERO,
+        text => text.parse::<SignedDuration>().map_err(|_| HELP.to_owned())?,
+    };
+    Duration::try_from(parsed).map_err(|_| format!("it is negative; {HELP}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_kubectl_reads_them() {
+        for (text, seconds) in [("0", 0), ("0s", 0), ("30s", 30), ("5m", 300), ("1h30m", 5400)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "5", "-5s", "soon", "5 bananas"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The command line of `kubectl kubesvc`.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::arguments::Place;
+use super::failure::Ended;
+use super::{agents, complete, describe, desire, list, retry, wait, why};
+use crate::account::DesiredState;
+use crate::command_line::{self, FAILURE, USAGE};
+use crate::ui::{out, text};
+
+const EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc list -A
+  kubectl kubesvc why production
+  kubectl kubesvc wait --all --timeout 5m
+  kubectl kubesvc agents";
+
+const VERSION_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc version";
+
+/// Sees and steers the accounts that kubesvc keeps for Spinnaker.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-kubesvc", bin_name = "kubectl kubesvc", version, after_help = EXAMPLES)]
+#[command(arg_required_else_help = true, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    place: Place,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List accounts with their states.
+    #[command(visible_aliases = ["ls", "get"], after_help = list::EXAMPLES)]
+    List(list::Arguments),
+    /// Show all that is known of an account, Events included.
+    #[command(after_help = describe::EXAMPLES)]
+    Describe(describe::Arguments),
+    /// Say why an account is where it is, what it waits for, and what to do.
+    #[command(after_help = why::EXAMPLES)]
+    Why(why::Arguments),
+    /// Have accounts held by agents.
+    #[command(after_help = desire::ACTIVATE_EXAMPLES)]
+    Activate(desire::Arguments),
+    /// Keep accounts, held by no agent.
+    #[command(after_help = desire::DEACTIVATE_EXAMPLES)]
+    Deactivate(desire::Arguments),
+    /// Have failed accounts tried again at once.
+    #[command(after_help = retry::EXAMPLES)]
+    Retry(retry::Arguments),
+    /// Wait until accounts are as desired.
+    #[command(after_help = wait::EXAMPLES)]
+    Wait(wait::Arguments),
+    /// List the agents; approve or revoke them.
+    #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
+    Agents(agents::Arguments),
+    /// Print a completion script for a shell.
+    #[command(after_help = complete::EXAMPLES)]
+    Completion(complete::Arguments),
+    /// Print the version of this program.
+    #[command(after_help = VERSION_EXAMPLES)]
+    Version,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    // Before the command line is read: what is being written is none yet.
+    if words.next().is_some_and(|word| word == complete::COMMAND) {
+        return exit(in_runtime(complete::run(&words.collect::<Vec<_>>())));
+    }
+    let cli = Cli::parse();
+    exit(match &cli.command {
+        Command::Completion(arguments) => complete::script(arguments),
+        Command::Version => {
+            out::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION"))).map_err(Ended::Failed)
+        }
+        command => in_runtime(run(&cli.place, command)),
+    })
+}
+
+fn exit(ended: Result<(), Ended>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Ended::Told) => ExitCode::from(FAILURE),
+        Err(Ended::Failed(reason)) => end(&reason, FAILURE),
+        Err(Ended::Usage(reason)) => end(&reason, USAGE),
+    }
+}
+
+fn in_runtime(work: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("no runtime: {error}"))?;
+    let ended = runtime.block_on(work);
+    // A program that the kubeconfig runs to log in may hang; nobody waits for it here.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn run(place: &Place, command: &Command) -> Result<(), Ended> {
+    match command {
+        Command::List(arguments) => list::run(place, arguments).await,
+        Command::Describe(arguments) => describe::run(place, arguments).await,
+        Command::Why(arguments) => why::run(place, arguments).await,
+        Command::Activate(arguments) => desire::run(place, arguments, DesiredState::Active).await,
+        Command::Deactivate(arguments) => desire::run(place, arguments, DesiredState::Inactive).await,
+        Command::Retry(arguments) => retry::run(place, arguments).await,
+        Command::Wait(arguments) => wait::run(place, arguments).await,
+        Command::Agents(arguments) => agents::run(place, arguments).await,
+        Command::Completion(arguments) => complete::script(arguments),
+        Command::Version => Ok(()),
+    }
+}
+
+/// One line about what went wrong, while others may still go well.
+pub(super) fn complain(reason: &str) {
+    out::note(&format!("kubectl-kubesvc: {}", text::line(reason)));
+}
+
+fn end(reason: &str, code: u8) -> ExitCode {
+    command_line::complain("kubectl-kubesvc", &text::line(reason), code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::Cli;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_helps_with_examples() {
+        fn each(command: &clap::Command) {
+            for inner in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+                let help = inner.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.starts_with("Examples:"), "{} has no examples", inner.get_name());
+                each(inner);
+            }
+        }
+        each(&Cli::command());
+    }
+
+    #[test]
+    fn flags_are_spelt_as_kubectl_spells_them() {
+        for line in [
+            "x list -n a -o json",
+            "x -n a list -o=json",
+            "x list -A -owide --context c --kubeconfig f",
+            "x get --namespace=a -l team=a --output yaml",
+            "x ls a b",
+            "x wait --all --for=ACTIVE --timeout=5m",
+            "x wait a --for deleted",
+            "x fleet approve a -n b --zone z",
+        ] {
+            let parsed = Cli::try_parse_from(line.split(' '));
+            assert!(parsed.is_ok(), "{line}: {}", parsed.expect_err("it is an error"));
+        }
+        for line in
+            ["x", "x list -o table", "x wait", "x wait a --all", "x retry", "x why", "x list --state X"]
+        {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Completion: scripts for `kubectl-kubesvc` itself, and what `kubectl kubesvc <TAB>` asks for.
+//!
+//! kubectl completes its plugins by calling a program `kubectl_complete-kubesvc` with the words so far; it prints one
+//! candidate a line, and last a colon with a number that says how the shell is to take them.
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+
+use super::arguments::Place;
+use super::cli::Cli;
+use super::failure::Ended;
+use super::session::Session;
+use crate::ui::{out, text};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  source <(kubectl kubesvc completion bash)
+  kubectl kubesvc completion zsh > ~/.zfunc/_kubectl-kubesvc
+  kubectl kubesvc completion fish > ~/.config/fish/completions/kubectl-kubesvc.fish
+
+For `kubectl kubesvc <TAB>` put this file, executable, into PATH as kubectl_complete-kubesvc:
+  #!/bin/sh
+  exec kubectl kubesvc __complete \"$@\"";
+
+/// No file names.
+const NO_FILES: &str = ":4";
+/// File names, as there is nothing better.
+const FILES: &str = ":0";
+
+/// For which shell.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The shell.
+    #[arg(value_enum, value_name = "bash|zsh|fish|powershell")]
+    shell: Shell,
+}
+
+/// Prints the script.
+pub(super) fn script(arguments: &Arguments) -> Result<(), Ended> {
+    let mut script = Vec::new();
+    // The words are those of the program itself: `kubectl-kubesvc`.
+    let mut command = Cli::command().bin_name(PROGRAM);
+    clap_complete::generate(arguments.shell, &mut command, PROGRAM, &mut script);
+    Ok(out::print(&String::from_utf8_lossy(&script))?)
+}
+
+const PROGRAM: &str = "kubectl-kubesvc";
+
+/// The word that asks for candidates; it is no command of its own.
+pub(super) const COMMAND: &str = "__complete";
+
+/// What may come next.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// One of these.
+    Words(Vec<String>),
+    /// The name of an account.
+    Accounts,
+    /// The name of an agent.
+    Agents,
+    /// A file.
+    File,
+}
+
+/// Prints candidates for the last of the words so far, which is being written. Completion is a help: where the cluster cannot be asked there are none, and no error.
+pub(super) async fn run(words: &[String]) -> Result<(), Ended> {
+    let (written, begun) = match words.split_last() {
+        Some((begun, written)) => (written, begun.as_str()),
+        None => (&[][..], ""),
+    };
+    let place = place(written);
+    let candidates = match next(&Cli::command(), written, begun) {
+        Next::Words(words) => words,
+        Next::File => return Ok(out::print(FILES)?),
+        Next::Accounts => match Session::open(&place).await {
+            Ok(session) => {
+                let items = session.list_accounts(None).await.unwrap_or_default();
+                items.iter().map(|item| item.name().to_owned()).collect()
+            }
+            Err(_) => Vec::new(),
+        },
+        Next::Agents => match Session::open(&place).await {
+            Ok(session) => {
+                let agents = session.list_agents(session.scope()).await.unwrap_or_default();
+                agents.into_iter().map(|agent| agent.spec.agent_id).collect()
+            }
+            Err(_) => Vec::new(),
+        },
+    };
+    // One candidate a line, and nothing that steers a terminal.
+    let plain = |word: &String| !word.chars().any(text::is_hidden);
+    let fitting = candidates.into_iter().filter(|word| word.starts_with(begun)).filter(plain);
+    let lines: Vec<_> = fitting.chain([NO_FILES.to_owned()]).collect();
+    Ok(out::print(&lines.join("\n"))?)
+}
+
+/// The place that the words so far name.
+fn place(words: &[String]) -> Place {
+    let value = |short: Option<&str>, long: &str| {
+        words.iter().enumerate().find_map(|(index, word)| match word.split_once('=') {
+            Some((flag, value)) if flag == long || Some(flag) == short => Some(value.to_owned()),
+            _ if word == long || Some(word.as_str()) == short => words.get(index + 1).cloned(),
+            _ => None,
+        })
+    };
+    Place {
+        namespace: value(Some("-n"), "--namespace"),
+        all_namespaces: false,
+        context: value(None, "--context"),
+        kubeconfig: value(None, "--kubeconfig").map(Into::into),
+    }
+}
+
+/// What may come after these words.
+fn next(root: &Command, written: &[String], begun: &str) -> Next {
+    let mut path = vec![root];
+    let mut awaited = None;
+    for word in written {
+        if awaited.take().is_some() {
+            continue;
+        }
+        awaited = path.iter().rev().find_map(|command| takes_value(command, word));
+        let here = path[path.len() - 1];
+        let is_command =
+            |one: &&Command| one.get_name() == word || one.get_all_aliases().any(|alias| alias == word);
+        if let Some(inner) = here.get_subcommands().find(is_command) {
+            path.push(inner);
+        }
+    }
+    if let Some(argument) = awaited {
+        return values(argument);
+    }
+    let here = path[path.len() - 1];
+    if begun.starts_with('-') {
+        let flags = path.iter().flat_map(|command| command.get_arguments()).filter_map(|one| one.get_long());
+        let mut flags: Vec<_> = flags.map(|flag| format!("--{flag}")).collect();
+        flags.push("--help".to_owned());
+        flags.sort();
+        flags.dedup();
+        return Next::Words(flags);
+    }
+    let mut words: Vec<_> = here
+        .get_subcommands()
+        .filter(|one| !one.is_hide_set())
+        .map(|one| one.get_name().to_owned())
+        .collect();
+    if !words.is_empty() {
+        words.sort();
+        return Next::Words(words);
+    }
+    match (here.get_name(), here.get_positionals().next()) {
+        ("approve" | "revoke", _) => Next::Agents,
+        (_, None) => Next::Words(Vec::new()),
+        (_, Some(argument)) => match values(argument) {
+            Next::File => Next::Accounts,
+            values => values,
+        },
+    }
+}
+
+/// The argument whose value comes after this flag.
+fn takes_value<'a>(command: &'a Command, word: &str) -> Option<&'a clap::Arg> {
+    command.get_arguments().find(|argument| {
+        let long = argument.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
+        let short =
+            argument.get_short().is_some_and(|short| word.strip_prefix('-') == Some(&short.to_string()));
+        (long || short) && argument.get_action().takes_values()
+    })
+}
+
+fn values(argument: &clap::Arg) -> Next {
+    let values: Vec<_> =
+        argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if values.is_empty() { Next::File } else { Next::Words(values) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(words: &[&str]) -> Next {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let (begun, written) = words.split_last().expect("the last word is being written");
+        next(&Cli::command(), written, begun)
+    }
+
+    fn words_after(words: &[&str]) -> Vec<String> {
+        match after(words) {
+            Next::Words(words) => words,
+            other => unreachable!("{words:?} is followed by {other:?}"),
+        }
+    }
+
+    #[test]
+    fn commands_come_first_then_names_flags_and_their_values() {
+        let commands = words_after(&[""]);
+        assert!(commands.iter().any(|word| word == "why"), "{commands:?}");
+        assert_eq!(after(&["why", ""]), Next::Accounts);
+        assert_eq!(after(&["-n", "spin", "describe", "a", "b"]), Next::Accounts);
+        assert_eq!(after(&["agents", "approve", ""]), Next::Agents);
+        assert_eq!(words_after(&["list", "-o", ""]), ["json", "yaml", "wide", "name"]);
+        let flags = words_after(&["wait", "--"]);
+        assert!(flags.iter().any(|flag| flag == "--keep-going"), "{flags:?}");
+        assert!(flags.iter().any(|flag| flag == "--context"), "{flags:?}");
+        assert_eq!(after(&["list", "--kubeconfig", ""]), Next::File);
+        assert!(words_after(&["completion", ""]).iter().any(|shell| shell == "zsh"));
+    }
+
+    #[test]
+    fn the_place_is_taken_from_the_words_so_far() {
+        let words = ["-n", "spin", "--context=prod", "list"].map(str::to_owned);
+        let place = place(&words);
+        assert_eq!(place.namespace.as_deref(), Some("spin"));
+        assert_eq!(place.context.as_deref(), Some("prod"));
+    }
+}

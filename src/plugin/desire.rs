@@ -1,0 +1,114 @@
+//! `kubectl kubesvc activate` and `deactivate`: what is desired, written into the spec.
+
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use serde_json::json;
+
+use super::accounts::{Item, resource_name};
+use super::arguments::{Place, Targets, duration};
+use super::failure::Ended;
+use super::session::Session;
+use super::wait::{self, Goal};
+use crate::account::{DesiredState, kept_by};
+use crate::ui::out;
+
+pub(super) const ACTIVATE_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc activate production
+  kubectl kubesvc activate -l team=a --wait --timeout 2m
+  kubectl kubesvc activate --all -n staging";
+
+pub(super) const DEACTIVATE_EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc deactivate production --wait
+  kubectl kubesvc deactivate -l team=a
+  kubectl kubesvc deactivate production --force    # although a GitOps tool keeps it";
+
+/// How many accounts are written at once.
+pub(super) const AT_ONCE: usize = 16;
+
+/// Whom to change.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+    /// Change it although a GitOps tool keeps it; the tool may set it back.
+    #[arg(long)]
+    force: bool,
+    /// Wait until it is so.
+    #[arg(long)]
+    wait: bool,
+    /// How long to wait.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
+}
+
+/// Sets the desired state.
+pub(super) async fn run(place: &Place, arguments: &Arguments, desired: DesiredState) -> Result<(), Ended> {
+    arguments.targets.check(place)?;
+    let session = Session::open(place).await?;
+    let (items, missing) = session.resolve(&arguments.targets).await?;
+    missing.iter().for_each(|line| super::cli::complain(line));
+    let mut failed = !missing.is_empty();
+    let mut changed = Vec::new();
+    let mut answers = stream::iter(&items)
+        .map(|item| {
+            let session = &session;
+            async move { (item, set(session, item, desired, arguments.force).await) }
+        })
+        .buffered(AT_ONCE);
+    while let Some((item, answer)) = answers.next().await {
+        match answer {
+            Ok((word, written)) => {
+                out::print(&format!("{} {word}", resource_name(item.name())))?;
+                // As written: what was read before may tell of a failure that this change has overtaken.
+                changed.push(written.unwrap_or_else(|| item.clone()));
+            }
+            Err(Ended::Failed(reason) | Ended::Usage(reason)) => {
+                failed = true;
+                super::cli::complain(&reason);
+            }
+            Err(Ended::Told) => failed = true,
+        }
+    }
+    if arguments.wait && !changed.is_empty() {
+        let goal = match desired {
+            DesiredState::Active => Goal::Active,
+            DesiredState::Inactive => Goal::Inactive,
+        };
+        wait::until(&session, changed, goal, arguments.timeout, false).await?;
+    }
+    if failed { Err(Ended::Told) } else { Ok(()) }
+}
+
+async fn set(
+    session: &Session,
+    item: &Item,
+    desired: DesiredState,
+    force: bool,
+) -> Result<(&'static str, Option<Item>), Ended> {
+    let (word, value) = match desired {
+        DesiredState::Active => ("activated", "ACTIVE"),
+        DesiredState::Inactive => ("deactivated", "INACTIVE"),
+    };
+    let name = item.name();
+    if item.account.is_being_deleted() {
+        return Err(Ended::Failed(format!("account {name} is being deleted")));
+    }
+    if item.account.desired() == desired {
+        let word = match desired {
+            DesiredState::Active => "is to be ACTIVE already",
+            DesiredState::Inactive => "is to be INACTIVE already",
+        };
+        return Ok((word, None));
+    }
+    if let Some(keeper) = kept_by::keeper(&item.account).filter(|_| !force) {
+        return Err(Ended::Failed(format!(
+            "account {name} is managed by {keeper}: set spec.state: {value} there, or repeat with --force"
+        )));
+    }
+    // The uid: another account of this name, made meanwhile, is not meant.
+    let patch = json!({"metadata": {"uid": item.account.uid()}, "spec": {"state": value}});
+    Ok((word, Some(session.patch_account(item, patch).await?)))
+}

@@ -1,0 +1,65 @@
+//! Reading agents.
+
+use kube::Api;
+use kube::api::ListParams;
+
+use super::failure::{AGENTS, Asked, Ended};
+use super::session::Session;
+use crate::account::KubesvcAgent;
+
+impl Session {
+    /// All agents of a namespace, or of all; by namespace, zone and id.
+    pub(super) async fn list_agents(&self, namespace: Option<&str>) -> Result<Vec<KubesvcAgent>, Ended> {
+        let asked = Asked { verb: "list", resource: AGENTS, namespace };
+        match self.read_agents(namespace).await? {
+            Ok(agents) => Ok(agents),
+            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+        }
+    }
+
+    async fn read_agents(&self, namespace: Option<&str>) -> Result<kube::Result<Vec<KubesvcAgent>>, Ended> {
+        let api: Api<KubesvcAgent> = match namespace {
+            Some(namespace) => self.api(namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let mut agents = Vec::new();
+        let mut parameters = ListParams::default().limit(self.page);
+        loop {
+            let page = match self.try_ask(api.list(&parameters)).await? {
+                Ok(page) => page,
+                Err(error) => return Ok(Err(error)),
+            };
+            agents.extend(page.items);
+            parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if parameters.continue_token.is_none() {
+                break;
+            }
+        }
+        agents.sort_by(|a, b| key(a).cmp(&key(b)));
+        Ok(Ok(agents))
+    }
+
+    /// The agents that an account of this namespace could be with: those of its namespace, which is the operator's
+    /// unless that watches several; else those of all. Absent where they may not be read.
+    pub(super) async fn fleet_for(&self, namespace: &str) -> Result<Option<Vec<KubesvcAgent>>, Ended> {
+        let here = self.agents_if_allowed(Some(namespace)).await?;
+        if here.as_ref().is_some_and(|agents| !agents.is_empty()) {
+            return Ok(here);
+        }
+        let everywhere = self.agents_if_allowed(None).await?;
+        Ok(everywhere.or(here))
+    }
+
+    async fn agents_if_allowed(&self, namespace: Option<&str>) -> Result<Option<Vec<KubesvcAgent>>, Ended> {
+        let asked = Asked { verb: "list", resource: AGENTS, namespace };
+        match self.read_agents(namespace).await? {
+            Ok(agents) => Ok(Some(agents)),
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+        }
+    }
+}
+
+fn key(agent: &KubesvcAgent) -> (Option<&str>, &str, &str) {
+    (agent.metadata.namespace.as_deref(), &agent.spec.zone_id, &agent.spec.agent_id)
+}

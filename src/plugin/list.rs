@@ -1,0 +1,197 @@
+//! `kubectl kubesvc list`.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::accounts::{Item, resource_name};
+use super::arguments::{Place, names_have_a_namespace};
+use super::failure::Ended;
+use super::session::{PAGE, Session};
+use crate::account::lifecycle::shown;
+use crate::account::{State, age};
+use crate::ui::{Format, Table, format, out};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc list
+  kubectl kubesvc list -A --state FAILED,ORPHANED -o wide
+  kubectl kubesvc list --zone east --stalled
+  kubectl kubesvc list -l team=a -o name";
+
+/// What to list.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// Only these accounts.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Accounts with these labels.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "names")]
+    selector: Option<String>,
+    /// How to print them.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+    /// Only accounts in these states, separated by commas.
+    #[arg(long, value_name = "STATES", value_delimiter = ',', value_parser = parse_state)]
+    state: Vec<State>,
+    /// Only accounts of this zone.
+    #[arg(long, value_name = "ZONE")]
+    zone: Option<String>,
+    /// Only accounts for which someone must act.
+    #[arg(long)]
+    stalled: bool,
+    /// How many accounts to ask the API server for at once; 0: all.
+    #[arg(long, value_name = "COUNT", default_value_t = PAGE)]
+    chunk_size: u32,
+}
+
+fn parse_state(text: &str) -> Result<State, String> {
+    let wanted = text.to_ascii_uppercase();
+    State::ALL.into_iter().find(|state| state.as_str() == wanted).ok_or_else(|| {
+        let all: Vec<_> = State::ALL.iter().map(|state| state.as_str()).collect();
+        format!("no such state; there are {}", all.join(", "))
+    })
+}
+
+/// Lists.
+pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+    names_have_a_namespace(&arguments.names, place)?;
+    let mut session = Session::open(place).await?;
+    session.page = arguments.chunk_size;
+    let (mut items, missing) = if arguments.names.is_empty() {
+        (session.list_accounts(arguments.selector.as_deref()).await?, Vec::new())
+    } else {
+        session.find_accounts(&arguments.names).await?
+    };
+    items.retain(|item| arguments.wants(item));
+    let single = arguments.names.len() == 1 && missing.is_empty();
+    match arguments.output {
+        Some(Format::Json) => out::print(&format::json(&document(items, single))?)?,
+        Some(Format::Yaml) => out::print(&format::yaml(&document(items, single))?)?,
+        Some(Format::Name) => {
+            if !items.is_empty() {
+                let names: Vec<_> = items.iter().map(|item| resource_name(item.name())).collect();
+                out::print(&names.join("\n"))?;
+            }
+        }
+        Some(Format::Wide) | None => table(&session, &items, arguments)?,
+    }
+    for line in &missing {
+        super::cli::complain(line);
+    }
+    if missing.is_empty() { Ok(()) } else { Err(Ended::Told) }
+}
+
+impl Arguments {
+    fn wants(&self, item: &Item) -> bool {
+        let status = item.account.status_or_default();
+        let zone = zone(item);
+        (self.state.is_empty() || self.state.contains(&shown(&item.account)))
+            && self.zone.as_ref().is_none_or(|wanted| zone.as_deref() == Some(wanted))
+            && (!self.stalled
+                || status.conditions.iter().any(|one| one.type_ == "Stalled" && one.status == "True"))
+    }
+}
+
+/// The zone that has or had it, else the one it is pinned to.
+fn zone(item: &Item) -> Option<String> {
+    item.account.status_or_default().zone_id.clone().or_else(|| item.account.spec.zone_id.clone())
+}
+
+fn document(items: Vec<Item>, single: bool) -> Value {
+    let mut raw: Vec<_> = items.into_iter().map(|item| item.raw).collect();
+    match raw.pop() {
+        Some(only) if single && raw.is_empty() => only,
+        Some(last) => {
+            raw.push(last);
+            format::list(&raw)
+        }
+        None => format::list(&[]),
+    }
+}
+
+fn table(session: &Session, items: &[Item], arguments: &Arguments) -> Result<(), Ended> {
+    if items.is_empty() && arguments.names.is_empty() {
+        out::note(&format!("No accounts found in {}.", session.place()));
+    }
+    if items.is_empty() {
+        return Ok(());
+    }
+    let wide = arguments.output == Some(Format::Wide);
+    out::print(&render(items, session.everywhere, wide, Timestamp::now()))?;
+    if out::is_watched() {
+        out::note(&summary(items));
+    }
+    Ok(())
+}
+
+fn render(items: &[Item], everywhere: bool, wide: bool, now: Timestamp) -> String {
+    let named_otherwise = items.iter().any(|item| item.account.account_name() != item.name());
+    let mut headings = Vec::new();
+    headings.extend(everywhere.then_some("NAMESPACE"));
+    headings.push("NAME");
+    headings.extend(named_otherwise.then_some("ACCOUNT"));
+    headings.extend(["STATE", "ZONE", "AGENTS", "KUBE-VERSION", "RETRIES", "SINCE"]);
+    if wide {
+        headings.extend(["HOST", "AGENT-NAMES", "MESSAGE"]);
+    }
+    let mut table = Table::new(headings);
+    for item in items {
+        let status = item.account.status_or_default();
+        let mut cells = Vec::new();
+        cells.extend(everywhere.then(|| item.namespace().to_owned()));
+        cells.push(item.name().to_owned());
+        cells.extend(named_otherwise.then(|| item.account.account_name().to_owned()));
+        let created = item.account.metadata.creation_timestamp.as_ref();
+        let moment = status.last_transition_time.as_ref().or(created);
+        cells.extend([
+            shown(&item.account).to_string(),
+            zone(item).unwrap_or_default(),
+            status.agent_count.unwrap_or_default().to_string(),
+            status.kube_version.clone().unwrap_or_default(),
+            status.failed_count.to_string(),
+            moment.map(|time| age::since(time.0, now)).unwrap_or_default(),
+        ]);
+        if wide {
+            cells.extend([
+                status.kube_host.clone().unwrap_or_default(),
+                status.agents.join(","),
+                status.error_message.clone().unwrap_or_default(),
+            ]);
+        }
+        table.row(cells);
+    }
+    table.lines().join("\n")
+}
+
+fn summary(items: &[Item]) -> String {
+    let counts = counts(items.iter().map(|item| shown(&item.account)));
+    let plural = if items.len() == 1 { "account" } else { "accounts" };
+    format!("{} {plural}: {counts}", items.len())
+}
+
+/// `3 ACTIVE, 1 FAILED`, in the order of a life.
+pub(super) fn counts(states: impl Iterator<Item = State>) -> String {
+    let states: Vec<_> = states.collect();
+    let each = State::ALL.iter().filter_map(|state| {
+        let count = states.iter().filter(|one| *one == state).count();
+        (count > 0).then(|| format!("{count} {state}"))
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_counted_in_the_order_of_a_life() {
+        let states = [State::Failed, State::Active, State::Inactive, State::Active];
+        assert_eq!(counts(states.into_iter()), "1 INACTIVE, 2 ACTIVE, 1 FAILED");
+    }
+
+    #[test]
+    fn an_unknown_state_is_told_which_there_are() {
+        assert_eq!(parse_state("failed"), Ok(State::Failed));
+        assert!(parse_state("BROKEN").is_err_and(|text| text.contains("DELETE_FAILED")));
+    }
+}

@@ -1,0 +1,133 @@
+//! The person's API server: found through their own kubeconfig.
+
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Config, Resource};
+
+use super::arguments::Place;
+use super::failure::{Asked, Ended, did_you_mean};
+use crate::telemetry::errors::chain;
+
+/// How long one request may take, with its retries.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How many objects an API server is asked for at once, unless said otherwise.
+pub(super) const PAGE: u32 = 500;
+/// How long a connection may take.
+const DIAL: Duration = Duration::from_secs(10);
+
+/// A client, and where to look with it.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// The URL of the API server.
+    pub(super) server: String,
+    /// The namespace of `--namespace`, else the context's.
+    pub(super) namespace: String,
+    /// Whether all namespaces are meant.
+    pub(super) everywhere: bool,
+    /// How many objects are asked for at once; 0: all.
+    pub(super) page: u32,
+}
+
+impl Session {
+    /// Reads the kubeconfig and makes a client; nothing is asked yet.
+    pub(super) async fn open(place: &Place) -> Result<Self, Ended> {
+        // A second installation says that one is there already, which is what is wanted.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = config(place).await?;
+        config.connect_timeout = Some(DIAL);
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+        let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| format!("{server}: {}", chain(&error)))?;
+        Ok(Self { client, server, namespace, everywhere: place.all_namespaces, page: PAGE })
+    }
+
+    /// The namespace that is meant; none: all.
+    pub(super) fn scope(&self) -> Option<&str> {
+        (!self.everywhere).then_some(self.namespace.as_str())
+    }
+
+    /// `namespace X`, or `all namespaces`.
+    pub(super) fn place(&self) -> String {
+        self.scope().map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))
+    }
+
+    /// Objects of one namespace.
+    pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType: Default>,
+    {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Waits for an answer, but not for ever.
+    pub(super) async fn ask<T>(
+        &self,
+        asked: Asked<'_>,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Ended> {
+        match self.try_ask(request).await? {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+        }
+    }
+
+    /// As [`Session::ask`], where some errors are answers.
+    pub(super) async fn try_ask<T>(
+        &self,
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<kube::Result<T>, Ended> {
+        tokio::time::timeout(PATIENCE, request).await.map_err(|_| {
+            Ended::Failed(format!(
+                "{} does not answer within {} s; is the cluster up, and the right --context chosen?",
+                self.server,
+                PATIENCE.as_secs()
+            ))
+        })
+    }
+}
+
+async fn config(place: &Place) -> Result<Config, Ended> {
+    let options = KubeConfigOptions { context: place.context.clone(), ..KubeConfigOptions::default() };
+    let (kubeconfig, whence) = match &place.kubeconfig {
+        Some(path) => (Kubeconfig::read_from(path), format!("--kubeconfig {}", path.display())),
+        None => (Kubeconfig::read(), "the kubeconfig".to_owned()),
+    };
+    let kubeconfig = match kubeconfig {
+        Ok(kubeconfig) => kubeconfig,
+        Err(error) if place.kubeconfig.is_none() && is_absent(&error) => return in_cluster(place, &error),
+        Err(error) => return Err(Ended::Failed(format!("{whence}: {}", chain(&error)))),
+    };
+    let contexts: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
+        Ended::Failed(match error {
+            KubeconfigError::LoadContext(name) => format!(
+                "{whence} has no context {name:?}{}",
+                did_you_mean(&name, contexts.iter().map(String::as_str))
+            ),
+            KubeconfigError::CurrentContextNotSet => format!(
+                "{whence} has no current-context; choose one: kubectl config use-context NAME, or --context NAME"
+            ),
+            error => format!("{whence}: {}", chain(&error)),
+        })
+    })
+}
+
+fn is_absent(error: &KubeconfigError) -> bool {
+    match error {
+        KubeconfigError::ReadConfig(error, _) => error.kind() == std::io::ErrorKind::NotFound,
+        KubeconfigError::FindPath => true,
+        _ => false,
+    }
+}
+
+/// Without a kubeconfig: the pod's service account, as kubectl does.
+fn in_cluster(place: &Place, error: &KubeconfigError) -> Result<Config, Ended> {
+    if place.context.is_none()
+        && let Ok(config) = Config::incluster()
+    {
+        return Ok(config);
+    }
+    Err(Ended::Failed(format!("no cluster: {}; give --kubeconfig FILE, or set KUBECONFIG", chain(error))))
+}

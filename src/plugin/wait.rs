@@ -1,0 +1,183 @@
+//! `kubectl kubesvc wait`: one watch until all accounts are there, or one cannot be.
+
+mod board;
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+
+use super::accounts::{Item, bare, resource_name};
+use super::arguments::{Place, Targets, duration};
+use super::failure::{ACCOUNTS, Asked, Ended};
+use super::session::Session;
+use crate::account::{KubesvcAccount, age};
+use crate::telemetry::errors::chain;
+use crate::ui::{Progress, out, text};
+pub(super) use board::Goal;
+use board::{Board, Ending};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc wait production
+  kubectl kubesvc wait --all --for ACTIVE --timeout 10m
+  kubectl kubesvc wait -l team=a --keep-going
+  kubectl kubesvc wait production --for deleted
+
+It ends with 0 when all are there; with 1 at once when one is stalled (someone must act), or when the time is up.";
+
+/// How many accounts that are not there are named.
+const NAMED: usize = 20;
+
+/// Whom to wait for.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+    /// What to wait for; ready is: as desired.
+    #[arg(long = "for", value_enum, value_name = "GOAL", default_value = "ready", ignore_case = true)]
+    goal: Goal,
+    /// How long to wait; 0 looks once.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    timeout: Duration,
+    /// Wait for the others although one is stalled.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// Waits.
+pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+    arguments.targets.check(place)?;
+    let session = Session::open(place).await?;
+    let (items, missing) = match session.resolve(&arguments.targets).await {
+        // Nothing is left to be deleted.
+        Err(Ended::Failed(_)) if arguments.goal == Goal::Deleted && arguments.targets.names.is_empty() => {
+            (session.list_accounts(arguments.targets.selector.as_deref()).await?, Vec::new())
+        }
+        other => other?,
+    };
+    if arguments.goal == Goal::Deleted {
+        // A name that is not there is what is waited for.
+        let there = |name: &&String| {
+            let name = bare(name);
+            items.iter().any(|item| item.name() == name || item.account.account_name() == name)
+        };
+        for gone in arguments.targets.names.iter().filter(|name| !there(name)) {
+            out::print(&format!("{} deleted", resource_name(bare(gone))))?;
+        }
+    } else if !missing.is_empty() {
+        missing.iter().for_each(|line| super::cli::complain(line));
+        return Err(Ended::Told);
+    }
+    until(&session, items, arguments.goal, arguments.timeout, arguments.keep_going).await
+}
+
+/// Waits until these accounts have reached a goal.
+pub(super) async fn until(
+    session: &Session,
+    items: Vec<Item>,
+    goal: Goal,
+    timeout: Duration,
+    keep_going: bool,
+) -> Result<(), Ended> {
+    let mut board = Board::new(goal, keep_going, items.iter().map(|item| &item.account));
+    let progress = Progress::new(board.len());
+    tell(&mut board, &progress)?;
+    if timeout.is_zero() || board.ending().is_some() {
+        return end(&board, &progress, timeout);
+    }
+    // Time that is up is no error of its own: the end says who is not there.
+    if let Ok(followed) = tokio::time::timeout(timeout, follow(session, &items, &mut board, &progress)).await
+    {
+        followed?;
+    }
+    end(&board, &progress, timeout)
+}
+
+/// Follows the accounts until the board has an ending.
+async fn follow(
+    session: &Session,
+    items: &[Item],
+    board: &mut Board,
+    progress: &Progress,
+) -> Result<(), Ended> {
+    let api: Api<KubesvcAccount> = match session.scope() {
+        Some(namespace) => session.api(namespace),
+        None => Api::all(session.client.clone()),
+    };
+    let config = match items {
+        [only] => watcher::Config::default().fields(&format!("metadata.name={}", only.name())),
+        _ => watcher::Config::default(),
+    };
+    let mut events = pin!(watcher(api, config).default_backoff());
+    let asked = Asked { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
+    while board.ending().is_none() {
+        match events.try_next().await {
+            Ok(Some(event)) => board.event(&event),
+            Ok(None) => return Ok(()),
+            Err(error) => match lasting(&error) {
+                Some(error) => return Err(Ended::Failed(asked.explain(&session.server, error))),
+                // It is watched again, later and later; the time that is given bounds it.
+                None => board.blame(format!("{} could not be watched: {}", session.server, chain(&error))),
+            },
+        }
+        tell(board, progress)?;
+    }
+    Ok(())
+}
+
+/// An answer that does not change by itself: a missing right, or an unknown kind.
+fn lasting(error: &watcher::Error) -> Option<&kube::Error> {
+    let (watcher::Error::InitialListFailed(error)
+    | watcher::Error::WatchStartFailed(error)
+    | watcher::Error::WatchFailed(error)) = error
+    else {
+        return None;
+    };
+    match error {
+        kube::Error::Api(status) if matches!(status.code, 401 | 403 | 404) => Some(error),
+        _ => None,
+    }
+}
+
+fn tell(board: &mut Board, progress: &Progress) -> Result<(), Ended> {
+    for line in board.news() {
+        progress.print(&line)?;
+    }
+    progress.show(board.met(), board.counts());
+    Ok(())
+}
+
+fn end(board: &Board, progress: &Progress, timeout: Duration) -> Result<(), Ended> {
+    let ending = board.ending();
+    if ending == Some(Ending::AllMet) {
+        return Ok(());
+    }
+    let left = board.left();
+    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+    let why = match ending {
+        Some(Ending::Stalled) => "someone must act".to_owned(),
+        _ if timeout.is_zero() => "looked once".to_owned(),
+        _ => format!("timed out after {}", age::seconds(seconds)),
+    };
+    progress.finish();
+    super::cli::complain(&format!(
+        "{} of {} accounts are not {}: {why}",
+        left.len(),
+        board.len(),
+        board.goal()
+    ));
+    for line in left.iter().take(NAMED) {
+        out::note(line);
+    }
+    if left.len() > NAMED {
+        out::note(&format!("and {} more", left.len() - NAMED));
+    }
+    if let Some(trouble) = board.trouble() {
+        out::note(&text::line(trouble));
+    }
+    out::note("What to do: kubectl kubesvc why NAME");
+    Err(Ended::Told)
+}

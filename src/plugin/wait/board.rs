@@ -1,0 +1,269 @@
+//! How far each account has come. Pure: it is told what is seen, and says what there is to tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use clap::ValueEnum;
+use kube::runtime::watcher::Event;
+
+use crate::account::lifecycle::shown;
+use crate::account::{KubesvcAccount, RETRY_ANNOTATION, State};
+use crate::plugin::accounts::resource_name;
+use crate::plugin::list::counts;
+use crate::ui::text;
+
+/// What is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::plugin) enum Goal {
+    /// An agent holds it.
+    #[value(name = "ACTIVE")]
+    Active,
+    /// No agent holds it.
+    #[value(name = "INACTIVE")]
+    Inactive,
+    /// The object is gone.
+    Deleted,
+    /// It is as desired, whatever that is.
+    Ready,
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Active => "ACTIVE",
+            Self::Inactive => "INACTIVE",
+            Self::Deleted => "deleted",
+            Self::Ready => "ready",
+        })
+    }
+}
+
+/// Why the waiting is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// All are there.
+    AllMet,
+    /// One cannot be without someone's doing.
+    Stalled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Pending,
+    Stalled,
+    Met,
+}
+
+#[derive(Debug)]
+struct Watched {
+    uid: String,
+    outcome: Outcome,
+    state: State,
+    message: String,
+}
+
+type Key = (String, String);
+
+/// All accounts that are waited for.
+#[derive(Debug)]
+pub(super) struct Board {
+    goal: Goal,
+    keep_going: bool,
+    watched: BTreeMap<Key, Watched>,
+    /// Seen since the watch began anew.
+    listed: BTreeSet<Key>,
+    news: Vec<String>,
+    trouble: Option<String>,
+}
+
+impl Board {
+    pub(super) fn new<'a>(
+        goal: Goal,
+        keep_going: bool,
+        accounts: impl Iterator<Item = &'a KubesvcAccount>,
+    ) -> Self {
+        let mut board = Self {
+            goal,
+            keep_going,
+            watched: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            news: Vec::new(),
+            trouble: None,
+        };
+        for account in accounts {
+            let watched = Watched {
+                uid: account.uid().to_owned(),
+                outcome: Outcome::Pending,
+                state: shown(account),
+                message: String::new(),
+            };
+            board.watched.insert(key(account), watched);
+            board.saw(account);
+        }
+        board
+    }
+
+    pub(super) fn event(&mut self, event: &Event<KubesvcAccount>) {
+        match event {
+            Event::Apply(account) => self.saw(account),
+            Event::Delete(account) => self.gone(&key(account)),
+            Event::Init => self.listed.clear(),
+            Event::InitApply(account) => {
+                self.listed.insert(key(account));
+                self.saw(account);
+            }
+            Event::InitDone => {
+                let absent: Vec<_> =
+                    self.watched.keys().filter(|key| !self.listed.contains(*key)).cloned().collect();
+                absent.iter().for_each(|key| self.gone(key));
+            }
+        }
+    }
+
+    fn saw(&mut self, account: &KubesvcAccount) {
+        let key = key(account);
+        let Some(watched) = self.watched.get_mut(&key) else { return };
+        if watched.outcome == Outcome::Met {
+            return;
+        }
+        if watched.uid != account.uid() {
+            // Deleted, and made anew under its name.
+            self.gone(&key);
+            return;
+        }
+        self.trouble = None;
+        watched.state = shown(account);
+        watched.message = message(account);
+        watched.outcome = judge(account, self.goal);
+        if watched.outcome == Outcome::Met {
+            let name = resource_name(&key.1);
+            self.news.push(match self.goal {
+                Goal::Ready => format!("{name} is ready ({})", watched.state),
+                goal => format!("{name} is {goal}"),
+            });
+        }
+    }
+
+    fn gone(&mut self, key: &Key) {
+        let Some(watched) = self.watched.get_mut(key) else { return };
+        if watched.outcome == Outcome::Met {
+            return;
+        }
+        if self.goal == Goal::Deleted {
+            watched.outcome = Outcome::Met;
+            self.news.push(format!("{} deleted", resource_name(&key.1)));
+        } else {
+            watched.outcome = Outcome::Stalled;
+            watched.state = State::Deleting;
+            watched.message = "it was deleted meanwhile".to_owned();
+        }
+    }
+
+    /// The watch fails, and is tried again.
+    pub(super) fn blame(&mut self, trouble: String) {
+        self.trouble = Some(trouble);
+    }
+
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Lines that have not been told yet.
+    pub(super) fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+
+    pub(super) fn goal(&self) -> Goal {
+        self.goal
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.watched.len() as u64
+    }
+
+    pub(super) fn met(&self) -> u64 {
+        self.watched.values().filter(|watched| watched.outcome == Outcome::Met).count() as u64
+    }
+
+    /// States of those that are not there.
+    pub(super) fn counts(&self) -> String {
+        counts(self.pending().map(|(_, watched)| watched.state))
+    }
+
+    fn pending(&self) -> impl Iterator<Item = (&Key, &Watched)> {
+        self.watched.iter().filter(|(_, watched)| watched.outcome != Outcome::Met)
+    }
+
+    pub(super) fn ending(&self) -> Option<Ending> {
+        if self.pending().next().is_none() {
+            return Some(Ending::AllMet);
+        }
+        let stalled = |watched: &Watched| watched.outcome == Outcome::Stalled;
+        let over = if self.keep_going {
+            self.pending().all(|(_, watched)| stalled(watched) && watched.state == State::Deleting)
+        } else {
+            self.pending().any(|(_, watched)| stalled(watched))
+        };
+        over.then_some(Ending::Stalled)
+    }
+
+    /// A line for each that is not there, those for which someone must act first.
+    pub(super) fn left(&self) -> Vec<String> {
+        let mut left: Vec<_> = self.pending().collect();
+        left.sort_by_key(|(_, watched)| watched.outcome != Outcome::Stalled);
+        let line = |(key, watched): (&Key, &Watched)| {
+            let why =
+                if watched.message.is_empty() { String::new() } else { format!(": {}", watched.message) };
+            text::line(&format!("{} is {}{why}", key.1, watched.state))
+        };
+        left.into_iter().map(line).collect()
+    }
+}
+
+fn key(account: &KubesvcAccount) -> Key {
+    let metadata = &account.metadata;
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+fn condition<'a>(account: &'a KubesvcAccount, type_: &str) -> Option<(&'a str, &'a str)> {
+    let conditions = &account.status.as_ref()?.conditions;
+    let one = conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((one.status.as_str(), one.message.as_str()))
+}
+
+fn message(account: &KubesvcAccount) -> String {
+    let error = account.status.as_ref().and_then(|status| status.error_message.clone());
+    error.or_else(|| condition(account, "Ready").map(|(_, message)| message.to_owned())).unwrap_or_default()
+}
+
+/// How far one account has come. What the operator has not seen yet is pending.
+fn judge(account: &KubesvcAccount, goal: Goal) -> Outcome {
+    let status = account.status_or_default();
+    let asked = account.annotation(RETRY_ANNOTATION);
+    let handled = status.observed_generation == account.generation()
+        && (asked.is_none() || asked == status.retry_handled.as_deref());
+    let stalled = condition(account, "Stalled").is_some_and(|(status, _)| status == "True");
+    let deleting = account.is_being_deleted();
+    if goal == Goal::Deleted {
+        let failed = deleting && stalled && shown(account) == State::DeleteFailed;
+        return if failed { Outcome::Stalled } else { Outcome::Pending };
+    }
+    if !handled || deleting {
+        return Outcome::Pending;
+    }
+    let met = match goal {
+        Goal::Active => shown(account) == State::Active,
+        Goal::Inactive => shown(account) == State::Inactive,
+        Goal::Ready | Goal::Deleted => {
+            condition(account, "Ready").is_some_and(|(status, _)| status == "True")
+        }
+    };
+    match (met, stalled) {
+        (true, _) => Outcome::Met,
+        (false, true) => Outcome::Stalled,
+        (false, false) => Outcome::Pending,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! `kubectl kubesvc why`: one screen that says what an account waits for, and what to do.
+
+use jiff::Timestamp;
+
+use super::arguments::{Place, names_have_a_namespace};
+use super::describe::when;
+use super::failure::Ended;
+use super::session::Session;
+use crate::account::age;
+use crate::account::explain::{AgentView, Explanation, explain};
+use crate::ui::{Fields, Format, Table, format, out, style, text};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  kubectl kubesvc why production
+  kubectl kubesvc why production -o json | jq -r '.advice[].command'";
+
+/// How many agents are shown.
+const AGENTS_SHOWN: usize = 16;
+
+/// Whose story to tell.
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {
+    /// The account.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How to print it: json or yaml in place of the text.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// Explains.
+pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+    names_have_a_namespace(std::slice::from_ref(&arguments.name), place)?;
+    if matches!(arguments.output, Some(Format::Wide | Format::Name)) {
+        return Err(Ended::Usage("why prints text, or -o json, or -o yaml".to_owned()));
+    }
+    let session = Session::open(place).await?;
+    let item = session.one_account(&arguments.name).await?;
+    let fleet = session.fleet_for(item.namespace()).await?;
+    let now = Timestamp::now();
+    let explanation = explain(&item.account, fleet.as_deref(), now);
+    let printed = match arguments.output {
+        Some(Format::Json) => format::json(&explanation)?,
+        Some(Format::Yaml) => format::yaml(&explanation)?,
+        _ => render(&explanation, now),
+    };
+    Ok(out::print(&printed)?)
+}
+
+fn render(explanation: &Explanation, now: Timestamp) -> String {
+    let mut printed = headline(explanation, now);
+    printed.push_str("\n\n");
+    printed.push_str(&story(explanation, now).render());
+    if !explanation.advice.is_empty() {
+        printed.push_str("\nWhat to do:\n");
+        for advice in &explanation.advice {
+            printed.push_str(&format!("  {}\n", text::line(&advice.text)));
+            if let Some(command) = &advice.command {
+                printed.push_str(&format!("    {}\n", text::visible(command)));
+            }
+        }
+    }
+    printed
+}
+
+fn headline(explanation: &Explanation, now: Timestamp) -> String {
+    let state = style::state(explanation.state.as_str());
+    let reason = match &explanation.reason {
+        Some(reason) if reason.to_uppercase() != explanation.state.as_str().replace('_', "") => {
+            format!(" ({})", text::line(reason))
+        }
+        _ => String::new(),
+    };
+    let since = explanation.since.map(|since| format!(" for {}", age::since(since, now))).unwrap_or_default();
+    let name = style::strong(&text::line(&explanation.account_name));
+    let goal = match explanation.desired.as_str() {
+        "deleted" => "; it is being deleted",
+        _ if explanation.ready => ", as desired",
+        "INACTIVE" => "; it is to be INACTIVE",
+        _ => "; it is to be ACTIVE",
+    };
+    format!("{name} is {state}{reason}{since}{goal}.")
+}
+
+fn story(explanation: &Explanation, now: Timestamp) -> Fields {
+    let mut fields = Fields::default();
+    fields.top("Waits for", &explanation.waits_for);
+    if let Some(error) = &explanation.last_error {
+        fields.top("Last error", error);
+    }
+    if explanation.failed_count > 0 {
+        fields.top("Failed tries", explanation.failed_count.to_string());
+    }
+    if let Some(next) = explanation.next_try {
+        fields.top("Next try", when(next, now));
+    }
+    fields.top("Zone", explanation.zone.as_deref().unwrap_or("<any>"));
+    if let Some(keeper) = &explanation.kept_by {
+        fields.top("Kept by", format!("{keeper}; change it there"));
+    }
+    match &explanation.agents {
+        None => fields.top("Agents", "you may not read them"),
+        Some(agents) if agents.is_empty() => {
+            let of = explanation.zone.as_ref().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+            fields.top("Agents", format!("none{of} has ever connected"));
+        }
+        Some(agents) => {
+            fields.section("Agents");
+            fields.lines(table(agents, &explanation.namespace));
+        }
+    }
+    fields
+}
+
+fn table(agents: &[AgentView], namespace: &str) -> Vec<String> {
+    // Agents stand in the namespace of their operator. Where that is another one, it may be another operator's.
+    let elsewhere = agents.iter().any(|agent| agent.namespace != namespace);
+    let mut headings = Vec::new();
+    headings.extend(elsewhere.then_some("NAMESPACE"));
+    headings.extend(["AGENT", "ZONE", "CONNECTED", "APPROVED", "HOLDS"]);
+    let mut table = Table::new(headings);
+    for agent in agents.iter().take(AGENTS_SHOWN) {
+        let place = elsewhere.then(|| agent.namespace.clone());
+        table.row(place.into_iter().chain([
+            agent.agent_id.clone(),
+            agent.zone.clone(),
+            agent.connected.to_string(),
+            agent.approved.to_string(),
+            agent.holds.to_string(),
+        ]));
+    }
+    let mut lines = table.lines();
+    let more = agents.len().saturating_sub(AGENTS_SHOWN);
+    lines.extend((more > 0).then(|| format!("and {more} more: kubectl kubesvc agents")));
+    lines
+}

@@ -1,0 +1,91 @@
+//! Sections of aligned `Name:  value` lines.
+
+use super::{style, text};
+
+/// Lines in the making. Each is a heading, or a name with a value at some depth.
+#[derive(Clone, Debug, Default)]
+pub struct Fields {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+enum Line {
+    Heading(String),
+    Field(usize, String, String),
+    Text(String),
+}
+
+impl Fields {
+    /// A heading of a section; what follows is one step deeper.
+    pub fn section(&mut self, heading: &str) {
+        self.lines.push(Line::Heading(heading.to_owned()));
+    }
+
+    /// A field at the top.
+    pub fn top(&mut self, name: &str, value: impl AsRef<str>) {
+        self.push(0, name, value.as_ref());
+    }
+
+    /// A field of a section.
+    pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
+        self.push(1, name, value.as_ref());
+    }
+
+    /// A field of a section, if there is a value.
+    pub fn optional(&mut self, name: &str, value: Option<impl AsRef<str>>) {
+        if let Some(value) = value.filter(|value| !value.as_ref().is_empty()) {
+            self.field(name, value);
+        }
+    }
+
+    /// Lines of a section that are aligned already, such as those of a table.
+    pub fn lines(&mut self, lines: impl IntoIterator<Item = String>) {
+        self.lines.extend(lines.into_iter().map(Line::Text));
+    }
+
+    fn push(&mut self, depth: usize, name: &str, value: &str) {
+        self.lines.push(Line::Field(depth, text::line(name), text::line(value)));
+    }
+
+    /// The whole, values aligned in one column.
+    pub fn render(&self) -> String {
+        let width = self.lines.iter().map(|line| match line {
+            Line::Field(depth, name, _) => depth * 2 + name.chars().count() + 1,
+            Line::Heading(_) | Line::Text(_) => 0,
+        });
+        let width = width.max().unwrap_or_default() + 2;
+        let mut out = String::new();
+        for line in &self.lines {
+            let text = match line {
+                Line::Heading(heading) => format!("{heading}:"),
+                Line::Text(text) => format!("  {text}"),
+                Line::Field(depth, name, value) => {
+                    let name = format!("{}{name}:", "  ".repeat(*depth));
+                    let value = if name.trim() == "State:" { style::state(value) } else { value.clone() };
+                    format!("{name:width$}{value}")
+                }
+            };
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_in_one_column() {
+        let mut fields = Fields::default();
+        fields.top("Name", "prod");
+        fields.section("Status");
+        fields.field("Kube Version", "v1.36.3");
+        fields.optional("Zone", Some(""));
+        fields.optional("Message", Some("two\nlines\x1b"));
+        let expected =
+            "Name:            prod\nStatus:\n  Kube Version:  v1.36.3\n  Message:       two lines\\u{1b}\n";
+        assert_eq!(fields.render(), expected);
+    }
+}

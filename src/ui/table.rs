@@ -1,0 +1,110 @@
+//! Columns as kubectl aligns them: headings in capitals, three spaces between, nothing around.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, ContentArrangement};
+
+use super::{style, text};
+
+/// What stands where there is no value, so that columns can be cut by white space.
+pub const NONE: &str = "<none>";
+
+/// A table in the making. Cells are made fit for a terminal as they come.
+#[derive(Clone, Debug)]
+pub struct Table {
+    headings: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+    /// The column whose words are coloured as states.
+    state: Option<usize>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub fn new(headings: Vec<&'static str>) -> Self {
+        let state = headings.iter().position(|heading| *heading == "STATE");
+        Self { headings, rows: Vec::new(), state }
+    }
+
+    /// Adds a row with a cell for each heading; an empty one reads `<none>`.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let shown = |cell: String| {
+            let cell = text::line(&cell);
+            if cell.is_empty() { NONE.to_owned() } else { cell }
+        };
+        self.rows.push(cells.into_iter().map(shown).collect());
+    }
+
+    /// The lines of the table, the headings first, with colours for the states.
+    pub fn lines(&self) -> Vec<String> {
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(self.headings.iter().map(Cell::new));
+        for row in &self.rows {
+            table.add_row(row.iter().map(Cell::new));
+        }
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 3));
+        }
+        let mut lines: Vec<_> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+        if let Some(state) = self.state {
+            for (line, row) in lines.iter_mut().skip(1).zip(&self.rows) {
+                colour(line, row, state);
+            }
+        }
+        lines
+    }
+}
+
+/// Colours the cell of one column. The cells stand in the line in their order with only spaces between, so each is the
+/// first occurrence after the one before it.
+fn colour(line: &mut String, row: &[String], column: usize) {
+    let mut at = 0;
+    for (index, cell) in row.iter().enumerate() {
+        let Some(found) = line.get(at..).and_then(|rest| rest.find(cell.as_str())) else { return };
+        let (begin, end) = (at + found, at + found + cell.len());
+        if index == column {
+            line.replace_range(begin..end, &style::state(cell));
+            return;
+        }
+        at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rows: &[[&str; 3]]) -> Vec<String> {
+        let mut table = Table::new(vec!["NAME", "STATE", "ZONE"]);
+        for row in rows {
+            table.row(row.map(str::to_owned));
+        }
+        table.lines()
+    }
+
+    #[test]
+    fn columns_are_aligned_and_lines_have_no_trailing_spaces() {
+        let lines = table(&[["a", "INACTIVE", "east"], ["longer-name", "TO_MIGRATE", ""]]);
+        assert_eq!(
+            lines,
+            [
+                "NAME          STATE        ZONE",
+                "a             INACTIVE     east",
+                "longer-name   TO_MIGRATE   <none>"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_state_is_coloured_in_its_own_column_alone() {
+        let lines = table(&[["ACTIVE", "ACTIVE", "FAILED"]]);
+        assert_eq!(lines[1], "ACTIVE   \x1b[32mACTIVE\x1b[0m   FAILED");
+    }
+
+    #[test]
+    fn wide_and_hostile_text_keeps_the_columns_and_the_terminal() {
+        let lines = table(&[["東京", "FAILED", "x\x1b[2J"], ["ab\ncd", "FAILED", "y"]]);
+        assert_eq!(lines[1], "東京    \x1b[31mFAILED\x1b[0m   x\\u{1b}[2J");
+        assert_eq!(lines[2], "ab cd   \x1b[31mFAILED\x1b[0m   y");
+        assert_eq!(lines.len(), 3);
+    }
+}

@@ -1,0 +1,64 @@
+//! Text from elsewhere, made fit for a terminal.
+
+use std::fmt::Write as _;
+
+/// The text on one line: each run of white space one space, and what could steer a terminal or turn the direction of
+/// writing around shown as `\u{1b}`.
+pub fn line(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !out.is_empty() {
+            out.push(' ');
+        }
+        for character in word.chars() {
+            push(&mut out, character);
+        }
+    }
+    out
+}
+
+/// As [`line`], with its lines kept.
+pub fn lines(text: &str) -> String {
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The text with its white space as it is, and nothing hidden in it: what is to be copied.
+pub fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|character| push(&mut out, character));
+    out
+}
+
+fn push(out: &mut String, character: char) {
+    if is_hidden(character) {
+        // Writing into a String does not fail.
+        let _ = write!(out, "{}", character.escape_unicode());
+    } else {
+        out.push(character);
+    }
+}
+
+/// Whether a character steers a terminal, or hides or reorders what stands beside it.
+pub fn is_hidden(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_steers_a_terminal_is_left() {
+        assert_eq!(line("a\x1b[31mred\x1b[0m"), "a\\u{1b}[31mred\\u{1b}[0m");
+        assert_eq!(line("bell\x07 csi\u{9b}2J del\x7f"), "bell\\u{7} csi\\u{9b}2J del\\u{7f}");
+        assert_eq!(line("rtl\u{202e}txt"), "rtl\\u{202e}txt");
+        assert_eq!(line("two\r\n lines\tand  more "), "two lines and more");
+        assert_eq!(lines("two\r\nlines\x1b"), "two\nlines\\u{1b}");
+        assert_eq!(visible("a  b\x1b\n"), "a  b\\u{1b}\\u{a}");
+        assert_eq!(line("Grüße, 東京"), "Grüße, 東京");
+    }
+}
