@@ -7,16 +7,20 @@
 //! | [`accounts`] | carrying the effects out, and the answers |
 //! | [`activation`] | from an account's definition to the identity of its cluster |
 //! | [`cluster`] | the one way to a cluster: TLS, requests, failures |
-//! | [`health`] | what probes and people ask the agent |
+//! | [`own_accounts`] | the accounts of the agent's own file, and whether it is good |
+//! | [`watched_files`] | files that take effect when they change |
+//! | [`health`], [`metrics`] | what probes, people and Prometheus ask the agent, over [`http`] |
 //!
 //! Nothing runs for an account that is merely held: its definition and its cluster's identity stay in memory.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub mod accounts;
 pub mod activation;
@@ -24,59 +28,27 @@ pub mod cluster;
 pub mod definition;
 mod failure;
 pub mod health;
+pub mod http;
 pub mod link;
+pub mod metrics;
+mod options;
+pub mod own_accounts;
 pub mod reactions;
+pub mod watched_files;
 
-use activation::Activator;
+pub use options::{AgentOptions, Backoff, KeepAlive};
+
+use accounts::Parts;
+use activation::{Activator, MAX_FILE};
 use health::Status;
+use http::Server;
 use link::Link;
+use metrics::AgentMetrics;
+use reactions::Table;
+use watched_files::{AccountFiles, ReadFile};
 
-/// What an agent needs to know to run.
-#[derive(Clone, Debug)]
-pub struct AgentOptions {
-    /// Who it is; unique among the agents of the hub.
-    pub agent_id: String,
-    /// The zone whose accounts it takes.
-    pub zone_id: String,
-    /// The program's version.
-    pub version: String,
-    /// The hub, as `host:port`.
-    pub hub: String,
-    /// Whether the hub is spoken to in plain text. Otherwise it is TLS, with the authorities that the machine trusts.
-    pub insecure: bool,
-    /// The folders under which an account may name a kubeconfig file.
-    pub kubeconfig_folders: Vec<PathBuf>,
-    /// The address that health is served on.
-    pub health_address: String,
-    /// The port that health is served on; 0 lets the system choose.
-    pub health_port: u16,
-    /// Namespace and pod, if it runs in Kubernetes.
-    pub place: Option<(String, String)>,
-    /// How long it waits before it dials the hub again.
-    pub backoff: Backoff,
-    /// How many accounts are started at once.
-    pub activation_concurrency: usize,
-}
-
-/// How long to wait after each failure in a row: `base`, then `multiplier` times as long each time, up to `max`; each
-/// made longer or shorter by up to the share `jitter`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Backoff {
-    /// After the first failure.
-    pub base: Duration,
-    /// How much longer each time.
-    pub multiplier: f64,
-    /// The share, 0 to 1, by which a wait varies.
-    pub jitter: f64,
-    /// The longest wait, before it is varied.
-    pub max: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { base: Duration::from_secs(1), multiplier: 1.6, jitter: 0.2, max: Duration::from_secs(120) }
-    }
-}
+/// How many changes of files wait to be taken; meanwhile no file is looked at.
+const CHANGES: usize = 16;
 
 /// Why an agent could not start. A running one ends for no reason but being told to.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +56,14 @@ pub enum AgentError {
     /// The health port is taken, or the address is not one of this machine.
     #[error("cannot listen on {address} for health checks: {source}; free it, or set another server.port")]
     HealthPort {
+        /// The address and port.
+        address: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The metrics port is taken, or the address is not one of this machine.
+    #[error("cannot listen on {address} for metrics: {source}; free it, or set another prometheus.port")]
+    MetricsPort {
         /// The address and port.
         address: String,
         /// What the system says.
@@ -105,15 +85,17 @@ pub enum AgentError {
     },
 }
 
-/// An agent that holds its health port and has not dialled yet.
+/// An agent that holds its ports and has not dialled yet.
 #[derive(Debug)]
 pub struct Agent {
-    health: health::Server,
+    health: Server,
+    metrics: Option<Server>,
     link: Link,
+    files: FileWatch,
 }
 
 impl Agent {
-    /// Checks the options and takes the health port.
+    /// Checks the options and takes the ports.
     ///
     /// # Errors
     ///
@@ -121,11 +103,27 @@ impl Agent {
     pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
         check_id("the agent id", &options.agent_id, 253)?;
         check_id("the zone id", &options.zone_id, 255)?;
-        let activator = Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency);
-        let status = Arc::new(Status::new(&options));
-        let health = health::Server::bind(&options, status.clone()).await?;
-        let link = Link::new(options, activator, status)?;
-        Ok(Self { health, link })
+        let table = Arc::new(Mutex::new(Table::default()));
+        let counted = AgentMetrics::default();
+        let status = Arc::new(Status::new(&options, table.clone()));
+        let health = bind_health(&options, status.clone()).await?;
+        let metrics = bind_metrics(&options, &counted, table.clone()).await?;
+        let (changes, changed_files) = mpsc::channel(CHANGES);
+        let files = FileWatch { pace: options.file_pace, table: table.clone(), changes };
+        let activator = Activator {
+            requests: counted.requests.clone(),
+            ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
+        };
+        let parts = Parts {
+            table,
+            activator,
+            own: options.own.clone(),
+            dynamic_accounts: options.dynamic_accounts,
+            metrics: counted,
+            changed_files,
+        };
+        let link = Link::new(options, parts, status)?;
+        Ok(Self { health, metrics, link, files })
     }
 
     /// Where health is served.
@@ -133,13 +131,69 @@ impl Agent {
         self.health.address()
     }
 
+    /// Where metrics are served, if they are.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Server::address)
+    }
+
     /// Runs until `stop`, then says goodbye to the hub.
     pub async fn run(self, stop: CancellationToken) {
-        let health_ends = CancellationToken::new();
-        let health = tokio::spawn(self.health.serve(health_ends.clone()));
+        let ends = CancellationToken::new();
+        let health = tokio::spawn(self.health.serve("health checks", ends.clone()));
+        let metrics = self.metrics.map(|metrics| tokio::spawn(metrics.serve("metrics", ends.clone())));
+        let files = AbortOnDropHandle::new(tokio::spawn(self.files.run()));
         self.link.run(stop).await;
-        health_ends.cancel();
+        drop(files);
+        ends.cancel();
         let _ = health.await;
+        if let Some(metrics) = metrics {
+            let _ = metrics.await;
+        }
+    }
+}
+
+async fn bind_health(options: &AgentOptions, status: Arc<Status>) -> Result<Server, AgentError> {
+    let (host, port) = (&options.health_address, options.health_port);
+    let failed = |source| AgentError::HealthPort { address: http::shown(host, port), source };
+    Server::bind(host, port, health::routes(status)).await.map_err(failed)
+}
+
+async fn bind_metrics(
+    options: &AgentOptions,
+    metrics: &AgentMetrics,
+    table: Arc<Mutex<Table>>,
+) -> Result<Option<Server>, AgentError> {
+    let Some(port) = options.metrics_port else { return Ok(None) };
+    let host = &options.metrics_address;
+    let failed = |source| AgentError::MetricsPort { address: http::shown(host, port), source };
+    Server::bind(host, port, metrics.routes(&options.own, table)).await.map(Some).map_err(failed)
+}
+
+/// Looks at the files of accounts that are held.
+#[derive(Debug)]
+struct FileWatch {
+    pace: Duration,
+    table: Arc<Mutex<Table>>,
+    changes: mpsc::Sender<Vec<ReadFile>>,
+}
+
+impl FileWatch {
+    async fn run(self) {
+        let mut files = AccountFiles::new(MAX_FILE);
+        loop {
+            tokio::time::sleep(self.pace).await;
+            let in_use = self.table.lock().files();
+            // Files block, and a mount may hang.
+            let looked = tokio::task::spawn_blocking(move || {
+                let changed = files.poll(&in_use);
+                (files, changed)
+            });
+            let Ok((back, changed)) = looked.await else { return };
+            files = back;
+            if !changed.is_empty() && self.changes.send(changed).await.is_err() {
+                return;
+            }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The composition root of `kubesvc-agent`.
 
+mod accounts;
 mod cli;
 mod identity;
+mod reload;
 
 pub use cli::main;

@@ -15,12 +15,14 @@ mod kind;
 mod layer;
 mod logging;
 mod print;
+mod shapes;
 mod table;
 #[cfg(test)]
 mod tests;
 mod typed;
 mod yaml;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -28,6 +30,8 @@ use std::path::{Path, PathBuf};
 pub use error::{ConfigError, Origin, Problem};
 pub use logging::{LogFormat, LogLevel, LoggingSettings};
 pub use print::redact_url;
+pub use shapes::{CustomResourceDefinition, Permissions};
+pub use yaml::MAX_BYTES as MAX_FILE_BYTES;
 
 use agent::AgentSettings;
 use layer::Values;
@@ -69,7 +73,7 @@ pub struct Loaded<T> {
     /// What a person should know, one line each; for the log.
     pub warnings: Vec<String>,
     values: Values,
-    build: fn(&Values) -> Result<T, Problem>,
+    build: fn(&Values) -> Result<T, ConfigError>,
 }
 
 impl<T> Loaded<T> {
@@ -94,9 +98,19 @@ impl<T> Loaded<T> {
         self.values.slots.get(key).map(|slot| &slot.origin)
     }
 
+    /// The documented keys of settings that are another value in `other`; a list of groups counts as one.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let value = |values: &Values, id: &String| values.slots.get(id).map(|slot| slot.value.clone());
+        let ids = self.values.slots.iter().chain(&other.values.slots);
+        let differing = ids.filter(|(id, _)| value(&self.values, id) != value(&other.values, id));
+        let keys: BTreeSet<_> =
+            differing.map(|(_, slot)| slot.row.key.split("[]").next().unwrap_or(slot.row.key)).collect();
+        keys.into_iter().collect()
+    }
+
     fn read(
         spec: &'static Spec,
-        build: fn(&Values) -> Result<T, Problem>,
+        build: fn(&Values) -> Result<T, ConfigError>,
         files: &[PathBuf],
         env: &dyn Fn(&str) -> Option<String>,
         unknown: UnknownKeys,
@@ -132,7 +146,7 @@ pub fn load_operator(
     env: &dyn Fn(&str) -> Option<String>,
     unknown: UnknownKeys,
 ) -> Result<Loaded<OperatorSettings>, ConfigError> {
-    Loaded::read(&operator::SPEC, operator::build, files, env, unknown)
+    Loaded::read(&operator::SPEC, |values| Ok(operator::build(values)?), files, env, unknown)
 }
 
 /// Loads the agent's settings: `armory-agent.yml` and over it `armory-agent-local.yml` in `dir`, each perhaps with
@@ -146,10 +160,11 @@ pub fn load_agent(
     unknown: UnknownKeys,
 ) -> Result<Loaded<AgentSettings>, ConfigError> {
     let mut files = Vec::new();
-    for stem in ["armory-agent", "armory-agent-local"] {
+    for stem in AGENT_FILES {
         files.extend(either_ending(dir, stem)?);
     }
     let mut loaded = Loaded::read(&agent::SPEC, agent::build, &files, env, unknown)?;
+    agent::accounts::resolve(&mut loaded.settings.accounts, dir)?;
     if files.is_empty() {
         let dir = dir.display();
         let warning =
@@ -159,12 +174,22 @@ pub fn load_agent(
     Ok(loaded)
 }
 
+const AGENT_FILES: [&str; 2] = ["armory-agent", "armory-agent-local"];
+const ENDINGS: [&str; 2] = ["yml", "yaml"];
+
+/// Every file that [`load_agent`] would read in this folder, whether it is there or not.
+pub fn agent_files(dir: &Path) -> Vec<PathBuf> {
+    let paths =
+        AGENT_FILES.iter().flat_map(|stem| ENDINGS.map(|ending| dir.join(format!("{stem}.{ending}"))));
+    paths.collect()
+}
+
 /// The one file of this name, if there is one.
 fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, Problem> {
     let unreadable =
         |path: &Path, why: String| Problem::Unreadable { file: path.display().to_string().into(), why };
     let mut found = Vec::new();
-    for ending in ["yml", "yaml"] {
+    for ending in ENDINGS {
         let path = dir.join(format!("{stem}.{ending}"));
         match std::fs::metadata(&path) {
             Ok(_) => found.push(path),

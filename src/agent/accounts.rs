@@ -1,29 +1,50 @@
 //! The accounts of this agent at work: commands in, attempts run, answers out.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prost::Message;
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
 
-use crate::agent::activation::Activator;
+use crate::agent::activation::{Activator, Reached, Word};
 use crate::agent::definition::Definition;
-use crate::agent::failure::after_send;
+use crate::agent::failure::{after_send, before_send};
+use crate::agent::metrics::AgentMetrics;
+use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::{Attempt, Effect, Table};
+use crate::agent::watched_files::ReadFile;
 use crate::wire::common::failure::Class;
 use crate::wire::common::{AccountRef, Failure};
 use crate::wire::ops::account_result::Outcome;
-use crate::wire::ops::{
-    AccountResult, AccountResults, AddAccounts, ClusterIdentity, DeleteAccounts, HeldAccount,
-};
+use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::{AccountResult, AccountResults, AddAccounts, DeleteAccounts, HeldAccount};
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
 
-type Outcomes = (Attempt, Result<ClusterIdentity, Failure>);
+type Outcomes = (Attempt, Result<Reached, Failure>);
+
+/// What the accounts of an agent share with its other parts.
+#[derive(Debug)]
+pub struct Parts {
+    /// The accounts themselves.
+    pub table: Arc<Mutex<Table>>,
+    /// What starts them.
+    pub activator: Activator,
+    /// Those of the agent's own file.
+    pub own: OwnAccounts,
+    /// Whether others are taken too.
+    pub dynamic_accounts: bool,
+    /// What is counted.
+    pub metrics: AgentMetrics,
+    /// Files that have changed. They wait here while the hub is not connected.
+    pub changed_files: mpsc::Receiver<Vec<ReadFile>>,
+}
 
 /// The table of accounts, the attempts under way, and the answers that wait to be sent.
 #[derive(Debug)]
 pub struct Accounts {
-    table: Table,
-    activator: Activator,
+    parts: Parts,
     running: JoinSet<Outcomes>,
     of_task: HashMap<Id, Running>,
     handles: HashMap<Attempt, AbortHandle>,
@@ -40,10 +61,9 @@ struct Running {
 
 impl Accounts {
     /// No accounts yet.
-    pub fn new(activator: Activator) -> Self {
+    pub fn new(parts: Parts) -> Self {
         Self {
-            table: Table::default(),
-            activator,
+            parts,
             running: JoinSet::new(),
             of_task: HashMap::new(),
             handles: HashMap::new(),
@@ -56,10 +76,7 @@ impl Accounts {
     pub fn add(&mut self, command: AddAccounts) {
         for spec in command.accounts {
             match Definition::split(spec) {
-                (Some(account), definition) if is_named(&account) => {
-                    let effects = self.table.add(account, definition);
-                    self.carry_out(effects);
-                }
+                (Some(account), definition) if is_named(&account) => self.add_one(account, definition),
                 _ => {
                     tracing::warn!(batch = %command.batch_id, "the hub sent an account without a name, ignored");
                 }
@@ -67,19 +84,71 @@ impl Accounts {
         }
     }
 
+    fn add_one(&mut self, account: AccountRef, definition: Definition) {
+        self.parts.own.taken(&account.name);
+        let effects = match self.objection(&account.name, definition.spec().credential.as_ref()) {
+            Some(failure) => {
+                let outcome = Some(Outcome::Failure(failure));
+                vec![Effect::Answer(Box::new(AccountResult {
+                    account: Some(account),
+                    outcome,
+                    dropped: false,
+                }))]
+            }
+            None => self.parts.table.lock().add(account, definition),
+        };
+        self.carry_out(effects);
+    }
+
+    /// Whose word an account is.
+    pub fn word(&self, name: &str, credential: Option<&Credential>) -> Word {
+        if self.parts.own.current().gives(name, credential) { Word::Owners } else { Word::Strangers }
+    }
+
+    /// Why this agent does not take an account at all.
+    pub fn objection(&self, name: &str, credential: Option<&Credential>) -> Option<Failure> {
+        let is_taken = self.parts.dynamic_accounts || self.word(name, credential) == Word::Owners;
+        (!is_taken).then(|| {
+            before_send(
+                Class::Forbidden,
+                "the agent takes only the accounts of its own file (dynamicAccounts.enabled is false in it)",
+            )
+        })
+    }
+
+    /// The agent's own accounts.
+    pub fn own(&self) -> &OwnAccounts {
+        &self.parts.own
+    }
+
+    /// What starts accounts, and probes.
+    pub fn activator(&self) -> &Activator {
+        &self.parts.activator
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &AgentMetrics {
+        &self.parts.metrics
+    }
+
     /// Drops accounts.
     pub fn delete(&mut self, command: DeleteAccounts) {
         for account in command.accounts {
             tracing::info!(account = %account.name, epoch = account.epoch, "dropping the account");
-            let effects = self.table.drop_account(account);
+            let effects = self.parts.table.lock().drop_account(account);
             self.carry_out(effects);
         }
     }
 
-    /// Waits for the end of an attempt and takes it, and every other that has ended too. Pending while none runs.
+    /// Waits for the end of an attempt and takes it, and every other that has ended too; or for a change of files.
     pub async fn progress(&mut self) {
-        let Some(mut ended) = self.running.join_next_with_id().await else {
-            return std::future::pending().await;
+        let mut ended = tokio::select! {
+            Some(ended) = self.running.join_next_with_id() => ended,
+            Some(changed) = self.parts.changed_files.recv() => {
+                let effects = self.parts.table.lock().files_changed(&changed);
+                return self.carry_out(effects);
+            }
+            else => return std::future::pending().await,
         };
         loop {
             match ended {
@@ -95,7 +164,7 @@ impl Accounts {
 
     /// Forgets what belongs to a stream that is gone. What is held stays held.
     pub fn stream_lost(&mut self) {
-        let effects = self.table.stream_lost();
+        let effects = self.parts.table.lock().stream_lost();
         self.carry_out(effects);
         self.answers.clear();
         self.seen.clear();
@@ -124,7 +193,7 @@ impl Accounts {
     pub fn slow(&mut self) -> Vec<AccountRef> {
         let mut now = HashSet::new();
         let mut slow = Vec::new();
-        for (attempt, account) in self.table.starting() {
+        for (attempt, account) in self.parts.table.lock().owed() {
             if self.seen.contains(&attempt) {
                 slow.push(account.clone());
             }
@@ -135,13 +204,13 @@ impl Accounts {
     }
 
     /// What is held, for a hello.
-    pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
-        self.table.held()
+    pub fn held(&self) -> Vec<HeldAccount> {
+        self.parts.table.lock().held().collect()
     }
 
     /// How many accounts are held.
     pub fn held_count(&self) -> usize {
-        self.table.held_count()
+        self.parts.table.lock().held_count()
     }
 
     /// How many accounts are being started.
@@ -154,9 +223,11 @@ impl Accounts {
             match effect {
                 Effect::Start { attempt, account, definition } => {
                     tracing::info!(account = %account.name, epoch = account.epoch, "starting the account");
-                    let activator = self.activator.clone();
-                    let handle =
-                        self.running.spawn(async move { (attempt, activator.activate(&definition).await) });
+                    let activator = self.parts.activator.clone();
+                    let word = self.word(&account.name, definition.spec().credential.as_ref());
+                    let handle = self
+                        .running
+                        .spawn(async move { (attempt, activator.start(&definition, word).await) });
                     self.of_task.insert(handle.id(), Running { attempt, uid: account.uid });
                     self.handles.insert(attempt, handle);
                 }
@@ -165,18 +236,30 @@ impl Accounts {
                         handle.abort();
                     }
                 }
+                Effect::Kept { account, failure } => {
+                    self.parts.metrics.kept.inc();
+                    tracing::warn!(
+                        account = %account.name,
+                        class = %failure.class().as_str_name(),
+                        "its changed file does not work, the account keeps what it was started with: {}",
+                        failure.message
+                    );
+                }
                 Effect::Answer(answer) => {
                     log(&answer);
+                    if let Some(Outcome::Failure(failure)) = &answer.outcome {
+                        self.parts.metrics.failed(failure);
+                    }
                     self.answers.push_back(*answer);
                 }
             }
         }
     }
 
-    fn ended(&mut self, task: Id, attempt: Attempt, result: Result<ClusterIdentity, Failure>) {
+    fn ended(&mut self, task: Id, attempt: Attempt, result: Result<Reached, Failure>) {
         self.handles.remove(&attempt);
         let Some(Running { uid, .. }) = self.of_task.remove(&task) else { return };
-        let effects = self.table.finished(&uid, attempt, result);
+        let effects = self.parts.table.lock().finished(&uid, attempt, result);
         self.carry_out(effects);
     }
 

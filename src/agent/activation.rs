@@ -4,24 +4,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::agent::cluster::{ClusterAccess, Limits, Trust};
 use crate::agent::definition::Definition;
 use crate::agent::failure::after_send;
+use crate::agent::metrics::Requests;
+use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
 mod credential;
 mod discovery;
+mod files;
 mod identity;
 mod kinds;
+mod owned_kubeconfig;
+mod probe;
 #[cfg(test)]
 mod tests;
 
 pub use credential::ServiceAccountPlace;
+pub use files::MAX_FILE;
+
+use credential::Source;
 
 /// Starts accounts, so many at a time.
 #[derive(Clone, Debug)]
@@ -38,6 +47,28 @@ pub struct Activator {
     pub deadline: Duration,
     /// How many accounts have their turn at once.
     pub turns: Arc<Semaphore>,
+    /// Where requests to clusters are counted.
+    pub requests: Requests,
+}
+
+/// Whose word a definition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Somebody's, over the wire: only what is vetted holds.
+    Strangers,
+    /// The owner's, in the agent's own file: paths may lead anywhere, and kubeconfigs may name files.
+    Owners,
+}
+
+/// An account that was started.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reached {
+    /// What its cluster says of itself.
+    pub identity: ClusterIdentity,
+    /// The files that its credential was read from.
+    pub files: Vec<ReadFile>,
+    /// When.
+    pub at: Timestamp,
 }
 
 impl Activator {
@@ -50,15 +81,21 @@ impl Activator {
             limits: Limits::default(),
             deadline: Duration::from_secs(120),
             turns: Arc::new(Semaphore::new(concurrency.clamp(1, Semaphore::MAX_PERMITS))),
+            requests: Requests::default(),
         }
     }
 
-    /// Starts an account: waits for its turn, reaches its cluster, and says what it found there.
+    /// Starts a stranger's account, and says what it found.
     pub async fn activate(&self, definition: &Definition) -> Result<ClusterIdentity, Failure> {
+        self.start(definition, Word::Strangers).await.map(|reached| reached.identity)
+    }
+
+    /// Starts an account: waits for its turn, reaches its cluster, and says what it found there.
+    pub async fn start(&self, definition: &Definition, word: Word) -> Result<Reached, Failure> {
         let Ok(_turn) = self.turns.acquire().await else {
             return Err(after_send(Class::Internal, "the agent is stopping"));
         };
-        match timeout(self.deadline, self.reach(definition.spec())).await {
+        match timeout(self.deadline, self.reach(definition.spec(), word)).await {
             Ok(result) => result,
             Err(_) => Err(after_send(
                 Class::Timeout,
@@ -67,14 +104,15 @@ impl Activator {
         }
     }
 
-    async fn reach(&self, spec: &AccountSpec) -> Result<ClusterIdentity, Failure> {
-        let cluster = credential::cluster_of(spec, &self.kubeconfig_folders, &self.service_account).await?;
-        let mut access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
+    async fn reach(&self, spec: &AccountSpec, word: Word) -> Result<Reached, Failure> {
+        let Source { cluster, files } = self.source(spec, word).await?;
+        let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
+        let mut access = access.counted_in(&self.requests);
         let version = identity::version(&mut access).await?;
         let kube_system_uid = identity::kube_system_uid(&mut access).await?;
         let namespaces = identity::namespaces(&mut access, spec).await?;
         let served = discovery::served_kinds(&mut access).await?;
-        Ok(ClusterIdentity {
+        let identity = ClusterIdentity {
             kube_system_uid,
             host: access.url().to_owned(),
             cert_fingerprint: access.fingerprint().to_owned(),
@@ -82,6 +120,7 @@ impl Activator {
             namespaces_count: namespaces.count,
             namespaces: namespaces.names,
             kinds: kinds::chosen(&served, spec),
-        })
+        };
+        Ok(Reached { identity, files, at: Timestamp::now() })
     }
 }

@@ -21,6 +21,7 @@ use url::Url;
 
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
 use crate::agent::failure::after_send;
+use crate::agent::metrics::Requests;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
@@ -62,7 +63,8 @@ pub struct Cluster {
     certificate_authority: Option<Vec<u8>>,
     insecure: bool,
     tls_server_name: Option<String>,
-    authentication: Authentication,
+    /// None: every request is anonymous.
+    authentication: Option<Authentication>,
 }
 
 impl Cluster {
@@ -74,8 +76,13 @@ impl Cluster {
             certificate_authority: kubeconfig.certificate_authority,
             insecure: insecure || kubeconfig.insecure_skip_tls_verify,
             tls_server_name: kubeconfig.tls_server_name,
-            authentication: kubeconfig.authentication,
+            authentication: Some(kubeconfig.authentication),
         }
+    }
+
+    /// The same cluster, asked without a credential.
+    pub fn anonymous(self) -> Self {
+        Self { authentication: None, ..self }
     }
 
     /// The URL of the API server, without a slash at its end.
@@ -102,6 +109,7 @@ pub struct ClusterAccess {
     redactor: Redactor,
     fingerprint: String,
     limits: Limits,
+    requests: Requests,
     sender: SendRequest<Empty<Bytes>>,
     _connection: AbortOnDropHandle<()>,
 }
@@ -142,14 +150,24 @@ impl ClusterAccess {
         Ok(Self {
             path_prefix: cluster.server.path().trim_end_matches('/').to_owned(),
             host: authentication::host(&cluster.server)?,
-            authorization: authentication::header(&cluster.authentication)?,
-            redactor: Redactor::of(&cluster.authentication),
+            authorization: match &cluster.authentication {
+                Some(authentication) => authentication::header(authentication)?,
+                None => None,
+            },
+            redactor: cluster.authentication.as_ref().map(Redactor::of).unwrap_or_default(),
+            requests: Requests::default(),
             url,
             fingerprint,
             limits,
             sender,
             _connection: connection,
         })
+    }
+
+    /// Counts its requests here.
+    #[must_use]
+    pub fn counted_in(self, requests: &Requests) -> Self {
+        Self { requests: requests.clone(), ..self }
     }
 
     /// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
@@ -170,13 +188,15 @@ impl ClusterAccess {
         let request = self
             .request(path, accept)
             .map_err(|error| after_send(Class::Internal, format!("{step} could not be built: {error}")))?;
-        match timeout(self.limits.answer, self.exchange(&step, request)).await {
+        let result = match timeout(self.limits.answer, self.exchange(&step, request)).await {
             Ok(result) => result,
             Err(_) => Err(after_send(
                 Class::Timeout,
                 format!("{step} was not answered within {}", answer::shown(self.limits.answer)),
             )),
-        }
+        };
+        self.requests.count(result.as_ref().map_or_else(|failure| failure.http_status, |_| 200));
+        result
     }
 
     fn request(&self, path: &str, accept: &'static str) -> http::Result<Request<Empty<Bytes>>> {

@@ -1,8 +1,7 @@
 //! What probes and people ask the agent over HTTP.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -10,10 +9,14 @@ use axum::routing::get;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
-use crate::agent::{AgentError, AgentOptions};
+use crate::agent::AgentOptions;
+use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::reactions::Table;
+
+mod accounts;
+
+use accounts::AccountsReport;
 
 /// How the agent is. Written by the link, read by health checks.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub struct Status {
     version: String,
     hub: String,
     started: Instant,
+    own: OwnAccounts,
+    table: Arc<Mutex<Table>>,
     now: Mutex<Now>,
 }
 
@@ -30,8 +35,6 @@ pub struct Status {
 struct Now {
     session: Option<Session>,
     problem: Option<String>,
-    held: usize,
-    starting: usize,
 }
 
 /// The stream in force.
@@ -61,8 +64,12 @@ struct Report {
     session: Option<Session>,
     accounts_held: usize,
     accounts_starting: usize,
+    accounts_failed: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
+    /// Why the settings files as they are now are not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_problem: Option<String>,
 }
 
 /// Whether the agent is ready, and what is missing if it is not.
@@ -75,13 +82,15 @@ struct Readiness {
 
 impl Status {
     /// An agent that has not connected yet.
-    pub fn new(options: &AgentOptions) -> Self {
+    pub fn new(options: &AgentOptions, table: Arc<Mutex<Table>>) -> Self {
         Self {
             agent_id: options.agent_id.clone(),
             zone_id: options.zone_id.clone(),
             version: options.version.clone(),
             hub: options.hub.clone(),
             started: Instant::now(),
+            own: options.own.clone(),
+            table,
             now: Mutex::default(),
         }
     }
@@ -107,20 +116,14 @@ impl Status {
         now.problem = Some(problem.into());
     }
 
-    /// How many accounts are held and being started.
-    pub fn accounts(&self, held: usize, starting: usize) {
-        let mut now = self.now.lock();
-        now.held = held;
-        now.starting = starting;
-    }
-
     /// Whether the hub has accepted the agent.
     pub fn is_connected(&self) -> bool {
         self.now.lock().session.is_some()
     }
 
     fn report(&self) -> Report {
-        let Now { session, problem, held, starting } = self.now.lock().clone();
+        let Now { session, problem } = self.now.lock().clone();
+        let counts = self.table.lock().counts();
         Report {
             status: "UP",
             agent_id: self.agent_id.clone(),
@@ -130,10 +133,16 @@ impl Status {
             uptime_seconds: self.started.elapsed().as_secs(),
             connected: session.is_some(),
             session,
-            accounts_held: held,
-            accounts_starting: starting,
+            accounts_held: counts.held,
+            accounts_starting: counts.starting,
+            accounts_failed: counts.failed,
             problem,
+            config_problem: self.own.problem(),
         }
+    }
+
+    fn accounts(&self) -> AccountsReport {
+        AccountsReport::of(&self.zone_id, &self.table.lock(), &self.own)
     }
 
     fn readiness(&self) -> (StatusCode, Readiness) {
@@ -147,57 +156,11 @@ impl Status {
     }
 }
 
-/// Serves health checks.
-#[derive(Debug)]
-pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
-    status: Arc<Status>,
-}
-
-impl Server {
-    /// Takes the port.
-    ///
-    /// # Errors
-    ///
-    /// [`AgentError::HealthPort`] if it cannot be had.
-    pub async fn bind(options: &AgentOptions, status: Arc<Status>) -> Result<Self, AgentError> {
-        let host =
-            if options.health_address.is_empty() { "0.0.0.0" } else { options.health_address.as_str() };
-        let failed =
-            |source| AgentError::HealthPort { address: format!("{host}:{}", options.health_port), source };
-        let listener = TcpListener::bind((host, options.health_port)).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, status })
-    }
-
-    /// Where it serves.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Serves until `stop`.
-    pub async fn serve(self, stop: CancellationToken) {
-        let stopped = stop.clone();
-        let serving =
-            axum::serve(self.listener, routes(self.status)).with_graceful_shutdown(stop.cancelled_owned());
-        let grace = async {
-            stopped.cancelled().await;
-            // A probe that keeps its connection must not keep the agent.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        };
-        tokio::select! {
-            result = serving => if let Err(error) = result {
-                tracing::error!(%error, "health checks are not served any longer");
-            },
-            () = grace => {}
-        }
-    }
-}
-
-fn routes(status: Arc<Status>) -> Router {
+/// What is served.
+pub(super) fn routes(status: Arc<Status>) -> Router {
     Router::new()
         .route("/health", get(async |State(status): State<Arc<Status>>| Json(status.report())))
+        .route("/accounts", get(async |State(status): State<Arc<Status>>| Json(status.accounts())))
         .route("/health/liveness", get(async || Json(Readiness { status: "UP", missing: Vec::new() })))
         .route(
             "/health/readiness",

@@ -12,8 +12,7 @@ use tonic::transport::Endpoint;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::agent::accounts::Accounts;
-use crate::agent::activation::Activator;
+use crate::agent::accounts::{Accounts, Parts};
 use crate::agent::health::{self, Status};
 use crate::agent::{AgentError, AgentOptions};
 use crate::wire::PROTOCOL_VERSION;
@@ -22,6 +21,7 @@ use crate::wire::ops::Refused;
 mod dial;
 mod greeting;
 mod pace;
+mod probes;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -67,10 +67,10 @@ impl Link {
     /// # Errors
     ///
     /// [`AgentError::HubAddress`] if the hub's address is none.
-    pub fn new(options: AgentOptions, activator: Activator, status: Arc<Status>) -> Result<Self, AgentError> {
+    pub fn new(options: AgentOptions, parts: Parts, status: Arc<Status>) -> Result<Self, AgentError> {
         Ok(Self {
             endpoint: dial::endpoint(&options)?,
-            accounts: Accounts::new(activator),
+            accounts: Accounts::new(parts),
             status,
             boot_id: Ulid::generate().to_string(),
             connect_seq: 0,
@@ -96,7 +96,6 @@ impl Link {
         while !stop.is_cancelled() {
             let ended = self.connect_and_serve(&stop).await;
             self.accounts.stream_lost();
-            self.status.accounts(self.accounts.held_count(), 0);
             let again_at = self.note(ended);
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -140,10 +139,16 @@ impl Link {
             approved: accepted.approved,
         });
         let since = Instant::now();
-        let session = Session::new(&accepted, outbound, inbound, &mut self.accounts, &self.status);
+        self.accounts.metrics().connections.inc();
+        let idle = self.options.keep_alive.idle_timeout;
+        let session = Session::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
         let ended = session.run(stop).await;
+        self.accounts.metrics().disconnections.inc();
         if since.elapsed() > GOOD_AFTER {
             self.pace.reset();
+        }
+        if !matches!(ended, Ended::Drained(_)) {
+            self.pace.was_accepted();
         }
         ended
     }
@@ -151,7 +156,8 @@ impl Link {
     async fn greet(&mut self) -> Result<Greeted, Ended> {
         let channel = dial::channel(&self.endpoint, &self.options).await.map_err(Ended::Broken)?;
         self.connect_seq += 1;
-        let hello = greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.accounts.held());
+        let hello =
+            greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.accounts.held().into_iter());
         greeting::greet(channel, hello).await
     }
 

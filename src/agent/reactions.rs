@@ -10,21 +10,30 @@
 //! * A `Drop` stops what is held or starting at its epoch or an older one. What is unknown counts as dropped. A `Drop`
 //!   older than what is held is a late one: it stops nothing, and is answered with what is held.
 //! * A lost stream cancels what is starting and touches nothing that is held.
+//! * A changed file starts what is held with it anew, at the same epoch. That goes on over a lost stream; if it fails,
+//!   what is held stays, and the hub is not told.
 //!
 //! So a frame that comes twice, or late, does no harm.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::agent::definition::Definition;
-use crate::wire::common::{AccountRef, Failure, failure::Class};
-use crate::wire::ops::{AccountResult, ClusterIdentity, HeldAccount, account_result::Outcome};
+use jiff::Timestamp;
 
+use crate::agent::activation::Reached;
+use crate::agent::definition::Definition;
+use crate::agent::watched_files::ReadFile;
+use crate::wire::common::{AccountRef, Failure, failure::Class};
+use crate::wire::ops::{AccountResult, HeldAccount, account_result::Outcome};
+
+mod listing;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
+
+pub use listing::{Counts, ListedAccount, State};
 
 /// How many accounts one agent takes; as many as a `Hello` may name.
 pub const MAX_ACCOUNTS: usize = 100_000;
@@ -52,6 +61,13 @@ pub enum Effect {
     },
     /// Send an answer.
     Answer(Box<AccountResult>),
+    /// Say that a changed file could not be used, so that what is held stays as it is.
+    Kept {
+        /// Which account.
+        account: AccountRef,
+        /// Why.
+        failure: Failure,
+    },
 }
 
 /// The accounts of this agent.
@@ -59,6 +75,8 @@ pub enum Effect {
 pub struct Table {
     by_uid: HashMap<String, Account>,
     uid_of_name: HashMap<String, String>,
+    /// Why accounts that are neither held nor starting are not, by name.
+    failed: HashMap<String, Failure>,
     held_count: usize,
     attempts: u64,
 }
@@ -74,7 +92,8 @@ struct Account {
 struct Held {
     account: AccountRef,
     definition: Arc<Definition>,
-    identity: Arc<ClusterIdentity>,
+    reached: Reached,
+    since: Timestamp,
 }
 
 #[derive(Debug)]
@@ -82,11 +101,13 @@ struct Starting {
     attempt: Attempt,
     account: AccountRef,
     definition: Arc<Definition>,
+    /// The hub did not ask for it: a file has changed.
+    by_itself: bool,
 }
 
 impl Held {
     fn answer(&self) -> Effect {
-        answer(self.account.clone(), Some(Outcome::Identity((*self.identity).clone())), false)
+        answer(self.account.clone(), Some(Outcome::Identity(self.reached.identity.clone())), false)
     }
 }
 
@@ -112,6 +133,7 @@ impl Table {
     /// Takes one account of an `AddAccounts`.
     pub fn add(&mut self, account: AccountRef, definition: Definition) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.failed.remove(&account.name);
         self.stop_namesakes(&account, &mut effects);
         if self.is_full_for(&account.uid) {
             effects.push(refuse_over_limit(account));
@@ -128,6 +150,7 @@ impl Table {
     /// Takes one account of a `DeleteAccounts`.
     pub fn drop_account(&mut self, account: AccountRef) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.failed.remove(&account.name);
         let Some(known) = self.by_uid.get_mut(&account.uid) else {
             return vec![answer(account, None, true)];
         };
@@ -152,32 +175,32 @@ impl Table {
     }
 
     /// Takes the end of an attempt. That of one which is no longer wanted is ignored.
-    pub fn finished(
-        &mut self,
-        uid: &str,
-        attempt: Attempt,
-        result: Result<ClusterIdentity, Failure>,
-    ) -> Vec<Effect> {
+    pub fn finished(&mut self, uid: &str, attempt: Attempt, result: Result<Reached, Failure>) -> Vec<Effect> {
         let Entry::Occupied(mut entry) = self.by_uid.entry(uid.to_owned()) else { return Vec::new() };
         let known = entry.get_mut();
-        let Some(Starting { account, definition, .. }) =
+        let Some(Starting { account, definition, by_itself, .. }) =
             known.starting.take_if(|starting| starting.attempt == attempt)
         else {
             return Vec::new();
         };
         match result {
-            Ok(identity) => {
-                let held = Held { account, definition, identity: Arc::new(identity) };
+            Ok(reached) => {
+                let since = known.held.as_ref().map_or(reached.at, |held| held.since);
+                let held = Held { account, definition, reached, since };
                 let effects = vec![held.answer()];
                 if known.held.replace(held).is_none() {
                     self.held_count += 1;
                 }
                 effects
             }
+            Err(failure) if by_itself => vec![Effect::Kept { account, failure }],
             Err(failure) => {
                 if known.is_empty() {
                     entry.remove();
                     self.uid_of_name.remove(&account.name);
+                    if self.failed.len() < MAX_ACCOUNTS {
+                        self.failed.insert(account.name.clone(), failure.clone());
+                    }
                 }
                 vec![answer(account, Some(Outcome::Failure(failure)), false)]
             }
@@ -187,8 +210,11 @@ impl Table {
     /// Takes the loss of the stream: nothing that is starting may be answered on another one.
     pub fn stream_lost(&mut self) -> Vec<Effect> {
         let mut effects = Vec::new();
+        self.failed.clear();
         for known in self.by_uid.values_mut() {
-            known.cancel(&mut effects);
+            if known.starting.as_ref().is_some_and(|starting| !starting.by_itself) {
+                known.cancel(&mut effects);
+            }
         }
         self.by_uid.retain(|_, known| !known.is_empty());
         let by_uid = &self.by_uid;
@@ -200,6 +226,38 @@ impl Table {
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
         let held = self.by_uid.values().filter_map(|known| known.held.as_ref());
         held.map(|held| HeldAccount { account: Some(held.account.clone()) })
+    }
+
+    /// Takes a change of files: starts anew what was started with another content of one of them.
+    pub fn files_changed(&mut self, changed: &[ReadFile]) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let differs =
+            |file: &ReadFile| changed.iter().any(|now| now.path == file.path && now.digest != file.digest);
+        for known in self.by_uid.values_mut() {
+            let Some(held) = &known.held else { continue };
+            let is_renewed = known.starting.as_ref().is_none_or(|starting| starting.by_itself);
+            if !is_renewed || !held.reached.files.iter().any(differs) {
+                continue;
+            }
+            self.attempts += 1;
+            let attempt = Attempt(self.attempts);
+            let (account, definition) = (held.account.clone(), held.definition.clone());
+            known.start(Starting { attempt, account, definition, by_itself: true }, &mut effects);
+        }
+        effects
+    }
+
+    /// The files with which accounts that are held were started.
+    pub fn files(&self) -> HashSet<ReadFile> {
+        let held = self.by_uid.values().filter_map(|known| known.held.as_ref());
+        held.flat_map(|held| held.reached.files.iter().cloned()).collect()
+    }
+
+    /// What is starting because the hub asked for it.
+    pub fn owed(&self) -> impl Iterator<Item = (Attempt, &AccountRef)> {
+        let starting = self.by_uid.values().filter_map(|known| known.starting.as_ref());
+        let owed = starting.filter(|starting| !starting.by_itself);
+        owed.map(|starting| (starting.attempt, &starting.account))
     }
 
     /// What is starting, with the number of its attempt.
@@ -251,7 +309,11 @@ impl Account {
                 if self.starting.as_ref().is_none_or(|starting| starting.account.epoch <= account.epoch) {
                     held.account = newer(&held.account, account);
                     effects.push(held.answer());
-                    self.cancel(effects);
+                    let now = held.account.clone();
+                    match &mut self.starting {
+                        Some(starting) if starting.by_itself => starting.account = now,
+                        _ => self.cancel(effects),
+                    }
                 } else {
                     effects.push(held.answer());
                 }
@@ -267,13 +329,20 @@ impl Account {
             }
             if *starting.definition == definition {
                 starting.account = newer(&starting.account, account);
+                starting.by_itself = false;
                 return;
             }
         }
-        self.cancel(effects);
         let definition = Arc::new(definition);
-        effects.push(Effect::Start { attempt, account: account.clone(), definition: definition.clone() });
-        self.starting = Some(Starting { attempt, account, definition });
+        self.start(Starting { attempt, account, definition, by_itself: false }, effects);
+    }
+
+    fn start(&mut self, starting: Starting, effects: &mut Vec<Effect>) {
+        self.cancel(effects);
+        let Starting { attempt, account, definition, .. } = &starting;
+        let (attempt, account, definition) = (*attempt, account.clone(), definition.clone());
+        effects.push(Effect::Start { attempt, account, definition });
+        self.starting = Some(starting);
     }
 }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
+use super::accounts::specs;
 use super::identity;
-use crate::agent::{self, AgentOptions, Backoff};
+use super::reload::Settings;
+use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::{Agent, AgentOptions, Backoff, KeepAlive};
 use crate::command_line::{self, FAILURE, USAGE, UnknownKey, say};
-use crate::config;
 use crate::config::agent::AgentSettings;
 use crate::telemetry::errors::chain;
 
@@ -23,6 +25,9 @@ Examples:
 
 /// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
 const ACTIVATIONS_AT_ONCE: usize = 16;
+
+/// How often files are looked at.
+const FILE_PACE: Duration = Duration::from_secs(2);
 
 /// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
 #[derive(Debug, Parser)]
@@ -44,10 +49,11 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let unknown = cli.config_unknown.into();
     let env = |name: &str| std::env::var(name).ok();
-    let loaded = match config::load_agent(&cli.config_dir, &env, unknown) {
-        Ok(loaded) => loaded,
+    let settings = match Settings::load(cli.config_dir, unknown) {
+        Ok(settings) => settings,
         Err(error) => return complain(&error.to_string(), USAGE),
     };
+    let loaded = &settings.loaded;
     if cli.print_config {
         say(&loaded.print());
         return ExitCode::SUCCESS;
@@ -62,17 +68,10 @@ pub fn main() -> ExitCode {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    if loaded.settings.static_accounts > 0 {
-        let count = loaded.settings.static_accounts;
-        tracing::warn!(
-            count,
-            "accounts of kubernetes.accounts[] in the agent's own file are not registered yet; make them KubesvcAccounts"
-        );
-    }
-    run(options)
+    run(options, settings)
 }
 
-fn run(options: AgentOptions) -> ExitCode {
+fn run(options: AgentOptions, settings: Settings) -> ExitCode {
     // A second installation says that one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Runtime::new() {
@@ -83,7 +82,11 @@ fn run(options: AgentOptions) -> ExitCode {
         let stop = CancellationToken::new();
         crate::shutdown::on_signal(stop.clone())
             .map_err(|error| format!("signals cannot be caught: {error}"))?;
-        agent::run(options, stop).await.map_err(|error| chain(&error))
+        let agent = Agent::bind(options.clone()).await.map_err(|error| chain(&error))?;
+        let watching = tokio::spawn(settings.watch(options.own, FILE_PACE));
+        agent.run(stop).await;
+        watching.abort();
+        Ok::<_, String>(())
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     match ended {
@@ -93,6 +96,7 @@ fn run(options: AgentOptions) -> ExitCode {
 }
 
 fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Result<AgentOptions, String> {
+    let backoff = &settings.hub.backoff;
     let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
     Ok(AgentOptions {
         agent_id: identity::agent_id(env),
@@ -101,10 +105,26 @@ fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Re
         hub: settings.hub.grpc.clone(),
         insecure: settings.hub.insecure,
         kubeconfig_folders: settings.kubeconfig_folders.clone(),
+        own: OwnAccounts::new(specs(&settings.accounts)),
+        dynamic_accounts: settings.dynamic_accounts,
+        metrics_address: String::new(),
+        metrics_port: settings.metrics_port,
         health_address: settings.server.host.clone(),
         health_port: settings.server.port,
         place,
-        backoff: Backoff::default(),
+        backoff: Backoff {
+            base: backoff.base,
+            multiplier: backoff.multiplier,
+            jitter: backoff.jitter,
+            max: backoff.max,
+            reconnect: settings.hub.reconnect,
+        },
+        keep_alive: KeepAlive {
+            ping_every: settings.hub.ping_every,
+            ping_timeout: settings.hub.ping_timeout,
+            idle_timeout: settings.hub.idle_timeout,
+        },
+        file_pace: FILE_PACE,
         activation_concurrency: ACTIVATIONS_AT_ONCE,
     })
 }

@@ -74,6 +74,16 @@ pub enum Problem {
         /// What may stand there.
         allowed: String,
     },
+    /// The value may stand there, but not beside the others.
+    #[error("{place}: `{key}` {why}")]
+    Rule {
+        /// Where it is written, or the group in which it is missing.
+        place: Origin,
+        /// The key as it is written.
+        key: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// One setting is given twice in one file, perhaps in two spellings.
     #[error("{second}: `{key}` was already set in line {first}; keep one of the two")]
     Twice {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::shapes::{self, CustomResourceDefinition, Permissions};
 use super::yaml::{self, Node, shown};
 
 /// The type of a setting, with its bounds.
@@ -17,6 +18,12 @@ pub(crate) enum Kind {
     Size { min: u64, max: u64 },
     /// Text on one line, of at most this many characters.
     Text { max: usize },
+    /// As [`Kind::Text`]; empty text counts as not set.
+    Optional { max: usize },
+    /// Lists of roles under READ and WRITE.
+    Permissions,
+    /// A list of `{kind, scope}`.
+    CustomResourceDefinitions,
     /// A host name or address to listen on, or `*`.
     Address,
     /// A Kubernetes namespace.
@@ -45,6 +52,8 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     List(Vec<String>),
+    Permissions(Permissions),
+    CustomResourceDefinitions(Vec<CustomResourceDefinition>),
 }
 
 impl Kind {
@@ -53,6 +62,10 @@ impl Kind {
         let parsed = match (&node.value, self) {
             (yaml::Value::Null, _) => Some(Value::Nothing),
             (_, Self::Any) => Some(Value::Nothing),
+            (_, Self::Permissions) => Some(Value::Permissions(shapes::permissions(node)?)),
+            (_, Self::CustomResourceDefinitions) => {
+                Some(Value::CustomResourceDefinitions(shapes::custom_resource_definitions(node)?))
+            }
             (yaml::Value::Text(text), _) => self.parse(text),
             (yaml::Value::List(items), Self::List | Self::Namespaces | Self::Folders) => {
                 let texts = items.iter().map(|item| match &item.value {
@@ -86,6 +99,9 @@ impl Kind {
                 i64::try_from(bytes).ok().map(Value::Int)
             }
             Self::Text { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
+            Self::Optional { .. } if trimmed.is_empty() => Some(Value::Nothing),
+            Self::Optional { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
+            Self::Permissions | Self::CustomResourceDefinitions => None,
             Self::Address => address(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::Namespace => dns_label(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::DatabaseUrl => {
@@ -125,7 +141,13 @@ impl fmt::Display for Kind {
             Self::Size { min, max } => {
                 write!(f, "a size such as 512KB or 4MB, from {min} to {max} bytes")
             }
-            Self::Text { max } => write!(f, "text on one line of at most {max} characters"),
+            Self::Permissions => f.write_str("lists of roles under READ and WRITE"),
+            Self::CustomResourceDefinitions => {
+                f.write_str("a list of {kind: Kind.group, scope: Namespaced or Cluster}")
+            }
+            Self::Text { max } | Self::Optional { max } => {
+                write!(f, "text on one line of at most {max} characters")
+            }
             Self::Address => f.write_str("an address, a host name, or * for all addresses"),
             Self::Namespace => f.write_str("a namespace (at most 63 lower-case letters, digits and hyphens)"),
             Self::DatabaseUrl => {
@@ -168,7 +190,7 @@ fn data_size(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn one_line(text: &str, max: usize) -> bool {
+pub(super) fn one_line(text: &str, max: usize) -> bool {
     !text.trim().is_empty() && !text.contains(char::is_control) && text.chars().count() <= max
 }
 

@@ -32,14 +32,22 @@ pub(crate) struct Unread {
     pub(crate) places: usize,
 }
 
+/// A list of groups, such as `kubernetes.accounts`.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Listed {
+    pub(crate) len: usize,
+    /// Where each of its groups begins. One that is only skipped over (`accounts[5].name` alone) has no place.
+    pub(crate) places: BTreeMap<usize, Origin>,
+}
+
 /// All that is known after the layers read so far.
 pub(crate) struct Values {
     pub(crate) index: Index,
     /// By identity; a row without `*` has its key for identity.
     pub(crate) slots: BTreeMap<String, Slot>,
     pub(crate) unread: BTreeMap<&'static str, Unread>,
-    /// How long the last file that gives a list of groups makes it.
-    lists: BTreeMap<String, usize>,
+    /// Lists of groups, as the last file that gives one has them.
+    lists: BTreeMap<String, Listed>,
     pub(crate) warnings: Vec<String>,
     pub(crate) problems: Vec<Problem>,
 }
@@ -50,7 +58,7 @@ impl Values {
         let mut slots = BTreeMap::new();
         for row in spec.rows() {
             if let Use::Read(default) = row.used
-                && !row.key.contains('*')
+                && !row.key.contains(['*', '['])
             {
                 let value = if default.is_empty() { empty(row.kind) } else { row.kind.parse(default) };
                 let value = value.unwrap_or(Value::Nothing);
@@ -127,7 +135,7 @@ impl Values {
         let found = split(key).map(|path| self.index.find(&self.index.spec.settle(&path)));
         match found {
             Some(Found::Setting { row, .. })
-                if matches!(row.used, Use::Read(_)) && !row.key.contains('*') =>
+                if matches!(row.used, Use::Read(_)) && !row.key.contains(['*', '[']) =>
             {
                 self.text(row, text, origin)
             }
@@ -146,9 +154,24 @@ impl Values {
         }
     }
 
-    /// The length of a list of groups, such as `kubernetes.accounts`; 0 when no file gives it.
-    pub(crate) fn list_len(&self, key: &str) -> usize {
-        self.lists.get(&fold(key)).copied().unwrap_or_default()
+    /// A list of groups, such as `kubernetes.accounts`; `None` when no file gives it.
+    pub(crate) fn listed(&self, key: &str) -> Option<&Listed> {
+        self.lists.get(&fold(key))
+    }
+
+    /// A setting of one group of a list.
+    pub(crate) fn of_listed(&self, list: &str, place: usize, key: &str) -> Option<&Slot> {
+        self.slots.get(&format!("{}.[{place}].{}", fold(list), fold(key)))
+    }
+
+    /// Where a setting came from.
+    pub(crate) fn origin(&self, key: &str) -> Origin {
+        self.slots.get(key).map_or(Origin::Default, |slot| slot.origin.clone())
+    }
+
+    /// Whether somebody set this, so that it is no default.
+    pub(crate) fn is_given(&self, key: &str) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.origin != Origin::Default)
     }
 
     /// Ends reading: the problems, or the warnings in the order in which they came up.
@@ -201,7 +224,8 @@ fn has_placeholder(node: &Node) -> bool {
     match &node.value {
         yaml::Value::Text(text) => text.contains("${"),
         yaml::Value::List(items) => items.iter().any(has_placeholder),
-        _ => false,
+        yaml::Value::Map(entries) => entries.iter().any(|entry| has_placeholder(&entry.node)),
+        yaml::Value::Null => false,
     }
 }
 
@@ -212,7 +236,7 @@ struct Walk<'a> {
     unknown: UnknownKeys,
     /// The line of each setting so far, by identity.
     seen: BTreeMap<String, usize>,
-    lists: BTreeMap<String, usize>,
+    lists: BTreeMap<String, Listed>,
     passed_over: BTreeSet<String>,
     /// How many keys nobody knows.
     strangers: usize,
@@ -230,8 +254,10 @@ impl Walk<'_> {
             // `accounts[1].name` makes the list at least two long.
             for (end, step) in path.iter().enumerate() {
                 if let Step::Index(i) = step {
-                    let len = self.lists.entry(folded(&path[..end])).or_default();
-                    *len = (*len).max(i.saturating_add(1));
+                    let at = self.at(*line);
+                    let list = self.list(&path[..end]);
+                    list.len = list.len.max(i.saturating_add(1));
+                    list.places.entry(*i).or_insert(at);
                 }
             }
             self.visit(&path, *line, node);
@@ -259,7 +285,8 @@ impl Walk<'_> {
                 self.group(&settled, entries);
             }
             (Found::Group | Found::Stretched, yaml::Value::List(items)) if self.takes_list(&settled) => {
-                self.lists.insert(folded(&settled), items.len());
+                let places = items.iter().map(|item| self.at(item.line)).enumerate().collect();
+                *self.list(&settled) = Listed { len: items.len(), places };
                 for (i, item) in items.iter().enumerate() {
                     let path: Vec<_> = settled.iter().cloned().chain([Step::Index(i)]).collect();
                     self.visit(&path, item.line, item);
@@ -272,6 +299,16 @@ impl Walk<'_> {
             }
             (Found::Group | Found::Stretched | Found::Nothing, _) => self.nothing(path, ground, line),
         }
+    }
+
+    /// A list of groups in this file. It takes the place of that of earlier files as a whole.
+    fn list(&mut self, path: &[Step]) -> &mut Listed {
+        let id = folded(path);
+        if !self.lists.contains_key(&id) {
+            let places = format!("{id}.[");
+            self.values.slots.retain(|slot, _| !slot.starts_with(&places));
+        }
+        self.lists.entry(id).or_default()
     }
 
     /// Whether the rows below are places of a list.
@@ -327,7 +364,7 @@ impl Walk<'_> {
             self.values.unread.entry(row.key).or_insert(unread).places += 1;
             return;
         }
-        let key = if row.key.contains('*') { written } else { row.key.to_owned() };
+        let key = if row.key.contains(['*', '[']) { written } else { row.key.to_owned() };
         match row.kind.read(node) {
             Err(read) => self.values.problems.push(wrong(row, &key, read, place)),
             Ok(_) if has_placeholder(node) => {

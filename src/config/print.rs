@@ -1,9 +1,12 @@
 //! Settings for people: what holds, and what there is.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::error::Origin;
 use super::kind::{Kind, Value};
 use super::layer::{Slot, Values, environment_name};
+use super::shapes::{CustomResourceDefinition, Permissions};
 use super::table::{Row, Spec, Use};
 
 /// Stands in place of what is not shown.
@@ -13,13 +16,20 @@ const HIDDEN: &str = "***";
 pub(crate) fn effective(values: &Values) -> String {
     let mut out = String::new();
     let mut open: Vec<&str> = Vec::new();
+    let mut lists = BTreeSet::new();
     for row in values.index.spec.rows().filter(|row| matches!(row.used, Use::Read(_))) {
+        if let Some((list, _)) = row.key.split_once("[]") {
+            if lists.insert(list) {
+                let groups: Vec<_> = list.split('.').collect();
+                open_groups(&mut out, &open, &groups[..groups.len() - 1]);
+                print_list(&mut out, values, list, groups.len() - 1);
+                open = groups;
+            }
+            continue;
+        }
         let mut groups: Vec<_> = row.key.split('.').collect();
         let Some(name) = groups.pop() else { continue };
-        let same = open.iter().zip(&groups).take_while(|(a, b)| a == b).count();
-        for (depth, group) in groups.iter().enumerate().skip(same) {
-            line(&mut out, depth, group, "", "");
-        }
+        open_groups(&mut out, &open, &groups);
         let depth = groups.len();
         if name != "*" {
             if let Some(slot) = values.slots.get(row.key) {
@@ -41,6 +51,37 @@ pub(crate) fn effective(values: &Values) -> String {
         let _ = writeln!(out, "# {} {why}  # {}", unread.row.key, unread.first);
     }
     out
+}
+
+/// Writes the names of the groups that are not open yet.
+fn open_groups(out: &mut String, open: &[&str], groups: &[&str]) {
+    let same = open.iter().zip(groups).take_while(|(a, b)| a == b).count();
+    for (depth, group) in groups.iter().enumerate().skip(same) {
+        line(out, depth, group, "", "");
+    }
+}
+
+/// Writes a list of groups, what is set of each.
+fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
+    let name = list.rsplit('.').next().unwrap_or(list);
+    let Some(listed) = values.listed(list) else {
+        return line(out, depth, name, "[]", &Origin::Default.to_string());
+    };
+    if listed.len == 0 {
+        return line(out, depth, name, "[]", "");
+    }
+    line(out, depth, name, "", "");
+    for place in 0..listed.len {
+        let rows = values.index.spec.rows().filter_map(|row| {
+            let name = row.key.strip_prefix(list)?.strip_prefix("[].")?;
+            Some((name, values.of_listed(list, place, name)?))
+        });
+        let mut bullet = "- ";
+        for (name, slot) in rows {
+            line(out, depth + 1, &format!("{bullet}{name}"), &yaml(slot), &slot.origin.to_string());
+            bullet = "  ";
+        }
+    }
 }
 
 fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) {
@@ -65,8 +106,22 @@ fn yaml(slot: &Slot) -> String {
         Value::Text(url) if matches!(slot.row.kind, Kind::DatabaseUrl) => quoted(&redact_url(url)),
         Value::Text(_) | Value::List(_) if slot.row.secret => quoted(HIDDEN),
         Value::Text(text) => quoted(text),
-        Value::List(items) => format!("[{}]", items.iter().map(|i| quoted(i)).collect::<Vec<_>>().join(", ")),
+        Value::List(items) => texts(items),
+        Value::Permissions(Permissions { read, write }) => {
+            format!("{{READ: {}, WRITE: {}}}", texts(read), texts(write))
+        }
+        Value::CustomResourceDefinitions(items) => {
+            let items = items.iter().map(|CustomResourceDefinition { kind, cluster_scoped }| {
+                let scope = if *cluster_scoped { "Cluster" } else { "Namespaced" };
+                format!("{{kind: {}, scope: {scope}}}", quoted(kind))
+            });
+            format!("[{}]", items.collect::<Vec<_>>().join(", "))
+        }
     }
+}
+
+fn texts(items: &[String]) -> String {
+    format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
 }
 
 /// A JSON string is a YAML string.

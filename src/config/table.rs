@@ -349,10 +349,10 @@ fn compare(pattern: &[String], path: &[String]) -> Match {
     }
 }
 
-/// The row's key with the user's own names in it, as they were written.
+/// The row's key with the places in lists and the user's own names in it, those as they were written.
 fn identity(row: &Row, pattern: &[String], path: &[Step], folded: &[String]) -> String {
-    let Some(fixed) = pattern.iter().position(|p| p == "*" || p == "[]") else {
-        return row.key.to_owned();
+    let Some(fixed) = pattern.iter().position(|p| p == "*") else {
+        return if row.key.contains('[') { self::folded(path) } else { row.key.to_owned() };
     };
     let (head, tail) = (folded.iter().take(fixed), path.iter().skip(fixed));
     let tail = tail.map(|step| match step {

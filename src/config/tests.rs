@@ -1,6 +1,8 @@
 //! Rules of the settings, one table of cases each.
 
+mod agent_accounts;
 mod agent_files;
+mod agent_hub;
 mod environment;
 mod hostile;
 mod operator_files;

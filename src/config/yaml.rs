@@ -12,8 +12,8 @@ use granit_parser::{Event, Parser, ScalarStyle, options};
 
 use super::error::{Origin, Problem};
 
-/// The largest file read, in bytes.
-const MAX_BYTES: u64 = 16 << 20;
+/// The largest settings file that is read, in bytes.
+pub const MAX_BYTES: u64 = 16 << 20;
 /// The deepest nesting followed, aliases included.
 const MAX_DEPTH: usize = 64;
 /// The longest key, in bytes.

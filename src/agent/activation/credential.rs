@@ -1,23 +1,20 @@
 //! From what an account says about its credential to a cluster that can be dialled.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use secrecy::zeroize::Zeroizing;
 use url::Url;
 
-use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet, vet_file_path};
+use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet};
+use crate::agent::activation::files::{below, blocking, read, read_file};
+use crate::agent::activation::{Activator, Word, owned_kubeconfig};
 use crate::agent::cluster::Cluster;
 use crate::agent::failure::{before_send, refused};
+use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::AccountSpec;
 use crate::wire::ops::account_spec::Credential;
-
-/// The largest kubeconfig, and the largest token, in bytes.
-const MAX_FILE: u64 = 256 * 1024;
 
 /// Where the agent's own service account is.
 #[derive(Clone, Debug, Default)]
@@ -41,119 +38,120 @@ impl ServiceAccountPlace {
     }
 }
 
-/// The cluster of an account.
-pub(super) async fn cluster_of(
-    spec: &AccountSpec,
-    folders: &[PathBuf],
-    service_account: &ServiceAccountPlace,
-) -> Result<Cluster, Failure> {
-    let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
-    let kubeconfig = match &spec.credential {
-        Some(Credential::Kubeconfig(bytes)) => vet(bytes, context).map_err(|refusal| refused(&refusal))?,
-        Some(Credential::File(path)) => {
-            let bytes = read_kubeconfig(path.clone(), folders.to_vec()).await?;
-            vet(&bytes, context).map_err(|refusal| refused(&refusal))?
-        }
-        Some(Credential::ServiceAccount(true)) => own_account(service_account.clone()).await?,
-        Some(Credential::ServiceAccount(false)) | None => {
-            return Err(before_send(
-                Class::BadKubeconfig,
-                "the account has no credential that this version of the agent knows",
-            ));
-        }
-    };
-    Ok(Cluster::new(kubeconfig, spec.insecure))
+/// A cluster, and the files that say how to be let in.
+pub(super) struct Source {
+    pub(super) cluster: Cluster,
+    pub(super) files: Vec<ReadFile>,
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(before_send(Class::Internal, format!("reading a file failed: {error}"))))
+/// A kubeconfig that was read from a file.
+pub(super) struct FromFile {
+    /// What became of it.
+    pub(super) vetted: Result<VettedKubeconfig, Refusal>,
+    /// The file, and those that it names.
+    pub(super) files: Vec<ReadFile>,
 }
 
-async fn read_kubeconfig(path: String, folders: Vec<PathBuf>) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    blocking(move || {
-        let refuse = |refusal: Refusal| before_send(Class::BadReference, refusal.to_string());
-        let asked = vet_file_path(&path, &folders).map_err(refuse)?;
-        let real = fs::canonicalize(asked).map_err(|error| unreadable(asked, &error))?;
-        // Links may be followed, but not out of the folders; which may be links themselves.
-        let real_folders: Vec<_> =
-            folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).collect();
-        let leads_out = || {
-            before_send(
-                Class::BadReference,
-                format!("{path} is a link that leads out of the folders that the agent allows"),
-            )
+impl Activator {
+    /// The cluster of an account.
+    pub(super) async fn source(&self, spec: &AccountSpec, word: Word) -> Result<Source, Failure> {
+        let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
+        let (kubeconfig, files) = match &spec.credential {
+            Some(Credential::Kubeconfig(bytes)) => {
+                (vet(bytes, context).map_err(|refusal| refused(&refusal))?, Vec::new())
+            }
+            Some(Credential::File(path)) => {
+                let FromFile { vetted, files } = self.read_kubeconfig(path, context, word).await?;
+                (vetted.map_err(|refusal| in_file(path, &refusal))?, files)
+            }
+            Some(Credential::ServiceAccount(true)) => (self.own_account().await?, Vec::new()),
+            Some(Credential::ServiceAccount(false)) | None => {
+                return Err(before_send(
+                    Class::BadKubeconfig,
+                    "the account has no credential that this version of the agent knows",
+                ));
+            }
         };
-        let real =
-            vet_file_path(real.to_str().ok_or_else(leads_out)?, &real_folders).map_err(|_| leads_out())?;
-        read(real, asked)
-    })
-    .await
-}
-
-/// Reads a regular file of a sensible size. `shown` is the name that messages give it.
-fn read(path: &Path, shown: &Path) -> Result<Zeroizing<Vec<u8>>, Failure> {
-    let irregular = || before_send(Class::BadReference, format!("{} is no regular file", shown.display()));
-    // Opening a pipe would wait for its other end, so this is asked first, and again of what was opened.
-    if !fs::metadata(path).map_err(|error| unreadable(shown, &error))?.is_file() {
-        return Err(irregular());
+        Ok(Source { cluster: Cluster::new(kubeconfig, spec.insecure), files })
     }
-    let file = File::open(path).map_err(|error| unreadable(shown, &error))?;
-    if !file.metadata().map_err(|error| unreadable(shown, &error))?.is_file() {
-        return Err(irregular());
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(8 * 1024));
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(shown, &error))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(before_send(
-            Class::BadKubeconfig,
-            format!("{} is larger than {MAX_FILE} bytes", shown.display()),
-        ));
-    }
-    Ok(bytes)
-}
 
-/// A file that is not there may come yet, so this is tried again.
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
-    let message = format!("{} cannot be read on the agent: {error}", path.display());
-    Failure { retryable: true, ..before_send(Class::BadReference, message) }
-}
-
-async fn own_account(place: ServiceAccountPlace) -> Result<VettedKubeconfig, Failure> {
-    blocking(move || {
-        let (Some(host), Some(port)) = (&place.host, &place.port) else {
-            return Err(before_send(
-                Class::BadReference,
-                "serviceAccount needs an agent that runs in Kubernetes (KUBERNETES_SERVICE_HOST is not set)",
-            ));
-        };
-        let host = if host.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6()) {
-            format!("[{host}]")
-        } else {
-            host.clone()
-        };
-        let server = Url::parse(&format!("https://{host}:{port}"))
-            .map_err(|error| before_send(Class::BadReference, format!("KUBERNETES_SERVICE_HOST: {error}")))?;
-        let token_path = place.folder.join("token");
-        let authority_path = place.folder.join("ca.crt");
-        let token = read(&token_path, &token_path)?;
-        let token = std::str::from_utf8(&token).map(str::trim).unwrap_or_default();
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let message = format!("{} holds no token", token_path.display());
-            return Err(Failure { retryable: true, ..before_send(Class::BadReference, message) });
-        }
-        Ok(VettedKubeconfig {
-            server,
-            certificate_authority: Some(read(&authority_path, &authority_path)?.to_vec()),
-            insecure_skip_tls_verify: false,
-            tls_server_name: None,
-            namespace: None,
-            authentication: Authentication::Token(SecretText::from(token)),
-            context: String::new(),
+    /// Reads and vets a kubeconfig on the agent.
+    pub(super) async fn read_kubeconfig(
+        &self,
+        path: &str,
+        context: Option<&str>,
+        word: Word,
+    ) -> Result<FromFile, Failure> {
+        let (path, context) = (path.to_owned(), context.map(str::to_owned));
+        let folders = self.kubeconfig_folders.clone();
+        blocking(move || {
+            let asked = Path::new(&path);
+            let (bytes, own) = match word {
+                Word::Strangers => (read(&below(&path, &folders)?, asked)?, None),
+                Word::Owners => {
+                    let bytes = read(asked, asked)?;
+                    let own = owned_kubeconfig::with_files(&bytes, context.as_deref(), asked)?;
+                    (bytes, own)
+                }
+            };
+            let mut files = vec![read_file(asked, &bytes)];
+            let vetted = match own {
+                None => vet(&bytes, context.as_deref()),
+                Some(own) => {
+                    files.extend(own.files);
+                    vet(&own.bytes, context.as_deref())
+                }
+            };
+            Ok(FromFile { vetted, files })
         })
-    })
-    .await
+        .await
+    }
+
+    /// The cluster that the agent runs in.
+    pub(super) async fn own_account(&self) -> Result<VettedKubeconfig, Failure> {
+        let place = self.service_account.clone();
+        blocking(move || {
+            let (Some(host), Some(port)) = (&place.host, &place.port) else {
+                return Err(before_send(
+                    Class::BadReference,
+                    "serviceAccount needs an agent that runs in Kubernetes (KUBERNETES_SERVICE_HOST is not set)",
+                ));
+            };
+            let token_path = place.folder.join("token");
+            let authority_path = place.folder.join("ca.crt");
+            let token = read(&token_path, &token_path)?;
+            let token = std::str::from_utf8(&token).map(str::trim).unwrap_or_default();
+            if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let message = format!("{} holds no token", token_path.display());
+                return Err(Failure { retryable: true, ..before_send(Class::BadReference, message) });
+            }
+            Ok(VettedKubeconfig {
+                server: server(host, port)?,
+                certificate_authority: Some(read(&authority_path, &authority_path)?.to_vec()),
+                insecure_skip_tls_verify: false,
+                tls_server_name: None,
+                namespace: None,
+                authentication: Authentication::Token(SecretText::from(token)),
+                context: String::new(),
+            })
+        })
+        .await
+    }
+}
+
+/// A kubeconfig of a file that is refused. Its owner is told why a program is not run.
+fn in_file(path: &str, refusal: &Refusal) -> Failure {
+    let failure = refused(refusal);
+    let programs = if refusal.is_exec() { " (programs and plugins to log in are not built in)" } else { "" };
+    before_send(failure.class(), format!("{path}: {}{programs}", failure.message))
+}
+
+fn server(host: &str, port: &str) -> Result<Url, Failure> {
+    let host = if host.parse::<IpAddr>().is_ok_and(|address| address.is_ipv6()) {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    Url::parse(&format!("https://{host}:{port}"))
+        .map_err(|error| before_send(Class::BadReference, format!("KUBERNETES_SERVICE_HOST: {error}")))
 }

@@ -10,6 +10,7 @@ use crate::wire::ops::DiscoveredKind;
 use crate::wire::ops::account_spec::Credential;
 
 mod kinds;
+mod owned;
 
 fn activator(folders: Vec<PathBuf>) -> Activator {
     let limits = Limits { answer: Duration::from_secs(5), ..Limits::default() };

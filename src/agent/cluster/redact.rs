@@ -22,6 +22,7 @@ const STRETCH: usize = 8;
 const MASK: &str = "[redacted]";
 
 /// Knows a credential, in order to take it out of texts.
+#[derive(Default)]
 pub(super) struct Redactor {
     secrets: Vec<Zeroizing<String>>,
 }

@@ -105,8 +105,10 @@ impl Trust {
             .dangerous()
             .with_custom_certificate_verifier(verifier);
         let mut config = match &cluster.authentication {
-            Authentication::ClientCertificate { certificate, key }
-            | Authentication::TokenAndClientCertificate { certificate, key, .. } => {
+            Some(
+                Authentication::ClientCertificate { certificate, key }
+                | Authentication::TokenAndClientCertificate { certificate, key, .. },
+            ) => {
                 let bad = |what: &str| before_send(Class::BadKubeconfig, format!("{what} cannot be used"));
                 let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
                     .collect::<Result<_, _>>()
@@ -117,7 +119,9 @@ impl Trust {
                     .with_client_auth_cert(chain, key)
                     .map_err(|_| bad("client-certificate-data with client-key-data"))?
             }
-            Authentication::Token(_) | Authentication::Basic { .. } => builder.with_no_client_auth(),
+            Some(Authentication::Token(_) | Authentication::Basic { .. }) | None => {
+                builder.with_no_client_auth()
+            }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // Connections are rare and far between.

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
 use crate::agent::cluster::Trust;
-use crate::agent::{AgentError, AgentOptions};
+use crate::agent::{AgentError, AgentOptions, KeepAlive};
 
 /// From looking the name up to the end of the handshakes.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,13 +29,19 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
     let endpoint = Endpoint::from(uri)
         .user_agent(format!("kubesvc-agent/{}", options.version))
         .map_err(|_| AgentError::Option { option: "the version", problem: "cannot be sent in a header" })?;
+    let KeepAlive { ping_every, ping_timeout, .. } = options.keep_alive;
+    let endpoint = if ping_every.is_zero() {
+        endpoint
+    } else {
+        endpoint
+            .http2_keep_alive_interval(ping_every)
+            .keep_alive_timeout(ping_timeout)
+            .keep_alive_while_idle(true)
+    };
     Ok(endpoint
         .connect_timeout(CONNECT)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(60)))
-        .http2_keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(20))
-        .keep_alive_while_idle(true)
         .http2_adaptive_window(false)
         .initial_stream_window_size(8 * 1024 * 1024)
         .initial_connection_window_size(16 * 1024 * 1024)
@@ -98,24 +104,7 @@ mod tests {
     use tonic::transport::{Identity, Server, ServerTlsConfig};
 
     use super::*;
-    use crate::agent::Backoff;
     use crate::agent::cluster::test_server::Authority;
-
-    fn options(hub: String) -> AgentOptions {
-        AgentOptions {
-            agent_id: "a".to_owned(),
-            zone_id: "z".to_owned(),
-            version: "1".to_owned(),
-            hub,
-            insecure: false,
-            kubeconfig_folders: Vec::new(),
-            health_address: String::new(),
-            health_port: 0,
-            place: None,
-            backoff: Backoff::default(),
-            activation_concurrency: 1,
-        }
-    }
 
     #[tokio::test]
     async fn tls_to_the_hub_verifies_its_certificate() {
@@ -133,7 +122,8 @@ mod tests {
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await
         });
-        let endpoint = endpoint(&options(hub.clone())).expect("an endpoint");
+        let endpoint = endpoint(&AgentOptions { insecure: false, ..AgentOptions::of_test(hub.clone()) })
+            .expect("an endpoint");
         let dial = async |authority: &Authority| {
             let verifier = Trust::default().authority(&authority.pem()).expect("a verifier");
             connect(&with_tls(&endpoint, &hub, verifier).expect("TLS"), &hub).await

@@ -9,6 +9,8 @@ use crate::agent::Backoff;
 pub(super) struct Pace {
     backoff: Backoff,
     next: Duration,
+    /// The last stream was accepted, so what comes next is a reconnection.
+    reconnects: bool,
 }
 
 impl Pace {
@@ -16,15 +18,22 @@ impl Pace {
         let jitter = if backoff.jitter.is_finite() { backoff.jitter.clamp(0.0, 1.0) } else { 0.0 };
         let multiplier = if backoff.multiplier.is_finite() { backoff.multiplier.max(1.0) } else { 1.0 };
         let backoff = Backoff { jitter, multiplier, ..backoff };
-        Self { next: backoff.base.min(backoff.max), backoff }
+        Self { next: backoff.base.min(backoff.max), backoff, reconnects: false }
     }
 
     /// The wait after one more failure.
     pub(super) fn next(&mut self) -> Duration {
         let wait = self.next;
+        let least =
+            if std::mem::take(&mut self.reconnects) { self.backoff.reconnect } else { Duration::ZERO };
         let longer = Duration::try_from_secs_f64(wait.as_secs_f64() * self.backoff.multiplier);
         self.next = longer.unwrap_or(self.backoff.max).min(self.backoff.max);
-        self.varied(wait)
+        self.varied(wait.max(least))
+    }
+
+    /// The next wait is one after a stream that the hub had accepted.
+    pub(super) fn was_accepted(&mut self) {
+        self.reconnects = true;
     }
 
     /// The longest wait, for what only a person can change.
@@ -66,6 +75,14 @@ mod tests {
     }
 
     #[test]
+    fn only_the_first_wait_after_an_accepted_stream_is_that_of_reconnecting() {
+        let mut pace = Pace::new(Backoff { jitter: 0.0, ..Backoff::default() });
+        pace.was_accepted();
+        assert_eq!(pace.next(), Duration::from_secs(5));
+        assert_eq!(pace.next(), Duration::from_millis(1600));
+    }
+
+    #[test]
     fn waits_vary_by_the_share() {
         for _ in 0..1000 {
             let wait = Pace::new(Backoff::default()).next().as_secs_f64();
@@ -80,6 +97,7 @@ mod tests {
             multiplier: f64::NAN,
             jitter: 7.0,
             max: Duration::from_secs(2),
+            reconnect: Duration::ZERO,
         };
         let mut pace = Pace::new(odd);
         assert!((0..100).all(|_| pace.next() <= Duration::from_secs(4)));

@@ -1,19 +1,25 @@
 //! One accepted stream: commands in, answers and heartbeats out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use crate::agent::accounts::Accounts;
 use crate::agent::health::Status;
+use crate::agent::link::probes::Probes;
 use crate::agent::link::{Ended, greeting, pace};
-use crate::wire::common::AccountRef;
+use crate::agent::own_accounts::OwnList;
+use crate::wire::common::{AccountRef, Failure};
 use crate::wire::ops::agent_frame::Frame;
-use crate::wire::ops::{Accepted, AgentFrame, Drain, Goodbye, Heartbeat, HubFrame, Working, hub_frame};
+use crate::wire::ops::{
+    Accepted, AgentFrame, Drain, Draining, Goodbye, Heartbeat, HubFrame, StaticAccounts, StaticAnswers,
+    Working, hub_frame,
+};
 
 /// How often both sides say that they are there, unless the hub says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -38,6 +44,12 @@ pub(super) struct Session<'a> {
     /// The last frame of the hub that was handled.
     handled: u64,
     last_frame: Instant,
+    /// How long the hub may say nothing, and what is said then.
+    patience: (Duration, String),
+    probes: Probes,
+    own: watch::Receiver<Arc<OwnList>>,
+    /// What is left to send of one list of the agent's own accounts.
+    own_frames: VecDeque<StaticAccounts>,
     heartbeats: u64,
     heartbeat_due: bool,
     working: VecDeque<AccountRef>,
@@ -53,22 +65,30 @@ enum Event {
     HeartbeatDue,
     LookForSlow,
     Silent,
+    OwnChanged,
     Leave,
 }
 
 impl<'a> Session<'a> {
     pub(super) fn new(
         accepted: &Accepted,
-        outbound: mpsc::Sender<AgentFrame>,
-        inbound: Streaming<HubFrame>,
+        (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
         accounts: &'a mut Accounts,
         status: &'a Status,
+        idle_timeout: Duration,
     ) -> Self {
         let heartbeat = match accepted.heartbeat_ms {
             0 => HEARTBEAT,
             ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
         };
+        let mut own = accounts.own().subscribe();
+        // The list in force is sent first of all.
+        own.mark_changed();
         Self {
+            patience: patience(heartbeat, idle_timeout),
+            probes: Probes::new(),
+            own,
+            own_frames: VecDeque::new(),
             outbound,
             inbound,
             accounts,
@@ -91,7 +111,6 @@ impl<'a> Session<'a> {
         let mut look = interval(WORKING);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            self.status.accounts(self.accounts.held_count(), self.accounts.starting_count());
             match self.next_event(stop, &mut beat, &mut look).await {
                 Event::Stop => return self.stop().await,
                 Event::Frame(Ok(Some(frame))) => self.handle(frame),
@@ -102,10 +121,8 @@ impl<'a> Session<'a> {
                 Event::Progress => {}
                 Event::HeartbeatDue => self.heartbeat_due = true,
                 Event::LookForSlow => self.working = self.accounts.slow().into(),
-                Event::Silent => {
-                    let problem = format!("the hub said nothing for {} heartbeats", MISSED);
-                    return self.gone(&problem);
-                }
+                Event::Silent => return self.gone(&self.patience.1),
+                Event::OwnChanged => self.tell_of_own_accounts(),
                 Event::Leave => return self.leave().await,
             }
         }
@@ -117,9 +134,13 @@ impl<'a> Session<'a> {
         beat: &mut tokio::time::Interval,
         look: &mut tokio::time::Interval,
     ) -> Event {
-        let has_frame = self.heartbeat_due || !self.working.is_empty() || self.accounts.waiting_answers() > 0;
-        let reads = self.accounts.waiting_answers() < MAX_WAITING;
-        let silent_at = self.last_frame + self.heartbeat * MISSED;
+        let waiting_answers = self.accounts.waiting_answers() + self.probes.waiting_answers();
+        let has_frame = self.heartbeat_due
+            || !self.working.is_empty()
+            || waiting_answers > 0
+            || !self.own_frames.is_empty();
+        let reads = waiting_answers < MAX_WAITING;
+        let silent_at = self.last_frame + self.patience.0;
         let is_idle = !has_frame && self.accounts.starting_count() == 0;
         let leave_at = match self.leave_at {
             Some(_) if is_idle => return Event::Leave,
@@ -132,7 +153,9 @@ impl<'a> Session<'a> {
             frame = self.inbound.message(), if reads => Event::Frame(frame),
             // There is one sender, so room stays until it is used.
             _ = self.outbound.reserve(), if has_frame => Event::RoomToSend,
-            () = self.accounts.progress() => Event::Progress,
+            event = progress(self.accounts, &mut self.probes) => event,
+            // One list is sent to its end before the next one begins.
+            Ok(()) = self.own.changed(), if self.own_frames.is_empty() => Event::OwnChanged,
             _ = beat.tick() => Event::HeartbeatDue,
             _ = look.tick() => Event::LookForSlow,
             () = sleep_until(silent_at) => Event::Silent,
@@ -153,10 +176,29 @@ impl<'a> Session<'a> {
             Some(hub_frame::Frame::Accepted(_) | hub_frame::Frame::Refused(_)) => {
                 tracing::warn!("the hub answered the hello twice, ignored");
             }
-            Some(hub_frame::Frame::Probe(_) | hub_frame::Frame::StaticAnswers(_)) => {
-                tracing::debug!(seq = frame.seq, "a frame without meaning here, ignored");
-            }
+            Some(hub_frame::Frame::Probe(probe)) => self.probes.ask(probe, self.accounts),
+            Some(hub_frame::Frame::StaticAnswers(answers)) => self.hear_of_own_accounts(answers),
             None => tracing::debug!(seq = frame.seq, "a frame that this version does not know, ignored"),
+        }
+    }
+
+    fn tell_of_own_accounts(&mut self) {
+        let list = self.own.borrow_and_update().clone();
+        self.accounts.own().forget_refusals();
+        self.own_frames = list.frames().into();
+    }
+
+    fn hear_of_own_accounts(&mut self, answers: StaticAnswers) {
+        for answer in answers.answers {
+            let failure = answer.failure.unwrap_or_default();
+            tracing::warn!(
+                account = %greeting::shown(&answer.name),
+                class = %failure.class().as_str_name(),
+                "the hub does not take the account of this agent's own file: {}",
+                greeting::shown(&failure.message)
+            );
+            let failure = Failure { message: greeting::shown(&failure.message), ..failure };
+            self.accounts.own().refuse(answer.name, failure);
         }
     }
 
@@ -185,8 +227,12 @@ impl<'a> Session<'a> {
             })
         } else if let Some(account) = self.working.pop_front() {
             Frame::Working(Working { account: Some(account) })
+        } else if let Some(accounts) = self.own_frames.pop_front() {
+            Frame::StaticAccounts(accounts)
         } else if let Some(answers) = self.accounts.next_answers() {
             Frame::AccountResults(answers)
+        } else if let Some(answer) = self.probes.next_answer() {
+            Frame::ProbeResult(answer)
         } else {
             return;
         };
@@ -202,6 +248,8 @@ impl<'a> Session<'a> {
 
     async fn stop(mut self) -> Ended {
         let goodbye = async {
+            let frame = self.numbered(Frame::Draining(Draining {}));
+            self.outbound.send(frame).await.ok()?;
             while let Some(answers) = self.accounts.next_answers() {
                 let frame = self.numbered(Frame::AccountResults(answers));
                 self.outbound.send(frame).await.ok()?;
@@ -219,6 +267,27 @@ impl<'a> Session<'a> {
         let _ = timeout(FAREWELL, close(self.outbound, self.inbound)).await;
         Ended::Drained(at)
     }
+}
+
+/// How long the hub may say nothing, and what is said then.
+fn patience(heartbeat: Duration, idle_timeout: Duration) -> (Duration, String) {
+    let missed = heartbeat * MISSED;
+    if idle_timeout.is_zero() || idle_timeout >= missed {
+        return (missed, format!("the hub said nothing for {MISSED} heartbeats"));
+    }
+    let seconds = idle_timeout.as_secs_f64();
+    (idle_timeout, format!("the hub said nothing for {seconds} s (clouddriver.keepAliveOperationSeconds)"))
+}
+
+async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> Event {
+    let ended = tokio::select! {
+        () = accounts.progress() => None,
+        ended = probes.ended() => Some(ended),
+    };
+    if let Some((task, result)) = ended {
+        probes.take(task, result, accounts);
+    }
+    Event::Progress
 }
 
 /// Ends our side of the stream and waits for the end of the other, so that the last frames arrive.

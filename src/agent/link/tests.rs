@@ -5,8 +5,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
+use crate::agent::Agent;
 use crate::agent::cluster::test_server::{Authority, Reply, TestServer, json, kubeconfig};
-use crate::agent::{Agent, Backoff};
 use crate::wire::common::AccountRef;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::account_result::Outcome;
@@ -18,35 +18,28 @@ use crate::wire::ops::{
 };
 
 mod fake_hub;
+mod own_accounts;
+mod probes;
 
 use fake_hub::{FakeHub, Stream};
 
 struct Running {
     health: std::net::SocketAddr,
+    metrics: Option<std::net::SocketAddr>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 async fn agent(hub: &FakeHub) -> Running {
-    let backoff =
-        Backoff { base: Duration::from_millis(20), max: Duration::from_millis(100), ..Backoff::default() };
-    let options = AgentOptions {
-        agent_id: "agent-1".to_owned(),
-        zone_id: "zone-1".to_owned(),
-        version: "1.2.3".to_owned(),
-        hub: hub.address.to_string(),
-        insecure: true,
-        kubeconfig_folders: Vec::new(),
-        health_address: "127.0.0.1".to_owned(),
-        health_port: 0,
-        place: Some(("spinnaker".to_owned(), "pod-1".to_owned())),
-        backoff,
-        activation_concurrency: 4,
-    };
+    agent_with(AgentOptions::of_test(hub.address.to_string())).await
+}
+
+async fn agent_with(options: AgentOptions) -> Running {
     let agent = Agent::bind(options).await.expect("an agent");
-    let (health, stop) = (agent.health_address(), CancellationToken::new());
+    let (health, metrics) = (agent.health_address(), agent.metrics_address());
+    let stop = CancellationToken::new();
     let task = tokio::spawn(agent.run(stop.clone()));
-    Running { health, stop, task }
+    Running { health, metrics, stop, task }
 }
 
 impl Running {
@@ -56,15 +49,43 @@ impl Running {
     }
 
     async fn readiness(&self) -> (u16, String) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(self.health).await.expect("a connection");
-        let request = b"GET /health/readiness HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).await.expect("written");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer");
+        let answer = get(self.health, "/health/readiness").await;
         let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
         (status, answer)
     }
+
+    /// What the agent answers once it answers so.
+    async fn until(&self, path: &str, is_so: impl Fn(&str) -> bool) -> String {
+        until(self.health, path, is_so).await
+    }
+
+    /// What is counted once it is so.
+    async fn until_counted(&self, is_so: impl Fn(&str) -> bool) -> String {
+        until(self.metrics.expect("an agent that serves metrics"), "/prometheus_metrics", is_so).await
+    }
+}
+
+async fn until(address: std::net::SocketAddr, path: &str, is_so: impl Fn(&str) -> bool) -> String {
+    let asked = async {
+        loop {
+            let answer = get(address, path).await;
+            if is_so(&answer) {
+                return answer;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), asked).await.expect("such an answer in time")
+}
+
+async fn get(address: std::net::SocketAddr, path: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("a connection");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    answer
 }
 
 /// An account at a server that only knows its version.
@@ -121,9 +142,11 @@ async fn an_agent_says_who_it_is_and_goodbye() {
     assert!(answer.contains("not connected to the hub"), "{answer}");
 
     stream.send(accepted(100)).await;
-    assert!(matches!(stream.next().await, Some(Frame::Heartbeat(_))));
+    assert_eq!(stream.own_accounts().await, []);
+    while !matches!(stream.next().await, Some(Frame::Heartbeat(_))) {}
     assert_eq!(agent.readiness().await.0, 200);
     agent.stop.cancel();
+    assert!(matches!(stream.next_word().await, Some(Frame::Draining(_))));
     assert!(matches!(stream.next_word().await, Some(Frame::Goodbye(_))));
     assert!(stream.next().await.is_none());
     drop(stream);
@@ -141,7 +164,7 @@ async fn accounts_are_taken_and_dropped() {
     let agent = agent(&hub).await;
     let (server, good) = account("u", good).await;
     let (_refusing, bad) = account("v", |_| json(401, "{}")).await;
-    let (mut stream, _) = hub.accepted(60_000).await;
+    let (mut stream, _) = hub.settled(60_000).await;
 
     stream.send(add(&[&good])).await;
     let held = result(&mut stream).await;
@@ -173,13 +196,13 @@ async fn after_a_lost_stream_it_names_what_it_holds() {
     let (_server, good) = account("u", good).await;
     let (_hanging, slow) =
         account("v", |_| Reply { after: Duration::from_secs(60), ..json(200, "{}") }).await;
-    let (mut stream, first) = hub.accepted(60_000).await;
+    let (mut stream, first) = hub.settled(60_000).await;
     assert!(first.accounts_held.is_empty());
     stream.send(add(&[&good, &slow])).await;
     assert_eq!(result(&mut stream).await.account, Some(reference("u", 1)));
     drop(stream);
 
-    let (mut stream, second) = hub.accepted(60_000).await;
+    let (mut stream, second) = hub.settled(60_000).await;
     assert_eq!((second.connect_seq, second.boot_id), (2, first.boot_id));
     let held: Vec<_> = second.accounts_held.into_iter().filter_map(|held| held.account).collect();
     assert_eq!(held, [reference("u", 1)]);
@@ -226,7 +249,7 @@ async fn a_drained_agent_finishes_and_dials_anew() {
     let agent = agent(&hub).await;
     let (_server, slow) =
         account("u", |path| Reply { after: Duration::from_millis(100), ..good(path) }).await;
-    let (mut stream, _) = hub.accepted(60_000).await;
+    let (mut stream, _) = hub.settled(60_000).await;
     let since = Instant::now();
     stream.send(add(&[&slow])).await;
     stream.send(hub_frame::Frame::Drain(Drain { reconnect_after_ms: 2500, jitter_ms: 1 })).await;
@@ -245,7 +268,7 @@ async fn a_drained_agent_finishes_and_dials_anew() {
 async fn a_silent_hub_is_left() {
     let mut hub = FakeHub::start().await;
     let agent = agent(&hub).await;
-    let (mut silent, _) = hub.accepted(100).await;
+    let (mut silent, _) = hub.settled(100).await;
     let (next, hello) = hub.stream().await;
     assert_eq!(hello.connect_seq, 2);
     while silent.next().await.is_some() {}
@@ -257,7 +280,7 @@ async fn a_silent_hub_is_left() {
 async fn heartbeats_of_the_hub_keep_the_stream() {
     let mut hub = FakeHub::start().await;
     let agent = agent(&hub).await;
-    let (mut stream, _) = hub.accepted(300).await;
+    let (mut stream, _) = hub.settled(300).await;
     for nonce in 1..=5 {
         stream.send(hub_frame::Frame::Heartbeat(Heartbeat { nonce, ..Heartbeat::default() })).await;
         assert!(matches!(stream.next().await, Some(Frame::Heartbeat(_))));
@@ -270,17 +293,9 @@ async fn heartbeats_of_the_hub_keep_the_stream() {
 async fn a_taken_health_port_and_a_wrong_hub_are_said_at_once() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let mut options = AgentOptions {
-        agent_id: "a".to_owned(),
-        zone_id: "z".to_owned(),
-        version: "1".to_owned(),
-        hub: "hub.example:9091".to_owned(),
-        insecure: false,
-        kubeconfig_folders: Vec::new(),
-        health_address: "127.0.0.1".to_owned(),
         health_port: taken.local_addr().expect("an address").port(),
-        place: None,
-        backoff: Backoff::default(),
-        activation_concurrency: 1,
+        insecure: false,
+        ..AgentOptions::of_test("hub.example:9091".to_owned())
     };
     let error = Agent::bind(options.clone()).await.expect_err("a taken port");
     assert!(matches!(error, AgentError::HealthPort { .. }) && !error.to_string().contains('\n'), "{error}");
@@ -291,4 +306,53 @@ async fn a_taken_health_port_and_a_wrong_hub_are_said_at_once() {
         let error = Agent::bind(options.clone()).await.expect_err("a wrong hub");
         assert!(matches!(error, AgentError::HubAddress { .. }), "{hub}: {error}");
     }
+}
+
+#[tokio::test]
+async fn a_hub_that_says_nothing_for_too_long_is_left_earlier_if_so_set() {
+    let mut hub = FakeHub::start().await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.keep_alive.idle_timeout = Duration::from_millis(300);
+    let agent = agent_with(options).await;
+    let since = Instant::now();
+    let (stream, _) = hub.settled(60_000).await;
+    let (next, hello) = hub.stream().await;
+    assert_eq!(hello.connect_seq, 2);
+    assert!(since.elapsed() >= Duration::from_millis(300));
+    let problem = "the hub said nothing for 0.3 s (clouddriver.keepAliveOperationSeconds)";
+    assert!(agent.readiness().await.1.contains(problem));
+    drop((stream, next));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_lost_hub_is_dialled_again_after_the_wait_for_that() {
+    let mut hub = FakeHub::start().await;
+    let mut options = AgentOptions::of_test(hub.address.to_string());
+    options.backoff.reconnect = Duration::from_millis(600);
+    options.backoff.jitter = 0.0;
+    let agent = agent_with(options).await;
+    let (stream, _) = hub.settled(60_000).await;
+    let since = Instant::now();
+    drop(stream);
+    hub.stream().await;
+    assert!(since.elapsed() >= Duration::from_millis(600));
+    agent.end().await;
+}
+
+#[tokio::test]
+async fn a_taken_metrics_port_is_said_at_once() {
+    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
+    options.metrics_port = Some(taken.local_addr().expect("an address").port());
+    let error = Agent::bind(options).await.expect_err("a taken port");
+    assert!(matches!(error, AgentError::MetricsPort { .. }), "{error}");
+    assert!(error.to_string().contains("prometheus.port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_host_of_every_address_is_taken() {
+    let mut options = AgentOptions::of_test("hub.example:9091".to_owned());
+    options.health_address = "*".to_owned();
+    assert!(Agent::bind(options).await.expect("an agent").health_address().ip().is_unspecified());
 }

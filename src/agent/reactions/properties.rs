@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::ops::AccountSpec;
+use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -14,6 +14,7 @@ enum Step {
     Finish { which: usize, good: bool },
     FinishOld { attempt: u64 },
     StreamLost,
+    FileChanged,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -24,6 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (any::<usize>(), any::<bool>()).prop_map(|(which, good)| Step::Finish { which, good }),
         1 => (0..20u64).prop_map(|attempt| Step::FinishOld { attempt }),
         1 => Just(Step::StreamLost),
+        1 => Just(Step::FileChanged),
     ]
 }
 
@@ -64,6 +66,7 @@ impl World {
                 effects
             }
             Step::StreamLost => self.table.stream_lost(),
+            Step::FileChanged => self.table.files_changed(&[ReadFile { path: "/k".into(), digest: [1; 32] }]),
         };
         for effect in &effects {
             match effect {
@@ -76,7 +79,7 @@ impl World {
                     self.running.retain(|(running, _)| running != attempt);
                     assert_eq!(self.running.len() + 1, before, "only what runs is cancelled");
                 }
-                Effect::Answer(_) => {}
+                Effect::Answer(_) | Effect::Kept { .. } => {}
             }
         }
         effects
@@ -107,8 +110,13 @@ impl World {
     }
 }
 
-fn result(good: bool) -> Result<ClusterIdentity, Failure> {
-    if good { Ok(ClusterIdentity::default()) } else { Err(Failure::default()) }
+fn result(good: bool) -> Result<Reached, Failure> {
+    let reached = || Reached {
+        identity: ClusterIdentity::default(),
+        files: vec![ReadFile { path: "/k".into(), digest: [0; 32] }],
+        at: Timestamp::UNIX_EPOCH,
+    };
+    if good { Ok(reached()) } else { Err(Failure::default()) }
 }
 
 proptest! {

@@ -1,8 +1,8 @@
 //! One rule a test.
 
 use super::*;
-use crate::wire::ops::AccountSpec;
 use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
 fn account(uid: &str, name: &str, epoch: u64) -> AccountRef {
     AccountRef { uid: uid.to_owned(), name: name.to_owned(), epoch, generation: epoch }
@@ -13,8 +13,21 @@ fn definition(kubeconfig: &str) -> Definition {
     Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
 }
 
-fn identity(host: &str) -> ClusterIdentity {
-    ClusterIdentity { host: host.to_owned(), ..ClusterIdentity::default() }
+fn identity(host: &str) -> Reached {
+    read(host, &[])
+}
+
+/// Reached with these contents of the file `/k`.
+fn read(host: &str, contents: &[u8]) -> Reached {
+    Reached {
+        identity: ClusterIdentity { host: host.to_owned(), ..ClusterIdentity::default() },
+        files: contents.iter().map(|content| file(*content)).collect(),
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn file(content: u8) -> ReadFile {
+    ReadFile { path: "/k".into(), digest: [content; 32] }
 }
 
 fn failure() -> Failure {
@@ -38,6 +51,7 @@ fn said(effects: &[Effect]) -> Vec<String> {
             };
             format!("{} {} {outcome}", account.uid, account.epoch)
         }
+        Effect::Kept { account, .. } => format!("{} {} kept", account.uid, account.epoch),
     };
     effects.iter().map(word).collect()
 }
@@ -198,4 +212,85 @@ fn debug_shows_no_credential() {
     let shown = format!("{table:?} {effects:?} {:?}", "secret-token".as_bytes());
     assert_eq!(shown.matches("secret-token").count(), 0);
     assert_eq!(shown.matches(&format!("{:?}", "secret-token".as_bytes())).count(), 1);
+}
+
+/// A table that holds uid `u` under name `a` at epoch 5, started with content 1 of its file.
+fn holding_a_file() -> Table {
+    let mut table = Table::default();
+    table.add(account("u", "a", 5), of_file());
+    table.finished("u", Attempt(1), Ok(read("h", &[1])));
+    table
+}
+
+fn of_file() -> Definition {
+    let credential = Some(Credential::File("/k".to_owned()));
+    Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
+}
+
+#[test]
+fn a_changed_file_starts_its_account_anew_at_the_same_epoch() {
+    let mut table = holding_a_file();
+    assert_eq!(said(&table.files_changed(&[file(1)])), [] as [&str; 0], "it is the content that it has");
+    let other = ReadFile { path: "/other".into(), digest: [2; 32] };
+    assert_eq!(said(&table.files_changed(&[other])), [] as [&str; 0]);
+    assert_eq!(said(&table.files_changed(&[file(2)])), ["start u 5 #2"]);
+    assert_eq!((table.held_count(), table.owed().count()), (1, 0), "nobody waits for it");
+    assert_eq!(said(&table.files_changed(&[file(3)])), ["cancel #2", "start u 5 #3"]);
+    assert_eq!(said(&table.finished("u", Attempt(3), Ok(read("new", &[3])))), ["u 5 held new"]);
+    assert_eq!(table.files().into_iter().collect::<Vec<_>>(), [file(3)]);
+}
+
+#[test]
+fn a_changed_file_that_does_not_work_leaves_what_is_held() {
+    let mut table = holding_a_file();
+    table.files_changed(&[file(2)]);
+    assert_eq!(said(&table.finished("u", Attempt(2), Err(failure()))), ["u 5 kept"]);
+    assert_eq!(said(&table.add(account("u", "a", 5), of_file())), ["u 5 held h"]);
+    assert_eq!(said(&table.files_changed(&[file(3)])), ["start u 5 #4"], "the next content is tried");
+}
+
+#[test]
+fn a_start_because_of_a_file_outlives_the_stream_and_repeated_words() {
+    let mut table = holding_a_file();
+    table.files_changed(&[file(2)]);
+    assert_eq!(said(&table.stream_lost()), [] as [&str; 0]);
+    assert_eq!(said(&table.add(account("u", "a", 5), of_file())), ["u 5 held h"]);
+    assert_eq!(said(&table.finished("u", Attempt(2), Ok(read("new", &[2])))), ["u 5 held new"]);
+}
+
+#[test]
+fn a_new_epoch_makes_the_start_because_of_a_file_its_own() {
+    let mut table = holding_a_file();
+    table.files_changed(&[file(2)]);
+    assert_eq!(said(&table.add(account("u", "a", 6), of_file())), [] as [&str; 0]);
+    assert_eq!(said(&table.finished("u", Attempt(2), Err(failure()))), ["u 6 UNREACHABLE"]);
+}
+
+#[test]
+fn a_drop_ends_the_start_because_of_a_file() {
+    let mut table = holding_a_file();
+    table.files_changed(&[file(2)]);
+    assert_eq!(said(&table.drop_account(account("u", "a", 5))), ["cancel #2", "u 5 dropped"]);
+    assert!(table.files().is_empty());
+}
+
+#[test]
+fn people_are_told_of_every_account_and_whose_it_is() {
+    let mut table = holding_a_file();
+    table.add(account("v", "b", 1), definition("one"));
+    table.add(account("w", "c", 1), definition("one"));
+    table.finished("w", Attempt(3), Err(failure()));
+    let own = AccountSpec {
+        account: Some(account("", "a", 0)),
+        credential: Some(Credential::File("/k".to_owned())),
+        ..AccountSpec::default()
+    };
+    let own = crate::agent::own_accounts::OwnAccounts::new(vec![own]).current();
+    let listing = table.listing(10, &own);
+    let told: Vec<_> = listing.iter().map(|one| (one.name.as_str(), one.state, one.is_own)).collect();
+    assert_eq!(told, [("a", State::Held, true), ("b", State::Starting, false), ("c", State::Failed, false)]);
+    assert_eq!(table.counts(), Counts { held: 1, starting: 1, failed: 1 });
+    assert_eq!(table.listing(1, &own).len(), 1);
+    table.drop_account(account("w", "c", 1));
+    assert_eq!(table.counts().failed, 0);
 }

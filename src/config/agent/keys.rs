@@ -2,7 +2,7 @@
 
 use crate::config::kind::Kind;
 use crate::config::logging;
-use crate::config::table::Capability::{Lifecycle, Migration, Operations, Security, Streaming};
+use crate::config::table::Capability::{Migration, Operations, Security, Streaming};
 use crate::config::table::{PORT, Row, Spec, count, inert, later, later_secret, millis, read, seconds};
 
 /// The agent's settings as one whole.
@@ -13,6 +13,7 @@ const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
 const DAY_NS: i64 = DAY_MS * 1_000_000;
 const TEXT: Kind = Kind::Text { max: 4096 };
+const OPTIONAL: Kind = Kind::Optional { max: 1024 };
 const NANOS: Kind = Kind::Int { min: 0, max: DAY_NS, unit: "of nanoseconds" };
 const SCALE: Kind = Kind::Float { min: 0.0, max: 1000.0 };
 const APPLY: Kind = Kind::Choice(&["always", "never", "allowed"]);
@@ -50,27 +51,22 @@ const ROWS: &[Row] = &[
     later_secret(Security, "clouddriver.tls.clientKeyFilePassword", "password of that key"),
     later(Security, "clouddriver.tls.cacertFile", TEXT, "who signs the hub's certificate"),
     later(Security, "clouddriver.noProxy", Kind::Flag, "dial the hub past the proxy of the environment"),
-    later(Lifecycle, "clouddriver.backoff.baseDelay", NANOS, "wait after the first failed dial"),
-    later(Lifecycle, "clouddriver.backoff.multiplier", SCALE, "growth of that wait"),
-    later(Lifecycle, "clouddriver.backoff.jitter", SCALE, "share of it left to chance"),
-    later(Lifecycle, "clouddriver.backoff.maxDelay", NANOS, "longest wait between dials"),
-    later(
-        Lifecycle,
-        "clouddriver.keepAliveHeartbeatSeconds",
-        seconds(0, DAY),
-        "pace of HTTP/2 pings; 0: none",
-    ),
-    later(
-        Lifecycle,
+    read("clouddriver.backoff.baseDelay", NANOS, "1000000000", "wait after the first failed dial"),
+    read("clouddriver.backoff.multiplier", SCALE, "1.6", "growth of that wait"),
+    read("clouddriver.backoff.jitter", SCALE, "0.2", "share of it left to chance"),
+    read("clouddriver.backoff.maxDelay", NANOS, "120000000000", "longest wait between dials"),
+    read("clouddriver.keepAliveHeartbeatSeconds", seconds(0, DAY), "20", "pace of HTTP/2 pings; 0: none"),
+    read(
         "clouddriver.keepAliveOperationSeconds",
         seconds(0, DAY),
-        "time without operations after which the hub is dialled anew; 0: none",
+        "0",
+        "time without any frame after which the hub is dialled anew; 0: none",
     ),
-    later(
-        Lifecycle,
+    read(
         "clouddriver.keepAliveTimeOutSeconds",
         seconds(0, DAY),
-        "longest wait for a ping's answer",
+        "20",
+        "longest wait for a ping's answer; 0: 20",
     ),
     later(Operations, "clouddriver.responseRetries.enabled", Kind::Flag, "send a lost result again"),
     later(Operations, "clouddriver.responseRetries.maxRetries", count(0, 1000), "how often"),
@@ -94,50 +90,50 @@ const ROWS: &[Row] = &[
         "folders in which an account's kubeconfig may be",
     ),
     later(Security, "kubernetes.noProxy", Kind::Flag, "reach clusters past the proxy of the environment"),
-    later(
-        Lifecycle,
+    read(
         "kubernetes.reconnectTimeoutMs",
         millis(0, DAY_MS),
-        "wait before the hub is dialled again",
+        "5000",
+        "shortest wait before a lost hub is dialled again",
     ),
     later(Streaming, "kubernetes.cacheGroupSize", count(0, 100_000), "accounts whose watches begin together"),
     later(Streaming, "kubernetes.cacheGroupDelayMs", millis(0, DAY_MS), "wait between two such groups"),
-    later(Lifecycle, "kubernetes.accounts[].name", TEXT, "name of an account"),
-    later(Lifecycle, "kubernetes.accounts[].context", Kind::Any, "context of its kubeconfig"),
-    later(Lifecycle, "kubernetes.accounts[].kubeconfigFile", TEXT, "its kubeconfig"),
-    later(Lifecycle, "kubernetes.accounts[].insecure", Kind::Flag, "take any certificate of its API server"),
-    later(
-        Lifecycle,
-        "kubernetes.accounts[].serviceAccount",
-        Kind::Flag,
-        "the cluster in which the agent runs",
+    read(
+        "kubernetes.accounts[].name",
+        Kind::Text { max: 255 },
+        "",
+        "name of an account; each needs one of its own",
     ),
-    later(Lifecycle, "kubernetes.accounts[].permissions", Kind::Any, "roles that may read and write"),
-    later(Streaming, "kubernetes.accounts[].customResourceDefinitions", Kind::Any, "custom kinds"),
-    later(Streaming, "kubernetes.accounts[].kinds", Kind::List, "the only kinds cached"),
-    later(Streaming, "kubernetes.accounts[].omitKinds", Kind::List, "kinds not cached"),
-    later(Streaming, "kubernetes.accounts[].namespaces", Kind::List, "the only namespaces watched"),
-    later(Streaming, "kubernetes.accounts[].omitNamespaces", Kind::List, "namespaces not watched"),
-    later(
-        Streaming,
-        "kubernetes.accounts[].onlyNamespacedResources",
-        Kind::Flag,
-        "nothing without namespace",
+    read("kubernetes.accounts[].context", OPTIONAL, "", "context of its kubeconfig; none: the current one"),
+    read(
+        "kubernetes.accounts[].kubeconfigFile",
+        OPTIONAL,
+        "",
+        "its kubeconfig; a relative path counts from the folder of this file",
     ),
-    later(
-        Streaming,
-        "kubernetes.accounts[].onlySpinnakerManaged",
-        Kind::Flag,
-        "only what Spinnaker deployed",
+    read("kubernetes.accounts[].insecure", Kind::Flag, "false", "take any certificate of its API server"),
+    read("kubernetes.accounts[].serviceAccount", Kind::Flag, "false", "the cluster in which the agent runs"),
+    read("kubernetes.accounts[].permissions", Kind::Permissions, "", "roles that may read and write"),
+    read(
+        "kubernetes.accounts[].customResourceDefinitions",
+        Kind::CustomResourceDefinitions,
+        "",
+        "custom kinds",
     ),
-    later(Streaming, "kubernetes.accounts[].metrics", Kind::Flag, "send metrics of pods"),
-    later(
-        Streaming,
+    read("kubernetes.accounts[].kinds", Kind::List, "", "the only kinds cached"),
+    read("kubernetes.accounts[].omitKinds", Kind::List, "", "kinds not cached"),
+    read("kubernetes.accounts[].namespaces", Kind::List, "", "the only namespaces watched"),
+    read("kubernetes.accounts[].omitNamespaces", Kind::List, "", "namespaces not watched"),
+    read("kubernetes.accounts[].onlyNamespacedResources", Kind::Flag, "false", "nothing without namespace"),
+    read("kubernetes.accounts[].onlySpinnakerManaged", Kind::Flag, "false", "only what Spinnaker deployed"),
+    read("kubernetes.accounts[].metrics", Kind::Flag, "false", "send metrics of pods"),
+    read(
         "kubernetes.accounts[].maxResumableResourceAgeMs",
-        millis(0, 365 * DAY_MS),
-        "age up to which a watch is resumed",
+        millis(0, DAY_MS),
+        "",
+        "age up to which a watch is resumed; 0: the hub's default",
     ),
-    later(Security, "kubernetes.accounts[].noProxy", Kind::Flag, "past the proxy of the environment"),
+    read("kubernetes.accounts[].noProxy", Kind::Flag, "false", "past the proxy of the environment"),
     inert(
         "kubernetes.accounts[].oAuthScopes",
         "sign-in plugins of cloud providers are not built in",
@@ -174,7 +170,7 @@ const ROWS: &[Row] = &[
 
 /// After the group `logging`, so that groups stay together in print.
 const REST: &[Row] = &[
-    later(Lifecycle, "dynamicAccounts.enabled", Kind::Flag, "accounts may be added while running"),
+    read("dynamicAccounts.enabled", Kind::Flag, "true", "take accounts other than those of this file"),
     // Settings of the operator that are also found here.
     later(Migration, "dynamicAccounts.interceptor.enabled", Kind::Flag, "belongs in the operator's file"),
     later(Migration, "dynamicAccounts.scanBatchSize", count(1, 100_000), "belongs in the operator's file"),
@@ -191,9 +187,9 @@ const REST: &[Row] = &[
         Kind::List,
         "belongs in the operator's file",
     ),
-    later(Lifecycle, "dynamicAccountsEnabled", Kind::Flag, "older spelling of dynamicAccounts.enabled"),
-    later(Lifecycle, "prometheus.enabled", Kind::Flag, "serve metrics on a port of their own"),
-    later(Lifecycle, "prometheus.port", PORT, "that port"),
+    read("dynamicAccountsEnabled", Kind::Flag, "true", "older spelling of dynamicAccounts.enabled"),
+    read("prometheus.enabled", Kind::Flag, "false", "serve metrics on a port of their own"),
+    read("prometheus.port", PORT, "8008", "that port"),
     inert("pprof.enabled", PPROF, "profiling endpoint"),
     inert("pprof.port", PPROF, "port of that endpoint"),
     later_secret(Security, "secrets.vault.*", "where secrets are kept"),

@@ -4,6 +4,11 @@ use std::path::PathBuf;
 
 use super::{Files, agent, error};
 use crate::config::UnknownKeys;
+use crate::config::agent::AgentSettings;
+
+fn names(settings: &AgentSettings) -> Vec<&str> {
+    settings.accounts.iter().map(|account| account.name.as_str()).collect()
+}
 
 #[test]
 fn without_files_the_defaults_hold_with_a_warning_that_names_the_folder() {
@@ -12,7 +17,7 @@ fn without_files_the_defaults_hold_with_a_warning_that_names_the_folder() {
     let s = &loaded.settings;
     assert_eq!((s.hub.grpc.as_str(), s.hub.insecure), ("spin-clouddriver-grpc:9091", true));
     assert_eq!((s.server.host.as_str(), s.server.port), ("localhost", 8082));
-    assert_eq!((s.zone_id.as_deref(), s.static_accounts), (None, 0));
+    assert_eq!((s.zone_id.as_deref(), s.accounts.len()), (None, 0));
     assert_eq!(s.kubeconfig_folders, ["/opt/armory", "/kubeconfigfiles", "/etc/kubesvc"].map(PathBuf::from));
     assert_eq!(loaded.warnings.len(), 1);
     assert!(loaded.warnings[0].starts_with(&files.root().display().to_string()), "{:?}", loaded.warnings);
@@ -26,25 +31,28 @@ fn the_local_file_lies_over_the_other() {
         let files = Files::new(&[
             (
                 base,
-                "clouddriver: {grpc: a:1, insecure: true}\nkubernetes: {accounts: [{name: x}, {name: y}]}\n",
+                "clouddriver: {grpc: a:1, insecure: true}\nkubernetes: {accounts: [{name: x, kubeconfigFile: /k}, {name: y, serviceAccount: true}]}\n",
             ),
             (local, "clouddriver.insecure: false\nserver.port: 0\n"),
         ]);
         let s = files.agent(UnknownKeys::Error).expect("valid").settings;
         assert_eq!((s.hub.grpc.as_str(), s.hub.insecure, s.server.port), ("a:1", false, 0));
-        assert_eq!(s.static_accounts, 2);
+        assert_eq!(names(&s), ["x", "y"]);
     }
 }
 
 #[test]
 fn the_last_list_of_accounts_counts() {
-    let files = Files::new(&[
-        ("armory-agent.yml", "kubernetes: {accounts: [{name: x}, {name: y}]}\n"),
-        ("armory-agent-local.yml", "kubernetes.accounts: []\n"),
-    ]);
-    assert_eq!(files.agent(UnknownKeys::Error).expect("valid").settings.static_accounts, 0);
-    let indexed = "kubernetes.accounts[0].name: x\nkubernetes.accounts[1].name: y\n";
-    assert_eq!(agent(indexed).expect("valid").settings.static_accounts, 2);
+    let two = "kubernetes: {accounts: [{name: x, context: c, kubeconfigFile: /k}, {name: y, kubeconfigFile: /k}]}\n";
+    let with = |local: &str| {
+        let files = Files::new(&[("armory-agent.yml", two), ("armory-agent-local.yml", local)]);
+        files.agent(UnknownKeys::Error).expect("valid").settings
+    };
+    assert!(with("kubernetes.accounts: []\n").accounts.is_empty());
+    let one = with("kubernetes.accounts: [{name: z, serviceAccount: true}]\n").accounts;
+    assert_eq!((one.len(), one[0].name.as_str(), one[0].context.as_deref()), (1, "z", None));
+    let one = with("kubernetes.accounts[0].name: z\nkubernetes.accounts[0].serviceAccount: true\n").accounts;
+    assert_eq!((one.len(), one[0].context.as_deref()), (1, None), "nothing of the list below shows through");
 }
 
 #[test]
@@ -92,15 +100,10 @@ pprof.port: 1
 ";
     let loaded = agent(yaml).expect("valid");
     let s = &loaded.settings;
-    assert_eq!((s.hub.grpc.as_str(), s.hub.insecure, s.static_accounts), ("hub:443", false, 2));
+    assert_eq!((s.hub.grpc.as_str(), s.hub.insecure, s.accounts.len()), ("hub:443", false, 2));
     assert_eq!(s.logging.fields.len(), 1, "a field without a value is not set");
     let said = loaded.warnings.join("\n");
-    assert!(
-        said.contains(
-            "armory-agent.yml:12: `kubernetes.accounts[].name` is not read yet (and 1 more places)"
-        ),
-        "{said}"
-    );
+    assert!(!said.contains("kubernetes.accounts[].name"), "{said}");
     assert!(said.contains("`logging.file` has no effect: logs go to standard output"), "{said}");
     assert!(
         said.contains("`secrets.vault.*` is not read yet, so do not rely on it (and 3 more places)"),

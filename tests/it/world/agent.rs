@@ -112,7 +112,7 @@ impl AgentBuilder<'_> {
             "clouddriver": {"grpc": format!("127.0.0.1:{}", self.hub), "insecure": true},
             "zoneId": self.zone,
             "server": {"host": "127.0.0.1", "port": health},
-            "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()]},
+            "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()], "reconnectTimeoutMs": 1000},
             "logging": {"level": self.level, "format": "text"},
         });
         let file = folder.join(SETTINGS);

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::wire::ops::agent_frame::Frame;
 use crate::wire::ops::operations_server::{Operations, OperationsServer};
-use crate::wire::ops::{Accepted, AgentFrame, Hello, HubFrame, hub_frame};
+use crate::wire::ops::{Accepted, AccountSpec, AgentFrame, Hello, HubFrame, hub_frame};
 
 /// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -88,6 +88,13 @@ impl FakeHub {
             .await;
         (stream, hello)
     }
+
+    /// As [`FakeHub::accepted`], and the agent's own accounts have come.
+    pub(super) async fn settled(&mut self, heartbeat_ms: u32) -> (Stream, Hello) {
+        let (mut stream, hello) = self.accepted(heartbeat_ms).await;
+        stream.own_accounts().await;
+        (stream, hello)
+    }
 }
 
 impl Stream {
@@ -101,6 +108,23 @@ impl Stream {
     pub(super) async fn next(&mut self) -> Option<Frame> {
         let frame = timeout(PATIENCE, self.frames.message()).await.expect("a frame in time");
         frame.ok().flatten().and_then(|frame| frame.frame)
+    }
+
+    /// The next whole list of the agent's own accounts.
+    pub(super) async fn own_accounts(&mut self) -> Vec<AccountSpec> {
+        let mut accounts = Vec::new();
+        loop {
+            match self.next_word().await {
+                Some(Frame::StaticAccounts(frame)) => {
+                    assert!(frame.accounts.len() <= 50, "{} accounts in a frame", frame.accounts.len());
+                    accounts.extend(frame.accounts);
+                    if frame.complete {
+                        return accounts;
+                    }
+                }
+                other => panic!("{other:?} where the agent's own accounts were awaited"),
+            }
+        }
     }
 
     /// The next frame that is no heartbeat.

@@ -1,0 +1,193 @@
+//! A kubeconfig as a tree that can be changed and written again. Texts stay as they were written.
+
+use std::fmt::Write;
+
+use granit_parser::{Event, Parser, ScalarStyle, options};
+use secrecy::zeroize::Zeroizing;
+
+/// As deep as vetting goes.
+const MAX_DEPTH: usize = 32;
+
+/// A part of the file; its texts are wiped when it is dropped.
+pub(super) enum Node {
+    /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
+    Scalar {
+        text: Zeroizing<String>,
+        plain: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<(Zeroizing<String>, Node)>),
+}
+
+/// Reads one document. `None` for whatever vetting refuses anyway: it has the words for it.
+pub(super) fn read(bytes: &[u8]) -> Option<Node> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let options = options! {
+        emit_comments: false,
+        flow_nesting_limit: MAX_DEPTH,
+        block_nesting_limit: MAX_DEPTH,
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut open: Vec<(Node, Option<Zeroizing<String>>)> = Vec::new();
+    let mut root = None;
+    for event in Parser::new_from_str_with_options(text, options) {
+        let node = match event.ok()?.0 {
+            Event::Scalar(text, style, 0, None) => {
+                let text = Zeroizing::new(text.into_owned());
+                Node::Scalar { text, plain: style == ScalarStyle::Plain }
+            }
+            Event::SequenceStart(_, 0, None) => {
+                open.push((Node::List(Vec::new()), None));
+                continue;
+            }
+            Event::MappingStart(_, 0, None) => {
+                open.push((Node::Map(Vec::new()), None));
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => open.pop()?.0,
+            Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) | Event::Alias(_) => {
+                return None;
+            }
+            _ => continue,
+        };
+        match open.last_mut() {
+            None if root.is_some() => return None,
+            None => root = Some(node),
+            Some((Node::List(items), _)) => items.push(node),
+            Some((Node::Map(entries), key)) => match (key.take(), node) {
+                (Some(key), node) if entries.iter().any(|(known, _)| **known == *key) => {
+                    drop(node);
+                    return None;
+                }
+                (Some(key), node) => entries.push((key, node)),
+                (None, Node::Scalar { text, .. }) => *key = Some(text),
+                (None, _) => return None,
+            },
+            Some((Node::Scalar { .. }, _)) => return None,
+        }
+    }
+    root
+}
+
+impl Node {
+    fn get(&self, key: &str) -> Option<&Self> {
+        let Self::Map(entries) = self else { return None };
+        entries.iter().find(|(known, _)| known.as_str() == key).map(|(_, node)| node)
+    }
+
+    fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Self::Map(entries) = self else { return None };
+        entries.iter_mut().find(|(known, _)| known.as_str() == key).map(|(_, node)| node)
+    }
+
+    /// The text under a key; `None` for an empty one and for null.
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            Self::Scalar { text, plain } if !(text.is_empty() || *plain && is_null(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Whether there is anything under a key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// The body of the entry of this name in a list, such as `users`.
+    pub(super) fn named(&self, list: &str, name: &str, body: &str) -> Option<&Self> {
+        let Self::List(items) = self.get(list)? else { return None };
+        items.iter().find(|item| item.text("name") == Some(name))?.get(body)
+    }
+
+    /// As [`Node::named`], to be changed.
+    pub(super) fn named_mut(&mut self, list: &str, name: &str, body: &str) -> Option<&mut Self> {
+        let Self::List(items) = self.get_mut(list)? else { return None };
+        items.iter_mut().find(|item| item.text("name") == Some(name))?.get_mut(body)
+    }
+
+    /// Leaves only the entries of this name in a list.
+    pub(super) fn keep(&mut self, list: &str, name: &str) {
+        if let Some(Self::List(items)) = self.get_mut(list) {
+            items.retain(|item| item.text("name") == Some(name));
+        }
+    }
+
+    /// Takes a key out.
+    pub(super) fn remove(&mut self, key: &str) {
+        if let Self::Map(entries) = self {
+            entries.retain(|(known, _)| known.as_str() != key);
+        }
+    }
+
+    /// Puts a text under a key.
+    pub(super) fn set(&mut self, key: &str, text: String) {
+        self.remove(key);
+        if let Self::Map(entries) = self {
+            let node = Self::Scalar { text: Zeroizing::new(text), plain: false };
+            entries.push((Zeroizing::new(key.to_owned()), node));
+        }
+    }
+
+    /// The tree as JSON, which is YAML. What stood without quotes and may be no text still does.
+    pub(super) fn to_json(&self) -> Zeroizing<Vec<u8>> {
+        let mut out = String::new();
+        self.write(&mut out);
+        Zeroizing::new(out.into_bytes())
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::Scalar { text, plain: true } if text.is_empty() => out.push('~'),
+            Self::Scalar { text, plain: true } if is_bare(text) => out.push_str(text),
+            Self::Scalar { text, .. } => quote(text, out),
+            Self::List(items) => {
+                out.push('[');
+                for (at, item) in items.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { "," });
+                    item.write(out);
+                }
+                out.push(']');
+            }
+            Self::Map(entries) => {
+                out.push('{');
+                for (at, (key, node)) in entries.iter().enumerate() {
+                    out.push_str(if at == 0 { "" } else { "," });
+                    quote(key, out);
+                    out.push(':');
+                    // A bare value must not touch the colon.
+                    out.push(' ');
+                    node.write(out);
+                }
+                out.push('}');
+            }
+        }
+    }
+}
+
+fn is_null(text: &str) -> bool {
+    matches!(text, "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// What may be null, a boolean or a number consists of these alone, and so do many words.
+fn is_bare(text: &str) -> bool {
+    text == "~"
+        || (text.starts_with(|first: char| first.is_ascii_alphanumeric() || matches!(first, '.' | '+'))
+            || text
+                .strip_prefix('-')
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')))
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'+' | b'-'))
+}
+
+fn quote(text: &str, out: &mut String) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            _ if letter.is_control() || matches!(letter, '\u{feff}' | '\u{2028}' | '\u{2029}') => {
+                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+            }
+            _ => out.push(letter),
+        }
+    }
+    out.push('"');
+}

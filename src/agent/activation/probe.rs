@@ -1,0 +1,85 @@
+//! Whether an account could be reached from here. No credential is needed and none is sent.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::account::kubeconfig::vet;
+use crate::agent::activation::credential::FromFile;
+use crate::agent::activation::{Activator, Word};
+use crate::agent::cluster::{Cluster, ClusterAccess};
+use crate::agent::failure::{after_send, before_send, refused};
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::ProbedCluster;
+use crate::wire::ops::probe::Target;
+
+/// How long a probe may take from its turn on.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Activator {
+    /// Whether this can be reached. `context` is that of the account, where it is known.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn probe(&self, target: &Target, context: Option<&str>, word: Word) -> Result<(), Failure> {
+        let probing = async {
+            match target {
+                Target::Cluster(cluster) => self.answers(&probed(cluster)?).await,
+                Target::File(path) => self.is_usable(path, context, word).await,
+                Target::ServiceAccount(true) => {
+                    self.answers(&Cluster::new(self.own_account().await?, false).anonymous()).await
+                }
+                Target::ServiceAccount(false) => {
+                    Err(before_send(Class::BadReference, "the probe asks for nothing"))
+                }
+            }
+        };
+        let too_slow =
+            || Err(after_send(Class::Timeout, format!("no answer within {} s", PATIENCE.as_secs())));
+        timeout(PATIENCE, probing).await.unwrap_or_else(|_| too_slow())
+    }
+
+    /// Whether an API server answers. Any answer over its TLS will do: who is asking comes later.
+    async fn answers(&self, cluster: &Cluster) -> Result<(), Failure> {
+        let access = ClusterAccess::connect(cluster, &self.trust, self.limits).await?;
+        match access.counted_in(&self.requests).get("/version", "application/json").await {
+            Err(failure) if failure.http_status == 0 => Err(failure),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether a kubeconfig is there, and is one that an account may have.
+    async fn is_usable(&self, path: &str, context: Option<&str>, word: Word) -> Result<(), Failure> {
+        let FromFile { vetted, .. } = self.read_kubeconfig(path, context, word).await?;
+        match vetted {
+            Ok(_) => Ok(()),
+            // The account may name a context that the probe does not.
+            Err(refusal) if context.is_none() && refusal.field() == "current-context" => Ok(()),
+            Err(refusal) => Err(refused(&refusal)),
+        }
+    }
+}
+
+/// The cluster to ask, vetted like that of any kubeconfig.
+fn probed(cluster: &ProbedCluster) -> Result<Cluster, Failure> {
+    let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
+    if !cluster.certificate_authority.is_empty() && !cluster.insecure {
+        body["certificate-authority-data"] = STANDARD.encode(&cluster.certificate_authority).into();
+    }
+    if !cluster.tls_server_name.is_empty() {
+        body["tls-server-name"] = cluster.tls_server_name.as_str().into();
+    }
+    let config = json!({
+        "current-context": "probe",
+        "contexts": [{"name": "probe", "context": {"cluster": "probe", "user": "nobody"}}],
+        "clusters": [{"name": "probe", "cluster": body}],
+        // Vetting wants a credential. It is taken away again.
+        "users": [{"name": "nobody", "user": {"token": "none"}}],
+    });
+    let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;
+    Ok(Cluster::new(vetted, cluster.insecure).anonymous())
+}

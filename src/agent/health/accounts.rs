@@ -1,0 +1,81 @@
+//! `/accounts`: which accounts the agent has.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::reactions::{Counts, State, Table};
+use crate::wire::common::Failure;
+
+/// How many accounts one answer names.
+const MOST: usize = 10_000;
+
+/// The accounts of an agent, the first 10,000 by name.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AccountsReport {
+    /// How many there are in all.
+    total: usize,
+    accounts: Vec<AccountReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct AccountReport {
+    name: String,
+    /// `HELD`, `STARTING`, `FAILED`, or `REFUSED` for one of the agent's own file that the hub does not take.
+    state: &'static str,
+    zone: String,
+    /// `static` for one of the agent's own file, else `hub`.
+    source: &'static str,
+    /// Since when it is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+impl AccountsReport {
+    pub(super) fn of(zone: &str, table: &Table, own: &OwnAccounts) -> Self {
+        let listing = table.listing(MOST, &own.current());
+        let mut refused = own.refused();
+        let mut accounts: BTreeMap<String, AccountReport> = BTreeMap::new();
+        for one in listing {
+            refused.remove(&one.name);
+            let state = match one.state {
+                State::Held => "HELD",
+                State::Starting => "STARTING",
+                State::Failed => "FAILED",
+            };
+            let mut report = report(zone, one.name.clone(), state, one.is_own, one.failure);
+            report.since = one.since.map(|since| since.to_string());
+            accounts.insert(one.name, report);
+        }
+        let Counts { held, starting, failed } = table.counts();
+        let total = held + starting + failed + refused.len();
+        for (name, failure) in refused {
+            accounts.insert(name.clone(), report(zone, name, "REFUSED", true, Some(failure)));
+        }
+        Self { total, accounts: accounts.into_values().take(MOST).collect() }
+    }
+}
+
+fn report(
+    zone: &str,
+    name: String,
+    state: &'static str,
+    is_own: bool,
+    failure: Option<Failure>,
+) -> AccountReport {
+    AccountReport {
+        name,
+        state,
+        zone: zone.to_owned(),
+        source: if is_own { "static" } else { "hub" },
+        since: None,
+        class: failure.as_ref().map(|failure| failure.class().as_str_name()),
+        reason: failure.map(|failure| failure.message),
+    }
+}

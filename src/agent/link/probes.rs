@@ -1,0 +1,153 @@
+//! The probes of one stream: so many at once, so many waiting, and none outlives the stream.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, Id, JoinSet};
+
+use crate::agent::accounts::Accounts;
+use crate::agent::activation::Word;
+use crate::agent::failure::{after_send, before_send};
+use crate::wire::common::failure::Class;
+use crate::wire::common::{AccountRef, Failure};
+use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::probe::Target;
+use crate::wire::ops::{Probe, ProbeResult};
+
+/// How many probes run at once.
+const AT_ONCE: usize = 16;
+/// How many probes wait for their turn; one more is refused.
+const MAX_WAITING: usize = 1000;
+
+/// Probes under way, and answers that wait to be sent.
+#[derive(Debug)]
+pub(super) struct Probes {
+    turns: Arc<Semaphore>,
+    running: JoinSet<Result<(), Failure>>,
+    of_task: HashMap<Id, Probe>,
+    /// By uid: the newest probe of an account is the one that counts.
+    handles: HashMap<String, AbortHandle>,
+    answers: VecDeque<ProbeResult>,
+}
+
+impl Probes {
+    pub(super) fn new() -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            running: JoinSet::new(),
+            of_task: HashMap::new(),
+            handles: HashMap::new(),
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// Takes a probe. The same one again, while it is under way, is answered once.
+    pub(super) fn ask(&mut self, probe: Probe, accounts: &Accounts) {
+        let Some(account) = &probe.account else {
+            return tracing::warn!("the hub sent a probe without an account, ignored");
+        };
+        if let Some(handle) = self.handles.get(&account.uid) {
+            if self.of_task.get(&handle.id()) == Some(&probe) {
+                return;
+            }
+            handle.abort();
+        }
+        match self.objection(&probe, accounts) {
+            Err(failure) => self.answer(probe, Err(failure), accounts),
+            Ok((target, word)) => {
+                let own = accounts.own().current();
+                let context = own.find(&account.name).filter(|_| word == Word::Owners);
+                let context = context.map(|own| own.context.clone()).filter(|context| !context.is_empty());
+                let (activator, turns, uid) =
+                    (accounts.activator().clone(), self.turns.clone(), account.uid.clone());
+                let handle = self.running.spawn(async move {
+                    let Ok(_turn) = turns.acquire().await else {
+                        return Err(after_send(Class::Internal, "the agent is stopping"));
+                    };
+                    activator.probe(&target, context.as_deref(), word).await
+                });
+                self.of_task.insert(handle.id(), probe);
+                self.handles.insert(uid, handle);
+            }
+        }
+    }
+
+    /// What to ask, and whose word it is; or why nothing is asked.
+    fn objection(&self, probe: &Probe, accounts: &Accounts) -> Result<(Target, Word), Failure> {
+        let name = probe.account.as_ref().map(|account| account.name.as_str()).unwrap_or_default();
+        let Some(target) = probe.target.clone() else {
+            let why = "the probe asks for something that this version of the agent does not know";
+            return Err(before_send(Class::Unimplemented, why));
+        };
+        let credential = match &target {
+            Target::Cluster(_) => None,
+            Target::File(path) => Some(Credential::File(path.clone())),
+            Target::ServiceAccount(yes) => Some(Credential::ServiceAccount(*yes)),
+        };
+        if let Some(failure) = accounts.objection(name, credential.as_ref()) {
+            return Err(failure);
+        }
+        if self.running.len() >= AT_ONCE + MAX_WAITING {
+            let why = format!("the agent is busy: {MAX_WAITING} probes wait already");
+            return Err(Failure { retryable: true, ..before_send(Class::Unreachable, why) });
+        }
+        let word = accounts.word(name, credential.as_ref());
+        Ok((target, word))
+    }
+
+    /// Waits for the end of a probe, to be given to [`Probes::take`]. Pending while none runs.
+    pub(super) async fn ended(&mut self) -> (Id, Result<(), Failure>) {
+        loop {
+            match self.running.join_next_with_id().await {
+                None => std::future::pending().await,
+                Some(Ok(ended)) => return ended,
+                Some(Err(error)) if error.is_cancelled() => {
+                    self.of_task.remove(&error.id());
+                }
+                Some(Err(error)) => {
+                    let why = "the agent failed while it probed; its log says more";
+                    return (error.id(), Err(after_send(Class::Internal, why)));
+                }
+            }
+        }
+    }
+
+    /// Takes the end of a probe.
+    pub(super) fn take(&mut self, task: Id, result: Result<(), Failure>, accounts: &Accounts) {
+        let Some(probe) = self.of_task.remove(&task) else { return };
+        let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
+        // An older probe of the account, which ended before it could be stopped, has no answer to give.
+        if self.handles.get(uid).is_none_or(|handle| handle.id() != task) {
+            return;
+        }
+        self.handles.remove(uid);
+        self.answer(probe, result, accounts);
+    }
+
+    fn answer(&mut self, probe: Probe, result: Result<(), Failure>, accounts: &Accounts) {
+        accounts.metrics().probed(&result);
+        let AccountRef { name, .. } = probe.account.clone().unwrap_or_default();
+        match &result {
+            Ok(()) => tracing::debug!(account = %name, "the account can be reached from here"),
+            Err(failure) => tracing::debug!(
+                account = %name,
+                class = %failure.class().as_str_name(),
+                "the account cannot be reached from here: {}",
+                failure.message
+            ),
+        }
+        let (ok, failure) = (result.is_ok(), result.err());
+        self.answers.push_back(ProbeResult { account: probe.account, ok, failure });
+    }
+
+    /// How many answers wait to be sent.
+    pub(super) fn waiting_answers(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// The next answer to send.
+    pub(super) fn next_answer(&mut self) -> Option<ProbeResult> {
+        self.answers.pop_front()
+    }
+}

@@ -1,0 +1,134 @@
+//! What the agent counts, in the documented names where there are such.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
+use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::reactions::Table;
+use crate::telemetry::metrics::{self, Metrics};
+use crate::wire::common::Failure;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Code {
+    code: i32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct State {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Class {
+    class: &'static str,
+}
+
+/// Requests to API servers, by the status of their answers; clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct Requests(Family<Code, Counter>);
+
+impl Requests {
+    /// Counts one. 0 stands for no answer.
+    pub fn count(&self, status: i32) {
+        self.0.get_or_create(&Code { code: status }).inc();
+    }
+}
+
+/// The agent's counters; clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct AgentMetrics {
+    /// Streams that the hub accepted. The documented name ends in `_count`, so it is no OpenMetrics counter.
+    pub connections: Gauge,
+    /// Accepted streams that ended.
+    pub disconnections: Counter,
+    /// Requests to API servers.
+    pub requests: Requests,
+    /// Changed kubeconfigs with which an account could not be started anew.
+    pub kept: Counter,
+    accounts: Family<State, Gauge>,
+    failures: Family<Class, Counter>,
+    probes: Family<Outcome, Counter>,
+}
+
+impl AgentMetrics {
+    /// An account could not be started.
+    pub fn failed(&self, failure: &Failure) {
+        self.failures.get_or_create(&Class { class: failure.class().as_str_name() }).inc();
+    }
+
+    /// A probe was answered.
+    pub fn probed(&self, result: &Result<(), Failure>) {
+        let outcome = if result.is_ok() { "reachable" } else { "failed" };
+        self.probes.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    fn register(&self, own: &OwnAccounts) -> Metrics {
+        let mut metrics = Metrics::new();
+        let registry = metrics.registry.sub_registry_with_prefix("kubesvc");
+        registry.register("connection_count", "Streams that the hub accepted", self.connections.clone());
+        registry.register("disconnection", "Accepted streams that ended", self.disconnections.clone());
+        registry.register(
+            "kubernetes_requests",
+            "Requests to API servers, by status; 0: no answer",
+            self.requests.0.clone(),
+        );
+        registry.register("accounts", "Accounts, by state", self.accounts.clone());
+        registry.register("account_failures", "Accounts that could not be started", self.failures.clone());
+        registry.register(
+            "account_reload_failures",
+            "Changed kubeconfigs with which an account could not be started anew",
+            self.kept.clone(),
+        );
+        registry.register("probes", "Probes answered", self.probes.clone());
+        registry.register(
+            "config_reload_failures",
+            "Changed settings files that were refused",
+            own.reload_failures.clone(),
+        );
+        registry.register(
+            "config_valid",
+            "Whether the settings files are good as they are",
+            own.valid.clone(),
+        );
+        registry.register("static_accounts", "Accounts of the agent's own file", own.count.clone());
+        registry.register(
+            "static_accounts_refused",
+            "Accounts of the agent's own file that the hub did not take",
+            own.refusals.clone(),
+        );
+        metrics
+    }
+
+    fn take_in(&self, table: &Mutex<Table>) {
+        let counts = table.lock().counts();
+        for (state, count) in
+            [("held", counts.held), ("starting", counts.starting), ("failed", counts.failed)]
+        {
+            self.accounts.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// `/metrics`, and the same under the documented `/prometheus_metrics`.
+    pub fn routes(&self, own: &OwnAccounts, table: Arc<Mutex<Table>>) -> Router {
+        let (counters, registered) = (self.clone(), Arc::new(self.register(own)));
+        let answer = move || {
+            counters.take_in(&table);
+            let text = registered.encode();
+            async move { ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text) }
+        };
+        Router::new().route("/metrics", get(answer.clone())).route("/prometheus_metrics", get(answer))
+    }
+}

@@ -1,0 +1,76 @@
+//! What people are told of the accounts.
+
+use jiff::Timestamp;
+
+use super::Table;
+use crate::agent::own_accounts::OwnList;
+use crate::wire::common::Failure;
+
+/// How an account is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It is held.
+    Held,
+    /// It is being started for the first time.
+    Starting,
+    /// It could not be started.
+    Failed,
+}
+
+/// How many accounts are in each state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Held, those that are being started anew among them.
+    pub held: usize,
+    /// Being started for the first time.
+    pub starting: usize,
+    /// Could not be started.
+    pub failed: usize,
+}
+
+/// An account as people are told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ListedAccount {
+    /// Its name.
+    pub name: String,
+    /// How it is.
+    pub state: State,
+    /// Since when it is held.
+    pub since: Option<Timestamp>,
+    /// Why it could not be started.
+    pub failure: Option<Failure>,
+    /// Whether it is of the agent's own file.
+    pub is_own: bool,
+}
+
+impl Table {
+    /// How many accounts are in each state.
+    pub fn counts(&self) -> Counts {
+        let (held, failed) = (self.held_count, self.failed.len());
+        Counts { held, starting: self.by_uid.len() - held, failed }
+    }
+
+    /// The first accounts by name, at most so many. `own` are those of the agent's own file.
+    pub fn listing(&self, most: usize, own: &OwnList) -> Vec<ListedAccount> {
+        let mut names: Vec<&str> =
+            self.uid_of_name.keys().chain(self.failed.keys()).map(String::as_str).collect();
+        names.sort_unstable();
+        names.truncate(most);
+        names.into_iter().map(|name| self.listed(name, own)).collect()
+    }
+
+    fn listed(&self, name: &str, own: &OwnList) -> ListedAccount {
+        let name = name.to_owned();
+        let known = self.uid_of_name.get(&name).and_then(|uid| self.by_uid.get(uid));
+        let Some(known) = known else {
+            let (failure, is_own) = (self.failed.get(&name).cloned(), own.find(&name).is_some());
+            return ListedAccount { name, state: State::Failed, since: None, failure, is_own };
+        };
+        let held = known.held.as_ref().map(|held| &held.definition);
+        let definition = held.or(known.starting.as_ref().map(|starting| &starting.definition));
+        let is_own = definition.is_some_and(|it| own.gives(&name, it.spec().credential.as_ref()));
+        let since = known.held.as_ref().map(|held| held.since);
+        let state = if since.is_some() { State::Held } else { State::Starting };
+        ListedAccount { name, state, since, failure: None, is_own }
+    }
+}

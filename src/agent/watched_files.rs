@@ -1,0 +1,199 @@
+//! Files that take effect when they change.
+//!
+//! They are looked at again and again: a mount need not send events. What is looked at is what a path leads to, so a
+//! file that is written in place, replaced by renaming, deleted and made again, or swapped behind the links of a
+//! mounted ConfigMap or Secret is all the same.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+
+/// SHA-256 of a file's content.
+pub type Digest = [u8; 32];
+
+/// A file whose times are younger than this may change again without showing it, so its content is looked at.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A file with this content.
+    File(Digest),
+    /// Nothing.
+    Missing,
+    /// Something that cannot be read, and why.
+    Unreadable(String),
+}
+
+/// A file that was read, and what was in it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ReadFile {
+    /// The path under which it was opened.
+    pub path: PathBuf,
+    /// What was read.
+    pub digest: Digest,
+}
+
+/// What tells a file that may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+#[derive(Debug)]
+struct Known {
+    /// `None` if the content must be looked at the next time.
+    stamp: Option<Stamp>,
+    content: Content,
+}
+
+/// Looks at files, and reads only those that may have changed. Its calls block.
+#[derive(Debug)]
+pub struct WatchedFiles {
+    max: u64,
+    known: HashMap<PathBuf, Known>,
+}
+
+impl WatchedFiles {
+    /// Larger files than this, in bytes, cannot be read.
+    pub fn new(max: u64) -> Self {
+        Self { max, known: HashMap::new() }
+    }
+
+    /// What a path leads to now.
+    pub fn look(&mut self, path: &Path) -> Content {
+        let (stamp, content) = match self.read_if_changed(path) {
+            Ok((_, None)) => match self.known.get(path) {
+                Some(known) => return known.content.clone(),
+                None => (None, Content::Missing),
+            },
+            Ok((stamp, Some(content))) => (stamp, content),
+            Err(error) if is_missing(&error) => (None, Content::Missing),
+            Err(error) => (None, Content::Unreadable(error.to_string())),
+        };
+        self.known.insert(path.to_owned(), Known { stamp, content: content.clone() });
+        content
+    }
+
+    /// Forgets all files but these.
+    fn keep(&mut self, paths: &HashSet<&Path>) {
+        self.known.retain(|path, _| paths.contains(path.as_path()));
+    }
+
+    fn read_if_changed(&self, path: &Path) -> io::Result<(Option<Stamp>, Option<Content>)> {
+        let metadata = fs::metadata(path)?;
+        if !metadata.is_file() {
+            return Ok((None, Some(Content::Unreadable("it is no regular file".to_owned()))));
+        }
+        let known = self.known.get(path).and_then(|known| known.stamp);
+        if known == Some(stamp(&metadata)) {
+            return Ok((known, None));
+        }
+        let mut file = File::open(path)?;
+        // Of what was opened: the path may lead elsewhere by now.
+        let metadata = file.metadata()?;
+        let content = digest(&mut file, self.max)?;
+        let stamp = is_settled(&metadata).then(|| stamp(&metadata));
+        Ok((stamp, Some(content)))
+    }
+}
+
+fn stamp(metadata: &fs::Metadata) -> Stamp {
+    Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        len: metadata.len(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }
+}
+
+fn is_settled(metadata: &fs::Metadata) -> bool {
+    let changed = u64::try_from(metadata.mtime().max(metadata.ctime())).unwrap_or_default();
+    let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(changed.saturating_add(1));
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED)
+}
+
+fn digest(file: &mut File, max: u64) -> io::Result<Content> {
+    let mut hash = Sha256::new();
+    let mut room = [0; 16 * 1024];
+    let mut left = max.saturating_add(1);
+    loop {
+        let want = usize::try_from(left).unwrap_or(room.len()).min(room.len());
+        let read = file.read(&mut room[..want])?;
+        if read == 0 {
+            break;
+        }
+        left -= read as u64;
+        hash.update(&room[..read]);
+        if left == 0 {
+            return Ok(Content::Unreadable(format!("it is larger than {max} bytes")));
+        }
+    }
+    Ok(Content::File(hash.finalize().into()))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The files with which accounts were started.
+#[derive(Debug)]
+pub struct AccountFiles {
+    files: WatchedFiles,
+    /// What was said of a file that is no longer what some account was started with.
+    said: HashMap<PathBuf, Content>,
+}
+
+impl AccountFiles {
+    /// Nothing is known yet. Larger files than `max` bytes cannot be read.
+    pub fn new(max: u64) -> Self {
+        Self { files: WatchedFiles::new(max), said: HashMap::new() }
+    }
+
+    /// Looks at every file in use. Those whose content is another than the one with which some account was started
+    /// are given back, each content once. A file that is gone or cannot be read is only logged: accounts keep what
+    /// they were started with.
+    pub fn poll(&mut self, in_use: &HashSet<ReadFile>) -> Vec<ReadFile> {
+        let mut digests: HashMap<&Path, Vec<Digest>> = HashMap::new();
+        for file in in_use {
+            digests.entry(&file.path).or_default().push(file.digest);
+        }
+        let paths: HashSet<&Path> = digests.keys().copied().collect();
+        self.files.keep(&paths);
+        self.said.retain(|path, _| paths.contains(path.as_path()));
+        let mut changed = Vec::new();
+        for (path, used) in digests {
+            let content = self.files.look(path);
+            if used.iter().all(|digest| content == Content::File(*digest)) {
+                self.said.remove(path);
+            } else if self.said.get(path) != Some(&content) {
+                self.said.insert(path.to_owned(), content.clone());
+                match content {
+                    Content::File(digest) => changed.push(ReadFile { path: path.to_owned(), digest }),
+                    Content::Missing => tracing::warn!(
+                        file = %path.display(),
+                        "the file is gone; accounts keep what they were started with"
+                    ),
+                    Content::Unreadable(why) => tracing::warn!(
+                        file = %path.display(),
+                        "the file cannot be read ({why}); accounts keep what they were started with"
+                    ),
+                }
+            }
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests;

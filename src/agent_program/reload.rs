@@ -1,0 +1,126 @@
+//! The settings files while the agent runs: its accounts take effect when they change.
+//!
+//! Half a file may well be a good one, with fewer accounts. So a change counts once the files have looked the same
+//! twice, and files that are all gone are no change at all.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::accounts::specs;
+use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::watched_files::{Content, WatchedFiles};
+use crate::config::agent::AgentSettings;
+use crate::config::{self, ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
+
+/// The setting that takes effect while the agent runs.
+const RELOADED: &str = "kubernetes.accounts";
+
+/// The folder of the settings, and what was read from it.
+pub(super) struct Settings {
+    dir: PathBuf,
+    unknown: UnknownKeys,
+    watched: WatchedFiles,
+    seen: Vec<Content>,
+    /// What the files looked like the last time, if that was not what was read.
+    changing: Option<Vec<Content>>,
+    /// The settings with which the agent started.
+    pub(super) loaded: Loaded<AgentSettings>,
+    /// What was said about the files as they were last.
+    said: Said,
+}
+
+/// What people were told, so that it is told once.
+#[derive(Default)]
+struct Said {
+    warnings: Vec<String>,
+    /// Settings that take effect at the next start.
+    later: Vec<&'static str>,
+}
+
+/// How long after a change was seen the files are looked at again.
+const SETTLING: Duration = Duration::from_millis(500);
+
+fn refuse(problem: String, own: &OwnAccounts) {
+    tracing::error!("the settings have changed and are refused; those before stay in force: {problem}");
+    own.reload_failed(problem);
+}
+
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn look(watched: &mut WatchedFiles, dir: &std::path::Path) -> Vec<Content> {
+    config::agent_files(dir).iter().map(|path| watched.look(path)).collect()
+}
+
+impl Settings {
+    /// Loads the settings for the first time.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(super) fn load(dir: PathBuf, unknown: UnknownKeys) -> Result<Self, ConfigError> {
+        let mut watched = WatchedFiles::new(MAX_FILE_BYTES);
+        // Looked at first: what changes meanwhile is seen as a change.
+        let seen = look(&mut watched, &dir);
+        let loaded = config::load_agent(&dir, &env, unknown)?;
+        let said = Said { warnings: loaded.warnings.clone(), later: Vec::new() };
+        Ok(Self { dir, unknown, watched, seen, changing: None, loaded, said })
+    }
+
+    /// Looks at the files again and again, for as long as the agent runs.
+    pub(super) async fn watch(mut self, own: OwnAccounts, pace: Duration) {
+        loop {
+            tokio::time::sleep(if self.changing.is_some() { SETTLING.min(pace) } else { pace }).await;
+            let own = own.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look_again(&own);
+                self
+            });
+            let Ok(back) = looked.await else { return };
+            self = back;
+        }
+    }
+
+    fn look_again(&mut self, own: &OwnAccounts) {
+        let seen = look(&mut self.watched, &self.dir);
+        let before = self.changing.take();
+        if seen == self.seen {
+            return;
+        }
+        if before.as_ref() != Some(&seen) {
+            self.changing = Some(seen);
+            return;
+        }
+        self.seen = seen;
+        if self.seen.iter().all(|content| *content == Content::Missing) {
+            return refuse(format!("{}: the settings files are gone", self.dir.display()), own);
+        }
+        match config::load_agent(&self.dir, &env, self.unknown) {
+            Ok(loaded) => self.take(&loaded, own),
+            Err(error) => refuse(error.to_string(), own),
+        }
+    }
+
+    fn take(&mut self, loaded: &Loaded<AgentSettings>, own: &OwnAccounts) {
+        let mut later = self.loaded.differences(loaded);
+        later.retain(|key| *key != RELOADED);
+        for warning in loaded.warnings.iter().filter(|warning| !self.said.warnings.contains(warning)) {
+            tracing::warn!("{warning}");
+        }
+        if later.is_empty() && !self.said.later.is_empty() {
+            tracing::info!("the settings are again those with which the agent started");
+        } else if later != self.said.later {
+            let keys = later.join(", ");
+            tracing::warn!("changed settings take effect at the next start of the agent: {keys}");
+        }
+        self.said = Said { warnings: loaded.warnings.clone(), later };
+        let accounts = specs(&loaded.settings.accounts);
+        let count = accounts.len();
+        if own.replace(accounts) {
+            tracing::info!(count, "the accounts of the agent's own file have changed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The accounts of the agent's own file.
+
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
+
+use crate::config::error::{ConfigError, Origin, Problem};
+use crate::config::kind::Value;
+use crate::config::layer::{Listed, Slot, Values};
+use crate::config::yaml::shown;
+use crate::config::{CustomResourceDefinition, Permissions};
+
+const LIST: &str = "kubernetes.accounts";
+/// How many accounts a file may list.
+const MOST: usize = 1000;
+/// The longest path of a kubeconfig, in bytes; as long as the object takes that the account becomes.
+const LONGEST_PATH: usize = 1024;
+
+/// One account of `kubernetes.accounts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountSettings {
+    /// Its name in Spinnaker: 1 to 255 characters, no control characters.
+    pub name: String,
+    /// How its cluster is reached.
+    pub source: AccountSource,
+    /// The context of the kubeconfig; none: its current one.
+    pub context: Option<String>,
+    /// Whether any certificate of the API server will do.
+    pub insecure: bool,
+    /// The roles that may see and change it.
+    pub permissions: Permissions,
+    /// The only kinds cached; empty: the usual ones.
+    pub kinds: Vec<String>,
+    /// Kinds not cached.
+    pub omit_kinds: Vec<String>,
+    /// The only namespaces watched; empty: all.
+    pub namespaces: Vec<String>,
+    /// Namespaces not watched.
+    pub omit_namespaces: Vec<String>,
+    /// Whether cluster-wide resources are left alone.
+    pub only_namespaced_resources: bool,
+    /// Custom resources that it exposes.
+    pub custom_resource_definitions: Vec<CustomResourceDefinition>,
+    /// Whether only what Spinnaker deployed is cached.
+    pub only_spinnaker_managed: bool,
+    /// Whether pod metrics are sent.
+    pub metrics: bool,
+    /// Age up to which a watch is resumed, in milliseconds; none or 0: the hub's default.
+    pub max_resumable_resource_age_ms: Option<u64>,
+    /// Whether the proxy of the environment is passed by.
+    pub no_proxy: bool,
+}
+
+/// How the cluster of an account is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccountSource {
+    /// With a kubeconfig on the agent; absolute once the settings are loaded.
+    File(PathBuf),
+    /// With the agent's own service account.
+    ServiceAccount,
+}
+
+/// Reads the list. Every wrong entry is a problem of its own.
+pub(super) fn build(v: &Values) -> Result<Vec<AccountSettings>, ConfigError> {
+    let Some(listed) = v.listed(LIST) else { return Ok(Vec::new()) };
+    if listed.len > MOST {
+        let place = listed.places.values().next().cloned().unwrap_or(Origin::Default);
+        let why =
+            format!("lists {} accounts, and an agent takes {MOST} at most; add another agent", listed.len);
+        return Err(Problem::Rule { place, key: LIST.to_owned(), why }.into());
+    }
+    let (mut accounts, mut problems) = (Vec::new(), Vec::new());
+    let mut names: HashMap<String, Origin> = HashMap::new();
+    for place in 0..listed.len {
+        let entry = Entry { values: v, listed, place };
+        match entry.account() {
+            Ok(account) => {
+                let origin = entry.origin("name");
+                if let Some(first) = names.get(&account.name) {
+                    let name = shown(&account.name);
+                    let why = format!("is \"{name}\", which is already the name of the account at {first}");
+                    problems.push(entry.rule("name", why));
+                } else {
+                    names.insert(account.name.clone(), origin);
+                    accounts.push(account);
+                }
+            }
+            Err(problem) => problems.push(*problem),
+        }
+    }
+    if problems.is_empty() { Ok(accounts) } else { Err(ConfigError { problems }) }
+}
+
+/// Makes paths absolute: a relative one counts from the folder of the settings.
+pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -> Result<(), Problem> {
+    let unreadable =
+        |path: &Path, why: String| Problem::Unreadable { file: path.display().to_string().into(), why };
+    let mut folder = None;
+    for account in accounts {
+        let AccountSource::File(path) = &mut account.source else { continue };
+        if path.is_relative() {
+            if folder.is_none() {
+                folder = Some(plain(dir).map_err(|error| unreadable(dir, error.to_string()))?);
+            }
+            let below = path.components().filter(|part| *part != Component::CurDir);
+            *path = folder.iter().flat_map(|folder| folder.components()).chain(below).collect();
+        }
+        if path.as_os_str().len() > LONGEST_PATH {
+            return Err(unreadable(path, format!("the path is longer than {LONGEST_PATH} bytes")));
+        }
+        if path.to_str().is_none_or(|path| path.contains(char::is_control)) {
+            return Err(unreadable(path, "the path holds what is no text".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// A folder's absolute path without `..`. Links in it are kept where they can be.
+fn plain(dir: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(dir)?;
+    if absolute.components().any(|part| part == Component::ParentDir) {
+        return std::fs::canonicalize(dir);
+    }
+    Ok(absolute)
+}
+
+/// One entry of the list.
+struct Entry<'v> {
+    values: &'v Values,
+    listed: &'v Listed,
+    place: usize,
+}
+
+type Wrong = Box<Problem>;
+
+impl Entry<'_> {
+    fn account(&self) -> Result<AccountSettings, Wrong> {
+        let Some(name) = self.text("name") else {
+            return Err(Box::new(self.rule("name", "is missing; every account needs a name".to_owned())));
+        };
+        let account = AccountSettings {
+            name,
+            source: self.source()?,
+            context: self.text("context"),
+            insecure: self.flag("insecure"),
+            permissions: match self.value("permissions") {
+                Some(Value::Permissions(permissions)) => permissions.clone(),
+                _ => Permissions::default(),
+            },
+            kinds: self.list("kinds"),
+            omit_kinds: self.list("omitKinds"),
+            namespaces: self.list("namespaces"),
+            omit_namespaces: self.list("omitNamespaces"),
+            only_namespaced_resources: self.flag("onlyNamespacedResources"),
+            custom_resource_definitions: match self.value("customResourceDefinitions") {
+                Some(Value::CustomResourceDefinitions(definitions)) => definitions.clone(),
+                _ => Vec::new(),
+            },
+            only_spinnaker_managed: self.flag("onlySpinnakerManaged"),
+            metrics: self.flag("metrics"),
+            max_resumable_resource_age_ms: match self.value("maxResumableResourceAgeMs") {
+                Some(Value::Int(ms)) => u64::try_from(*ms).ok(),
+                _ => None,
+            },
+            no_proxy: self.flag("noProxy"),
+        };
+        self.check_rules(&account)?;
+        Ok(account)
+    }
+
+    fn source(&self) -> Result<AccountSource, Wrong> {
+        match (self.text("kubeconfigFile"), self.flag("serviceAccount")) {
+            (Some(_), true) => {
+                let why = "is true although kubeconfigFile is set; keep one of the two".to_owned();
+                Err(Box::new(self.rule("serviceAccount", why)))
+            }
+            (None, true) => Ok(AccountSource::ServiceAccount),
+            (Some(path), false) => {
+                let path = PathBuf::from(path);
+                if path.components().any(|part| part == Component::ParentDir) {
+                    let why = "holds `..`; write a path below the folder of the settings, or an absolute one";
+                    return Err(Box::new(self.rule("kubeconfigFile", why.to_owned())));
+                }
+                Ok(AccountSource::File(path))
+            }
+            (None, false) => {
+                let why = "is missing; give the path of a kubeconfig, or serviceAccount: true".to_owned();
+                Err(Box::new(self.rule("kubeconfigFile", why)))
+            }
+        }
+    }
+
+    /// What the object that the account becomes would be refused for.
+    fn check_rules(&self, account: &AccountSettings) -> Result<(), Wrong> {
+        for (key, excluded, both) in [
+            ("omitKinds", "kinds", !account.kinds.is_empty() && !account.omit_kinds.is_empty()),
+            (
+                "omitNamespaces",
+                "namespaces",
+                !account.namespaces.is_empty() && !account.omit_namespaces.is_empty(),
+            ),
+        ] {
+            if both {
+                let why = format!("is set although {excluded} is; keep one of the two");
+                return Err(Box::new(self.rule(key, why)));
+            }
+        }
+        if account.only_namespaced_resources && account.namespaces.is_empty() {
+            let why = "is true, which needs namespaces".to_owned();
+            return Err(Box::new(self.rule("onlyNamespacedResources", why)));
+        }
+        Ok(())
+    }
+
+    fn rule(&self, key: &str, why: String) -> Problem {
+        Problem::Rule { place: self.origin(key), key: format!("{LIST}[{}].{key}", self.place), why }
+    }
+
+    /// Where a key of this entry is, or else the entry itself, or else any entry of the list.
+    fn origin(&self, key: &str) -> Origin {
+        let entry = self.listed.places.get(&self.place).or_else(|| self.listed.places.values().next());
+        self.slot(key).map(|slot| slot.origin.clone()).or_else(|| entry.cloned()).unwrap_or(Origin::Default)
+    }
+
+    fn slot(&self, key: &str) -> Option<&Slot> {
+        self.values.of_listed(LIST, self.place, key)
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.slot(key).map(|slot| &slot.value)
+    }
+
+    fn text(&self, key: &str) -> Option<String> {
+        match self.value(key) {
+            Some(Value::Text(text)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn flag(&self, key: &str) -> bool {
+        matches!(self.value(key), Some(Value::Flag(true)))
+    }
+
+    fn list(&self, key: &str) -> Vec<String> {
+        match self.value(key) {
+            Some(Value::List(items)) => items.clone(),
+            _ => Vec::new(),
+        }
+    }
+}
