@@ -14,6 +14,7 @@
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`names`] | object names derived from account and agent names |
+//! | [`precedence`] | which of several objects with one account name has it |
 
 pub mod age;
 pub mod conditions;
@@ -26,6 +27,7 @@ pub mod kept_by;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
+pub mod precedence;
 pub mod row;
 pub mod secret_reference;
 pub mod spec;
@@ -48,6 +50,8 @@ pub const FIELD_MANAGER: &str = "kubesvc-operator";
 pub const PLUGIN_FIELD_MANAGER: &str = "kubesvc-plugin";
 /// Where an account came from: `rest`, `agent`, `migrated`; absent means declared by a person or a GitOps tool.
 pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
+/// The origin of an account of an agent's own file.
+pub const ORIGIN_AGENT: &str = "agent";
 /// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.
 pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 /// Any value stops the waiting for agents when an account is deleted.

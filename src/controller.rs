@@ -6,6 +6,7 @@
 
 mod act;
 mod events;
+mod foreign;
 mod leader;
 mod memory;
 mod metrics;
@@ -23,9 +24,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::account::KubesvcAccount;
+use crate::account::failure::FailureClass;
 use crate::account::lifecycle::{Policy, RowFact};
+use crate::account::precedence::takes_precedence;
 use crate::account::row::{self, AccountRow};
-use crate::account::secret_reference::{is_read_by_operator, secret_of};
+use crate::account::secret_reference::is_read_by_operator;
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::objects::{AccountKey, Accounts};
@@ -112,8 +115,8 @@ async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken)
 /// A Secret changed: accounts that name it have their credential read again.
 async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
     while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
-        for account in controller.context.accounts.all() {
-            if secret_of(&account).is_some_and(|secret| changed.contains(&secret)) {
+        for (namespace, name) in changed {
+            for account in controller.context.accounts.by_secret(&namespace, &name) {
                 controller.memories.recheck_credential(account.uid());
                 controller.schedule.wakes.wake(AccountKey::of(&account));
             }
@@ -168,11 +171,19 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
                 warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
             }
         }
-        // What was waiting for the database can go on.
+        if stop.run_until_cancelled(foreign::look(controller)).await.is_none() {
+            return;
+        }
+        // What was waiting for the database, or for somebody else's row to go, can go on.
         let all = controller.context.accounts.all();
-        let waiting = all.iter().filter(|one| one.is_being_deleted()).map(|one| AccountKey::of(one));
-        controller.schedule.wakes.wake_all(waiting);
+        let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
+        controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
     }
+}
+
+/// Whether it has no row because somebody else's is in the way.
+fn waits_for_its_row(account: &KubesvcAccount) -> bool {
+    account.status_or_default().failure_class() == Some(FailureClass::RowExists)
 }
 
 /// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
@@ -188,8 +199,16 @@ fn expected_rows(context: &Context) -> Vec<AccountRow> {
 
 /// Whether there should be a row for an account.
 fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
-    let namesakes = context.accounts.by_account_name(account.account_name());
-    let first = namesakes.first().is_some_and(|first| first.uid() == account.uid());
-    let keeps = || context.projection.fact(account.uid()) == RowFact::Present;
-    account.has_finalizer() && first && (!account.is_being_deleted() || keeps())
+    let may = match context.projection.fact(account.uid()) {
+        RowFact::Present => true,
+        RowFact::Foreign => false,
+        RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),
+    };
+    may && account.has_finalizer() && rival_of(context, account).is_none()
+}
+
+/// Another object that has the account's name, because it takes precedence.
+fn rival_of(context: &Context, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
+    let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
+    takes_precedence(&first, account).then_some(first)
 }

@@ -31,9 +31,9 @@ pub enum FailureClass {
     Conflict,
     /// No agent is connected that could take the account.
     NoAgent,
-    /// Agents of several zones are connected, and the account names none.
+    /// Agents of several zones offer to take the account, it names none, and only one of them can be meant.
     ZoneAmbiguous,
-    /// An older object has the same account name.
+    /// Another object has the same account name, and takes precedence.
     DuplicateName,
     /// The database holds a row of this name that is not ours.
     RowExists,
@@ -73,6 +73,12 @@ impl FailureClass {
             | Self::ClusterMismatch
             | Self::DuplicateName => Outlook::CannotPass,
         }
+    }
+
+    /// Whether agents of another zone may well succeed where this is said: the network between agent and cluster, or a
+    /// file that only some agents have.
+    pub fn is_of_place(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing)
     }
 
     /// The reason as conditions and Events carry it: a word in CamelCase.

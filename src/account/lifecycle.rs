@@ -21,11 +21,16 @@
 //! Nothing here reads a clock: time comes in as [`Tick`]s of the leader, and wall time only to be stamped.
 
 mod active;
+mod choice;
+mod context;
 mod deletion;
+mod leaving;
 mod observation;
 mod retry;
 mod revoke;
 mod shown;
+mod taken;
+mod words;
 mod write;
 
 pub use observation::{
@@ -35,10 +40,9 @@ pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
 pub use write::{Note, StatusWrite};
 
-use super::failure::{Failure, FailureClass};
 use super::state::{DesiredState, GrantPhase, State};
-use observation::{Blocker, Context, earlier};
-use write::Draft;
+use context::{Context, earlier};
+use leaving::Stay;
 
 /// The one thing to do now. Each is one request; a crash before or after it leaves a state that the next observation
 /// continues from.
@@ -91,8 +95,24 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
     if observation.account.is_being_deleted() {
         return deletion::decide(&context);
     }
-    if let Some(older) = observation.rival {
-        return duplicate(&context, older);
+    match leaving::of_static(&context) {
+        Stay::Over => Action::DeleteObject.into(),
+        Stay::Until(again) => {
+            let decision = live(&context);
+            let wake = if decision.action.is_none() { earlier(decision.wake, again) } else { None };
+            Decision { wake, ..decision }
+        }
+    }
+}
+
+/// The object is there to stay.
+fn live(context: &Context<'_>) -> Decision {
+    let observation = context.observation;
+    if let Some(first) = observation.rival {
+        return taken::duplicate(context, first);
+    }
+    if let Some(decision) = taken::foreign_row(context) {
+        return decision;
     }
     if !observation.account.has_finalizer() {
         return Action::AddFinalizer.into();
@@ -101,46 +121,13 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
         return Action::InsertRow.into();
     }
     match (context.status.phase(), observation.account.desired()) {
-        (GrantPhase::Revoking, _) => revoke::decide(&context),
+        (GrantPhase::Revoking, _) => revoke::decide(context),
         (GrantPhase::Open, DesiredState::Inactive) => {
-            revoke::begin(&context, State::Deactivating).forgiven().into()
+            revoke::begin(context, State::Deactivating).forgiven().into()
         }
-        (GrantPhase::None, DesiredState::Inactive) => revoke::rest(&context),
-        (GrantPhase::None, DesiredState::Active) => active::open(&context),
-        (GrantPhase::Open, DesiredState::Active) => active::keep(&context),
-    }
-}
-
-/// Two objects with one account name: the older wins, the younger waits without a row and without a grant.
-fn duplicate(context: &Context<'_>, older: &str) -> Decision {
-    let failure = Failure::new(
-        FailureClass::DuplicateName,
-        format!(
-            "account name {:?} is taken by the older object {older}; delete one of the two, or give this one another spec.accountName",
-            context.observation.account.account_name()
-        ),
-    );
-    let said = context.fails_already_with(&failure);
-    match context.status.phase() {
-        GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
-        GrantPhase::Revoking => match context.revoke_blockers() {
-            None => Draft::failed(context, &failure).released().into(),
-            Some(_) if !said => Draft::failed(context, &failure).into(),
-            Some(blocker) => {
-                let observation = context.observation;
-                let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
-                match blocker {
-                    Blocker::Failed(..) if again <= observation.now => {
-                        Draft::failed(context, &failure).revoking().into()
-                    }
-                    Blocker::Failed(_, wake) => Decision { action: None, wake: earlier(Some(again), wake) },
-                    Blocker::Waiting(wake) => Decision { action: None, wake },
-                }
-            }
-        },
-        GrantPhase::None if !said => Draft::failed(context, &failure).into(),
-        GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
-        GrantPhase::None => Decision::nothing(),
+        (GrantPhase::None, DesiredState::Inactive) => revoke::rest(context),
+        (GrantPhase::None, DesiredState::Active) => active::open(context),
+        (GrantPhase::Open, DesiredState::Active) => active::keep(context),
     }
 }
 

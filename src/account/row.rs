@@ -58,7 +58,7 @@ pub fn of(account: &KubesvcAccount) -> AccountRow {
         uid: account.uid().to_owned(),
         status: shown(account).as_str().to_owned(),
         zone_id: account.spec.zone_id.clone().or_else(|| status.zone_id.clone()),
-        is_dynamic: origin != "agent",
+        is_dynamic: !account.is_static(),
         origin,
         definition: spinnaker::definition(account).to_string(),
         props: spinnaker::props(account).to_string(),

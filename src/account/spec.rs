@@ -48,7 +48,7 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
         .message("spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it")
 )]
 pub struct KubesvcAccountSpec {
-    /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins.
+    /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins, and a declared one before one of an agent's own file.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.accountName must not contain control characters"))]
@@ -58,7 +58,7 @@ pub struct KubesvcAccountSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<DesiredState>,
 
-    /// The zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. Without it a zone is found among the connected agents.
+    /// The zone whose agents hold the account: the agents' setting `zoneId`, by default `<deployment>_<namespace>`. Without it the agents are asked which can reach the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.zoneId must not contain control characters"))]
@@ -310,6 +310,11 @@ impl KubesvcAccount {
     /// A label's value.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it stands in an agent's own file, and not in the hands of people.
+    pub fn is_static(&self) -> bool {
+        self.label(super::ORIGIN_LABEL) == Some(super::ORIGIN_AGENT)
     }
 
     /// Whether our finalizer is on the object.

@@ -4,12 +4,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::failure::FailureClass;
 use super::state::{GrantPhase, State};
 
 /// The longest `errorMessage`, in bytes.
 pub const MAX_ERROR_MESSAGE: usize = 1024;
 /// How many agents `agents` names; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
+/// How many zones one round of looking for a zone tries at most.
+pub const MAX_TRIED_ZONES: usize = 64;
 
 /// Where the account is, why, and what happens next.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -69,10 +72,11 @@ pub struct KubesvcAccountStatus {
     /// The last value of the annotation `kubesvc.io/retry` that was acted on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_handled: Option<String>,
-    /// Zones that were tried in this round.
+    /// Zones that were tried in this round of looking for one, at most 64; under FAILED `ZoneAmbiguous` the zones that were asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub tried_zones: Vec<String>,
-    /// The Secret's uid and resourceVersion that the grant was opened with, joined by a slash.
+    /// The Secret's uid and resourceVersion that the grant was opened with, or offers were asked for, joined by a slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
     /// Ready, Reconciling and Stalled as kstatus reads them, and AgentConnected.
@@ -126,6 +130,21 @@ impl KubesvcAccountStatus {
     /// The grant's phase; an absent grant reads None.
     pub fn phase(&self) -> GrantPhase {
         self.grant.as_ref().map(|grant| grant.phase).unwrap_or_default()
+    }
+
+    /// The class of the failure that a FAILED or DELETE_FAILED speaks of, read back from its conditions.
+    pub fn failure_class(&self) -> Option<FailureClass> {
+        if !matches!(self.state(), State::Failed | State::DeleteFailed) {
+            return None;
+        }
+        let ready = self.conditions.iter().find(|condition| condition.type_ == "Ready")?;
+        FailureClass::from_reason(&ready.reason)
+    }
+
+    /// Whether the account, if it is to be ACTIVE, is being taken from its zone only to be given to another one, or to
+    /// the same one anew: a round of looking for a zone goes on, or its agents reached the wrong cluster.
+    pub fn leaves_to_come_back(&self) -> bool {
+        !self.tried_zones.is_empty() || self.failure_class() == Some(FailureClass::ClusterMismatch)
     }
 
     /// The zone of a grant that is Open or Revoking.

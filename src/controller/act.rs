@@ -8,6 +8,7 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde_json::json;
 
+use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
@@ -89,9 +90,16 @@ impl Controller {
             // An unavailable database shows in the next observation; the status goes on.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
-                let error = crate::telemetry::errors::chain(&error);
-                tracing::error!(account = account.account_name(), error, "the account goes on without a row");
-                self.memories.update(account.uid(), |memory| memory.row_refused = true);
+                foreign::look(self).await;
+                if !self.foreign.has(account.account_name()) {
+                    let error = crate::telemetry::errors::chain(&error);
+                    tracing::error!(
+                        account = account.account_name(),
+                        error,
+                        "the account goes on without a row"
+                    );
+                    self.memories.update(account.uid(), |memory| memory.row_refused = true);
+                }
             }
         }
         Ok(Outcome::Done)
@@ -101,8 +109,7 @@ impl Controller {
     /// end.
     async fn resolve_credential(&self, account: &KubesvcAccount) {
         let resolve = self.context.credentials.resolve(account, true);
-        let waited = self.memories.look(account, self.context.ticks.now()).credential_slow;
-        let verdict = if waited {
+        let verdict = if self.memories.awaits_credential(account.uid()) {
             resolve.await
         } else {
             match tokio::time::timeout(CREDENTIAL_PATIENCE, resolve).await {
@@ -126,11 +133,16 @@ impl Controller {
         };
         let parameters = DeleteParams::default().preconditions(observed);
         self.context.budget.take().await;
-        crash::point("object-delete:before");
-        let answer = timed(self.api(account).delete(name, &parameters)).await;
-        crash::point("object-delete:after");
-        match answer {
-            Ok(_) => Ok(Outcome::Done),
+        tracing::info!(account = account.account_name(), "a static account that no agent lists is deleted");
+        match timed(self.api(account).delete(name, &parameters)).await {
+            Ok(answer) => match answer.left() {
+                Some(deleted) => {
+                    let version = account.metadata.resource_version.clone().unwrap_or_default();
+                    self.written(Ok(deleted), &version)
+                }
+                // Nothing kept it: the watch will show that it is gone.
+                None => Ok(Outcome::Conflict),
+            },
             Err(error) => self.written(Err(error), ""),
         }
     }

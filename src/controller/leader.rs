@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::events::Events;
+use super::foreign::ForeignRows;
 use super::memory::Memories;
 use super::schedule::Schedule;
 use crate::account::lifecycle::Tick;
@@ -15,6 +16,8 @@ pub(super) struct Controller {
     pub(super) events: Events,
     /// uids whose list of namespaces is to be written.
     pub(super) namespaces: Wakes<String>,
+    /// Rows that somebody else wrote.
+    pub(super) foreign: ForeignRows,
     pub(super) leading_since: Tick,
 }
 
@@ -28,6 +31,7 @@ impl Controller {
             memories: Memories::default(),
             events,
             namespaces: Wakes::default(),
+            foreign: ForeignRows::default(),
             leading_since,
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Memory {
     judged: Option<Result<CredentialFact, Failure>>,
     /// The database refuses the row: the status goes on without it.
     pub(super) row_refused: bool,
+    /// The version of the object that the row was said of.
+    row_said: Option<String>,
     /// How many requests failed in a row.
     pub(super) errors: u32,
 }
@@ -105,6 +107,22 @@ impl Memories {
         });
     }
 
+    /// Whether the credential is already known to take long.
+    pub(super) fn awaits_credential(&self, uid: &str) -> bool {
+        self.0.lock().by_uid.get(uid).is_some_and(|memory| memory.credential_slow)
+    }
+
+    /// The row is said of this object as it is; false if it was already, so that nothing of it can have changed.
+    pub(super) fn says_row(&self, account: &KubesvcAccount) -> bool {
+        let version = &account.metadata.resource_version;
+        let mut news = true;
+        self.update(account.uid(), |memory| {
+            news = memory.row_said.is_none() || memory.row_said != *version;
+            memory.row_said.clone_from(version);
+        });
+        news
+    }
+
     /// The credential is to be read again.
     pub(super) fn recheck_credential(&self, uid: &str) {
         self.update(uid, |memory| memory.recheck = true);
@@ -125,6 +143,18 @@ mod tests {
     use super::*;
     use crate::account::KubesvcAccountSpec;
     use crate::account::spec::SecretKeyReference;
+
+    #[test]
+    fn a_row_is_said_once_of_each_version_of_an_object() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        account.metadata.resource_version = Some("7".to_owned());
+        let memories = Memories::default();
+        memories.look(&account, 0);
+        assert!(memories.says_row(&account) && !memories.says_row(&account));
+        account.metadata.resource_version = Some("8".to_owned());
+        assert!(memories.says_row(&account) && !memories.says_row(&account));
+    }
 
     #[test]
     fn a_credential_from_a_secret_is_judged_once_by_each_leader() {

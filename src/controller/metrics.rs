@@ -3,6 +3,7 @@
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 /// A transition between two states.
@@ -21,6 +22,7 @@ pub struct ControllerMetrics {
     pub(super) conflicts: Counter,
     pub(super) failed_requests: Counter,
     pub(super) dropped_events: Counter,
+    pub(super) foreign_rows: Gauge,
 }
 
 impl ControllerMetrics {
@@ -40,6 +42,11 @@ impl ControllerMetrics {
             "dropped_events",
             "Kubernetes Events that were not written",
             self.dropped_events.clone(),
+        );
+        registry.register(
+            "foreign_rows",
+            "Rows of kubesvc_accounts that kubesvc did not write",
+            self.foreign_rows.clone(),
         );
     }
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::leader::Controller;
 use super::memory::Memory;
+use super::rival_of;
 use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 use crate::objects::AccountKey;
@@ -13,7 +14,7 @@ impl Controller {
     pub(super) fn decide(&self, account: &KubesvcAccount, memory: &Memory) -> Decision {
         let context = &self.context;
         let sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
-        let rival = self.rival_of(account);
+        let rival = rival_of(context, account).map(|rival| AccountKey::of(&rival).to_string());
         let observation = Observation {
             account,
             now: context.ticks.now(),
@@ -37,21 +38,17 @@ impl Controller {
 
     fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
         match self.context.projection.fact(account.uid()) {
+            RowFact::Absent if self.foreign.has(account.account_name()) => RowFact::Foreign,
             RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
             fact => fact,
         }
-    }
-
-    /// An older object with the same account name, as namespace/name.
-    pub(super) fn rival_of(&self, account: &KubesvcAccount) -> Option<String> {
-        let oldest = self.context.accounts.by_account_name(account.account_name()).into_iter().next()?;
-        (oldest.uid() != account.uid()).then(|| AccountKey::of(&oldest).to_string())
     }
 }
 
 /// Whether a changed credential would change what is to be done.
 fn may_need_its_credential(account: &KubesvcAccount) -> bool {
     let status = account.status_or_default();
-    let matters = status.phase() == GrantPhase::Open || status.state() == State::Failed;
+    let awaits = matches!(status.state(), State::Failed | State::ToMigrate);
+    let matters = status.phase() == GrantPhase::Open || awaits;
     matters && account.desired() == DesiredState::Active && !account.is_being_deleted()
 }

@@ -6,6 +6,7 @@ use super::act::Outcome;
 use super::calls_for_row;
 use super::leader::Controller;
 use crate::account::lifecycle::Tick;
+use crate::account::precedence::takes_precedence;
 use crate::account::{KubesvcAccount, row};
 use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
@@ -26,6 +27,7 @@ impl Controller {
                 return;
             };
             let memory = self.memories.look(&account, self.context.ticks.now());
+            self.wake_younger(&account);
             let decision = self.decide(&account, &memory);
             let Some(action) = decision.action else {
                 self.say_row(&account);
@@ -53,11 +55,18 @@ impl Controller {
         self.schedule.wakes.wake(key.clone());
     }
 
-    /// Keeps the row in step with the object.
+    /// Keeps the row in step with the object. A row that was edited since is a matter of the comparison.
     pub(super) fn say_row(&self, account: &KubesvcAccount) {
-        if calls_for_row(&self.context, account) {
+        if calls_for_row(&self.context, account) && self.memories.says_row(account) {
             self.context.projection.say(row::of(account));
         }
+    }
+
+    /// Objects that want the account's name, and whose name it is not: one of them may have it still.
+    fn wake_younger(&self, account: &KubesvcAccount) {
+        let namesakes = self.context.accounts.by_account_name(account.account_name());
+        let younger = namesakes.iter().filter(|other| takes_precedence(account, other));
+        self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 
     /// Objects that are gone: their rows go, and whoever waited for their name has a look.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::account::KubesvcAccount;
+use crate::account::secret_reference::secret_of;
+use crate::account::{KubesvcAccount, precedence};
 use crate::wakes::Wakes;
 
 /// Where an object stands.
@@ -47,6 +48,8 @@ struct Index {
     entries: HashMap<AccountKey, Entry>,
     by_uid: HashMap<String, AccountKey>,
     by_account_name: BTreeMap<String, Vec<AccountKey>>,
+    /// By namespace and name of the Secret.
+    by_secret: HashMap<(String, String), HashSet<AccountKey>>,
 }
 
 /// The accounts, and who is to be told when one changes.
@@ -88,14 +91,21 @@ impl Accounts {
         index.entries.get(index.by_uid.get(uid)?)?.account.clone()
     }
 
-    /// The accounts with a Spinnaker name, the oldest first; more than one is a conflict.
+    /// The accounts with a Spinnaker name, the one that has it first; more than one is a conflict.
     pub fn by_account_name(&self, name: &str) -> Vec<Arc<KubesvcAccount>> {
         let index = self.index.read();
         let keys = index.by_account_name.get(name).map(Vec::as_slice).unwrap_or_default();
         let mut accounts: Vec<_> =
             keys.iter().filter_map(|key| index.entries.get(key)?.account.clone()).collect();
-        accounts.sort_by_key(|account| age_key(account));
+        accounts.sort_by(|one, other| precedence::order(one, other));
         accounts
+    }
+
+    /// The accounts whose kubeconfig the operator reads from a Secret.
+    pub fn by_secret(&self, namespace: &str, name: &str) -> Vec<Arc<KubesvcAccount>> {
+        let index = self.index.read();
+        let keys = index.by_secret.get(&(namespace.to_owned(), name.to_owned())).into_iter().flatten();
+        keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
     }
 
     /// All accounts, by account name.
@@ -234,6 +244,9 @@ impl Index {
         self.remove(key);
         self.by_uid.insert(account.uid().to_owned(), key.clone());
         self.by_account_name.entry(account.account_name().to_owned()).or_default().push(key.clone());
+        if let Some(secret) = secret_of(&account) {
+            self.by_secret.entry(secret).or_default().insert(key.clone());
+        }
         self.entries.insert(key.clone(), Entry { account: Some(Arc::new(account)), superseded });
     }
 
@@ -250,18 +263,22 @@ impl Index {
                 self.by_account_name.remove(old.account_name());
             }
         }
+        if let Some(secret) = secret_of(&old)
+            && let Some(keys) = self.by_secret.get_mut(&secret)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_secret.remove(&secret);
+            }
+        }
     }
-}
-
-/// The older object first; objects of the same second by uid, so that every replica agrees.
-fn age_key(account: &KubesvcAccount) -> (Option<jiff::Timestamp>, String) {
-    (account.metadata.creation_timestamp.as_ref().map(|time| time.0), account.uid().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::account::KubesvcAccountSpec;
+    use crate::account::spec::SecretKeyReference;
 
     fn account(name: &str, uid: &str, version: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
@@ -334,6 +351,30 @@ mod tests {
         accounts.listed(Some("ns"), &HashSet::from([key("a")]));
         assert!(accounts.is_synced());
         assert_eq!(accounts.len(), 1);
+    }
+
+    #[test]
+    fn a_secret_leads_to_the_accounts_that_name_it_now() {
+        let accounts = Accounts::default();
+        let naming = |name: &str, uid: &str, version: &str, secret: &str| {
+            let mut account = account(name, uid, version);
+            account.spec.kubeconfig.secret_ref =
+                Some(SecretKeyReference { name: secret.to_owned(), key: None });
+            account
+        };
+        accounts.seen(naming("a", "1", "10", "one"));
+        accounts.seen(naming("b", "2", "11", "one"));
+        accounts.seen(naming("b", "2", "12", "two"));
+        let uids = |namespace: &str, secret: &str| {
+            let mut found: Vec<_> =
+                accounts.by_secret(namespace, secret).iter().map(|one| one.uid().to_owned()).collect();
+            found.sort();
+            found
+        };
+        assert_eq!((uids("ns", "one"), uids("ns", "two")), (vec!["1".to_owned()], vec!["2".to_owned()]));
+        assert_eq!(uids("other", "one"), Vec::<String>::new());
+        accounts.gone(&key("a"));
+        assert_eq!(uids("ns", "one"), Vec::<String>::new());
     }
 
     #[test]

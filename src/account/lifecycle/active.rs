@@ -1,7 +1,13 @@
 //! The way to ACTIVE, and staying there.
 
-use super::observation::{Context, Fact, Identity, SessionFact, Tick, Word, earlier, silence};
+use super::choice::{
+    Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, zones_to_remember,
+};
+use super::context::{Context, earlier};
+use super::leaving::{Stay, of_found_zone};
+use super::observation::{Fact, Tick};
 use super::retry::waits_for_agents;
+use super::words::{Verdict, Words};
 use super::write::{Draft, retry_after_failure};
 use super::{Action, Decision};
 use crate::account::failure::{Failure, FailureClass};
@@ -37,32 +43,70 @@ pub(super) fn due(context: &Context<'_>) -> Due {
 
 /// No zone has the grant, and the account is to be ACTIVE: find a zone and open the grant.
 pub(super) fn open(context: &Context<'_>) -> Decision {
-    let zone = choose_zone(context);
-    if let Some(wait) = not_yet(context, &zone) {
+    let choice = choose(context);
+    if let Some(wait) = not_yet(context, &choice) {
         return wait;
     }
-    match (&context.observation.credential, zone) {
-        (Fact::Unknown, _) => await_credential(context),
-        (Fact::Known(Err(failure)), _) => Draft::failed(context, failure).into(),
-        (Fact::Known(Ok(_)), Ok(zone)) => Draft::open(context, &zone).into(),
-        (Fact::Known(Ok(_)), Err(failure)) => match grace_of_leadership(context) {
+    match &context.observation.credential {
+        Fact::Unknown => return await_credential(context),
+        Fact::Known(Err(failure)) => return Draft::failed(context, failure).without_credential().into(),
+        Fact::Known(Ok(_)) => {}
+    }
+    match choice {
+        Choice::Zone(zone) => Draft::open(context, &zone).into(),
+        Choice::Asked { zones, until } => ask(context, zones, until),
+        Choice::NotYet(until) => Decision::wait_until(until),
+        Choice::NoAgent(failure) => match context.grace_of_leadership() {
             Some(until) => Decision::wait_until(until),
-            None => Draft::failed(context, &failure).into(),
+            None => Draft::failed(context, &failure).round_over().into(),
         },
+        Choice::Ambiguous(failure) => {
+            Draft::failed(context, &failure).with_credential().asked(zones_to_remember(context)).into()
+        }
+        Choice::Over(failure) => Draft::failed(context, &failure).with_credential().round_over().into(),
     }
 }
 
+/// Says that offers are awaited, and waits for them.
+fn ask(context: &Context<'_>, zones: usize, until: Tick) -> Decision {
+    let said = context.state() == State::ToMigrate
+        && !context.generation_is_new()
+        && context.retry_asked().is_none()
+        && credential_is_the_one_tried(context);
+    if said {
+        return Decision::wait_until(until);
+    }
+    let message = format!("asked the agents of {zones} zones; waiting for an offer");
+    Draft::to(context, State::ToMigrate).with_credential().saying(message).into()
+}
+
 /// Why a FAILED account without a grant is not tried now.
-fn not_yet(context: &Context<'_>, zone: &Result<String, Failure>) -> Option<Decision> {
+fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
     if context.state() != State::Failed {
         return None;
     }
-    if context.failure_class().is_some_and(waits_for_agents) {
-        let said = zone.as_ref().is_err_and(|failure| context.fails_already_with(failure));
-        return said.then(Decision::nothing);
+    let said = match (context.failure_class(), choice) {
+        (Some(FailureClass::NoAgent), Choice::NoAgent(failure)) => context.fails_already_with(failure),
+        (Some(FailureClass::ZoneAmbiguous), _) => {
+            !context.starts_anew()
+                && !context.observation.credential_changed
+                && context.observation.account.spec.zone_id.is_none()
+                && context.status.tried_zones == zones_to_remember(context)
+        }
+        _ => false,
+    };
+    if said {
+        return Some(Decision::nothing());
     }
-    // Without a grant no agent was asked: it was the credential that failed, and it has healed.
-    if matches!(context.observation.credential, Fact::Known(Ok(_))) {
+    if context.failure_class().is_some_and(waits_for_agents) {
+        return None;
+    }
+    // It was the credential that failed, and it has healed; where agents were asked, the same one is due when it is due.
+    let asked = credential_is_the_one_tried(context)
+        && context
+            .failure_class()
+            .is_some_and(|class| class.is_of_place() || class == FailureClass::ClusterMismatch);
+    if matches!(context.observation.credential, Fact::Known(Ok(_))) && !asked {
         return None;
     }
     match due(context) {
@@ -81,6 +125,22 @@ pub(super) fn keep(context: &Context<'_>) -> Decision {
         let why = format!("leaves zone {zone} for zone {wanted}");
         return Draft::to(context, State::Activating).forgiven().revoking().saying(why).into();
     }
+    let again = match of_found_zone(context, zone) {
+        Stay::Until(again) => again,
+        Stay::Over => {
+            let why = format!("zone {zone} has had no agent for too long; another one is looked for");
+            return Draft::to(context, State::Activating).tried(zone).revoking().saying(why).into();
+        }
+    };
+    let mut decision = stay(context, zone);
+    if decision.action.is_none() {
+        decision.wake = earlier(decision.wake, again);
+    }
+    decision
+}
+
+/// The account stays in its zone.
+fn stay(context: &Context<'_>, zone: &str) -> Decision {
     let words = Words::of(context, zone);
     if context.state() == State::Failed {
         return retry(context, zone, &words);
@@ -114,8 +174,27 @@ fn weigh(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
     match (&words.verdict, may_return) {
         (Verdict::Open(wake), _) => Decision { action: None, wake: *wake },
         (Verdict::AllFailed(_), Some(until)) => Decision::wait_until(until),
-        (Verdict::AllFailed(failure), None) => Draft::failed(context, failure).into(),
+        (Verdict::AllFailed(failure), None) => fail(context, zone, words, failure),
     }
+}
+
+/// Every agent of the zone failed. Agents of a zone that was found for the account may be in the wrong place: then the
+/// next one has its turn, and it is a failure only after the last. Where they reached the wrong cluster they drop it.
+fn fail(context: &Context<'_>, zone: &str, words: &Words<'_>, failure: &Failure) -> Decision {
+    let found = context.observation.account.spec.zone_id.is_none();
+    let first_try = context.state() == State::Activating;
+    if found && first_try && words.all_failed_by_place && another_zone_is_left(context, zone) {
+        let why =
+            format!("no agent of zone {zone} can take it, another one is looked for: {}", failure.message);
+        return Draft::to(context, State::Activating)
+            .tried(zone)
+            .because(failure)
+            .revoking()
+            .saying(why)
+            .into();
+    }
+    let draft = Draft::failed(context, failure).round_over();
+    if failure.class == FailureClass::ClusterMismatch { draft.revoking().into() } else { draft.into() }
 }
 
 /// FAILED under an open grant: an agent that holds it after all heals it, unless the credential is refused; else it is
@@ -148,7 +227,7 @@ fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
     if context.fails_already_with(&failure) {
         return Decision::nothing();
     }
-    match context.zone_may_return_until(zone).or(grace_of_leadership(context)) {
+    match context.zone_may_return_until(zone).or(context.grace_of_leadership()) {
         Some(until) => Decision::wait_until(until),
         None => Draft::failed(context, &failure).into(),
     }
@@ -156,7 +235,7 @@ fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
 
 /// Every agent of the zone is away: wait for the grace, then say so.
 fn deserted(context: &Context<'_>, zone: &str) -> Decision {
-    if let Some(until) = context.zone_may_return_until(zone).or(grace_of_leadership(context)) {
+    if let Some(until) = context.zone_may_return_until(zone).or(context.grace_of_leadership()) {
         return Decision::wait_until(until);
     }
     match context.state() {
@@ -181,115 +260,4 @@ fn await_credential(context: &Context<'_>) -> Decision {
     } else {
         Action::ResolveCredential.into()
     }
-}
-
-/// The pinned zone, else the one it was in, else the only one with agents.
-fn choose_zone(context: &Context<'_>) -> Result<String, Failure> {
-    if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
-        let connected = context.connected(pinned).next().is_some();
-        return if connected { Ok(pinned.to_owned()) } else { Err(no_agent_in(pinned)) };
-    }
-    let zones = context.connected_zones();
-    if let Some(before) = context.status.zone_id.as_deref().filter(|zone| zones.contains(zone)) {
-        return Ok(before.to_owned());
-    }
-    let mut names = zones.iter();
-    match (names.next(), names.next()) {
-        (None, _) => Err(Failure::new(
-            FailureClass::NoAgent,
-            "no agent connected; start one, or see why none can connect",
-        )),
-        (Some(only), None) => Ok((*only).to_owned()),
-        _ => {
-            let listed = zones.into_iter().collect::<Vec<_>>().join(", ");
-            let message =
-                format!("agents of several zones are connected ({listed}); set spec.zoneId to one of them");
-            Err(Failure::new(FailureClass::ZoneAmbiguous, message))
-        }
-    }
-}
-
-fn no_agent_in(zone: &str) -> Failure {
-    Failure::new(FailureClass::NoAgent, format!("no agent connected for zone {zone}"))
-}
-
-/// A leader that has just begun has not seen the agents yet.
-fn grace_of_leadership(context: &Context<'_>) -> Option<Tick> {
-    let until = context.observation.leading_since.saturating_add(context.observation.policy.orphan_grace);
-    (until > context.observation.now).then_some(until)
-}
-
-/// What the connected sessions of a zone say about the account, taken together.
-struct Words<'a> {
-    connected: usize,
-    held: Option<&'a Identity>,
-    verdict: Verdict,
-}
-
-enum Verdict {
-    /// Someone is still to answer, and will count as silent at this tick.
-    Open(Option<Tick>),
-    /// Everyone failed or is silent; this is the most telling reason.
-    AllFailed(Failure),
-}
-
-impl<'a> Words<'a> {
-    fn of(context: &Context<'a>, zone: &str) -> Self {
-        let mut words = Self { connected: 0, held: None, verdict: Verdict::Open(None) };
-        let (mut pending, mut wake) = (false, None);
-        let (mut said, mut silent) = (None, None);
-        for session in context.connected(zone) {
-            words.connected += 1;
-            match word_for_epoch(context, session) {
-                Some(Word::Held(identity)) => match mismatch(context, session, identity) {
-                    None => words.held = words.held.or(Some(identity)),
-                    Some(failure) => said = said.or(Some(failure)),
-                },
-                Some(Word::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
-                _ if context.is_silent(session) => {
-                    silent = silent.or_else(|| Some(silence(session)));
-                }
-                _ => {
-                    pending = true;
-                    wake = earlier(wake, context.silent_at(session));
-                }
-            }
-        }
-        if let (false, Some(failure)) = (pending, said.or(silent)) {
-            words.verdict = Verdict::AllFailed(failure);
-        } else {
-            words.verdict = Verdict::Open(wake);
-        }
-        words
-    }
-}
-
-fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a Word> {
-    let (epoch, word) = session.word.as_ref()?;
-    (*epoch == context.status.epoch).then_some(word)
-}
-
-/// Whether the agent reached another cluster than the account is bound to. Certificates rotate: where a uid cannot be
-/// read, host and fingerprint must both be known and both differ.
-fn mismatch(context: &Context<'_>, session: &SessionFact, reached: &Identity) -> Option<Failure> {
-    let status = &context.status;
-    let differs = |bound: &Option<String>, reached: &str| {
-        bound
-            .as_deref()
-            .filter(|bound| !bound.is_empty() && !reached.is_empty())
-            .map(|bound| bound != reached)
-    };
-    let other_cluster = differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
-        differs(&status.kube_host, &reached.host) == Some(true)
-            && differs(&status.cert_fingerprint, &reached.cert_fingerprint) == Some(true)
-    });
-    other_cluster.then(|| {
-        let bound = status.kube_host.as_deref().or(status.cluster_uid.as_deref()).unwrap_or_default();
-        let message = format!(
-            "agent {} reached {}, another cluster than {bound}, which the account is bound to; \
-             correct the kubeconfig, or set spec.state to INACTIVE once to unbind the account",
-            session.agent_id, reached.host
-        );
-        Failure::new(FailureClass::ClusterMismatch, message)
-    })
 }

@@ -1,7 +1,8 @@
 //! The end of an account: the grant is revoked, then the rows go, then the finalizer.
 
 use super::active::{Due, due};
-use super::observation::{Blocker, Context, RowFact, earlier};
+use super::context::{Blocker, Context, earlier};
+use super::observation::RowFact;
 use super::revoke::begin;
 use super::write::Draft;
 use super::{Action, Decision};

@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    CredentialFact, Decision, Fact, Identity, Observation, Policy, Presence, RowFact, SessionFact, Tick,
-    Word, decide,
+    CredentialFact, Decision, Fact, Identity, Observation, Offer, Policy, Presence, RowFact, SessionFact,
+    Tick, Word, decide,
 };
 use crate::account::conditions::{self, Story};
 use crate::account::definition::digest;
@@ -15,7 +15,7 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
     DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec,
-    KubesvcAccountStatus, RETRY_ANNOTATION, State,
+    KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
 };
 
 mod world;
@@ -132,6 +132,24 @@ pub(super) trait AccountFixture: Sized {
         })
     }
 
+    fn static_in(self, zone: &str) -> Self {
+        self.pinned(zone).map(|account| {
+            account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+            account.spec.kubeconfig = file_source();
+        })
+    }
+
+    fn with_a_file(self) -> Self {
+        self.map(|account| account.spec.kubeconfig = file_source())
+    }
+
+    fn having_tried(self, zones: &[&str]) -> Self {
+        self.map(|account| {
+            let status = account.status.get_or_insert_default();
+            status.tried_zones = zones.iter().map(|zone| (*zone).to_owned()).collect();
+        })
+    }
+
     fn failed_with(self, class: FailureClass, count: i32) -> Self {
         self.in_state(State::Failed).map(|account| {
             let generation = account.generation();
@@ -149,6 +167,10 @@ impl AccountFixture for KubesvcAccount {
         change(&mut self);
         self
     }
+}
+
+fn file_source() -> KubeconfigSource {
+    KubeconfigSource { file: Some("/etc/kubeconfigs/prod".to_owned()), ..KubeconfigSource::default() }
 }
 
 /// The version of an account's Secret before anyone changes it.
@@ -195,6 +217,12 @@ pub(super) trait SessionFixture: Sized {
     fn away_since(self, tick: Tick) -> Self;
     fn silent_for(self, ticks: Tick) -> Self;
     fn not_approved(self) -> Self;
+    fn offers(self, generation: i64, offer: Offer) -> Self;
+    fn lists(self, lists: bool) -> Self;
+
+    fn can(self) -> Self {
+        self.offers(1, Offer::Yes)
+    }
 
     fn held(self, epoch: i64) -> Self {
         self.held_in(epoch, "prod")
@@ -238,6 +266,16 @@ impl SessionFixture for SessionFact {
         self.approved = false;
         self
     }
+
+    fn offers(mut self, generation: i64, offer: Offer) -> Self {
+        self.offer = Some((generation, offer));
+        self
+    }
+
+    fn lists(mut self, lists: bool) -> Self {
+        self.lists = Fact::Known(lists);
+        self
+    }
 }
 
 /// An observation long after the leader began, of an account with a row and a good credential.
@@ -274,14 +312,17 @@ impl Seen {
         self
     }
 
-    pub(super) fn without_row(mut self) -> Self {
-        self.row = RowFact::Absent;
+    pub(super) fn row(mut self, row: RowFact) -> Self {
+        self.row = row;
         self
     }
 
-    pub(super) fn without_database(mut self) -> Self {
-        self.row = RowFact::Unavailable;
-        self
+    pub(super) fn without_row(self) -> Self {
+        self.row(RowFact::Absent)
+    }
+
+    pub(super) fn without_database(self) -> Self {
+        self.row(RowFact::Unavailable)
     }
 
     pub(super) fn credential(mut self, fact: Fact<Result<CredentialFact, Failure>>) -> Self {

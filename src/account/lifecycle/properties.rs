@@ -10,6 +10,8 @@
 //! | `failedCount` falls only by its resets | `checks::status`, at each write |
 //! | Reconciling and Stalled are never both True; TO_DEACTIVATE is never written; states fit their grant | `checks::status`, at each write |
 //! | no agent takes the account while the grant is not its zone's | `Sim::agent_acts`, at each Add |
+//! | the operator deletes only static accounts, and none that a connected agent lists; a round of looking for a zone ends | `checks::deletion`, `checks::status` |
+//! | somebody else's row is neither written over nor deleted | `Sim::decided` |
 //! | the same input twice decides the same; a write changes something | `Sim::decided`, `checks::status` |
 //! | once faults stop, the account reaches its desired state, in its zone, with its row, held by no one else | `Sim::heal` |
 //! | and stays there: nothing is written any more | `Sim::heal` |
@@ -56,6 +58,10 @@ enum Step {
     Crash,
     /// The database comes or goes.
     Database(bool),
+    /// Somebody writes a row of this name, or deletes it; only where ours is not there.
+    ForeignRow(bool),
+    /// The file of an agent has the account, or has it no longer.
+    List { agent: usize, lists: bool },
     /// A person does something.
     Person(Deed),
     /// Everything works for some rounds.
@@ -88,6 +94,8 @@ enum Deed {
     Delete,
     ForceDelete,
     Create,
+    /// An agent's file has it.
+    CreateStatic,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,16 +117,18 @@ fn step() -> impl Strategy<Value = Step> {
         10 => (0..3_usize, crash).prop_map(|(lag, crash)| Step::Decide { lag, crash }),
         1 => Just(Step::LateWrite),
         8 => Just(Step::Send),
-        8 => (0..3_usize, outcome).prop_map(|(agent, outcome)| Step::Act { agent, outcome }),
+        8 => (0..4_usize, outcome).prop_map(|(agent, outcome)| Step::Act { agent, outcome }),
         8 => (any::<usize>(), any::<bool>()).prop_map(|(index, again)| Step::Deliver { index, again }),
-        3 => prop_oneof![1..8_u64, Just(31_u64), Just(310_u64)].prop_map(Step::Wait),
-        2 => (0..3_usize).prop_map(Step::Cut),
-        1 => (0..3_usize).prop_map(Step::Die),
-        4 => (0..3_usize).prop_map(Step::Connect),
-        1 => (0..3_usize).prop_map(Step::Lose),
+        3 => prop_oneof![1..8_u64, Just(31_u64), Just(310_u64), Just(650_u64)].prop_map(Step::Wait),
+        2 => (0..4_usize).prop_map(Step::Cut),
+        1 => (0..4_usize).prop_map(Step::Die),
+        4 => (0..4_usize).prop_map(Step::Connect),
+        1 => (0..4_usize).prop_map(Step::Lose),
         1 => Just(Step::Recheck),
         1 => Just(Step::Crash),
         1 => any::<bool>().prop_map(Step::Database),
+        1 => any::<bool>().prop_map(Step::ForeignRow),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(agent, lists)| Step::List { agent, lists }),
         5 => deed().prop_map(Step::Person),
         3 => (1..4_usize).prop_map(Step::Work),
     ]
@@ -138,7 +148,8 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => Just(Deed::Retry),
         1 => Just(Deed::Delete),
         1 => Just(Deed::ForceDelete),
-        2 => Just(Deed::Create),
+        3 => Just(Deed::Create),
+        1 => Just(Deed::CreateStatic),
     ]
 }
 

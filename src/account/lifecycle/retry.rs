@@ -31,9 +31,9 @@ pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Policy) 
     }
 }
 
-/// Whether a failure uses no retry up and passes when an agent connects, or leaves.
+/// Whether a failure uses no retry up and passes when an agent connects or leaves, or a row that is in the way goes.
 pub(super) fn waits_for_agents(class: FailureClass) -> bool {
-    matches!(class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous)
+    matches!(class, FailureClass::NoAgent | FailureClass::ZoneAmbiguous | FailureClass::RowExists)
 }
 
 /// Ticks until the retry after `failed_count` failures: the first pace times the multiplier for each further one, with

@@ -2,8 +2,9 @@
 
 use super::Decision;
 use super::active::{Due, due};
-use super::observation::{Blocker, Context, earlier};
+use super::context::{Blocker, Context, earlier};
 use super::write::Draft;
+use crate::account::failure::FailureClass;
 use crate::account::state::{DesiredState, State};
 
 /// The draft that begins a revoke.
@@ -14,6 +15,9 @@ pub(super) fn begin<'a>(context: &'a Context<'a>, state: State) -> Draft<'a> {
 /// A revoke is under way, and is finished before anything else.
 pub(super) fn decide(context: &Context<'_>) -> Decision {
     let Some(blocker) = context.revoke_blockers() else {
+        if is_in_the_wrong_cluster(context) && !context.starts_anew() {
+            return Draft::failed_as_before(context).released().into();
+        }
         return Draft::to(context, state_after(context)).released().into();
     };
     if context.state() == State::Failed {
@@ -62,9 +66,18 @@ fn state_after(context: &Context<'_>) -> State {
     }
 }
 
-/// ACTIVATING while the account moves to another zone, else DEACTIVATING.
+/// ACTIVATING while the account leaves its zone for another one, or for another try, else DEACTIVATING.
 fn state_while(context: &Context<'_>) -> State {
-    let moves = context.observation.account.desired() == DesiredState::Active
-        && (context.zone_awaited().is_some() || context.state() == State::Activating);
+    let leaves = context.state() == State::Activating
+        || context.zone_awaited().is_some()
+        || context.status.leaves_to_come_back();
+    let moves = leaves && context.observation.account.desired() == DesiredState::Active;
     if moves { State::Activating } else { State::Deactivating }
+}
+
+/// Its agents were told to drop it because they reached another cluster than it is bound to. It stays bound: only
+/// INACTIVE by wish unbinds it.
+fn is_in_the_wrong_cluster(context: &Context<'_>) -> bool {
+    context.failure_class() == Some(FailureClass::ClusterMismatch)
+        && context.observation.account.desired() == DesiredState::Active
 }

@@ -18,7 +18,7 @@ pub fn shown(account: &KubesvcAccount) -> State {
     match account.desired() {
         DesiredState::Active => match state {
             State::Inactive => State::ToMigrate,
-            State::Failed => failed_and_wanted(account, status.granted_zone()),
+            State::Failed => failed_and_wanted(account, status.phase()),
             _ => state,
         },
         DesiredState::Inactive => match state {
@@ -30,26 +30,32 @@ pub fn shown(account: &KubesvcAccount) -> State {
 }
 
 /// FAILED, and to be ACTIVE. A deactivation that failed is finished first.
-fn failed_and_wanted(account: &KubesvcAccount, granted: Option<&str>) -> State {
-    let status = account.status_or_default();
+fn failed_and_wanted(account: &KubesvcAccount, phase: GrantPhase) -> State {
     if !generation_is_unhandled(account) && !retry_is_unhandled(account) {
         return State::Failed;
     }
-    let moves = account.spec.zone_id.is_some() && account.spec.zone_id.as_deref() != granted;
-    if status.phase() == GrantPhase::Revoking && !moves { State::Deactivating } else { State::ToMigrate }
+    if phase == GrantPhase::Revoking && !was_to_come_back(account) {
+        State::Deactivating
+    } else {
+        State::ToMigrate
+    }
 }
 
 /// FAILED, and to be INACTIVE. While a deactivation that failed is still wanted, only a retry changes what is shown.
 fn failed_and_unwanted(account: &KubesvcAccount, phase: GrantPhase) -> State {
-    let status = account.status_or_default();
-    let moved = account.spec.zone_id.is_some() && account.spec.zone_id.as_deref() != status.granted_zone();
-    if generation_is_unhandled(account) && (phase != GrantPhase::Revoking || moved) {
+    if generation_is_unhandled(account) && (phase != GrantPhase::Revoking || was_to_come_back(account)) {
         State::ToDeactivate
     } else if retry_is_unhandled(account) {
         State::Deactivating
     } else {
         State::Failed
     }
+}
+
+/// Whether the zone had to let go of it for another reason than a deactivation.
+fn was_to_come_back(account: &KubesvcAccount) -> bool {
+    let (status, pinned) = (account.status_or_default(), account.spec.zone_id.as_deref());
+    status.leaves_to_come_back() || (pinned.is_some() && pinned != status.granted_zone())
 }
 
 fn generation_is_unhandled(account: &KubesvcAccount) -> bool {

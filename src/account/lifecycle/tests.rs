@@ -3,7 +3,7 @@
 use super::fixtures::{
     AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
 };
-use super::{Action, CredentialFact, Decision, Fact, Word, shown};
+use super::{Action, CredentialFact, Decision, Fact, SessionFact, Word, shown};
 use crate::account::failure::FailureClass;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
@@ -11,8 +11,11 @@ mod activation;
 mod deactivation;
 mod deletion;
 mod failures;
+mod names;
+mod offers;
 mod reading;
 mod show;
+mod static_accounts;
 mod writes;
 mod zones;
 

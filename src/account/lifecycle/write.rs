@@ -2,12 +2,13 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::observation::{Context, Fact, Identity, Presence, Tick, Word};
+use super::context::Context;
+use super::observation::{Fact, Identity, Presence, Tick, Word};
 use super::{Action, Decision, retry};
 use crate::account::conditions::{self, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
-use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN};
+use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
 
 /// A status to be written, and the Event that tells of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +50,9 @@ impl<'a> Draft<'a> {
         if context.starts_anew() {
             status.failed_count = 0;
         }
+        if context.tried_zones().is_empty() {
+            status.tried_zones.clear();
+        }
         if let Some(asked) = context.retry_asked() {
             status.retry_handled = Some(asked.to_owned());
         }
@@ -77,6 +81,8 @@ impl<'a> Draft<'a> {
         draft.status.state = Some(state);
         if state == State::Inactive {
             draft.clear_cluster();
+            draft.status.credential_version = None;
+            draft.status.tried_zones.clear();
         }
         if matches!(state, State::Inactive | State::Active) {
             draft.status.failed_count = 0;
@@ -87,12 +93,10 @@ impl<'a> Draft<'a> {
     /// ACTIVATING: the grant is open for the zone, under a new epoch.
     pub(super) fn open(context: &'a Context<'a>, zone: &str) -> Self {
         let mut draft = Self::to(context, State::Activating);
+        draft = draft.with_credential();
         let status = &mut draft.status;
         status.epoch += 1;
         status.zone_id = Some(zone.to_owned());
-        if let Fact::Known(Ok(credential)) = &context.observation.credential {
-            status.credential_version.clone_from(&credential.version);
-        }
         status.grant = Some(Grant {
             phase: GrantPhase::Open,
             zone: Some(zone.to_owned()),
@@ -156,7 +160,54 @@ impl<'a> Draft<'a> {
     pub(super) fn released(mut self) -> Self {
         self.status.grant = None;
         self.status.caching = None;
+        self
+    }
+
+    /// The failure that the status speaks of stays, and no try was used.
+    pub(super) fn failed_as_before(context: &'a Context<'a>) -> Self {
+        let mut draft = Self::acknowledged(context);
+        draft.status.state = Some(State::Failed);
+        draft
+    }
+
+    /// The credential as it is now is the one that agents are asked about, or sent.
+    pub(super) fn with_credential(mut self) -> Self {
+        if let Fact::Known(Ok(credential)) = &self.context.observation.credential {
+            self.status.credential_version.clone_from(&credential.version);
+        }
+        self
+    }
+
+    /// No credential is known to be good.
+    pub(super) fn without_credential(mut self) -> Self {
         self.status.credential_version = None;
+        self
+    }
+
+    /// This zone is not tried again in this round.
+    pub(super) fn tried(mut self, zone: &str) -> Self {
+        let tried = &mut self.status.tried_zones;
+        if !tried.iter().any(|one| one == zone) && tried.len() < MAX_TRIED_ZONES {
+            tried.push(zone.to_owned());
+        }
+        self
+    }
+
+    /// The round of looking for a zone is over; the next one begins with all zones.
+    pub(super) fn round_over(mut self) -> Self {
+        self.status.tried_zones.clear();
+        self
+    }
+
+    /// These zones were asked; with others it is another question.
+    pub(super) fn asked(mut self, zones: Vec<String>) -> Self {
+        self.status.tried_zones = zones;
+        self
+    }
+
+    /// Why the last zone was left; kept until the round is over.
+    pub(super) fn because(mut self, failure: &Failure) -> Self {
+        self.status.error_message = Some(failure.message.clone());
         self
     }
 
@@ -183,7 +234,7 @@ impl<'a> Draft<'a> {
         }
         if !matches!(self.status.state(), State::Failed | State::DeleteFailed) {
             self.status.next_retry_time = None;
-            if self.status.failed_count == 0 {
+            if self.status.failed_count == 0 && self.status.tried_zones.is_empty() {
                 self.status.error_message = None;
             }
         }

@@ -176,19 +176,26 @@ async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_zones_and_none_named_is_said_with_their_names() {
+async fn a_zone_that_is_named_ends_the_asking_where_two_have_agents() {
     let world = World::start().await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-1").zone("east").start().await;
     let _west = world.agent("agent-2").zone("west").start().await;
     world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
-    let account = world.until_reason("free", State::Failed, "ZoneAmbiguous").await;
-    assert_eq!(condition(&account, "Reconciling").map(|one| one.status).as_deref(), Some("True"));
-    let message = account.status_or_default().error_message.clone().unwrap_or_default();
-    assert!(["east", "west", "spec.zoneId"].iter().all(|part| message.contains(part)), "{message}");
+    world
+        .until_account("free", "waits for an offer, or has had one", |account| {
+            let state = account.status_or_default().state();
+            matches!(state, State::ToMigrate | State::Activating | State::Active)
+        })
+        .await;
 
     world.patch("free", json!({"spec": {"zoneId": "west"}})).await;
-    let account = world.until("free", State::Active).await;
+    let account = world
+        .until_account("free", "is ACTIVE in zone west", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some("west")
+        })
+        .await;
     assert_eq!(account.status_or_default().zone_id.as_deref(), Some("west"));
     assert_eq!(account.status_or_default().agents, ["agent-2"]);
 }

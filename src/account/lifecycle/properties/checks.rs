@@ -20,6 +20,8 @@ pub(super) fn status(
     let said = heard.contains(&(account.uid().to_owned(), new.epoch));
     hold(!became_active || said, "ACTIVE without a word for this uid and epoch")?;
     hold(new.failed_count >= old.failed_count || may_reset(&old, new), "failedCount fell")?;
+    let round = new.tried_zones.len() <= 3 && (new.tried_zones.is_empty() || new.state() != State::Active);
+    hold(round, "a round that does not end")?;
     hold(fits(new), "a state that does not fit its grant")?;
     let told = |kind: &str| new.conditions.iter().any(|one| one.type_ == kind && one.status == "True");
     hold(!(told("Reconciling") && told("Stalled")), "Reconciling and Stalled")?;
@@ -65,6 +67,18 @@ fn fits(status: &KubesvcAccountStatus) -> bool {
         State::Deactivating => phase == GrantPhase::Revoking,
         State::Deleting | State::DeleteFailed => phase != GrantPhase::Open,
         State::ToDeactivate => false,
+    }
+}
+
+/// What must hold when the operator deletes an object by itself.
+pub(super) fn deletion(account: &KubesvcAccount, listed: bool) -> Result<(), String> {
+    if account.is_being_deleted() {
+        return Err("what is being deleted was deleted again".to_owned());
+    }
+    match (account.is_static(), listed) {
+        (false, _) => Err("an account that is not static was deleted".to_owned()),
+        (true, true) => Err("a static account was deleted that an agent lists".to_owned()),
+        (true, false) => Ok(()),
     }
 }
 

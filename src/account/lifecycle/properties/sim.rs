@@ -1,4 +1,4 @@
-//! A small world: one account name, three agents in two zones, one operator that can end at any point.
+//! A small world: one account name, four agents in three zones, one operator that can end at any point.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -41,12 +41,14 @@ pub(super) struct Sim {
     made: usize,
     forced: bool,
     row: Option<String>,
+    /// Somebody else's row of this name stands in the database.
+    foreign: bool,
     database: bool,
     secret: Verdict,
     secrets: usize,
     retries: usize,
     memory: Memory,
-    agents: [Agent; 3],
+    agents: [Agent; 4],
     answers: VecDeque<agents::Answer>,
     heard: BTreeSet<(String, i64)>,
     late: Option<(KubesvcAccount, Action)>,
@@ -63,6 +65,7 @@ impl Sim {
             made: 0,
             forced: false,
             row: None,
+            foreign: false,
             database: true,
             secret: Ok(CredentialFact { version: Some("secret/0".to_owned()) }),
             secrets: 0,
@@ -72,6 +75,7 @@ impl Sim {
                 Agent::new("agent-0", "east"),
                 Agent::new("agent-1", "east"),
                 Agent::new("agent-2", "west"),
+                Agent::new("agent-3", "north"),
             ],
             answers: VecDeque::new(),
             heard: BTreeSet::new(),
@@ -119,6 +123,8 @@ impl Sim {
             Step::Recheck => self.resolve(),
             Step::Crash => self.crash(),
             Step::Database(up) => self.database = *up,
+            Step::ForeignRow(there) => self.foreign = *there && self.row.is_none(),
+            Step::List { agent, lists } => self.agents[*agent].lists = *lists,
             Step::Person(deed) => self.person(*deed),
             Step::Work(rounds) => {
                 for _ in 0..*rounds {
@@ -169,6 +175,7 @@ impl Sim {
         let row = match &self.row {
             _ if !self.database => RowFact::Unavailable,
             Some(uid) if uid == seen.uid() => RowFact::Present,
+            _ if self.foreign => RowFact::Foreign,
             _ => RowFact::Absent,
         };
         let observation = Observation {
@@ -186,6 +193,10 @@ impl Sim {
             rival: None,
         };
         let decision = decide(&observation);
+        if row == RowFact::Foreign && matches!(decision.action, Some(Action::InsertRow | Action::DeleteRows))
+        {
+            return Err("somebody else's row was touched".to_owned());
+        }
         if decision != decide(&observation) {
             return Err("the same input decided otherwise".to_owned());
         }
@@ -196,6 +207,8 @@ impl Sim {
     fn apply(&mut self, seen: &KubesvcAccount, action: Action, deposed: bool) -> Result<(), String> {
         match action {
             Action::ResolveCredential => self.resolve(),
+            // The database refuses a row over one that is not ours.
+            Action::InsertRow if self.foreign => {}
             Action::InsertRow if self.database && !deposed => self.row = Some(seen.uid().to_owned()),
             Action::DeleteRows if self.database && !deposed => {
                 self.row.take_if(|row| row == seen.uid());
@@ -218,11 +231,19 @@ impl Sim {
 
     fn write(&mut self, seen: &KubesvcAccount, action: Action) -> Result<(), String> {
         let mut account = seen.clone();
+        let status = seen.status_or_default();
         match action {
             Action::AddFinalizer => account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]),
             Action::RemoveFinalizer => {
                 checks::finalizer_off(seen, self.row.as_deref())?;
                 account.metadata.finalizers = None;
+            }
+            Action::DeleteObject => {
+                let zone = seen.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+                let lists = |agent: &&Agent| agent.connected && agent.lists && Some(agent.zone) == zone;
+                let listed = self.agents.iter().any(|agent| lists(&agent));
+                checks::deletion(seen, listed)?;
+                account = account.being_deleted().edited();
             }
             Action::WriteStatus(write) => {
                 checks::status(seen, &write.status, &self.heard)?;
@@ -269,7 +290,8 @@ impl Sim {
 
     fn person(&mut self, deed: Deed) {
         match deed {
-            Deed::Create => return self.create(),
+            Deed::Create => return self.create(false),
+            Deed::CreateStatic => return self.create(true),
             Deed::ChangeSecret(secret) => return self.change_secret(secret),
             _ => {}
         }
@@ -289,7 +311,7 @@ impl Sim {
                 account = account.force_deleted();
                 self.forced = true;
             }
-            Deed::Create | Deed::ChangeSecret(_) => {}
+            Deed::Create | Deed::CreateStatic | Deed::ChangeSecret(_) => {}
         }
         if account.spec != before.spec || account.is_being_deleted() != before.is_being_deleted() {
             account = account.edited();
@@ -299,11 +321,12 @@ impl Sim {
         }
     }
 
-    fn create(&mut self) {
+    fn create(&mut self, from_a_file: bool) {
         if self.object().is_none() && self.made < 3 {
             self.made += 1;
             let uid = format!("uid-{}", self.made);
-            self.store(account("a").map(|account| account.metadata.uid = Some(uid)));
+            let account = account("a").map(|account| account.metadata.uid = Some(uid));
+            self.store(if from_a_file { account.static_in("east") } else { account });
         }
     }
 

@@ -18,13 +18,6 @@ fn no_agent_is_not_said_within_the_grace_of_a_new_leader() {
 }
 
 #[test]
-fn several_zones_and_no_pin_names_them() {
-    let two = seen(account("a").finalized()).with(session("a1", "east")).with(session("b1", "west"));
-    let message = two.written().error_message.expect("a reason");
-    assert!(message.contains("east, west") && message.contains("spec.zoneId"), "{message}");
-}
-
-#[test]
 fn a_refused_credential_fails_and_keeps_the_epoch() {
     let refused = Fact::Known(Err(failure(FailureClass::BadKubeconfig)));
     for before in [account("a").active_in("east"), account("a").activating_in("east")] {
@@ -241,13 +234,60 @@ fn a_late_held_heals_and_a_held_for_an_older_epoch_does_not() {
 }
 
 #[test]
-fn agents_that_leave_do_not_turn_a_stalled_account_into_one_that_is_tried() {
+fn agents_that_all_reached_another_cluster_drop_the_account_and_it_stays_bound() {
     let mut world = active_world();
     world.say("agent-1", Word::Held(cluster_named("staging")));
+    assert_eq!((reason(world.status()), world.status().phase()), ("ClusterMismatch", GrantPhase::Revoking));
+    world.say("agent-1", Word::Dropped);
+    assert_eq!(world.writes(), ["FAILED", "FAILED, None"]);
+    assert_eq!((reason(world.status()), world.status().failed_count), ("ClusterMismatch", 1));
+    assert_eq!(world.status().kube_host.as_deref(), Some("https://prod:6443"));
+    world.recheck().wait(3600);
+    assert_eq!(world.writes(), Vec::<String>::new());
+}
+
+#[test]
+fn agents_that_leave_do_not_turn_a_stalled_account_into_one_that_is_tried() {
+    let mut world = active_world();
+    world.say("agent-1", Word::Held(cluster_named("staging"))).say("agent-1", Word::Dropped);
     assert_eq!(reason(world.status()), "ClusterMismatch");
     world.writes();
     world.cut("agent-1").wait(3600).connect("agent-1", "east").wait(10);
     assert_eq!(world.writes(), Vec::<String>::new());
+}
+
+#[test]
+fn a_changed_secret_after_a_mismatch_is_tried_at_once_against_the_same_binding() {
+    for dropped in [true, false] {
+        let mut world = active_world();
+        world.say("agent-1", Word::Held(cluster_named("staging")));
+        if dropped {
+            world.say("agent-1", Word::Dropped);
+        }
+        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+        world.recheck();
+        if !dropped {
+            world.say("agent-1", Word::Dropped).recheck();
+        }
+        assert_eq!((world.state(), world.status().failed_count), (State::Activating, 0), "{dropped}");
+        world.say("agent-1", Word::Held(cluster_named("staging")));
+        assert_eq!(reason(world.status()), "ClusterMismatch", "{dropped}");
+        world.say("agent-1", Word::Dropped);
+        world.secret = Ok(CredentialFact { version: Some("secret/3".to_owned()) });
+        world.recheck().say("agent-1", held());
+        assert_eq!(world.state(), State::Active, "{dropped}");
+    }
+}
+
+#[test]
+fn an_edit_while_the_wrong_cluster_is_left_does_not_unbind_the_account() {
+    let mut world = active_world();
+    world.say("agent-1", Word::Held(cluster_named("staging")));
+    world.edit(|account| account.spec.namespaces = vec!["web".to_owned()]).say("agent-1", Word::Dropped);
+    assert_eq!(world.state(), State::Activating);
+    assert_eq!(world.status().kube_host.as_deref(), Some("https://prod:6443"));
+    world.say("agent-1", Word::Held(cluster_named("staging")));
+    assert_eq!(reason(world.status()), "ClusterMismatch");
 }
 
 #[test]
@@ -258,37 +298,4 @@ fn a_failure_that_is_due_while_no_agent_is_there_becomes_no_agent_and_is_tried_w
     assert_eq!((reason(world.status()), world.status().failed_count), ("NoAgent", 1));
     world.connect("agent-1", "east");
     assert_eq!(world.state(), State::Activating);
-}
-
-#[test]
-fn a_younger_object_of_the_same_name_fails_without_a_row_and_a_grant() {
-    let mut world = World::of(account("b"));
-    world.rival = Some("spinnaker/a".to_owned());
-    assert_eq!(world.writes(), ["FAILED"]);
-    assert_eq!((reason(world.status()), world.status().failed_count), ("DuplicateName", 1));
-    assert_eq!(world.row, super::super::RowFact::Absent);
-    assert_eq!(condition(world.status(), "Stalled"), "True");
-    world.connect("agent-1", "east").wait(600);
-    assert_eq!(world.writes(), Vec::<String>::new());
-}
-
-#[test]
-fn a_younger_object_is_taken_up_when_the_older_is_gone() {
-    let mut world = World::of(account("b"));
-    world.rival = Some("spinnaker/a".to_owned());
-    world.connect("agent-1", "east");
-    world.writes();
-    world.rival = None;
-    assert_eq!(world.writes(), ["finalizer", "ACTIVATING"]);
-}
-
-#[test]
-fn an_active_object_that_turns_out_younger_gives_up_its_grant_and_its_row() {
-    let mut world = active_world();
-    world.rival = Some("other/a".to_owned());
-    assert_eq!(world.writes(), ["FAILED"]);
-    assert_eq!(world.status().phase(), GrantPhase::Revoking);
-    world.say("agent-1", Word::Dropped);
-    assert_eq!(world.writes(), ["FAILED, None"]);
-    assert_eq!((world.status().failed_count, world.row), (1, super::super::RowFact::Absent));
 }

@@ -101,6 +101,18 @@ fn a_failed_move_that_is_not_wanted_any_more_is_to_be_deactivated() {
 }
 
 #[test]
+fn a_retry_shows_to_migrate_while_agents_in_the_wrong_cluster_or_a_tried_zone_still_drop_it() {
+    let revoking = || account("a").granted(GrantPhase::Revoking, "east", 2);
+    let wrong = revoking().failed_with(FailureClass::ClusterMismatch, 1);
+    let tried = revoking().failed_with(FailureClass::Internal, 1).having_tried(&["east"]);
+    for failed in [wrong, tried] {
+        assert_eq!(shown(&failed), State::Failed);
+        assert_eq!(patched(failed.clone(), DesiredState::Active), State::ToMigrate);
+        assert_eq!(patched(failed, DesiredState::Inactive), State::ToDeactivate);
+    }
+}
+
+#[test]
 fn delete_failed_shows_deleting_when_a_retry_was_asked_for() {
     let failed = row(State::DeleteFailed, DesiredState::Active);
     assert_eq!(shown(&failed), State::DeleteFailed);

@@ -55,6 +55,14 @@ fn a_move_to_another_zone_costs_four() {
 }
 
 #[test]
+fn an_account_that_asks_for_its_zone_costs_one_more() {
+    let mut world = World::of(account("a"));
+    world.sessions.extend([session("agent-1", "east"), session("agent-2", "west")]);
+    world.settle().answer("agent-2", super::super::Offer::Yes).say("agent-2", held());
+    assert_eq!(world.writes(), ["finalizer", "TO_MIGRATE", "ACTIVATING", "ACTIVE"]);
+}
+
+#[test]
 fn an_account_that_is_to_be_inactive_costs_its_finalizer_and_one_status() {
     let mut world = World::of(account("a").wanted_inactive());
     assert_eq!(world.writes(), ["finalizer", "INACTIVE"]);

@@ -1,12 +1,23 @@
 //! The agents, and the hub in the operator that sends them what the object says.
 
 use super::*;
+use crate::account::DesiredState;
+use crate::account::lifecycle::Offer;
 
 /// What an agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Add(String, i64),
     Drop(String, i64),
+    /// Whether it can take the account of this generation.
+    Probe(String, i64),
+}
+
+/// What an agent answers.
+#[derive(Clone, Debug)]
+pub(super) enum Said {
+    Word(i64, Word),
+    Offer(i64, Offer),
 }
 
 /// An answer on its way.
@@ -15,8 +26,7 @@ pub(super) struct Answer {
     agent: usize,
     session: u64,
     uid: String,
-    epoch: i64,
-    word: Word,
+    said: Said,
 }
 
 #[derive(Debug)]
@@ -29,7 +39,12 @@ pub(super) struct Agent {
     session: u64,
     /// The uid it holds, and for which epoch.
     pub(super) holds: Option<(String, i64)>,
+    /// Whether its own file has the account.
+    pub(super) lists: bool,
     inbox: VecDeque<Command>,
+    /// What the hub remembers of the probes: the uid, and the generation that was asked about.
+    probed: Option<(String, i64)>,
+    offer: Option<(String, i64, Offer)>,
     /// What the hub remembers of the session.
     word: Option<(String, i64, Word)>,
     in_flight: Option<(Command, Tick)>,
@@ -45,10 +60,40 @@ impl Agent {
             cut_at: 0,
             session: 0,
             holds: None,
+            lists: true,
+            probed: None,
+            offer: None,
             inbox: VecDeque::new(),
             word: None,
             in_flight: None,
         }
+    }
+
+    /// The hub takes in a word; false if it is older than one that is known.
+    fn hears(&mut self, uid: &str, epoch: i64, word: &Word) -> bool {
+        self.in_flight.take_if(|(command, _)| {
+            matches!(command, Command::Add(of, at) | Command::Drop(of, at) if of == uid && *at == epoch)
+        });
+        let older = self.word.as_ref().is_some_and(|(of, at, _)| of == uid && *at > epoch);
+        if !older {
+            self.word = Some((uid.to_owned(), epoch, word.clone()));
+        }
+        !older
+    }
+
+    /// The hub takes in the answer to a probe that it still waits for.
+    fn answers(&mut self, uid: String, generation: i64, offer: Offer) {
+        if self.probed.as_ref().is_some_and(|(of, at)| *of == uid && *at == generation) {
+            if matches!(offer, Offer::No(_)) {
+                self.probed = None;
+            }
+            self.offer = Some((uid, generation, offer));
+        }
+    }
+
+    fn forget_offers(&mut self) {
+        self.probed = None;
+        self.offer = None;
     }
 
     pub(super) fn has_work(&self) -> bool {
@@ -75,6 +120,7 @@ impl Sim {
         agent.inbox.clear();
         agent.word = None;
         agent.in_flight = None;
+        agent.forget_offers();
     }
 
     pub(super) fn lose(&mut self, agent: usize) {
@@ -83,7 +129,7 @@ impl Sim {
         self.answers.retain(|answer| answer.agent != agent);
         let session = self.agents[agent].session;
         let word = Word::Lost(failure(FailureClass::Unreachable));
-        self.answers.push_back(Answer { agent, session, uid, epoch, word });
+        self.answers.push_back(Answer { agent, session, uid, said: Said::Word(epoch, word) });
     }
 
     pub(super) fn sessions(&self, uid: &str) -> Vec<SessionFact> {
@@ -104,8 +150,12 @@ impl Sim {
                     .filter(|(said_of, ..)| agent.connected && said_of == uid)
                     .map(|(_, epoch, word)| (*epoch, word.clone())),
                 silent_for: agent.in_flight.as_ref().map(|(_, sent)| self.now - sent),
-                offer: None,
-                lists: Fact::Unknown,
+                offer: agent
+                    .offer
+                    .as_ref()
+                    .filter(|(asked_of, ..)| agent.connected && asked_of == uid)
+                    .map(|(_, generation, offer)| (*generation, offer.clone())),
+                lists: if agent.connected { Fact::Known(agent.lists) } else { Fact::Unknown },
             })
             .collect()
     }
@@ -114,6 +164,7 @@ impl Sim {
     pub(super) fn send(&mut self) {
         let seen = self.versions[self.memory.view].clone();
         let now = self.now;
+        self.probe(seen.as_ref());
         for agent in self.agents.iter_mut().filter(|agent| agent.connected && agent.in_flight.is_none()) {
             let command = match &seen {
                 Some(account) => command_for(agent, account),
@@ -126,9 +177,39 @@ impl Sim {
         }
     }
 
+    /// Each session is asked once about each generation, and again after a no; nobody is while no offer is awaited.
+    fn probe(&mut self, seen: Option<&KubesvcAccount>) {
+        let asks = seen.filter(|account| {
+            let status = account.status_or_default();
+            let open = account.desired() == DesiredState::Active && !account.is_being_deleted();
+            open && account.spec.zone_id.is_none() && status.state() == State::ToMigrate
+        });
+        for agent in &mut self.agents {
+            let Some(account) = asks else {
+                agent.forget_offers();
+                continue;
+            };
+            let about = (account.uid().to_owned(), account.generation());
+            if agent.connected && agent.probed.as_ref() != Some(&about) {
+                agent.inbox.push_back(Command::Probe(about.0.clone(), about.1));
+                agent.probed = Some(about);
+            }
+        }
+    }
+
     pub(super) fn agent_acts(&mut self, index: usize, outcome: Outcome) -> Result<(), String> {
         let Some(command) = self.agents[index].inbox.pop_front() else { return Ok(()) };
+        let session = self.agents[index].session;
         let (uid, epoch, word) = match (command, outcome) {
+            (Command::Probe(uid, generation), outcome) => {
+                let offer = match outcome {
+                    Outcome::Done => Offer::Yes,
+                    Outcome::Fails(class) => Offer::No(failure(class)),
+                };
+                let said = Said::Offer(generation, offer);
+                self.answers.push_back(Answer { agent: index, session, uid, said });
+                return Ok(());
+            }
             (Command::Add(uid, epoch) | Command::Drop(uid, epoch), Outcome::Fails(class)) => {
                 (uid, epoch, Word::Failed(failure(class)))
             }
@@ -142,8 +223,7 @@ impl Sim {
                 (uid, epoch, Word::Dropped)
             }
         };
-        let session = self.agents[index].session;
-        self.answers.push_back(Answer { agent: index, session, uid, epoch, word });
+        self.answers.push_back(Answer { agent: index, session, uid, said: Said::Word(epoch, word) });
         Ok(())
     }
 
@@ -173,17 +253,14 @@ impl Sim {
         if !agent.connected || agent.session != answer.session {
             return;
         }
-        agent.in_flight.take_if(|(command, _)| {
-            let (Command::Add(uid, epoch) | Command::Drop(uid, epoch)) = command;
-            *uid == answer.uid && *epoch == answer.epoch
-        });
-        let older =
-            agent.word.as_ref().is_some_and(|(uid, epoch, _)| *uid == answer.uid && *epoch > answer.epoch);
-        if !older {
-            if matches!(answer.word, Word::Held(_)) {
-                self.heard.insert((answer.uid.clone(), answer.epoch));
+        match answer.said {
+            Said::Word(epoch, word) => {
+                let news = agent.hears(&answer.uid, epoch, &word);
+                if news && matches!(word, Word::Held(_)) {
+                    self.heard.insert((answer.uid, epoch));
+                }
             }
-            agent.word = Some((answer.uid, answer.epoch, answer.word));
+            Said::Offer(generation, offer) => agent.answers(answer.uid, generation, offer),
         }
     }
 

@@ -34,6 +34,7 @@ impl Sim {
     /// See the module.
     pub(in crate::account::lifecycle::properties) fn heal(&mut self) -> Result<(), String> {
         self.database = true;
+        self.foreign = false;
         self.late = None;
         self.change_secret(Secret::Good);
         self.answers.clear();
@@ -81,6 +82,11 @@ impl Sim {
         if account.annotation(RETRY_ANNOTATION) != status.retry_handled.as_deref() {
             return Err("the last retry was not seen".to_owned());
         }
+        let zone = account.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+        let listed = self.agents.iter().any(|agent| Some(agent.zone) == zone && agent.lists);
+        if account.is_static() && zone.is_some() && !listed {
+            return Err("in no file, and not deleted".to_owned());
+        }
         match (account.desired(), status.state()) {
             (DesiredState::Inactive, State::Inactive) => nobody(),
             (DesiredState::Active, State::Active) => {
@@ -100,9 +106,10 @@ impl Sim {
                     Err(format!("held by {held_by:?}"))
                 }
             }
-            // Two zones have agents, none is pinned, and it was in neither: someone must say which.
+            // A file may be another one in each zone that has it: someone must say which is meant.
             (DesiredState::Active, State::Failed)
                 if account.spec.zone_id.is_none()
+                    && account.spec.kubeconfig.file.is_some()
                     && status.error_message.as_deref().is_some_and(|why| why.contains("spec.zoneId")) =>
             {
                 nobody()

@@ -1,0 +1,186 @@
+//! Which zone an account is given to.
+//!
+//! The zone that the spec names; else the one it was in before; else the only one with agents; else agents of all zones
+//! are asked, and the first zone with an agent that can reach the account has it. A zone whose agents then fail for a
+//! reason of place is left for the next one that offers, until this *round* has tried all of them.
+
+use std::collections::BTreeSet;
+
+use super::context::Context;
+use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::state::State;
+use crate::account::status::MAX_TRIED_ZONES;
+
+/// What is known of the zone that the account is to be given to.
+pub(super) enum Choice {
+    /// It is this one.
+    Zone(String),
+    /// The agents of this many zones are to be asked, or are asked; at the tick the asking is over.
+    Asked { zones: usize, until: Tick },
+    /// Agents that matter may not have come back yet to a leader that has just begun; until this tick.
+    NotYet(Tick),
+    /// No agent is connected that could take it.
+    NoAgent(Failure),
+    /// Several offer, and only one can be meant.
+    Ambiguous(Failure),
+    /// None is left that offers to take it: the round was without success.
+    Over(Failure),
+}
+
+/// Chooses.
+pub(super) fn choose(context: &Context<'_>) -> Choice {
+    if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
+        let connected = context.connected(pinned).next().is_some();
+        return if connected {
+            Choice::Zone(pinned.to_owned())
+        } else {
+            Choice::NoAgent(no_agent_in(pinned))
+        };
+    }
+    let connected = context.connected_zones();
+    if connected.is_empty() {
+        let message = "no agent connected; start one, or see why none can connect";
+        return Choice::NoAgent(Failure::new(FailureClass::NoAgent, message));
+    }
+    let tried = context.tried_zones();
+    let is_new = |zone: &&str| !tried.iter().any(|one| one == *zone);
+    if let Some(before) =
+        context.status.zone_id.as_deref().filter(|zone| connected.contains(zone) && is_new(zone))
+    {
+        return Choice::Zone(before.to_owned());
+    }
+    let untried: BTreeSet<&str> = connected.iter().copied().filter(is_new).collect();
+    if untried.is_empty() || tried.len() >= MAX_TRIED_ZONES {
+        return Choice::Over(none_left(context, tried));
+    }
+    let grace = context.grace_of_leadership();
+    if let Some(until) = grace.filter(|_| others_matter(context, tried)) {
+        return Choice::NotYet(until);
+    }
+    match connected.first() {
+        // Where others were asked before the leader changed, they will be again.
+        Some(_) if grace.is_some() && context.state() == State::ToMigrate => among_offers(context, &untried),
+        Some(only) if connected.len() == 1 => Choice::Zone((*only).to_owned()),
+        _ => among_offers(context, &untried),
+    }
+}
+
+/// Whether an agent that is not connected could decide where the account goes: one of the zone it was in before, or any
+/// where every one must be heard.
+fn others_matter(context: &Context<'_>, tried: &[String]) -> bool {
+    let before = context.status.zone_id.as_ref().is_some_and(|zone| !tried.contains(zone));
+    before || hears_everyone(context) || context.failure_class() == Some(FailureClass::ZoneAmbiguous)
+}
+
+/// A path or a service account may mean another cluster at each agent: everyone is heard before one is chosen.
+fn hears_everyone(context: &Context<'_>) -> bool {
+    let source = &context.observation.account.spec.kubeconfig;
+    source.file.is_some() || source.service_account == Some(true)
+}
+
+/// Whether another zone than this one has agents and was not tried in this round.
+pub(super) fn another_zone_is_left(context: &Context<'_>, zone: &str) -> bool {
+    let tried = context.tried_zones();
+    tried.len() < MAX_TRIED_ZONES
+        && context.connected_zones().into_iter().any(|one| one != zone && !tried.iter().any(|old| old == one))
+}
+
+/// The zones with agents, as a FAILED `ZoneAmbiguous` remembers them: the first by name.
+pub(super) fn zones_to_remember(context: &Context<'_>) -> Vec<String> {
+    context.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
+}
+
+/// What is said where no agent of the zone is connected.
+pub(super) fn no_agent_in(zone: &str) -> Failure {
+    Failure::new(FailureClass::NoAgent, format!("no agent connected for zone {zone}"))
+}
+
+/// The first zone by name with an agent that offers to take the account as it is now; where everyone must be heard,
+/// exactly one zone must offer.
+fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
+    let observation = context.observation;
+    if context.state() != State::ToMigrate {
+        return Choice::Asked { zones: zones.len(), until: observation.now };
+    }
+    let until = observation.in_state_since.saturating_add(observation.policy.operation_wait);
+    let asked: Vec<_> = observation.sessions.iter().filter(|session| is_asked(session, zones)).collect();
+    let offers = asked.iter().filter(|session| matches!(answer(context, session), Some(Offer::Yes)));
+    let willing: BTreeSet<&str> = offers.map(|session| session.zone.as_str()).collect();
+    if hears_everyone(context) {
+        let heard = asked.iter().all(|session| answer(context, session).is_some());
+        if !heard && until > observation.now {
+            return Choice::Asked { zones: zones.len(), until };
+        }
+        if willing.len() > 1 {
+            return Choice::Ambiguous(ambiguous(&willing));
+        }
+    }
+    match willing.first() {
+        Some(zone) => Choice::Zone((*zone).to_owned()),
+        None if until > observation.now => Choice::Asked { zones: zones.len(), until },
+        None => Choice::Over(nobody_offers(context, &asked)),
+    }
+}
+
+fn is_asked(session: &SessionFact, zones: &BTreeSet<&str>) -> bool {
+    session.approved && session.presence == Presence::Connected && zones.contains(session.zone.as_str())
+}
+
+/// What a session answered for the spec as it is now.
+fn answer<'s>(context: &Context<'_>, session: &'s SessionFact) -> Option<&'s Offer> {
+    let (generation, offer) = session.offer.as_ref()?;
+    (*generation == context.observation.account.generation()).then_some(offer)
+}
+
+fn ambiguous(willing: &BTreeSet<&str>) -> Failure {
+    let names = willing.iter().copied().collect::<Vec<_>>().join(", ");
+    let message =
+        format!("agents of several zones can take the account ({names}); set spec.zoneId to one of them");
+    Failure::new(FailureClass::ZoneAmbiguous, message)
+}
+
+/// Everyone said no, or nothing: the most telling no is the reason.
+fn nobody_offers(context: &Context<'_>, asked: &[&SessionFact]) -> Failure {
+    let refusals = asked.iter().filter_map(|session| match answer(context, session) {
+        Some(Offer::No(failure)) => Some((telling(failure.class), session, failure)),
+        _ => None,
+    });
+    let by_name = |session: &SessionFact| std::cmp::Reverse((session.zone.clone(), session.agent_id.clone()));
+    let most = refusals.max_by_key(|(telling, session, _)| (*telling, by_name(session)));
+    let count = match asked.len() {
+        1 => "the only agent asked does not offer".to_owned(),
+        count => format!("none of the {count} agents asked offers"),
+    };
+    let Some((_, session, failure)) = most else {
+        let message = format!("{count} to take the account: no answer in time; see the log of the agent");
+        return Failure::new(FailureClass::Unreachable, message);
+    };
+    // Only a reason of place is one that asking again can mend.
+    let class = if failure.class.is_of_place() { failure.class } else { FailureClass::Unreachable };
+    let (agent, zone, why) = (&session.agent_id, &session.zone, &failure.message);
+    Failure::new(class, format!("{count} to take the account; agent {agent} of zone {zone}: {why}"))
+}
+
+/// How much a no says: that a file is not there is the usual answer of an agent that has nothing to do with it.
+fn telling(class: FailureClass) -> u8 {
+    match class {
+        FailureClass::CredentialMissing => 0,
+        FailureClass::Timeout => 1,
+        FailureClass::Unreachable => 2,
+        FailureClass::Tls => 3,
+        _ => 4,
+    }
+}
+
+/// Every zone with agents was tried.
+fn none_left(context: &Context<'_>, tried: &[String]) -> Failure {
+    let names = tried.iter().map(String::as_str).take(10).collect::<Vec<_>>().join(", ");
+    let last = context.status.error_message.as_deref().unwrap_or("the agents failed to take the account");
+    Failure::new(FailureClass::Unreachable, format!("no zone is left to try after {names}: {last}"))
+}
+
+/// Whether the credential that is known is the one that offers were asked for, or the grant was opened with.
+pub(super) fn credential_is_the_one_tried(context: &Context<'_>) -> bool {
+    matches!(&context.observation.credential, Fact::Known(Ok(known)) if known.version == context.status.credential_version)
+}

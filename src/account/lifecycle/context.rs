@@ -1,0 +1,248 @@
+//! An observation, and what is derived from it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use super::observation::{Fact, Observation, Presence, SessionFact, Tick, Word};
+use crate::account::definition;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
+
+/// An observation with what is derived from it once.
+pub(super) struct Context<'a> {
+    pub(super) observation: &'a Observation<'a>,
+    pub(super) status: Cow<'a, KubesvcAccountStatus>,
+    pub(super) definition: String,
+}
+
+/// Why a revoke is not over.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Blocker {
+    /// Someone is still to answer, or may come back; look again at the tick.
+    Waiting(Option<Tick>),
+    /// An agent said that it could not drop the account, or says nothing. Others may still be waited for until the
+    /// tick.
+    Failed(Failure, Option<Tick>),
+}
+
+/// What a session says to a revoke.
+enum DropAnswer {
+    /// It holds nothing.
+    Given,
+    /// It failed, or is silent.
+    Failed(Failure),
+    /// It has not answered, or may come back; it counts as silent or gone at the tick.
+    Awaited(Option<Tick>),
+}
+
+impl Blocker {
+    /// When to look again.
+    pub(super) fn wake(&self) -> Option<Tick> {
+        match self {
+            Self::Waiting(wake) => *wake,
+            Self::Failed(_, wake) => *wake,
+        }
+    }
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(observation: &'a Observation<'a>) -> Self {
+        Self {
+            observation,
+            status: observation.account.status_or_default(),
+            definition: definition::digest(&observation.account.spec),
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.status.state()
+    }
+
+    /// The class of the failure that the status speaks of.
+    pub(super) fn failure_class(&self) -> Option<FailureClass> {
+        self.status.failure_class()
+    }
+
+    /// Whether the status already says this failure for this generation, so that saying it again changes nothing.
+    pub(super) fn fails_already_with(&self, failure: &Failure) -> bool {
+        self.failure_class() == Some(failure.class)
+            && self.status.error_message.as_deref() == Some(&failure.message)
+            && self.status.observed_generation == self.observation.account.generation()
+            && self.retry_asked().is_none()
+    }
+
+    /// A value of the retry annotation that was not acted on yet.
+    pub(super) fn retry_asked(&self) -> Option<&'a str> {
+        let asked = self.observation.account.annotation(crate::account::RETRY_ANNOTATION)?;
+        (self.status.retry_handled.as_deref() != Some(asked)).then_some(asked)
+    }
+
+    /// Whether the object's spec changed since the status was written.
+    pub(super) fn generation_is_new(&self) -> bool {
+        self.status.observed_generation != self.observation.account.generation()
+    }
+
+    /// Whether what agents are sent is no longer what the grant was opened with.
+    pub(super) fn definition_is_new(&self) -> bool {
+        let granted = self.status.grant.as_ref().and_then(|grant| grant.definition.as_deref());
+        granted != Some(self.definition.as_str())
+    }
+
+    /// Whether the Secret is another one, or has other contents, than the grant was opened with.
+    pub(super) fn credential_is_new(&self) -> bool {
+        match &self.observation.credential {
+            Fact::Known(Ok(credential)) => credential.version != self.status.credential_version,
+            _ => false,
+        }
+    }
+
+    /// Whether what failed before says nothing about the next try: someone asked for it, or what is tried is new.
+    /// Without an open grant nothing says what a new generation changed, so that it counts as new.
+    pub(super) fn starts_anew(&self) -> bool {
+        let new = match self.status.phase() {
+            GrantPhase::None => self.generation_is_new() || self.credential_is_new(),
+            GrantPhase::Open => {
+                (self.generation_is_new() && self.definition_is_new()) || self.credential_is_new()
+            }
+            GrantPhase::Revoking => self.generation_is_new() && self.revokes_for_another_reason(),
+        };
+        new || self.retry_asked().is_some()
+    }
+
+    /// Whether a revoke that failed is now wanted for something else than a deactivation that stays wanted.
+    fn revokes_for_another_reason(&self) -> bool {
+        let account = self.observation.account;
+        account.is_being_deleted()
+            || account.desired() == DesiredState::Active
+            || self.zone_awaited().is_some()
+    }
+
+    /// The zones that this round of looking for one has tried: none once there is reason to begin anew. What a FAILED
+    /// `ZoneAmbiguous` remembers are the zones that were asked, and not tried.
+    pub(super) fn tried_zones(&self) -> &[String] {
+        let anew = self.starts_anew() || self.failure_class() == Some(FailureClass::ZoneAmbiguous);
+        if anew { &[] } else { &self.status.tried_zones }
+    }
+
+    /// The zone that the account is pinned to, where another one has the grant.
+    pub(super) fn zone_awaited(&self) -> Option<&'a str> {
+        let pinned = self.observation.account.spec.zone_id.as_deref()?;
+        self.status.granted_zone().is_some_and(|granted| granted != pinned).then_some(pinned)
+    }
+
+    /// Sessions of a zone that may hold accounts.
+    pub(super) fn sessions_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
+        self.observation.sessions.iter().filter(move |session| session.zone == zone && session.approved)
+    }
+
+    /// Connected sessions of a zone.
+    pub(super) fn connected<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
+        self.sessions_of(zone).filter(|session| session.presence == Presence::Connected)
+    }
+
+    /// Until when a session that is away may come back; absent if it is connected or gone.
+    pub(super) fn may_return_until(&self, session: &SessionFact) -> Option<Tick> {
+        match session.presence {
+            Presence::Connected => None,
+            Presence::Away(since) => {
+                let until = since.saturating_add(self.observation.policy.orphan_grace);
+                (until > self.observation.now).then_some(until)
+            }
+        }
+    }
+
+    /// The last tick at which a session of the zone may come back, if any may.
+    pub(super) fn zone_may_return_until(&self, zone: &str) -> Option<Tick> {
+        self.sessions_of(zone).filter_map(|session| self.may_return_until(session)).max()
+    }
+
+    /// Until when a leader that has just begun may not have seen all agents yet; absent once it has.
+    pub(super) fn grace_of_leadership(&self) -> Option<Tick> {
+        let until = self.observation.leading_since.saturating_add(self.observation.policy.orphan_grace);
+        (until > self.observation.now).then_some(until)
+    }
+
+    /// Zones with a connected agent.
+    pub(super) fn connected_zones(&self) -> BTreeSet<&'a str> {
+        let connected = |session: &&SessionFact| session.approved && session.presence == Presence::Connected;
+        self.observation.sessions.iter().filter(connected).map(|session| session.zone.as_str()).collect()
+    }
+
+    /// Since when no agent of the zone has been connected, as far as this leader knows; absent while one is.
+    pub(super) fn gone_since(&self, zone: &str) -> Option<Tick> {
+        let observation = self.observation;
+        let mut left = None;
+        for session in observation.sessions.iter().filter(|session| session.zone == zone) {
+            match session.presence {
+                Presence::Connected => return None,
+                Presence::Away(since) => left = left.max(Some(since)),
+            }
+        }
+        Some(left.unwrap_or(observation.in_state_since).max(observation.leading_since))
+    }
+
+    /// When a session that owes an answer counts as silent.
+    pub(super) fn silent_at(&self, session: &SessionFact) -> Option<Tick> {
+        let owed = session.silent_for?;
+        Some(self.observation.now + self.observation.policy.operation_wait.saturating_sub(owed))
+    }
+
+    /// What keeps a revoke from ending; absent: every session has dropped the account or is gone.
+    pub(super) fn revoke_blockers(&self) -> Option<Blocker> {
+        let zone = self.status.granted_zone()?;
+        let (mut waiting, mut wake, mut failure) = (false, None, None);
+        for session in self.observation.sessions.iter().filter(|session| session.zone == zone) {
+            match self.drop_answer(session) {
+                DropAnswer::Given => {}
+                DropAnswer::Failed(reason) => failure = failure.or(Some(reason)),
+                DropAnswer::Awaited(at) => {
+                    waiting = true;
+                    wake = earlier(wake, at);
+                }
+            }
+        }
+        match failure {
+            Some(failure) => Some(Blocker::Failed(failure, wake)),
+            None => waiting.then_some(Blocker::Waiting(wake)),
+        }
+    }
+
+    /// What one session of the zone says to the revoke. One whose approval was withdrawn is waited for while its last
+    /// word says that it has, or may have, the account.
+    fn drop_answer(&self, session: &SessionFact) -> DropAnswer {
+        if session.presence != Presence::Connected {
+            let until = self.may_return_until(session).filter(|_| session.approved);
+            return until.map_or(DropAnswer::Given, |until| DropAnswer::Awaited(Some(until)));
+        }
+        match &session.word {
+            None | Some((_, Word::Dropped)) if !session.approved => DropAnswer::Given,
+            Some((epoch, Word::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
+            Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
+                DropAnswer::Failed(failure.clone())
+            }
+            _ if self.is_silent(session) => DropAnswer::Failed(silence(session)),
+            _ => DropAnswer::Awaited(self.silent_at(session)),
+        }
+    }
+
+    /// Whether a session owes an answer for too long.
+    pub(super) fn is_silent(&self, session: &SessionFact) -> bool {
+        self.silent_at(session).is_some_and(|at| at <= self.observation.now)
+    }
+}
+
+/// What is said of an agent that is connected and does not answer.
+pub(super) fn silence(session: &SessionFact) -> Failure {
+    Failure::new(
+        FailureClass::Timeout,
+        format!("agent {} is connected and did not answer in time; see its log", session.agent_id),
+    )
+}
+
+/// The earlier of two ticks.
+pub(super) fn earlier(one: Option<Tick>, other: Option<Tick>) -> Option<Tick> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}

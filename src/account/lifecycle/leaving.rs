@@ -1,0 +1,64 @@
+//! Zones without agents: for how long an account stays with one.
+
+use super::choice::another_zone_is_left;
+use super::context::Context;
+use super::observation::{Fact, Presence, Tick};
+use crate::account::state::State;
+
+/// How often an account whose zone is gone is looked at for another zone with agents, in ticks; agents that come wake
+/// it too.
+const LOOK_AGAIN: Tick = 60;
+
+/// Whether an account stays.
+pub(super) enum Stay {
+    /// It stays, and is looked at again at the tick at the latest.
+    Until(Option<Tick>),
+    /// It goes.
+    Over,
+}
+
+/// Whether a static account stays: it goes as soon as agents of its zone are connected and none of them has it in its
+/// file, and when its zone has been gone for the time of the cleanup. A leader that has just begun has not heard all
+/// agents yet.
+pub(super) fn of_static(context: &Context<'_>) -> Stay {
+    let (observation, account) = (context.observation, context.observation.account);
+    let zone = account.spec.zone_id.as_deref().or(context.status.zone_id.as_deref());
+    let Some(zone) = zone.filter(|_| account.is_static()) else { return Stay::Until(None) };
+    if let Some(since) = context.gone_since(zone) {
+        return over_at(context, since.saturating_add(observation.policy.account_cleanup));
+    }
+    let mut heard = context.connected(zone).map(|session| &session.lists).peekable();
+    if heard.peek().is_some() && heard.all(|lists| *lists == Fact::Known(false)) {
+        return context.grace_of_leadership().map_or(Stay::Over, |until| Stay::Until(Some(until)));
+    }
+    Stay::Until(None)
+}
+
+/// Whether an account stays with a zone that was found for it, where that has no agents any more and another has.
+pub(super) fn of_found_zone(context: &Context<'_>, zone: &str) -> Stay {
+    let waits = matches!(context.state(), State::Orphaned | State::Failed);
+    if !waits || context.observation.account.spec.zone_id.is_some() {
+        return Stay::Until(None);
+    }
+    // One whose approval was withdrawn can take nothing.
+    let Some(since) = context.gone_since(zone).or_else(|| unapproved_since(context, zone)) else {
+        return Stay::Until(None);
+    };
+    let at = since.saturating_add(context.observation.policy.account_cleanup);
+    match over_at(context, at) {
+        Stay::Over if !another_zone_is_left(context, zone) => {
+            Stay::Until(Some(context.observation.now + LOOK_AGAIN))
+        }
+        stay => stay,
+    }
+}
+
+fn unapproved_since(context: &Context<'_>, zone: &str) -> Option<Tick> {
+    let anyone = context.sessions_of(zone).any(|session| session.presence == Presence::Connected);
+    let observation = context.observation;
+    (!anyone).then_some(observation.in_state_since.max(observation.leading_since))
+}
+
+fn over_at(context: &Context<'_>, at: Tick) -> Stay {
+    if at <= context.observation.now { Stay::Over } else { Stay::Until(Some(at)) }
+}

@@ -1,0 +1,70 @@
+//! Names that are taken: by another object, or by a row that is not ours.
+
+use super::context::{Blocker, Context, earlier};
+use super::observation::RowFact;
+use super::write::Draft;
+use super::{Action, Decision};
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::state::GrantPhase;
+
+/// Two objects with one account name: one has it, and this one waits without a row and without a grant.
+pub(super) fn duplicate(context: &Context<'_>, first: &str) -> Decision {
+    let account = context.observation.account;
+    let which = if account.is_static() { "declared or older" } else { "older" };
+    let failure = Failure::new(
+        FailureClass::DuplicateName,
+        format!(
+            "account name {:?} is taken by the {which} object {first}; delete one of the two, or give this one another spec.accountName",
+            account.account_name()
+        ),
+    );
+    let said = context.fails_already_with(&failure);
+    match context.status.phase() {
+        GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
+        GrantPhase::Revoking => match context.revoke_blockers() {
+            None => Draft::failed(context, &failure).released().into(),
+            Some(_) if !said => Draft::failed(context, &failure).into(),
+            Some(blocker) => still_revoking(context, &failure, &blocker),
+        },
+        GrantPhase::None if !said => Draft::failed(context, &failure).into(),
+        GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
+        GrantPhase::None => Decision::nothing(),
+    }
+}
+
+/// Who failed to drop it is asked again at the slowest pace.
+fn still_revoking(context: &Context<'_>, failure: &Failure, blocker: &Blocker) -> Decision {
+    let observation = context.observation;
+    let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
+    match blocker {
+        Blocker::Failed(..) if again <= observation.now => Draft::failed(context, failure).revoking().into(),
+        Blocker::Failed(_, wake) => Decision { action: None, wake: earlier(Some(again), *wake) },
+        Blocker::Waiting(wake) => Decision { action: None, wake: *wake },
+    }
+}
+
+/// The database has a row of this name that somebody else wrote: no grant is opened and no row is written. A grant that
+/// is open stays; it is somebody's edit of the table, and not of the account.
+pub(super) fn foreign_row(context: &Context<'_>) -> Option<Decision> {
+    if context.status.phase() != GrantPhase::None {
+        return None;
+    }
+    match context.observation.row {
+        RowFact::Foreign => {
+            let failure = Failure::new(
+                FailureClass::RowExists,
+                format!(
+                    "table kubesvc_accounts has a row {:?} that is not of kubesvc; delete the row, or set kubesvc.dynamicAccounts.adoptRows to have such rows taken over",
+                    context.observation.account.account_name()
+                ),
+            );
+            let said = context.fails_already_with(&failure);
+            Some(if said { Decision::nothing() } else { Draft::failed(context, &failure).into() })
+        }
+        // What is not known now is as it was.
+        RowFact::Unavailable if context.failure_class() == Some(FailureClass::RowExists) => {
+            Some(Decision::nothing())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,77 @@
+//! Accounts of an agent's own file: the only ones that the operator deletes by itself.
+
+use super::*;
+
+fn gone(seen: &super::super::fixtures::Seen) -> bool {
+    seen.decide().action == Some(Action::DeleteObject)
+}
+
+#[test]
+fn one_that_no_connected_agent_lists_is_deleted_at_once_in_every_state() {
+    for state in [State::Active, State::Activating, State::Orphaned, State::Failed] {
+        let before = account("a").static_in("east").in_state(state).granted(GrantPhase::Open, "east", 1);
+        assert!(gone(&seen(before).with(session("agent-1", "east").lists(false))), "{state}");
+    }
+    let new = account("a").static_in("east");
+    assert!(gone(&seen(new).without_row().with(session("agent-1", "east").lists(false))));
+}
+
+#[test]
+fn one_that_any_agent_of_its_zone_lists_or_may_list_stays() {
+    let not = || session("agent-1", "east").lists(false);
+    for other in [session("agent-2", "east").lists(true), session("agent-2", "east")] {
+        let two = seen(account("a").static_in("east").active_in("east")).with(not()).with(other);
+        assert!(!gone(&two));
+    }
+}
+
+#[test]
+fn agents_of_other_zones_and_agents_that_are_not_approved_have_no_say() {
+    let world = || seen(account("a").static_in("east").active_in("east"));
+    let west = session("agent-2", "west").lists(true);
+    assert!(gone(&world().with(session("agent-1", "east").lists(false)).with(west.clone())));
+    assert!(!gone(&world().with(session("agent-1", "east").lists(false).not_approved()).with(west)));
+}
+
+#[test]
+fn a_leader_that_has_just_begun_waits_for_all_agents_before_it_deletes() {
+    let new = seen(account("a").static_in("east").active_in("east"))
+        .with(session("agent-1", "east").lists(false).held(1))
+        .by_a_new_leader();
+    assert_eq!(new.decide(), Decision::wait_until(1030));
+    assert!(gone(&new.after(30)));
+}
+
+#[test]
+fn one_whose_zone_was_without_agents_for_the_cleanup_is_deleted() {
+    let away = seen(account("a").static_in("east").orphaned_in("east"))
+        .with(session("agent-1", "east").away_since(900))
+        .with(session("agent-2", "east").away_since(1000));
+    let unknown = seen(account("a").static_in("east").orphaned_in("east"));
+    for gone_since_1000 in [away, unknown] {
+        let almost = gone_since_1000.after(599);
+        assert_eq!(almost.decide(), Decision::wait_until(1600));
+        assert!(gone(&almost.after(1)));
+    }
+}
+
+#[test]
+fn no_other_account_is_ever_deleted_by_a_timer() {
+    for before in [account("a").orphaned_in("east"), account("a").pinned("east").active_in("east")] {
+        let long = seen(before.clone()).with(session("agent-1", "east").away_since(0)).after(100_000);
+        assert!(!gone(&long));
+        assert!(!gone(&seen(before).with(session("agent-1", "east").lists(false))));
+    }
+}
+
+#[test]
+fn one_that_is_being_deleted_is_not_deleted_again() {
+    let mut world = World::of(account("a").static_in("east"));
+    world.connect("agent-1", "east").list("agent-1", true).say("agent-1", held());
+    world.writes();
+    world.list("agent-1", false).wait(5);
+    assert_eq!(world.writes(), ["deleted", "DELETING"]);
+    world.say("agent-1", Word::Dropped);
+    assert_eq!(world.writes(), ["DELETING, None", "finalizer off"]);
+    assert!(world.gone);
+}

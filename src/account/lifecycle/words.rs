@@ -1,0 +1,92 @@
+//! What the agents of a zone say about the account.
+
+use super::context::{Context, earlier, silence};
+use super::observation::{Identity, SessionFact, Tick, Word};
+use crate::account::failure::{Failure, FailureClass};
+
+/// What the connected sessions of a zone say about the account, taken together.
+pub(super) struct Words<'a> {
+    /// How many are connected.
+    pub(super) connected: usize,
+    /// The cluster that one of them holds it in, which is the one the account is bound to.
+    pub(super) held: Option<&'a Identity>,
+    /// Whether there is hope.
+    pub(super) verdict: Verdict,
+    /// Whether each of them failed, and for a reason that agents of another zone may not have.
+    pub(super) all_failed_by_place: bool,
+}
+
+/// What follows from the words of all.
+pub(super) enum Verdict {
+    /// Someone is still to answer, and will count as silent at this tick.
+    Open(Option<Tick>),
+    /// Everyone failed or is silent; this is the most telling reason.
+    AllFailed(Failure),
+}
+
+impl<'a> Words<'a> {
+    /// What they say for the epoch of the status.
+    pub(super) fn of(context: &Context<'a>, zone: &str) -> Self {
+        let verdict = Verdict::Open(None);
+        let mut words = Self { connected: 0, held: None, verdict, all_failed_by_place: true };
+        let (mut pending, mut wake) = (false, None);
+        let (mut said, mut silent) = (None, None);
+        for session in context.connected(zone) {
+            words.connected += 1;
+            let word = word_for_epoch(context, session);
+            words.all_failed_by_place &=
+                matches!(word, Some(Word::Failed(failure)) if failure.class.is_of_place());
+            match word {
+                Some(Word::Held(identity)) => match mismatch(context, session, identity) {
+                    None => words.held = words.held.or(Some(identity)),
+                    Some(failure) => said = said.or(Some(failure)),
+                },
+                Some(Word::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
+                _ if context.is_silent(session) => {
+                    silent = silent.or_else(|| Some(silence(session)));
+                }
+                _ => {
+                    pending = true;
+                    wake = earlier(wake, context.silent_at(session));
+                }
+            }
+        }
+        if let (false, Some(failure)) = (pending, said.or(silent)) {
+            words.verdict = Verdict::AllFailed(failure);
+        } else {
+            words.verdict = Verdict::Open(wake);
+        }
+        words.all_failed_by_place &= words.connected > 0;
+        words
+    }
+}
+
+fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a Word> {
+    let (epoch, word) = session.word.as_ref()?;
+    (*epoch == context.status.epoch).then_some(word)
+}
+
+/// Whether the agent reached another cluster than the account is bound to. Certificates rotate: where a uid cannot be
+/// read, host and fingerprint must both be known and both differ.
+fn mismatch(context: &Context<'_>, session: &SessionFact, reached: &Identity) -> Option<Failure> {
+    let status = &context.status;
+    let differs = |bound: &Option<String>, reached: &str| {
+        bound
+            .as_deref()
+            .filter(|bound| !bound.is_empty() && !reached.is_empty())
+            .map(|bound| bound != reached)
+    };
+    let other_cluster = differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
+        differs(&status.kube_host, &reached.host) == Some(true)
+            && differs(&status.cert_fingerprint, &reached.cert_fingerprint) == Some(true)
+    });
+    other_cluster.then(|| {
+        let bound = status.kube_host.as_deref().or(status.cluster_uid.as_deref()).unwrap_or_default();
+        let message = format!(
+            "agent {} reached {}, another cluster than {bound}, which the account is bound to; \
+             correct the kubeconfig, or set spec.state to INACTIVE once to unbind the account",
+            session.agent_id, reached.host
+        );
+        Failure::new(FailureClass::ClusterMismatch, message)
+    })
+}
