@@ -2,7 +2,8 @@
 //!
 //! Each agent has one stream and one [task](session) that owns it. What a session owes an account is decided by a
 //! [pure function](duties) of the object and of what the session has done; what agents say is read by the leader
-//! through [`Fleet`](crate::fleet::Fleet). Objects are read, never written, except the KubesvcAgents.
+//! through [`Fleet`](crate::fleet::Fleet). Objects are read, never written, except the KubesvcAgents and the accounts
+//! that agents list in their own files.
 //!
 //! | module | owns |
 //! |---|---|
@@ -11,24 +12,33 @@
 //! | [`hello`] | which agents may stay |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
+//! | [`asking`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
+//! | [`static_accounts`] | accounts of an agent's own file: what becomes of each; pure |
 //! | [`words`] | the wire's messages as the lifecycle's words |
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
-//! | [`registration`] | the KubesvcAgent objects |
+//! | [`registration`], [`notes`], [`gone`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
+//! | [`assignments`] | the table `kubesvc_assignments` |
 //! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
+mod asking;
+mod assignments;
 mod dispatch;
 mod duties;
+mod gone;
 mod hello;
 mod ledger;
 mod listener;
 mod metrics;
+mod notes;
+mod offers;
 mod places;
 mod registration;
 mod registry;
 mod seldom;
 mod server;
 mod session;
+mod static_accounts;
 mod transport;
 mod view;
 mod words;
@@ -40,24 +50,27 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+pub use assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
 pub use metrics::{HubMetrics, Reason};
 pub use registration::{
-    AgentObjects, Approval, KnownAgent, KubeAgentObjects, Registered, Registration, RegistrationError,
+    AgentNote, AgentObjects, Approval, KnownAgent, KubeAgentObjects, Registered, Registration,
+    RegistrationError,
 };
 
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
-use crate::objects::Accounts;
+use crate::objects::{AccountObjects, Accounts};
 use crate::secrets::CredentialSource;
 use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
 use ledger::Moment;
+use offers::Offers;
 use places::Places;
 use registry::Registry;
 use seldom::Seldom;
@@ -86,8 +99,13 @@ pub struct HubSettings {
     pub max_message_bytes: usize,
     /// This replica.
     pub replica_id: String,
-    /// How often both sides send Heartbeat; an agent that is silent for three is cut off.
+    /// How often both sides send Heartbeat.
     pub heartbeat: Duration,
+    /// Whether an agent that is silent for three heartbeats is cut off; else only the pings of HTTP/2 find that one is
+    /// gone.
+    pub cuts_off_silent: bool,
+    /// Pings of HTTP/2 to agents; absent: none.
+    pub pings: Option<Pings>,
     /// TCP connections at once; more are closed.
     pub connection_cap: usize,
     /// After how many ticks an agent that is away is forgotten: twice the orphan grace.
@@ -98,6 +116,29 @@ pub struct HubSettings {
     pub hello_wait: Duration,
     /// The port of REST, to be named to whoever speaks HTTP/1 here.
     pub rest_port: Option<u16>,
+    /// Where the objects of accounts that agents list are made.
+    pub accounts_namespace: String,
+    /// Whether the operator watches that namespace; if not, such accounts are not taken.
+    pub accounts_watched: bool,
+    /// After how many ticks the object of an agent that is away is removed.
+    pub remove_agents_after: Tick,
+    /// When `kubesvc_assignments` is read again and mended.
+    pub assignment_checks: AssignmentChecks,
+}
+
+/// Pings of HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pings {
+    /// The pace.
+    pub every: Duration,
+    /// A connection on which a ping is not answered within this time is closed.
+    pub timeout: Duration,
+}
+
+impl Default for Pings {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(20), timeout: Duration::from_secs(20) }
+    }
 }
 
 impl Default for HubSettings {
@@ -109,11 +150,17 @@ impl Default for HubSettings {
             max_message_bytes: MAX_MESSAGE_BYTES,
             replica_id: String::new(),
             heartbeat: Duration::from_secs(10),
+            cuts_off_silent: true,
+            pings: Some(Pings::default()),
             connection_cap: 20_000,
             forget_after: 60,
             preface_wait: Duration::from_secs(10),
             hello_wait: Duration::from_secs(10),
             rest_port: None,
+            accounts_namespace: String::new(),
+            accounts_watched: true,
+            remove_agents_after: 600,
+            assignment_checks: AssignmentChecks::default(),
         }
     }
 }
@@ -142,16 +189,44 @@ pub enum HubError {
     Server(String),
 }
 
+/// What the hub reaches the rest through.
+pub struct Ports {
+    /// The accounts as last seen.
+    pub accounts: Arc<Accounts>,
+    /// The accounts at the API server, for those that agents list.
+    pub account_objects: Arc<dyn AccountObjects>,
+    /// Reads credentials.
+    pub credentials: Arc<dyn CredentialSource>,
+    /// The KubesvcAgents.
+    pub agents: Arc<dyn AgentObjects>,
+    /// The rows of `kubesvc_assignments`.
+    pub assignment_rows: Arc<dyn AssignmentRows>,
+    /// The leader's clock.
+    pub ticks: Arc<Ticks>,
+    /// Is told the uids of accounts that should be decided anew.
+    pub leader: Arc<Wakes<String>>,
+}
+
 /// The agents of this replica.
 pub struct Hub {
     settings: HubSettings,
     accounts: Arc<Accounts>,
+    account_objects: Arc<dyn AccountObjects>,
     credentials: Arc<dyn CredentialSource>,
     agents: Arc<dyn AgentObjects>,
+    assignment_rows: Arc<dyn AssignmentRows>,
     ticks: Arc<Ticks>,
     leader: Arc<Wakes<String>>,
     registry: Registry,
     places: Mutex<Places>,
+    /// Answers of agents about accounts without a zone.
+    offers: Mutex<Offers>,
+    /// Sessions of which there may be something to tell.
+    noteworthy: Wakes<u64>,
+    /// Sessions and accounts whose rows may have to change.
+    assigned: Wakes<(u64, String)>,
+    /// How many sessions stand.
+    standing: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
     namespaces: Mutex<HashMap<String, Arc<[String]>>>,
     metrics: HubMetrics,
@@ -165,24 +240,23 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub that serves nobody yet. `leader` is told the uids of accounts that should be decided anew.
-    pub fn new(
-        settings: HubSettings,
-        accounts: Arc<Accounts>,
-        credentials: Arc<dyn CredentialSource>,
-        agents: Arc<dyn AgentObjects>,
-        ticks: Arc<Ticks>,
-        leader: Arc<Wakes<String>>,
-    ) -> Arc<Self> {
+    /// A hub that serves nobody yet.
+    pub fn new(settings: HubSettings, ports: Ports) -> Arc<Self> {
         Arc::new(Self {
             settings,
-            accounts,
-            credentials,
-            agents,
-            ticks,
-            leader,
+            accounts: ports.accounts,
+            account_objects: ports.account_objects,
+            credentials: ports.credentials,
+            agents: ports.agents,
+            assignment_rows: ports.assignment_rows,
+            ticks: ports.ticks,
+            leader: ports.leader,
             registry: Registry::default(),
             places: Mutex::default(),
+            offers: Mutex::default(),
+            noteworthy: Wakes::default(),
+            assigned: Wakes::default(),
+            standing: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
             complaints: Seldom::default(),
@@ -212,7 +286,7 @@ impl Hub {
     /// the grace. To be called once before the leader decides; what cannot be read is logged, and the grace of a new
     /// leader covers it.
     pub async fn remember_agents(&self) {
-        match self.agents.connected().await {
+        match self.agents.known().await {
             Ok(known) => dispatch::remember(self, known),
             Err(problem) => warn!(error = %problem, "cannot read which agents were connected"),
         }
@@ -230,6 +304,12 @@ impl Hub {
 
     fn moment(&self) -> Moment {
         self.started.elapsed()
+    }
+
+    /// Waits until no session stands.
+    async fn emptied(&self) {
+        // The sender lives as long as self, so this ends only when there is none.
+        let _ = self.standing.subscribe().wait_for(|count| *count == 0).await;
     }
 
     fn silence_limit(&self) -> Duration {
@@ -270,6 +350,9 @@ impl BoundHub {
         hub.tasks.spawn(dispatch::route_changes(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(dispatch::follow_approvals(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {

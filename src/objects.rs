@@ -3,7 +3,9 @@
 mod index;
 mod secrets;
 mod watch;
+mod write;
 
 pub use index::{AccountKey, Accounts};
 pub use secrets::watch_secrets;
 pub use watch::watch_accounts;
+pub use write::{AccountObjects, KubeAccountObjects, WriteError};

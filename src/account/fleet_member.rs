@@ -19,12 +19,14 @@ use serde::{Deserialize, Serialize};
     status = "KubesvcAgentStatus",
     derive = "PartialEq",
     doc = "An agent that has connected, and the process and replica of its current session. Written by the operator; a person may change spec.approved.",
-    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentId"),
     printcolumn(name = "Zone", type_ = "string", json_path = ".spec.zoneId"),
-    printcolumn(name = "Approved", type_ = "boolean", json_path = ".spec.approved"),
-    printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected"),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
-    printcolumn(name = "Since", type_ = "date", json_path = ".status.connectedSince")
+    printcolumn(name = "Held", type_ = "integer", json_path = ".status.held"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
+    printcolumn(name = "Connected", type_ = "boolean", json_path = ".status.connected"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.connectedSince"),
+    printcolumn(name = "Approved", type_ = "boolean", json_path = ".spec.approved"),
+    printcolumn(name = "Agent", type_ = "string", json_path = ".spec.agentId", priority = "1")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -67,7 +69,11 @@ pub struct KubesvcAgentStatus {
     /// How many accounts it could not take at the last write.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<i32>,
-    /// How the agent is, in conditions.
+    /// Digests of the names of the accounts in the agent's own file, sorted: 16 hex digits each. Absent until it has listed them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
+    pub static_accounts: Option<Vec<String>>,
+    /// StaticAccounts is False while accounts of the agent's own file are refused; its message says which and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -38,6 +38,11 @@ pub fn credential_secret_name(object_name: &str) -> String {
     format!("{object_name}-kubeconfig")
 }
 
+/// A digest of an account name, for lists that must stay small: 16 hex digits of its SHA-256.
+pub fn digest(account_name: &str) -> String {
+    hex::encode(&Sha256::digest(account_name)[..8])
+}
+
 fn derived(parts: &[&str]) -> String {
     let mut slug = String::new();
     for character in parts.join("-").chars() {
@@ -86,6 +91,12 @@ mod tests {
         objects.sort();
         objects.dedup();
         assert_eq!(objects.len(), names.len());
+    }
+
+    #[test]
+    fn digests_of_names_are_short_and_differ() {
+        assert_eq!(digest("prod").len(), 16);
+        assert_ne!(digest("prod"), digest("Prod"));
     }
 
     #[test]

@@ -11,6 +11,11 @@ use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
 pub(crate) use keys::SPEC;
 
+/// No answer to a ping is waited for longer.
+const LONGEST_PING: Duration = Duration::from_secs(86_400);
+/// The longest time between two heartbeats.
+const LONGEST_HEARTBEAT: Duration = Duration::from_secs(365 * 86_400);
+
 /// Every setting of the operator that has an effect. Its `Debug` leaves the database's password out.
 #[derive(Clone, PartialEq)]
 pub struct OperatorSettings {
@@ -28,6 +33,8 @@ pub struct OperatorSettings {
     /// How long a static account is kept when its zone has no agent, and how long one without a zone of its own waits
     /// for the agents of the zone that was found for it; 1 s to 365 days.
     pub account_cleanup: Duration,
+    /// What is said regularly of the agents that are connected.
+    pub heartbeat: HeartbeatSettings,
     /// How accounts are added while the programs run.
     pub dynamic_accounts: DynamicAccountsSettings,
     /// Where secret engines read.
@@ -62,6 +69,28 @@ pub struct GrpcServerSettings {
     pub health_service_enabled: bool,
     /// The largest message taken from an agent, in bytes; 64 KiB to 1 GiB.
     pub max_inbound_message_size: usize,
+    /// HTTP/2 pings to agents; none: not sent.
+    pub keepalive: Option<KeepaliveSettings>,
+}
+
+/// HTTP/2 pings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeepaliveSettings {
+    /// The pace; 1 s to 1 day.
+    pub every: Duration,
+    /// The longest wait for an answer; then the connection is closed. 1 s to 1 day.
+    pub timeout: Duration,
+}
+
+/// What is said regularly of the agents that are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeartbeatSettings {
+    /// Whether an agent that sends no heartbeat is cut off; else only the pings of HTTP/2 find that one is gone.
+    pub enabled: bool,
+    /// Until `kubesvc_assignments` is first compared with the agents; up to 365 days.
+    pub initial_delay: Duration,
+    /// How often it is compared after that; 1 s to 365 days.
+    pub period: Duration,
 }
 
 /// How accounts are added while the programs run.
@@ -126,6 +155,7 @@ impl fmt::Debug for OperatorSettings {
             .field("watch_namespaces", &self.watch_namespaces)
             .field("operation_wait", &self.operation_wait)
             .field("account_cleanup", &self.account_cleanup)
+            .field("heartbeat", &self.heartbeat)
             .field("dynamic_accounts", &self.dynamic_accounts)
             .field("secrets", &self.secrets)
             .field("kubernetes", &self.kubernetes)
@@ -148,11 +178,13 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             port: v.number("kubesvc.grpc.server.port")?,
             health_service_enabled: v.boolean("kubesvc.grpc.server.healthServiceEnabled")?,
             max_inbound_message_size: v.number("kubesvc.grpc.server.maxInboundMessageSize")?,
+            keepalive: keepalive(v)?,
         },
         database_url: v.string("kubesvc.database.url")?,
         watch_namespaces: v.list("kubesvc.watchNamespaces")?,
         operation_wait: v.millis("kubesvc.cache.operationWaitMs")?,
         account_cleanup: v.seconds("kubesvc.cache.accountCleanupFrequencySeconds")?,
+        heartbeat: heartbeat(v)?,
         dynamic_accounts: DynamicAccountsSettings {
             enabled: v.boolean("kubesvc.dynamicAccounts.enabled")?,
             max_retries: v.number("kubesvc.dynamicAccounts.maxRetries")?,
@@ -176,4 +208,42 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
         },
         logging: super::logging::build(v)?,
     })
+}
+
+/// Documented: 0 seconds sends no pings. A wait of 0 closes no connection, which pings without an end do as well.
+fn keepalive(v: &Values) -> Result<Option<KeepaliveSettings>, Problem> {
+    let every = v.seconds("kubesvc.grpc.server.security.keepAliveHeartbeatSeconds")?;
+    let timeout = v.seconds("kubesvc.grpc.server.security.KeepAliveTimeOutSeconds")?;
+    let timeout = if timeout.is_zero() { LONGEST_PING } else { timeout };
+    Ok((!every.is_zero()).then_some(KeepaliveSettings { every, timeout }))
+}
+
+fn heartbeat(v: &Values) -> Result<HeartbeatSettings, Problem> {
+    let unit = v.string("kubesvc.heartbeat.periodUnit")?;
+    let length = |key: &str, least: Duration| {
+        let length = in_unit(v.number(key)?, &unit);
+        if (least..=LONGEST_HEARTBEAT).contains(&length) {
+            return Ok(length);
+        }
+        Err(v.out_of_bounds(key, format!("{length:?}"), format!("{least:?} to 365 days")))
+    };
+    Ok(HeartbeatSettings {
+        enabled: v.boolean("kubesvc.heartbeat.enabled")?,
+        initial_delay: length("kubesvc.heartbeat.initialDelay", Duration::ZERO)?,
+        period: length("kubesvc.heartbeat.period", Duration::from_secs(1))?,
+    })
+}
+
+/// So many of Java's time units.
+fn in_unit(count: u64, unit: &str) -> Duration {
+    let seconds = |each: u64| Duration::from_secs(count.saturating_mul(each));
+    match unit {
+        "NANOSECONDS" => Duration::from_nanos(count),
+        "MICROSECONDS" => Duration::from_micros(count),
+        "MILLISECONDS" => Duration::from_millis(count),
+        "MINUTES" => seconds(60),
+        "HOURS" => seconds(3600),
+        "DAYS" => seconds(86_400),
+        _ => seconds(1),
+    }
 }

@@ -30,6 +30,14 @@ impl Values {
         }
     }
 
+    /// A value that is within its own bounds, but not together with others.
+    pub(crate) fn out_of_bounds(&self, key: &str, read: String, allowed: String) -> Problem {
+        match self.slot(key) {
+            Err(problem) => problem,
+            Ok(slot) => Problem::Value { place: slot.origin.clone(), key: key.to_owned(), read, allowed },
+        }
+    }
+
     pub(crate) fn optional(&self, key: &str) -> Result<Option<String>, Problem> {
         match &self.slot(key)?.value {
             Value::Text(text) => Ok(Some(text.clone())),

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Hub;
+use super::asking::Round;
 use super::registration::{Approval, KnownAgent};
 use super::registry::Away;
 use crate::objects::AccountKey;
@@ -40,12 +41,24 @@ pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
 fn route(hub: &Hub, key: &AccountKey) {
     let account = hub.accounts.get(key);
     let uids = hub.places.lock().put(key, account.as_deref());
+    let round = account.as_deref().and_then(|account| Some((account.uid(), Round::of(account)?)));
     for uid in uids {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());
         }
+        if round.is_none_or(|(asking, _)| asking != uid) {
+            let asked = hub.offers.lock().close(&uid);
+            for session in asked.into_iter().filter_map(|serial| hub.registry.by_serial(serial)) {
+                session.wakes.wake(uid.clone());
+            }
+        }
     }
-    let Some(account) = account else { return };
+    let Some(account) = &account else { return };
+    if let Some((uid, round)) = round {
+        let is_new = hub.offers.lock().announce(uid, round);
+        let told = if is_new { hub.registry.standing() } else { Vec::new() };
+        told.iter().for_each(|session| session.wakes.wake(uid.to_owned()));
+    }
     if let Some(zone) = account.status_or_default().granted_zone() {
         hub.registry.in_zone(zone, |zone| {
             for session in zone.standing.values() {
@@ -100,7 +113,9 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
 /// Agents that an earlier operator had count as away from now on.
 pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     let since = hub.ticks.now();
-    for KnownAgent { agent_id, zone, session_id, approved } in known {
-        hub.registry.remember(&agent_id, &zone, Away { approved, since, session_id, session: None });
+    for KnownAgent { agent_id, zone, session_id, approved, connected, .. } in known {
+        if connected {
+            hub.registry.remember(&agent_id, &zone, Away { approved, since, session_id, session: None });
+        }
     }
 }

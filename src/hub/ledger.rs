@@ -10,7 +10,7 @@ use crate::account::lifecycle::{Tick, Word};
 pub(super) type Moment = Duration;
 
 /// How long after a failure the same epoch is asked for again; the last one stays.
-const PACE: [u64; 4] = [10, 20, 40, 60];
+pub(super) const PACE: [u64; 4] = [10, 20, 40, 60];
 /// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
 const LISTENING: Tick = 15;
 

@@ -32,6 +32,8 @@ pub struct HubMetrics {
     pub frames_in: Counter,
     /// Frames to agents.
     pub frames_out: Counter,
+    /// Probes that were sent to agents.
+    pub probes: Counter,
     /// Frames and answers that were ignored, by reason.
     pub ignored: Family<Reason, Counter>,
 }
@@ -52,6 +54,7 @@ impl HubMetrics {
         registry.register("refusals", "Hellos refused", self.refusals.clone());
         registry.register("frames_in", "Frames from agents", self.frames_in.clone());
         registry.register("frames_out", "Frames to agents", self.frames_out.clone());
+        registry.register("probes", "Probes sent to agents", self.probes.clone());
         registry.register("ignored", "Frames and answers of agents that were ignored", self.ignored.clone());
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::asking::Round;
 use crate::account::{DesiredState, KubesvcAccount};
 use crate::objects::AccountKey;
 
@@ -18,6 +19,7 @@ pub(super) struct Places {
     by_key: HashMap<AccountKey, Place>,
     by_zone: HashMap<String, HashSet<String>>,
     anywhere: HashSet<String>,
+    asking: HashSet<String>,
 }
 
 impl Places {
@@ -32,6 +34,9 @@ impl Places {
         let place = Place { uid: account.uid().to_owned(), zones: zones_of(account) };
         if takes_any_zone(account) && account.desired() == DesiredState::Active {
             self.anywhere.insert(place.uid.clone());
+        }
+        if Round::of(account).is_some() {
+            self.asking.insert(place.uid.clone());
         }
         for zone in &place.zones {
             self.by_zone.entry(zone.clone()).or_default().insert(place.uid.clone());
@@ -53,8 +58,14 @@ impl Places {
         self.anywhere.iter().cloned().collect()
     }
 
+    /// Accounts that every agent is asked about.
+    pub(super) fn asking(&self) -> Vec<String> {
+        self.asking.iter().cloned().collect()
+    }
+
     fn leave(&mut self, place: &Place) {
         self.anywhere.remove(&place.uid);
+        self.asking.remove(&place.uid);
         for zone in &place.zones {
             if let Some(uids) = self.by_zone.get_mut(zone) {
                 uids.remove(&place.uid);

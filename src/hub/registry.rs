@@ -160,6 +160,23 @@ impl Registry {
         self.inner.read().claims.get(agent_id).cloned()
     }
 
+    /// Reads all zones, in the order of their names.
+    pub(super) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, Zone>) -> T) -> T {
+        read(&self.inner.read().zones)
+    }
+
+    /// A session that stands.
+    pub(super) fn by_serial(&self, serial: u64) -> Option<Arc<Session>> {
+        self.by_serial.read().get(&serial).cloned()
+    }
+
+    /// Whether an agent is connected or connecting in a zone, or away from it and not forgotten.
+    pub(super) fn knows(&self, agent_id: &str, zone: &str) -> bool {
+        let inner = self.inner.read();
+        inner.claims.get(agent_id).is_some_and(|session| session.zone == zone)
+            || inner.zones.get(zone).is_some_and(|zone| zone.away.contains_key(agent_id))
+    }
+
     /// All sessions that stand.
     pub(super) fn standing(&self) -> Vec<Arc<Session>> {
         self.by_serial.read().values().cloned().collect()

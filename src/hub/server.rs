@@ -1,7 +1,6 @@
 //! The gRPC services of the hub.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
@@ -12,7 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 
 use super::transport::Peer;
-use super::{Hub, HubError, session};
+use super::{Hub, HubError, Pings, session};
 use crate::wire::events::caching_server::{Caching, CachingServer};
 use crate::wire::ops::operations_server::{Operations, OperationsServer};
 use crate::wire::{DESCRIPTORS, events, ops};
@@ -27,8 +26,6 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 const FRAME: u32 = 16 * 1024;
 /// Headers of one request, in bytes.
 const HEADERS: u32 = 16 * 1024;
-/// Pings of HTTP/2, for connections without a session.
-const PING: Duration = Duration::from_secs(20);
 /// Streams that were reset by the other side and are not yet handled (rapid reset).
 const PENDING_RESETS: usize = 32;
 /// Streams that we reset for the other side's errors, before the connection is closed.
@@ -94,7 +91,7 @@ pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<Ro
         }
         builder
     };
-    Ok(limits(Server::builder())
+    Ok(limits(Server::builder(), hub.settings.pings)
         .add_service(operations)
         .add_service(caching)
         .add_optional_service(health_server)
@@ -104,7 +101,7 @@ pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<Ro
         ))
 }
 
-fn limits(server: Server) -> Server {
+fn limits(server: Server, pings: Option<Pings>) -> Server {
     server
         .max_concurrent_streams(MAX_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW)
@@ -112,8 +109,8 @@ fn limits(server: Server) -> Server {
         .http2_adaptive_window(Some(false))
         .max_frame_size(FRAME)
         .http2_max_header_list_size(HEADERS)
-        .http2_keepalive_interval(Some(PING))
-        .http2_keepalive_timeout(Some(PING))
+        .http2_keepalive_interval(pings.map(|pings| pings.every))
+        .http2_keepalive_timeout(pings.map(|pings| pings.timeout))
         .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
         .http2_max_local_error_reset_streams(Some(ERROR_RESETS))
         .accept_http1(false)

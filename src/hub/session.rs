@@ -3,23 +3,31 @@
 //! A task of its own owns the stream (`turns`); the rest of the hub reads the session and wakes it.
 
 mod admission;
+mod asker;
+mod hearing;
 mod outbox;
+mod statics;
 mod turns;
 mod work;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use admission::run;
 
+pub(super) use statics::ListProblem;
+
+use super::asking::Questions;
 use super::hello::Greeting;
 use super::ledger::Ledger;
-use crate::account::lifecycle::{Fact, Presence, SessionFact, Tick, Word};
+use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact, Tick, Word};
 use crate::wakes::Wakes;
+use statics::List;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
@@ -35,7 +43,7 @@ pub(super) struct Session {
     pub(super) connect_seq: i64,
     pub(super) version: String,
     pub(super) connected_since: Timestamp,
-    approved: AtomicBool,
+    approved: watch::Sender<bool>,
     last_frame: Mutex<(Instant, Timestamp)>,
     close: CancellationToken,
     closed_because: Mutex<&'static str>,
@@ -44,6 +52,10 @@ pub(super) struct Session {
     /// Accounts to look at again.
     pub(super) wakes: Wakes<String>,
     pub(super) ledger: Mutex<Ledger>,
+    /// What it was asked about accounts without a zone.
+    pub(super) questions: Mutex<Questions>,
+    /// The accounts of the agent's own file.
+    list: Mutex<List>,
 }
 
 impl Session {
@@ -58,24 +70,32 @@ impl Session {
             connect_seq: greeting.connect_seq,
             version: greeting.version.clone(),
             connected_since: now,
-            approved: AtomicBool::new(false),
+            approved: watch::Sender::new(false),
             last_frame: Mutex::new((Instant::now(), now)),
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
             ledger: Mutex::new(Ledger::new(tick)),
+            questions: Mutex::default(),
+            list: Mutex::default(),
         }
     }
 
     /// Whether the agent is given accounts.
     pub(super) fn is_approved(&self) -> bool {
-        self.approved.load(Ordering::Relaxed)
+        *self.approved.borrow()
     }
 
     /// Approval was given or taken. Answers whether that is new.
     pub(super) fn approve(&self, approved: bool) -> bool {
-        self.approved.swap(approved, Ordering::Relaxed) != approved
+        self.approved.send_replace(approved) != approved
+    }
+
+    /// Waits until the agent is given accounts.
+    async fn until_approved(&self) {
+        // The sender lives as long as self, so this ends only when the value is true.
+        let _ = self.approved.subscribe().wait_for(|approved| *approved).await;
     }
 
     /// Ends the stream soon.
@@ -121,10 +141,54 @@ impl Session {
         }
     }
 
+    /// What the leader is told of this session about an account that it has had nothing to do with.
+    pub(super) fn stranger(&self, offer: Option<(i64, Offer)>) -> SessionFact {
+        SessionFact {
+            agent_id: self.agent_id.clone(),
+            zone: self.zone.clone(),
+            approved: self.is_approved(),
+            presence: Presence::Connected,
+            word: None,
+            silent_for: None,
+            offer,
+            lists: Fact::Unknown,
+        }
+    }
+
+    /// Whether an account is in the agent's own file, as far as it has said.
+    pub(super) fn lists(&self, account_name: &str) -> Fact<bool> {
+        match &self.list.lock().names {
+            None => Fact::Unknown,
+            Some(names) => Fact::Known(names.contains(account_name)),
+        }
+    }
+
+    /// What is wrong with the agent's own accounts.
+    pub(super) fn list_problem(&self) -> Option<ListProblem> {
+        self.list.lock().problem.clone()
+    }
+
     /// Whether the agent holds the account, as far as it has said.
     pub(super) fn holds(&self, uid: &str) -> bool {
+        self.held_name(uid).is_some()
+    }
+
+    /// The name of an account that the agent holds, as far as it has said.
+    pub(super) fn held_name(&self, uid: &str) -> Option<String> {
         let ledger = self.ledger.lock();
-        ledger.entry(uid).is_some_and(|entry| matches!(entry.word, Some((_, Word::Held(_)))))
+        let held = ledger.entry(uid).filter(|entry| matches!(entry.word, Some((_, Word::Held(_)))))?;
+        Some(held.name.clone())
+    }
+
+    /// How many accounts the agent holds, and how many it could not take or drop or has lost.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let ledger = self.ledger.lock();
+        let words = ledger.entries().filter_map(|(_, entry)| entry.word.as_ref());
+        words.fold((0, 0), |(held, failed), (_, word)| match word {
+            Word::Held(_) => (held + 1, failed),
+            Word::Failed(_) | Word::Lost(_) => (held, failed + 1),
+            Word::Dropped => (held, failed),
+        })
     }
 
     /// Names of the accounts that the agent holds, as far as it has said, sorted.

@@ -3,5 +3,9 @@
 
 mod accounts;
 mod connect;
+mod fakes;
+mod fleet;
+mod offers;
 mod port;
+mod statics;
 mod support;

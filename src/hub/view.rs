@@ -1,30 +1,41 @@
 //! What the leader and REST see of the agents.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::Hub;
+use super::asking::Round;
 use super::places;
 use super::session::Session;
-use crate::account::lifecycle::{Fact, Presence, SessionFact};
+use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact};
 use crate::fleet::{AgentView, Fleet};
 
 /// How many zones an account that takes any zone is shown.
 const ZONES_SHOWN: usize = 64;
+/// How many sessions of a zone that gave the same answer an account that asks is shown.
+const OF_A_KIND: usize = 16;
+/// How many sessions an account that asks is shown, beside those of its last zone.
+const ASKED_SHOWN: usize = 256;
 
 impl Fleet for Hub {
     /// All sessions of the zones that the account has to do with (its grant's, its pinned one, its last one), those
-    /// away included. Where it takes any zone: one connected and approved session, without a word, of each other zone,
-    /// the first 64 by name; that is all a choice of zone needs, and it keeps a decision cheap with many zones.
+    /// away included. Of the other zones, where it takes any: while it asks, the sessions that [`asked`](Self::asked)
+    /// gives; else one connected and approved session of each, the first 64 by name. That is all a choice of zone
+    /// needs, and it keeps a decision cheap with many zones.
     fn sessions(&self, uid: &str) -> Vec<SessionFact> {
         let now = self.ticks.now();
         let account = self.accounts.by_uid(uid);
         let zones = account.as_deref().map(places::zones_of).unwrap_or_default();
         let epoch = account.as_deref().map(|account| account.status_or_default().epoch).unwrap_or_default();
+        let round = account.as_deref().and_then(Round::of);
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
-                facts.extend(zone.standing.values().map(|session| session.fact(uid, epoch, now)));
+                facts.extend(zone.standing.values().map(|session| SessionFact {
+                    offer: round.and_then(|round| self.offer(uid, round, session)),
+                    lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one.account_name())),
+                    ..session.fact(uid, epoch, now)
+                }));
                 facts.extend(zone.away.iter().map(|(agent_id, away)| SessionFact {
                     agent_id: agent_id.clone(),
                     zone: zone_id.clone(),
@@ -37,14 +48,12 @@ impl Fleet for Hub {
                 }));
             });
         }
-        if account.is_none_or(|account| places::takes_any_zone(&account)) {
+        if let Some(round) = round {
+            facts.extend(self.asked(uid, round, &zones));
+        } else if account.is_none_or(|account| places::takes_any_zone(&account)) {
             let others = self.registry.representatives(ZONES_SHOWN).into_iter();
             let others = others.filter(|session| !zones.contains(&session.zone));
-            facts.extend(others.map(|session| SessionFact {
-                word: None,
-                silent_for: None,
-                ..session.fact("", epoch, now)
-            }));
+            facts.extend(others.map(|session| session.stranger(None)));
         }
         facts
     }
@@ -77,6 +86,53 @@ impl Fleet for Hub {
 }
 
 impl Hub {
+    /// Connected and approved sessions of all zones but these, for an account that asks: those that offer it a place
+    /// first, then those that have not answered, then those that cannot reach it. Of each zone at most 16 of a kind,
+    /// and at most 256 in all; so whether a zone offers, and whether any is still to answer, is seen however many agents
+    /// there are.
+    fn asked(&self, uid: &str, round: Round, except: &[String]) -> Vec<SessionFact> {
+        let (mut offering, mut silent, mut unable) = (Vec::new(), Vec::new(), Vec::new());
+        self.registry.in_zones(|zones| {
+            let offers = self.offers.lock();
+            for (zone_id, zone) in zones.iter().filter(|(zone_id, _)| !except.contains(*zone_id)) {
+                let answers = offers.in_zone(uid, round, zone_id);
+                let (mut yes, mut no) = (0, 0);
+                for (serial, offer) in answers.into_iter().flatten() {
+                    let Some(session) = zone.standing.get(serial).filter(|one| one.is_approved()) else {
+                        continue;
+                    };
+                    let (count, kind) = match offer {
+                        Offer::Yes => (&mut yes, &mut offering),
+                        Offer::No(_) => (&mut no, &mut unable),
+                    };
+                    *count += 1;
+                    if *count <= OF_A_KIND {
+                        kind.push(session.stranger(Some((round.generation, offer.clone()))));
+                    }
+                }
+                let has_answered = |serial: &u64| answers.is_some_and(|all| all.contains_key(serial));
+                if answers.map_or(0, BTreeMap::len) < zone.standing.len() {
+                    let owing = zone.standing.iter().filter(|(serial, _)| !has_answered(serial));
+                    let owing = owing.map(|(_, session)| session).filter(|session| session.is_approved());
+                    silent.extend(owing.take(OF_A_KIND).map(|session| session.stranger(None)));
+                }
+            }
+        });
+        offering.into_iter().chain(silent).chain(unable).take(ASKED_SHOWN).collect()
+    }
+
+    fn offer(&self, uid: &str, round: Round, session: &Session) -> Option<(i64, Offer)> {
+        let offer = self.offers.lock().of(uid, round, &session.zone, session.serial)?;
+        Some((round.generation, offer))
+    }
+
+    /// A session has said something about an account, or has nothing to do with it any more: those who tell of it look
+    /// again.
+    pub(super) fn word_changed(&self, session: &Session, uid: &str) {
+        self.noteworthy.wake(session.serial);
+        self.assigned.wake((session.serial, uid.to_owned()));
+    }
+
     fn show(&self, session: &Session) -> AgentView {
         AgentView {
             agent_id: session.agent_id.clone(),
@@ -99,8 +155,11 @@ impl Hub {
                 self.leader.wake_all(places.anywhere());
             }
             uids.extend(session.uids());
+            session.wakes.wake_all(places.asking());
             uids
         };
+        uids.iter().for_each(|uid| self.word_changed(session, uid));
+        self.noteworthy.wake(session.serial);
         self.leader.wake_all(uids.iter().cloned());
         session.wakes.wake_all(uids);
     }
@@ -108,6 +167,14 @@ impl Hub {
     /// An agent is away: the leader looks at what it had, at what its zone has and, where the zone has no other agent,
     /// at what takes any zone.
     pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
+        let asked = session.questions.lock().uids();
+        for uid in asked {
+            if self.offers.lock().leave(&uid, &session.zone, session.serial) {
+                self.leader.wake(uid);
+            }
+        }
+        self.noteworthy.wake(session.serial);
+        uids.iter().for_each(|uid| self.assigned.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
         let places = self.places.lock();
         self.leader.wake_all(uids.into_iter().chain(places.of_zone(&session.zone)));

@@ -61,7 +61,8 @@ pub(super) fn reference(account: common::AccountRef) -> Option<(String, i64)> {
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
-fn read_failure(failure: &common::Failure) -> Failure {
+/// A failure as the wire has it, in our words.
+pub(super) fn read_failure(failure: &common::Failure) -> Failure {
     let class = match failure.class() {
         Class::Auth => FailureClass::Auth,
         Class::Forbidden => FailureClass::Forbidden,

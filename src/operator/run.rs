@@ -20,8 +20,8 @@ use crate::config::{
 };
 use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Fleet, Ticks};
-use crate::hub::{Hub, HubSettings, KubeAgentObjects};
-use crate::objects::{Accounts, watch_accounts, watch_secrets};
+use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
+use crate::objects::{Accounts, KubeAccountObjects, watch_accounts, watch_secrets};
 use crate::rest::{self, RestSettings, RestState};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown;
@@ -62,14 +62,17 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings))
         .paced(Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps));
-    let hub = Hub::new(
-        hub_settings(settings, &place, rest_address.port()),
-        Arc::clone(&accounts),
-        Arc::clone(&credentials),
-        Arc::new(agents),
-        Arc::clone(&ticks),
-        Arc::clone(&wakes),
-    );
+    let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
+    let ports = Ports {
+        accounts: Arc::clone(&accounts),
+        account_objects: Arc::new(KubeAccountObjects::new(place.client.clone(), budget.clone())),
+        credentials: Arc::clone(&credentials),
+        agents: Arc::new(agents),
+        assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &place.replica_id)),
+        ticks: Arc::clone(&ticks),
+        leader: Arc::clone(&wakes),
+    };
+    let hub = Hub::new(hub_settings(settings, &place, rest_address.port()), ports);
     hub.remember_agents().await;
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
@@ -110,7 +113,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         ticks,
         wakes,
         changed_secrets,
-        budget: Budget::new(settings.kubernetes.qps, settings.kubernetes.burst),
+        budget,
         replica_id: place.replica_id,
         metrics,
     };
@@ -160,6 +163,10 @@ impl Place {
         });
         Ok(Self { client, namespace, replica_id, watched })
     }
+
+    fn watches(&self, namespace: &str) -> bool {
+        self.watched.iter().any(|watched| watched.as_deref().is_none_or(|one| one == namespace))
+    }
 }
 
 async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
@@ -175,6 +182,7 @@ fn approves(settings: &OperatorSettings) -> bool {
 
 fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
     let policy = policy(settings);
+    let accounts_namespace = accounts_namespace(settings, place);
     HubSettings {
         address: settings.grpc.address.clone(),
         port: settings.grpc.port,
@@ -184,19 +192,31 @@ fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> H
         connection_cap: AGENT_CONNECTIONS,
         forget_after: policy.orphan_grace.saturating_mul(2),
         rest_port: Some(rest_port),
+        pings: settings
+            .grpc
+            .keepalive
+            .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
+        cuts_off_silent: settings.heartbeat.enabled,
+        assignment_checks: AssignmentChecks {
+            initial_delay: settings.heartbeat.initial_delay,
+            period: settings.heartbeat.period,
+        },
+        accounts_watched: place.watches(&accounts_namespace),
+        accounts_namespace,
         ..HubSettings::default()
     }
+}
+
+/// Where accounts that come by REST, or from agents' own files, are made.
+fn accounts_namespace(settings: &OperatorSettings, place: &Place) -> String {
+    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone())
 }
 
 fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
     RestSettings {
         max_body_bytes: settings.server.max_body_bytes,
         dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
-        accounts_namespace: settings
-            .dynamic_accounts
-            .namespace
-            .clone()
-            .unwrap_or_else(|| place.namespace.clone()),
+        accounts_namespace: accounts_namespace(settings, place),
         watched: place.watched.iter().flatten().cloned().collect(),
         replica_id: place.replica_id.clone(),
     }

@@ -148,7 +148,9 @@ fn wakes_touch_nothing_outside_and_read_no_clock() {
 /// The agent's reactions and the hub's duties are decided without I/O, as the lifecycle is.
 #[test]
 fn what_an_agent_and_a_replica_decide_is_pure() {
-    for module in ["agent::reactions", "hub::duties"] {
+    for module in
+        ["agent::reactions", "hub::duties", "hub::asking", "hub::static_accounts", "hub::assignments::desk"]
+    {
         hold_free_of(module, &[&["tokio"], &["tonic"], &["kube", "Client"], &["sqlx"]]);
         hold_free_of(module, CLOCKS);
     }

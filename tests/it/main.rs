@@ -6,6 +6,7 @@ mod world;
 
 mod activation;
 mod agent_cluster;
+mod agent_objects;
 mod architecture;
 mod bad_objects;
 mod crd_rules;

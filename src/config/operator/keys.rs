@@ -55,17 +55,17 @@ const ROWS: &[Row] = &[
         "who signs agents' certificates",
     ),
     later(Security, "kubesvc.grpc.server.security.protocols", Kind::List, "TLS versions allowed"),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.grpc.server.security.keepAliveHeartbeatSeconds",
         seconds(0, DAY),
-        "pace of HTTP/2 pings to agents",
+        "20",
+        "pace of HTTP/2 pings to agents; 0: none",
     ),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.grpc.server.security.KeepAliveTimeOutSeconds",
         seconds(0, DAY),
-        "longest wait for the answer to a ping",
+        "20",
+        "longest wait for the answer to a ping; 0: a day",
     ),
     later(Security, "kubesvc.grpc.auth.x509.enabled", Kind::Flag, "let agents in by certificate subject"),
     later(Security, "kubesvc.grpc.auth.x509.filters", Kind::List, "the subjects that are let in"),
@@ -252,10 +252,25 @@ const ROWS: &[Row] = &[
     ),
     later(Lifecycle, "kubesvc.cluster-kubernetes.useDNS", Kind::Flag, "reach replicas by name"),
     later(Lifecycle, "kubesvc.cluster-kubernetes.domainName", TEXT, "domain of those names"),
-    later(Lifecycle, "kubesvc.heartbeat.enabled", Kind::Flag, "say regularly which accounts are held"),
-    later(Lifecycle, "kubesvc.heartbeat.initialDelay", count(0, i64::MAX), "wait before the first time"),
-    later(Lifecycle, "kubesvc.heartbeat.period", count(1, i64::MAX), "time between two"),
-    later(Lifecycle, "kubesvc.heartbeat.periodUnit", UNITS, "unit of the two above"),
+    read(
+        "kubesvc.heartbeat.enabled",
+        Kind::Flag,
+        "true",
+        "cut off agents that send no heartbeat; else only pings find one that is gone",
+    ),
+    read(
+        "kubesvc.heartbeat.initialDelay",
+        count(0, i64::MAX),
+        "0",
+        "wait before kubesvc_assignments is first compared with the agents",
+    ),
+    read(
+        "kubesvc.heartbeat.period",
+        count(1, i64::MAX),
+        "60",
+        "time between two of these; 1 second to 365 days",
+    ),
+    read("kubesvc.heartbeat.periodUnit", UNITS, "SECONDS", "unit of the two above"),
     // Operations
     later(
         Operations,

@@ -29,6 +29,42 @@ fn defaults_are_the_documented_ones() {
     assert_eq!(s.agents.approval, Approval::Auto);
     assert_eq!((s.logging.level, s.logging.format), (LogLevel::Info, LogFormat::Auto));
     assert!(s.logging.fields.is_empty());
+    let keepalive = s.grpc.keepalive.expect("pings are sent");
+    assert_eq!((keepalive.every.as_secs(), keepalive.timeout.as_secs()), (20, 20));
+    assert!(s.heartbeat.enabled);
+    assert_eq!((s.heartbeat.initial_delay.as_secs(), s.heartbeat.period.as_secs()), (0, 60));
+}
+
+#[test]
+fn pings_are_paced_as_set_and_zero_means_none() {
+    let keepalive = |security: &str| {
+        let yaml = format!("kubesvc.grpc.server.security: {{ {security} }}");
+        let pings = operator(&yaml).expect("valid").settings.grpc.keepalive;
+        pings.map(|pings| (pings.every.as_secs(), pings.timeout.as_secs()))
+    };
+    assert_eq!(keepalive("keepAliveHeartbeatSeconds: 7, KeepAliveTimeOutSeconds: 3"), Some((7, 3)));
+    assert_eq!(keepalive("keepAliveHeartbeatSeconds: 0"), None);
+    assert_eq!(keepalive("keepAliveTimeOutSeconds: 0"), Some((20, 86_400)), "no answer is waited for");
+}
+
+#[test]
+fn heartbeats_have_a_unit_and_bounds() {
+    let heartbeat = |yaml: &str| operator(&format!("kubesvc.heartbeat: {{ {yaml} }}"));
+    let s =
+        heartbeat("enabled: false, initialDelay: 2, period: 3, periodUnit: MINUTES").expect("valid").settings;
+    assert!(!s.heartbeat.enabled);
+    assert_eq!((s.heartbeat.initial_delay.as_secs(), s.heartbeat.period.as_secs()), (120, 180));
+    let s = heartbeat("period: 1500, periodUnit: milliseconds").expect("valid").settings;
+    assert_eq!(s.heartbeat.period, Duration::from_millis(1500));
+    for (yaml, key, read) in [
+        ("period: 5, periodUnit: NANOSECONDS", "kubesvc.heartbeat.period", "5ns"),
+        ("period: 400, periodUnit: DAYS", "kubesvc.heartbeat.period", "34560000s"),
+        ("initialDelay: 9223372036854775807, periodUnit: DAYS", "kubesvc.heartbeat.initialDelay", "s"),
+    ] {
+        let problem = error(heartbeat(yaml));
+        assert!(problem.contains(key) && problem.contains(read) && problem.contains("365 days"), "{problem}");
+        assert!(problem.starts_with("c.yml:1"), "{problem}");
+    }
 }
 
 #[test]

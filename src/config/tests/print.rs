@@ -21,6 +21,9 @@ kubesvc:
       port: 9091  # default
       healthServiceEnabled: true  # default
       maxInboundMessageSize: 4194304  # default
+      security:
+        keepAliveHeartbeatSeconds: 20  # default
+        KeepAliveTimeOutSeconds: 20  # default
   database:
     url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
   watchNamespaces: ["*"]  # flag --all
@@ -43,6 +46,11 @@ kubesvc:
     registrationQps: 50  # default
   agents:
     approval: "auto"  # default
+  heartbeat:
+    enabled: true  # default
+    initialDelay: 0  # default
+    period: 60  # default
+    periodUnit: "SECONDS"  # default
 logging:
   level: "info"  # default
   format: "auto"  # default

@@ -123,6 +123,7 @@ async fn admit(hub: &Arc<Hub>, session: &Arc<Session>, greeting: &Greeting) -> R
     let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;
     hub.metrics.sessions_accepted.inc();
     hub.metrics.sessions.inc();
+    hub.standing.send_modify(|count| *count += 1);
     hub.agent_came(session, first);
     Ok(())
 }
@@ -195,6 +196,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     hub.metrics.sessions.dec();
     hub.metrics.sessions_ended.inc();
     hub.agent_went(session, uids);
+    hub.standing.send_modify(|count| *count -= 1);
     if in_force {
         let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id);
         match tokio::time::timeout(FORMER_WAIT, told).await {

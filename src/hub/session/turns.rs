@@ -6,17 +6,16 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use tonic::{Status, Streaming};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::Session;
+use super::asker::Asker;
 use super::outbox::Outbox;
+use super::statics::Statics;
 use super::work::Work;
-use crate::account::lifecycle::Word;
 use crate::hub::Hub;
 use crate::hub::hello::millis;
-use crate::hub::ledger::Heard;
-use crate::hub::words::{self, Answer};
-use crate::wire::ops::{self, agent_frame, hub_frame};
+use crate::wire::ops::{self, hub_frame};
 
 /// How many accounts are looked at in one turn.
 const LOOKS: usize = 200;
@@ -28,7 +27,7 @@ const DRAIN_WAIT: Duration = Duration::from_secs(3);
 const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
 /// Why a session ended, and the status that the stream ends with.
-enum End {
+pub(super) enum End {
     /// The agent is gone or has said goodbye.
     Gone(&'static str),
     /// We end it.
@@ -36,12 +35,14 @@ enum End {
 }
 
 pub(super) struct Turns {
-    hub: Arc<Hub>,
-    session: Arc<Session>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) session: Arc<Session>,
     outbox: Outbox,
-    work: Work,
+    pub(super) work: Work,
+    pub(super) asker: Asker,
+    pub(super) statics: Statics,
     /// The agent's last frame that was handled.
-    ack: u64,
+    pub(super) ack: u64,
     next_heartbeat: Instant,
     nonce: u64,
     /// Drain was said; until then the agent may leave by itself.
@@ -56,8 +57,21 @@ impl Turns {
         max_message_bytes: usize,
     ) -> Self {
         let work = Work::new(Arc::clone(&hub), Arc::clone(&session), max_message_bytes);
+        let asker = Asker::new(Arc::clone(&hub), Arc::clone(&session));
+        let statics = Statics::new(Arc::clone(&hub), Arc::clone(&session));
         let next_heartbeat = Instant::now() + hub.settings.heartbeat;
-        Self { hub, session, outbox, work, ack: 1, next_heartbeat, nonce: 0, leaving_until: None }
+        Self {
+            hub,
+            session,
+            outbox,
+            work,
+            asker,
+            statics,
+            ack: 1,
+            next_heartbeat,
+            nonce: 0,
+            leaving_until: None,
+        }
     }
 
     /// Runs until the stream ends, one way or the other.
@@ -96,21 +110,37 @@ impl Turns {
                 Err(_) => return ControlFlow::Break(End::Gone("the stream is closed")),
             },
             () = self.work.prepared(), if room && self.work.is_preparing() => self.work.flush(&mut self.outbox),
-            uids = self.session.wakes.take(LOOKS), if room => {
-                self.work.look_at(uids);
-                self.work.flush(&mut self.outbox);
+            again = self.asker.looked_up(), if room && self.asker.is_looking_up() => self.work.look_later(again),
+            answers = self.statics.answers(), if room => {
+                self.outbox.push(hub_frame::Frame::StaticAnswers(ops::StaticAnswers { answers }));
             }
+            uids = self.session.wakes.take(LOOKS), if room => self.look_at(uids),
             () = tokio::time::sleep_until(wake_at.into()) => return self.timers(),
+        }
+        if self.leaving_until.is_none() {
+            self.asker.flush(&mut self.outbox);
         }
         ControlFlow::Continue(())
     }
 
+    fn look_at(&mut self, uids: Vec<String>) {
+        for uid in &uids {
+            let again = self.asker.look(self.work.seat(), uid);
+            self.work.look_later(again.map(|at| (at, uid.clone())));
+        }
+        self.asker.begin();
+        self.work.look_at(uids);
+        self.work.flush(&mut self.outbox);
+    }
+
     fn wake_at(&self) -> Instant {
-        let silence = Instant::now() + self.hub.silence_limit().saturating_sub(self.session.silent_for());
+        let watched = self.hub.settings.cuts_off_silent;
+        let silence = self.hub.silence_limit().saturating_sub(self.session.silent_for());
+        let silence = watched.then(|| Instant::now() + silence);
         let stuck =
             (!self.outbox.is_empty()).then(|| Instant::now() + SLOW.saturating_sub(self.outbox.stuck_for()));
-        let times = [stuck, self.leaving_until, self.work.next_look()];
-        times.into_iter().flatten().fold(self.next_heartbeat.min(silence), Instant::min)
+        let times = [silence, stuck, self.leaving_until, self.work.next_look()];
+        times.into_iter().flatten().fold(self.next_heartbeat, Instant::min)
     }
 
     fn timers(&mut self) -> ControlFlow<End> {
@@ -121,7 +151,7 @@ impl Turns {
                 Status::unavailable("this replica is stopping; connect anew"),
             ));
         }
-        if self.session.silent_for() >= self.hub.silence_limit() {
+        if self.hub.settings.cuts_off_silent && self.session.silent_for() >= self.hub.silence_limit() {
             let limit = self.hub.silence_limit();
             let status = Status::deadline_exceeded(format!("no frame for {limit:?}; connect anew"));
             return ControlFlow::Break(End::Cut("it was silent for three heartbeats", status));
@@ -145,100 +175,5 @@ impl Turns {
         let (after, jitter) = RECONNECT;
         let drain = ops::Drain { reconnect_after_ms: millis(after), jitter_ms: millis(jitter) };
         self.outbox.push(hub_frame::Frame::Drain(drain));
-    }
-
-    fn hear(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<End> {
-        let frame = match frame {
-            None => return ControlFlow::Break(End::Gone("the agent closed the stream")),
-            Some(Err(status)) => {
-                debug!(agentId = self.session.agent_id, code = ?status.code(), "stream of agent failed");
-                return ControlFlow::Break(match status.code() {
-                    tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
-                        End::Gone("the connection broke")
-                    }
-                    code => {
-                        End::Cut("a frame was malformed or too large", Status::new(code, status.message()))
-                    }
-                });
-            }
-            Some(Ok(frame)) => frame,
-        };
-        self.hub.metrics.frames_in.inc();
-        self.ack = self.ack.max(frame.seq);
-        self.session.frame(self.hub.ticks.now());
-        match frame.frame {
-            Some(agent_frame::Frame::AccountResults(results)) => {
-                for result in results.results {
-                    self.take_in(words::answer(result));
-                }
-            }
-            Some(agent_frame::Frame::Lost(lost)) => self.take_in(words::loss(lost)),
-            Some(agent_frame::Frame::Working(working)) => self.working(working),
-            Some(agent_frame::Frame::Heartbeat(_)) => {}
-            Some(agent_frame::Frame::Draining(_)) => self.work.agent_drains(),
-            Some(agent_frame::Frame::Goodbye(_)) => {
-                return ControlFlow::Break(End::Gone("the agent said goodbye"));
-            }
-            Some(agent_frame::Frame::Hello(_)) => {
-                self.hub.metrics.ignore("second_hello");
-                warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
-            }
-            Some(agent_frame::Frame::StaticAccounts(_) | agent_frame::Frame::ProbeResult(_)) => {
-                self.hub.metrics.ignore("unasked");
-            }
-            // A frame of a later version of the protocol.
-            None => self.hub.metrics.ignore("unknown_frame"),
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn working(&mut self, working: ops::Working) {
-        let Some((uid, _)) = working.account.and_then(words::reference) else {
-            return self.hub.metrics.ignore("malformed_answer");
-        };
-        self.session.ledger.lock().working(&uid, self.hub.ticks.now());
-    }
-
-    fn take_in(&mut self, answer: Option<Answer>) {
-        let Some(answer) = answer else { return self.ignore("malformed_answer", "") };
-        let Answer { uid, epoch, word, of_drop, namespaces } = answer;
-        let held = matches!(word, Word::Held(_));
-        if held && !self.is_granted_here(&uid) {
-            return self.ignore("no_grant", &uid);
-        }
-        let (heard, freed) = {
-            let mut ledger = self.session.ledger.lock();
-            let heard = ledger.hear(&uid, epoch, word, of_drop, self.hub.moment());
-            let name = ledger.entry(&uid).map(|entry| entry.name.clone());
-            (heard, name.map(|name| ledger.freed(&name)).unwrap_or_default())
-        };
-        match heard {
-            Heard::Taken => {
-                if held {
-                    self.hub.tell_namespaces(&uid, namespaces);
-                }
-                self.session.wakes.wake_all(freed);
-                self.session.wakes.wake(uid.clone());
-                self.hub.leader.wake(uid);
-            }
-            Heard::Late => self.hub.metrics.ignore("late"),
-            Heard::NeverSent => self.ignore("never_sent", &uid),
-            Heard::Future => self.ignore("future_epoch", &uid),
-        }
-    }
-
-    fn is_granted_here(&self, uid: &str) -> bool {
-        let account = self.hub.accounts.by_uid(uid);
-        account.is_some_and(|account| {
-            account.status_or_default().granted_zone() == Some(self.session.zone.as_str())
-        })
-    }
-
-    fn ignore(&self, reason: &'static str, uid: &str) {
-        self.hub.metrics.ignore(reason);
-        if self.hub.complaints.may_speak() {
-            let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
-            warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
-        }
     }
 }

@@ -85,6 +85,11 @@ impl Work {
         self.begin_preparing();
     }
 
+    /// Looks at an account again at a moment, if one is given.
+    pub(super) fn look_later(&mut self, again: Option<(Moment, String)>) {
+        self.later.extend(again);
+    }
+
     /// When an account is to be looked at again by itself.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| self.hub.started + *at)
@@ -142,7 +147,8 @@ impl Work {
         }
     }
 
-    fn seat(&self) -> Seat<'_> {
+    /// The session, as far as its duties go.
+    pub(super) fn seat(&self) -> Seat<'_> {
         Seat {
             zone: &self.session.zone,
             approved: self.session.is_approved(),
@@ -185,6 +191,7 @@ impl Work {
                 ledger.forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
+                self.hub.word_changed(&self.session, &uid);
                 self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
                 return;
             }
@@ -193,6 +200,7 @@ impl Work {
         if is_new {
             self.hub.registry.concern(self.session.serial, [&uid]);
         }
+        self.hub.word_changed(&self.session, &uid);
         // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
         self.hub.leader.wake(uid);
     }
@@ -237,6 +245,7 @@ impl Work {
         };
         self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), STALE_WAIT);
         self.session.wakes.wake(uid.clone());
+        self.hub.word_changed(&self.session, &uid);
         self.hub.leader.wake(uid);
     }
 

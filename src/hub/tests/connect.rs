@@ -163,7 +163,14 @@ async fn an_agent_that_is_gone_counts_as_away_and_then_is_forgotten() {
 async fn agents_of_an_earlier_operator_count_as_away() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
-    let known = KnownAgent { agent_id: "a".into(), zone: "z".into(), session_id: "s".into(), approved: true };
+    let known = KnownAgent {
+        agent_id: "a".into(),
+        zone: "z".into(),
+        session_id: "s".into(),
+        approved: true,
+        connected: true,
+        ..KnownAgent::default()
+    };
     hub.objects.known.lock().push(known);
     hub.hub.remember_agents().await;
     assert_eq!(hub.hub.sessions("uid-one")[0].presence, Presence::Away(0));

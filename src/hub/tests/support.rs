@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
+use super::fakes::{FakeAccounts, FakeRows};
 use crate::account::failure::Failure;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
@@ -37,12 +38,14 @@ pub(super) struct FakeObjects {
     pub(super) approve: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
+    pub(super) notes: Mutex<Vec<AgentNote>>,
+    pub(super) removed: Mutex<Vec<String>>,
     approvals: Mutex<Option<mpsc::Receiver<Approval>>>,
 }
 
 #[async_trait]
 impl AgentObjects for FakeObjects {
-    async fn connected(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
+    async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
         Ok(self.known.lock().clone())
     }
 
@@ -60,6 +63,16 @@ impl AgentObjects for FakeObjects {
 
     async fn disconnected(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
         self.log.lock().push(format!("disconnected {agent}"));
+        Ok(())
+    }
+
+    async fn note(&self, _: &str, _: &str, _: &str, note: &AgentNote) -> Result<bool, RegistrationError> {
+        self.notes.lock().push(note.clone());
+        Ok(true)
+    }
+
+    async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
+        self.removed.lock().push(agent.agent_id.clone());
         Ok(())
     }
 
@@ -92,6 +105,8 @@ pub(super) struct TestHub {
     pub(super) hub: Arc<Hub>,
     pub(super) accounts: Arc<Accounts>,
     pub(super) objects: Arc<FakeObjects>,
+    pub(super) made: Arc<FakeAccounts>,
+    pub(super) rows: Arc<FakeRows>,
     pub(super) credentials: Arc<FakeCredentials>,
     pub(super) ticks: Arc<Ticks>,
     pub(super) leader: Arc<Wakes<String>>,
@@ -107,30 +122,54 @@ impl TestHub {
     }
 
     pub(super) async fn with(settings: HubSettings) -> Self {
-        let settings =
-            HubSettings { address: "127.0.0.1".into(), port: 0, replica_id: "r-0".into(), ..settings };
+        let settings = HubSettings {
+            address: "127.0.0.1".into(),
+            port: 0,
+            replica_id: "r-0".into(),
+            accounts_namespace: "ns".into(),
+            ..settings
+        };
         let (approvals, follow) = mpsc::channel(16);
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             approve: Mutex::new(true),
             failing: Mutex::default(),
             known: Mutex::default(),
+            notes: Mutex::default(),
+            removed: Mutex::default(),
             approvals: Mutex::new(Some(follow)),
         });
         let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
         let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
-        let hub = Hub::new(
-            settings,
-            Arc::clone(&accounts),
-            Arc::clone(&credentials) as Arc<dyn CredentialSource>,
-            Arc::clone(&objects) as Arc<dyn AgentObjects>,
-            Arc::clone(&ticks),
-            Arc::clone(&leader),
-        );
+        let made = Arc::new(FakeAccounts::default());
+        let rows = Arc::new(FakeRows::default());
+        let ports = Ports {
+            accounts: Arc::clone(&accounts),
+            account_objects: Arc::clone(&made) as Arc<dyn AccountObjects>,
+            credentials: Arc::clone(&credentials) as Arc<dyn CredentialSource>,
+            agents: Arc::clone(&objects) as Arc<dyn AgentObjects>,
+            assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
+            ticks: Arc::clone(&ticks),
+            leader: Arc::clone(&leader),
+        };
+        let hub = Hub::new(settings, ports);
         let bound = hub.bind().await.expect("an ephemeral port can be had");
         let (address, stop) = (bound.local_addr(), CancellationToken::new());
         let served = tokio::spawn(bound.serve(Arc::clone(&hub), stop.clone()));
-        Self { hub, accounts, objects, credentials, ticks, leader, address, approvals, stop, served }
+        Self {
+            hub,
+            accounts,
+            objects,
+            made,
+            rows,
+            credentials,
+            ticks,
+            leader,
+            address,
+            approvals,
+            stop,
+            served,
+        }
     }
 
     pub(super) async fn channel(&self) -> Channel {

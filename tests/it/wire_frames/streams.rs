@@ -238,11 +238,23 @@ pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
         Frame::AccountResults(ops::AccountResults { results: results.collect() }),
         Frame::Lost(ops::Lost { account: Some(account(1)), failure: Some(failure.clone()) }),
         Frame::Working(ops::Working { account: Some(account(1)) }),
+        Frame::ProbeResult(ops::ProbeResult { account: Some(account(1)), ok: true, failure: None }),
+        Frame::ProbeResult(ops::ProbeResult::default()),
+        Frame::StaticAccounts(own_accounts("prod", 1)),
+        Frame::StaticAccounts(own_accounts("flood", 2000)),
     ];
     let messages = lies.into_iter().map(frame).chain([vec![0xff; 50]]).collect();
     let (frames, _) = talk(port, "lies, and then garbage", messages).await;
     assert!(frames.iter().any(|frame| matches!(frame, Answer::Accepted(_))), "{frames:?}");
     assert!(!frames.iter().any(|frame| matches!(frame, Answer::AddAccounts(_))), "{frames:?}");
+}
+
+/// A complete list of accounts of an agent's own file.
+fn own_accounts(name: &str, count: usize) -> ops::StaticAccounts {
+    let account = Some(common::AccountRef { name: name.to_owned(), ..common::AccountRef::default() });
+    let credential = Some(ops::account_spec::Credential::File("/kubeconfigs/one".to_owned()));
+    let own = ops::AccountSpec { account, credential, ..ops::AccountSpec::default() };
+    ops::StaticAccounts { accounts: vec![own; count], complete: true }
 }
 
 /// What reflection lists.

@@ -1,0 +1,185 @@
+//! `kubesvc_assignments`: which agents of this replica hold which accounts, for those who read tables. The rows follow
+//! what the sessions say, about a second later, and everything that waits in one transaction; while the database cannot
+//! be used they wait, at most one entry for each pair.
+
+mod desk;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Hub;
+use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
+use desk::{Desk, Pair};
+
+/// How often the rows are brought in step.
+const FLUSH: Duration = Duration::from_secs(1);
+/// The longest wait after the database could not be used.
+const MAX_WAIT: Duration = Duration::from_secs(30);
+/// Rows in one transaction.
+const ROWS: usize = 2048;
+/// Sessions and accounts that are looked at in one go.
+const MANY: usize = 1_000_000;
+/// How long the database may take.
+const WRITE_WAIT: Duration = Duration::from_secs(30);
+/// How long the last rows may take when the hub stops.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
+/// The rows of this replica.
+#[async_trait]
+pub trait AssignmentRows: Send + Sync {
+    /// All of them.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    async fn read(&self) -> Result<Vec<Assignment>, StoreError>;
+
+    /// Writes all of these changes or none.
+    ///
+    /// # Errors
+    /// The database cannot be used, or refuses them.
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError>;
+}
+
+/// The rows of one replica in the database.
+pub struct StoredAssignments {
+    store: Arc<dyn Store>,
+    replica_id: String,
+}
+
+impl StoredAssignments {
+    /// The rows of this replica.
+    pub fn new(store: Arc<dyn Store>, replica_id: &str) -> Self {
+        Self { store, replica_id: replica_id.to_owned() }
+    }
+}
+
+#[async_trait]
+impl AssignmentRows for StoredAssignments {
+    async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
+        self.store.assignments(&self.replica_id).await
+    }
+
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
+        self.store.write_assignments(&self.replica_id, changes).await
+    }
+}
+
+/// When the rows are read again and mended, though nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AssignmentChecks {
+    /// Until the first time.
+    pub initial_delay: Duration,
+    /// From one time to the next.
+    pub period: Duration,
+}
+
+impl Default for AssignmentChecks {
+    fn default() -> Self {
+        Self { initial_delay: Duration::ZERO, period: Duration::from_secs(60) }
+    }
+}
+
+/// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
+pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut keeper = Keeper::new(hub);
+    let mut flush = tokio::time::interval(FLUSH);
+    flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            _ = flush.tick() => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = keeper.turn() => {}
+        }
+    }
+    let emptied = keeper.hub.emptied();
+    if tokio::time::timeout(super::STOP_WAIT, emptied).await.is_err() {
+        return;
+    }
+    keeper.follow();
+    match tokio::time::timeout(LAST_WAIT, keeper.flush()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(problem)) => {
+            warn!(error = problem.in_full(), "the last rows of kubesvc_assignments were not written");
+        }
+        Err(_) => warn!("the last rows of kubesvc_assignments were not written in time"),
+    }
+}
+
+struct Keeper {
+    hub: Arc<Hub>,
+    desk: Desk,
+    /// Not before this moment: the database could not be used.
+    not_before: Duration,
+    wait: Duration,
+    /// When the rows are read again.
+    next_check: Duration,
+}
+
+impl Keeper {
+    fn new(hub: Arc<Hub>) -> Self {
+        let next_check = hub.moment() + hub.settings.assignment_checks.initial_delay;
+        Self { hub, desk: Desk::default(), not_before: Duration::ZERO, wait: FLUSH, next_check }
+    }
+
+    async fn turn(&mut self) {
+        self.follow();
+        let now = self.hub.moment();
+        if now < self.not_before {
+            return;
+        }
+        if now >= self.next_check {
+            self.desk.doubt();
+            self.next_check = now + self.hub.settings.assignment_checks.period.max(FLUSH);
+        }
+        match self.flush().await {
+            Ok(()) if self.not_before > Duration::ZERO => {
+                info!("kubesvc_assignments is in step again");
+                (self.not_before, self.wait) = (Duration::ZERO, FLUSH);
+            }
+            Ok(()) => {}
+            Err(problem) => {
+                if self.not_before == Duration::ZERO {
+                    warn!(error = problem.in_full(), "kubesvc_assignments cannot be written; its rows wait");
+                }
+                self.wait = (self.wait * 2).min(MAX_WAIT);
+                self.not_before = self.hub.moment() + self.wait;
+            }
+        }
+    }
+
+    /// Takes in what the sessions have said since.
+    fn follow(&mut self) {
+        for (serial, uid) in self.hub.assigned.try_take(MANY) {
+            let session = self.hub.registry.by_serial(serial);
+            let held = session.and_then(|session| {
+                let account = session.held_name(&uid)?;
+                Some(Pair { account, agent: session.agent_id.clone() })
+            });
+            self.desk.look(serial, uid, held);
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), StoreError> {
+        if !self.desk.is_read() {
+            let rows = in_time(self.hub.assignment_rows.read()).await?;
+            self.desk.read(rows.into_iter());
+        }
+        while let Some(changes) = self.desk.changes(ROWS) {
+            in_time(self.hub.assignment_rows.write(&changes)).await?;
+            self.desk.written(&changes);
+        }
+        Ok(())
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = |_| Err(StoreError::unavailable("it does not answer"));
+    tokio::time::timeout(WRITE_WAIT, answer).await.unwrap_or_else(late)
+}

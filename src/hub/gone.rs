@@ -1,0 +1,148 @@
+//! Objects of agents that do not come back: marked as disconnected, and later removed. Counted in ticks since they were
+//! first seen so, so that a process that slept removes nobody.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Hub;
+use super::registration::KnownAgent;
+use crate::account::lifecycle::Tick;
+
+/// How often all objects are looked at.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How long the API server may take.
+const WAIT: Duration = Duration::from_secs(15);
+
+/// What is to be done about one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nothing yet.
+    Keep,
+    /// It says that an agent is connected, and nobody has it.
+    MarkDisconnected,
+    /// Its agent has been away for too long.
+    Remove,
+}
+
+/// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    since: HashMap<String, Tick>,
+}
+
+impl Gone {
+    /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
+    fn judge(&mut self, agent: &KnownAgent, is_here: bool, now: Tick, remove_after: Tick) -> Fate {
+        if is_here {
+            self.since.remove(&agent.uid);
+            return Fate::Keep;
+        }
+        let since = *self.since.entry(agent.uid.clone()).or_insert(now);
+        match (now.saturating_sub(since) >= remove_after, agent.connected) {
+            (true, _) => Fate::Remove,
+            (false, true) => Fate::MarkDisconnected,
+            (false, false) => Fate::Keep,
+        }
+    }
+
+    /// Forgets objects that are no longer there.
+    fn keep_only(&mut self, known: &[KnownAgent]) {
+        let uids: std::collections::HashSet<_> = known.iter().map(|agent| agent.uid.as_str()).collect();
+        self.since.retain(|uid, _| uids.contains(uid.as_str()));
+    }
+}
+
+/// Sweeps once a minute until stopped.
+pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut gone = Gone::default();
+    let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
+    sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = sweep.tick() => {}
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = look(&hub, &mut gone) => {}
+        }
+    }
+}
+
+/// Looks at all objects once.
+pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
+    let known = match tokio::time::timeout(WAIT, hub.agents.known()).await {
+        Ok(Ok(known)) => known,
+        Ok(Err(problem)) => return warn!(error = %problem, "cannot list the agents' objects"),
+        Err(_) => return warn!("the agents' objects were not listed in time"),
+    };
+    gone.keep_only(&known);
+    for agent in known {
+        let is_here = hub.registry.knows(&agent.agent_id, &agent.zone);
+        let fate = gone.judge(&agent, is_here, hub.ticks.now(), hub.settings.remove_agents_after);
+        let done = match fate {
+            Fate::Keep => continue,
+            Fate::MarkDisconnected => {
+                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id);
+                tokio::time::timeout(WAIT, told).await
+            }
+            Fate::Remove => {
+                info!(
+                    agentId = agent.agent_id,
+                    zoneId = agent.zone,
+                    "an agent that was long gone is removed"
+                );
+                tokio::time::timeout(WAIT, hub.agents.remove(&agent)).await
+            }
+        };
+        if let Ok(Err(problem)) = done {
+            warn!(agentId = agent.agent_id, error = %problem, "cannot write the object of an agent that is gone");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(connected: bool) -> KnownAgent {
+        KnownAgent { uid: "u".into(), connected, ..KnownAgent::default() }
+    }
+
+    #[test]
+    fn an_agent_that_was_away_for_the_whole_time_is_removed() {
+        let mut gone = Gone::default();
+        assert_eq!(gone.judge(&agent(false), false, 5, 600), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 604, 600), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 605, 600), Fate::Remove);
+    }
+
+    #[test]
+    fn an_agent_that_comes_back_begins_anew() {
+        let mut gone = Gone::default();
+        gone.judge(&agent(false), false, 5, 600);
+        assert_eq!(gone.judge(&agent(true), true, 500, 600), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 700, 600), Fate::Keep);
+    }
+
+    #[test]
+    fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected() {
+        let mut gone = Gone::default();
+        assert_eq!(gone.judge(&agent(true), false, 5, 600), Fate::MarkDisconnected);
+        assert_eq!(gone.judge(&agent(true), false, 700, 600), Fate::Remove);
+    }
+
+    #[test]
+    fn an_object_made_again_under_the_same_name_begins_anew() {
+        let mut gone = Gone::default();
+        gone.judge(&agent(false), false, 5, 600);
+        let again = KnownAgent { uid: "v".into(), ..agent(false) };
+        gone.keep_only(std::slice::from_ref(&again));
+        assert_eq!(gone.judge(&again, false, 700, 600), Fate::Keep);
+        assert_eq!(gone.since.len(), 1);
+    }
+}

@@ -1,0 +1,166 @@
+//! Who could reach which of the accounts that have no zone: the answers of all sessions, by account and zone.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::sync::OnceCell;
+
+use super::asking::Round;
+use crate::account::lifecycle::Offer;
+use crate::wire::ops::probe::Target;
+
+/// What agents are asked to reach, looked up once for all of them. It holds no credential.
+pub(super) type Looked = Arc<OnceCell<Target>>;
+
+/// The answers of one zone, by the serial of the session.
+type ZoneAnswers = BTreeMap<u64, Offer>;
+
+struct Asked {
+    round: Round,
+    /// All sessions were told to look at the round.
+    announced: bool,
+    looked: Looked,
+    /// Sessions that are to answer.
+    open: HashSet<u64>,
+    zones: BTreeMap<String, ZoneAnswers>,
+}
+
+/// Accounts that ask; bounded by the number of accounts and, in each, of sessions.
+#[derive(Default)]
+pub(super) struct Offers {
+    by_uid: HashMap<String, Asked>,
+}
+
+impl Offers {
+    /// The account asks. Answers whether all sessions are to be told.
+    pub(super) fn announce(&mut self, uid: &str, round: Round) -> bool {
+        !std::mem::replace(&mut self.at(uid, round).announced, true)
+    }
+
+    /// The account asks no more: answers with the sessions that were asked.
+    pub(super) fn close(&mut self, uid: &str) -> Vec<u64> {
+        let Some(asked) = self.by_uid.remove(uid) else { return Vec::new() };
+        let answered = asked.zones.into_values().flat_map(BTreeMap::into_keys);
+        answered.chain(asked.open).collect()
+    }
+
+    /// A session is being asked.
+    pub(super) fn ask(&mut self, uid: &str, round: Round, serial: u64) -> Looked {
+        let asked = self.at(uid, round);
+        asked.open.insert(serial);
+        Arc::clone(&asked.looked)
+    }
+
+    /// A session has answered. Whether that may change what the leader does: its zone offers now and did not, or offers
+    /// no more, or nobody is waited for any longer.
+    pub(super) fn answer(&mut self, uid: &str, round: Round, zone: &str, serial: u64, offer: Offer) -> bool {
+        let asked = self.at(uid, round);
+        let was_last = asked.open.remove(&serial) && asked.open.is_empty();
+        let answers = asked.zones.entry(zone.to_owned()).or_default();
+        let offered = offers(answers);
+        answers.insert(serial, offer);
+        was_last || offered != offers(answers)
+    }
+
+    /// A session is not to be asked any more, or is gone. Whether that may change what the leader does.
+    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> bool {
+        let Some(asked) = self.by_uid.get_mut(uid) else { return false };
+        let was_last = asked.open.remove(&serial) && asked.open.is_empty();
+        let mut changed = false;
+        if let Some(answers) = asked.zones.get_mut(zone) {
+            let offered = offers(answers);
+            answers.remove(&serial);
+            changed = offered != offers(answers);
+            if answers.is_empty() {
+                asked.zones.remove(zone);
+            }
+        }
+        // A session may have begun with a question after the account had ceased to ask.
+        if !asked.announced && asked.open.is_empty() && asked.zones.is_empty() {
+            self.by_uid.remove(uid);
+        }
+        was_last || changed
+    }
+
+    /// What one session has answered in this round.
+    pub(super) fn of(&self, uid: &str, round: Round, zone: &str, serial: u64) -> Option<Offer> {
+        self.in_zone(uid, round, zone)?.get(&serial).cloned()
+    }
+
+    /// What the sessions of a zone have answered in this round.
+    pub(super) fn in_zone(&self, uid: &str, round: Round, zone: &str) -> Option<&ZoneAnswers> {
+        self.by_uid.get(uid).filter(|asked| asked.round == round)?.zones.get(zone)
+    }
+
+    fn at(&mut self, uid: &str, round: Round) -> &mut Asked {
+        let new = || Asked {
+            round,
+            announced: false,
+            looked: Looked::default(),
+            open: HashSet::new(),
+            zones: BTreeMap::new(),
+        };
+        let asked = self.by_uid.entry(uid.to_owned()).or_insert_with(new);
+        if asked.round != round {
+            *asked = new();
+        }
+        asked
+    }
+}
+
+fn offers(answers: &ZoneAnswers) -> bool {
+    answers.values().any(|offer| *offer == Offer::Yes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::failure::{Failure, FailureClass};
+    use crate::hub::asking::tests::{asking, round};
+
+    fn no() -> Offer {
+        Offer::No(Failure::new(FailureClass::Unreachable, "no route"))
+    }
+
+    #[test]
+    fn the_leader_is_told_of_the_first_yes_of_a_zone_and_of_the_last_answer() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        for serial in 1..=4 {
+            offers.ask("u", round, serial);
+        }
+        assert!(!offers.answer("u", round, "z", 1, no()), "others are still to answer");
+        assert!(offers.answer("u", round, "z", 2, Offer::Yes));
+        assert!(!offers.answer("u", round, "z", 3, Offer::Yes), "the zone offers already");
+        assert!(offers.answer("u", round, "y", 4, no()), "nobody is waited for any longer");
+        assert_eq!(offers.of("u", round, "z", 2), Some(Offer::Yes));
+    }
+
+    #[test]
+    fn an_offer_goes_with_its_session() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        offers.ask("u", round, 1);
+        offers.answer("u", round, "z", 1, Offer::Yes);
+        assert!(offers.leave("u", "z", 1));
+        assert!(offers.in_zone("u", round, "z").is_none());
+        assert!(!offers.leave("u", "z", 1));
+        assert!(offers.by_uid.is_empty(), "nothing is kept of an account that was never announced");
+    }
+
+    #[test]
+    fn a_new_round_begins_without_answers_and_is_announced_once() {
+        let (mut offers, mut account) = (Offers::default(), asking());
+        let first = round(&account);
+        assert!(offers.announce("u", first) && !offers.announce("u", first));
+        offers.ask("u", first, 1);
+        offers.answer("u", first, "z", 1, Offer::Yes);
+        account.metadata.generation = Some(9);
+        let second = round(&account);
+        assert_eq!(offers.of("u", second, "z", 1), None);
+        // A session may see the new round before the routing of changes does.
+        offers.ask("u", second, 1);
+        assert!(offers.announce("u", second));
+        assert_eq!(offers.of("u", first, "z", 1), None);
+        assert_eq!(offers.close("u"), [1]);
+        assert!(offers.close("u").is_empty());
+    }
+}

@@ -1,0 +1,178 @@
+//! The KubesvcAgent objects at the API server.
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use futures::{StreamExt, future};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+
+use super::{
+    AgentNote, AgentObjects, Approval, KnownAgent, Registered, Registration, RegistrationError, status,
+};
+use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
+use crate::budget::Budget;
+
+/// How often a write is decided anew after someone else has written.
+const CONFLICTS: usize = 8;
+
+/// KubesvcAgent objects in one namespace.
+pub struct KubeAgentObjects {
+    api: Api<KubesvcAgent>,
+    approve_new: bool,
+    budget: Budget,
+}
+
+impl KubeAgentObjects {
+    /// Objects in `namespace`; an agent that is seen for the first time is approved if `approve_new`.
+    pub fn new(client: Client, namespace: &str, approve_new: bool) -> Self {
+        Self { api: Api::namespaced(client, namespace), approve_new, budget: Budget::default() }
+    }
+
+    /// The same, with no more writes than the budget allows.
+    #[must_use]
+    pub fn paced(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    async fn get_or_create(&self, registration: &Registration) -> Result<KubesvcAgent, RegistrationError> {
+        let name = names::agent_object_name(&registration.agent_id, &registration.zone);
+        if let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? {
+            return Ok(agent);
+        }
+        let new = status::new_object(&name, registration, self.approve_new);
+        self.budget.take().await;
+        match self.api.create(&post_params(), &new).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.api.get(&name).await.map_err(failed(&name))
+            }
+            created => created.map_err(failed(&name)),
+        }
+    }
+
+    /// Writes the status if it is another one; false: someone else has written meanwhile.
+    async fn put_status(
+        &self,
+        agent: KubesvcAgent,
+        status: KubesvcAgentStatus,
+    ) -> Result<bool, RegistrationError> {
+        if agent.status.as_ref() == Some(&status) {
+            return Ok(true);
+        }
+        self.budget.take().await;
+        self.put(agent, status).await
+    }
+
+    async fn put(
+        &self,
+        mut agent: KubesvcAgent,
+        status: KubesvcAgentStatus,
+    ) -> Result<bool, RegistrationError> {
+        let name = agent.metadata.name.clone().unwrap_or_default();
+        agent.status = Some(status);
+        match self.api.replace_status(&name, &post_params(), &agent).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(problem) => Err(failed(&name)(problem)),
+        }
+    }
+}
+
+#[async_trait]
+impl AgentObjects for KubeAgentObjects {
+    async fn known(&self) -> Result<Vec<KnownAgent>, RegistrationError> {
+        // From the API server's cache: what is a moment old will do, and it spares etcd.
+        let listed = self.api.list(&ListParams::default().match_any()).await.map_err(failed("list"))?;
+        Ok(listed.items.into_iter().map(status::known).collect())
+    }
+
+    async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+        for _ in 0..CONFLICTS {
+            let agent = self.get_or_create(registration).await?;
+            let approved = agent.spec.approved;
+            let status = status::registered(&agent, registration)?;
+            if self.put_status(agent, status).await? {
+                return Ok(Registered { approved });
+            }
+        }
+        Err(contended(&registration.agent_id))
+    }
+
+    async fn disconnected(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+    ) -> Result<(), RegistrationError> {
+        let name = names::agent_object_name(agent_id, zone);
+        for _ in 0..CONFLICTS {
+            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
+            let Some(status) = status::disconnected(&agent, session_id) else { return Ok(()) };
+            if self.put_status(agent, status).await? {
+                return Ok(());
+            }
+        }
+        Err(contended(agent_id))
+    }
+
+    async fn note(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+        note: &AgentNote,
+    ) -> Result<bool, RegistrationError> {
+        if !self.budget.try_take() {
+            return Ok(false);
+        }
+        let name = names::agent_object_name(agent_id, zone);
+        let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(true) };
+        let Some(status) = status::noted(&agent, session_id, note) else { return Ok(true) };
+        // After a conflict it is the next one's turn to say it.
+        self.put(agent, status).await
+    }
+
+    async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
+        let name = names::agent_object_name(&agent.agent_id, &agent.zone);
+        let preconditions = Preconditions {
+            uid: Some(agent.uid.clone()),
+            resource_version: Some(agent.resource_version.clone()),
+        };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        self.budget.take().await;
+        match self.api.delete(&name, &params).await {
+            Ok(_) => Ok(()),
+            // Gone already, or another one by now.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(problem) => Err(failed(&name)(problem)),
+        }
+    }
+
+    fn approvals(&self) -> BoxStream<'static, Approval> {
+        let stream = watcher(self.api.clone(), watcher::Config::default()).default_backoff();
+        let applied = stream.applied_objects().filter_map(|agent| {
+            future::ready(agent.ok().map(|agent| Approval {
+                agent_id: agent.spec.agent_id,
+                zone: agent.spec.zone_id,
+                approved: agent.spec.approved,
+            }))
+        });
+        applied.boxed()
+    }
+}
+
+fn post_params() -> PostParams {
+    PostParams { dry_run: false, field_manager: Some(FIELD_MANAGER.to_owned()) }
+}
+
+fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
+    move |problem| RegistrationError::Api { name: name.to_owned(), reason: problem.to_string() }
+}
+
+fn contended(agent_id: &str) -> RegistrationError {
+    RegistrationError::Api {
+        name: agent_id.to_owned(),
+        reason: "someone else writes it all the time".to_owned(),
+    }
+}

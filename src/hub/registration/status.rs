@@ -1,0 +1,228 @@
+//! What the object of an agent says, made from what it said before.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
+
+use super::{AgentNote, KnownAgent, Registration, RegistrationError};
+use crate::account::failure::truncate;
+use crate::account::fleet_member::AgentSession;
+use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL};
+
+/// The condition about the accounts of the agent's own file.
+const STATIC_ACCOUNTS: &str = "StaticAccounts";
+/// The longest message of a condition, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+pub(super) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
+    let zone = &registration.zone;
+    let labels = is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
+    KubesvcAgent {
+        metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
+        spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
+        status: None,
+    }
+}
+
+/// The status with the session in it.
+pub(super) fn registered(
+    agent: &KubesvcAgent,
+    registration: &Registration,
+) -> Result<KubesvcAgentStatus, RegistrationError> {
+    if agent.spec.agent_id != registration.agent_id || agent.spec.zone_id != registration.zone {
+        return Err(RegistrationError::NameTaken(agent.metadata.name.clone().unwrap_or_default()));
+    }
+    let before = agent.status.clone().unwrap_or_default();
+    if let Some(session) = &before.session
+        && session.boot_id == registration.boot_id
+        && session.connect_seq > registration.connect_seq
+    {
+        return Err(RegistrationError::Superseded);
+    }
+    Ok(KubesvcAgentStatus {
+        session: Some(AgentSession {
+            id: registration.session_id.clone(),
+            boot_id: registration.boot_id.clone(),
+            connect_seq: registration.connect_seq,
+            replica: registration.replica.clone(),
+        }),
+        connected: true,
+        connected_since: Some(Time(whole_seconds(registration.connected_since))),
+        version: (!registration.version.is_empty()).then(|| registration.version.clone()),
+        protocol_version: i32::try_from(registration.protocol).ok(),
+        ..before
+    })
+}
+
+/// The status of an agent whose session has ended; absent: there is nothing to write.
+pub(super) fn disconnected(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref()?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    (ours && status.connected).then(|| KubesvcAgentStatus { connected: false, ..status.clone() })
+}
+
+/// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
+pub(super) fn noted(agent: &KubesvcAgent, session_id: &str, note: &AgentNote) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref()?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    let noted = KubesvcAgentStatus {
+        held: Some(note.held),
+        failed: Some(note.failed),
+        // What was listed last stands until the agent has listed anew.
+        static_accounts: note.static_accounts.clone().or_else(|| status.static_accounts.clone()),
+        conditions: conditions(status, note),
+        ..status.clone()
+    };
+    (ours && noted != *status).then_some(noted)
+}
+
+/// The conditions, with the one about the agent's own accounts as it is now: absent while nothing is wrong.
+fn conditions(status: &KubesvcAgentStatus, note: &AgentNote) -> Vec<Condition> {
+    let is_it = |condition: &&Condition| condition.type_ == STATIC_ACCOUNTS;
+    let before = status.conditions.iter().find(is_it);
+    let mut conditions: Vec<_> = status.conditions.iter().filter(|one| !is_it(one)).cloned().collect();
+    if let Some((reason, message)) = &note.problem {
+        let since = before.map(|condition| condition.last_transition_time.clone());
+        let mut message = message.clone();
+        truncate(&mut message, MAX_MESSAGE);
+        conditions.push(Condition {
+            type_: STATIC_ACCOUNTS.to_owned(),
+            status: "False".to_owned(),
+            reason: reason.clone(),
+            message,
+            last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(Timestamp::now()))),
+            observed_generation: None,
+        });
+    }
+    conditions
+}
+
+/// What the object says.
+pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
+    let status = agent.status.unwrap_or_default();
+    KnownAgent {
+        agent_id: agent.spec.agent_id,
+        zone: agent.spec.zone_id,
+        session_id: status.session.map(|session| session.id).unwrap_or_default(),
+        approved: agent.spec.approved,
+        connected: status.connected,
+        uid: agent.metadata.uid.unwrap_or_default(),
+        resource_version: agent.metadata.resource_version.unwrap_or_default(),
+    }
+}
+
+/// The API server keeps seconds; more would never compare equal.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Whether a text can be the value of a label.
+fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    bytes.len() <= 63
+        && edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registration() -> Registration {
+        Registration {
+            agent_id: "a".into(),
+            zone: "z".into(),
+            session_id: "s1".into(),
+            boot_id: "b1".into(),
+            connect_seq: 2,
+            replica: "r".into(),
+            version: "1.0".into(),
+            protocol: 1,
+            connected_since: Timestamp::from_second(1_000).expect("a time"),
+        }
+    }
+
+    fn registered() -> KubesvcAgent {
+        let mut agent = new_object("a-z", &registration(), true);
+        agent.status = Some(super::registered(&agent, &registration()).expect("it is free"));
+        agent
+    }
+
+    #[test]
+    fn registering_the_same_session_again_changes_nothing() {
+        let agent = registered();
+        assert_eq!(super::registered(&agent, &registration()).ok(), agent.status);
+    }
+
+    #[test]
+    fn an_older_connection_of_the_same_process_is_superseded() {
+        let older = Registration { connect_seq: 1, session_id: "s0".into(), ..registration() };
+        assert!(matches!(super::registered(&registered(), &older), Err(RegistrationError::Superseded)));
+        let other = Registration { boot_id: "b2".into(), ..older };
+        assert!(super::registered(&registered(), &other).is_ok());
+    }
+
+    #[test]
+    fn an_object_of_another_agent_is_left_alone() {
+        let other = Registration { agent_id: "b".into(), ..registration() };
+        assert!(matches!(super::registered(&registered(), &other), Err(RegistrationError::NameTaken(_))));
+    }
+
+    #[test]
+    fn only_the_session_in_force_is_marked_as_ended() {
+        let agent = registered();
+        assert_eq!(disconnected(&agent, "s0"), None);
+        let ended = disconnected(&agent, "s1").expect("it stood");
+        assert!(!ended.connected);
+        let agent = KubesvcAgent { status: Some(ended), ..agent };
+        assert_eq!(disconnected(&agent, "s1"), None);
+    }
+
+    fn note() -> AgentNote {
+        AgentNote { held: 3, failed: 1, static_accounts: Some(vec!["0a".into()]), problem: None }
+    }
+
+    fn with(agent: KubesvcAgent, status: KubesvcAgentStatus) -> KubesvcAgent {
+        KubesvcAgent { status: Some(status), ..agent }
+    }
+
+    #[test]
+    fn a_note_is_written_once_and_only_by_the_session_in_force() {
+        let agent = registered();
+        assert_eq!(noted(&agent, "s0", &note()), None);
+        let status = noted(&agent, "s1", &note()).expect("it is new");
+        assert_eq!((status.held, status.failed), (Some(3), Some(1)));
+        let agent = with(agent, status);
+        assert_eq!(noted(&agent, "s1", &note()), None);
+        let unlisted = AgentNote { static_accounts: None, ..note() };
+        assert_eq!(noted(&agent, "s1", &unlisted), None, "what was listed last stands");
+    }
+
+    #[test]
+    fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
+        let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
+        let status = noted(&registered(), "s1", &AgentNote { problem, ..note() }).expect("it is new");
+        let condition = &status.conditions[0];
+        assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("StaticAccounts", "False"));
+        assert_eq!((condition.reason.as_str(), condition.message.len()), ("ListRefused", 1024));
+        let since = condition.last_transition_time.clone();
+        let mut agent = with(registered(), status);
+        let problem = Some(("AccountsRefused".to_owned(), "one".to_owned()));
+        let status = noted(&agent, "s1", &AgentNote { problem, ..note() }).expect("it is another one");
+        assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
+        agent = with(agent, status);
+        assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
+    }
+
+    #[test]
+    fn a_zone_that_is_no_label_value_gets_no_label() {
+        for zone in ["", "-a", "a b", "ü", &"x".repeat(64)] {
+            assert!(!is_label_value(zone), "{zone}");
+        }
+        let labels = new_object("n", &registration(), false).metadata.labels;
+        assert_eq!(labels, Some(BTreeMap::from([(ZONE_LABEL.to_owned(), "z".to_owned())])));
+    }
+}

@@ -1,0 +1,207 @@
+//! What a session does about accounts that have no zone: looks up where their clusters are, asks the agent, and takes
+//! in what it answers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use secrecy::ExposeSecret;
+
+use super::Session;
+use super::outbox::Outbox;
+use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::Offer;
+use crate::account::{KubesvcAccount, kubeconfig};
+use crate::hub::Hub;
+use crate::hub::asking::{Round, Step};
+use crate::hub::duties::Seat;
+use crate::hub::ledger::Moment;
+use crate::hub::offers::Looked;
+use crate::hub::words;
+use crate::secrets::{Credential, CredentialKind};
+use crate::wire::ops::hub_frame::Frame;
+use crate::wire::ops::probe::Target;
+use crate::wire::{common, ops};
+
+/// How many clusters a session looks up at once.
+const LOOKING_UP: usize = 16;
+/// How long a credential may take.
+const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
+
+/// A question whose cluster was looked up, or could not be.
+struct Readied {
+    uid: String,
+    round: Round,
+    target: Option<Target>,
+}
+
+pub(super) struct Asker {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    looking_up: FuturesUnordered<BoxFuture<'static, Readied>>,
+    ready: VecDeque<(Round, ops::Probe)>,
+}
+
+impl Asker {
+    pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
+        Self { hub, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
+    }
+
+    /// Looks at an account. Answers when to look again.
+    pub(super) fn look(&mut self, seat: Seat<'_>, uid: &str) -> Option<Moment> {
+        let account = self.hub.accounts.by_uid(uid);
+        self.forget_what_was_closed(uid, account.as_deref());
+        let step = self.session.questions.lock().step(seat, uid, account.as_deref(), self.hub.moment());
+        match step {
+            Step::Nothing => None,
+            Step::Later(at) => Some(at),
+            Step::Ask(round) => {
+                self.session.questions.lock().queue(uid, round);
+                None
+            }
+            Step::Forget => {
+                self.session.questions.lock().forget(uid);
+                if self.hub.offers.lock().leave(uid, &self.session.zone, self.session.serial) {
+                    self.hub.leader.wake(uid.to_owned());
+                }
+                None
+            }
+        }
+    }
+
+    /// The account may have ceased to ask and begun again before the session looked: its answer went with the first time.
+    fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
+        let Some(round) = account.and_then(Round::of) else { return };
+        let mut questions = self.session.questions.lock();
+        let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
+        if known.is_none() && questions.offers(uid, round) {
+            questions.forget(uid);
+        }
+    }
+
+    /// Begins with the questions whose turn it is.
+    pub(super) fn begin(&mut self) {
+        while self.looking_up.len() + self.ready.len() < LOOKING_UP {
+            let Some((uid, round)) = self.session.questions.lock().next() else { return };
+            let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
+            self.looking_up.push(ready(Arc::clone(&self.hub), uid, round, looked).boxed());
+        }
+    }
+
+    /// Whether a cluster is being looked up.
+    pub(super) fn is_looking_up(&self) -> bool {
+        !self.looking_up.is_empty()
+    }
+
+    /// Waits until a cluster was looked up. Answers which account to look at again, and when.
+    pub(super) async fn looked_up(&mut self) -> Option<(Moment, String)> {
+        let Readied { uid, round, target } = self.looking_up.next().await?;
+        let Some(target) = target else {
+            let at = self.session.questions.lock().not_sent(&uid, round, self.hub.moment());
+            self.begin();
+            return at.map(|at| (at, uid));
+        };
+        let account = self.hub.accounts.by_uid(&uid);
+        if let Some(account) = account.filter(|account| Round::of(account) == Some(round)) {
+            let account = words::account_ref(&uid, account.account_name(), round.epoch, round.generation);
+            self.ready.push_back((round, ops::Probe { account: Some(account), target: Some(target) }));
+        } else {
+            self.session.wakes.wake(uid);
+        }
+        self.begin();
+        None
+    }
+
+    /// Gives what is ready to the stream, as far as it has room.
+    pub(super) fn flush(&mut self, outbox: &mut Outbox) {
+        while outbox.has_room()
+            && let Some((round, probe)) = self.ready.pop_front()
+        {
+            let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
+            if self.session.questions.lock().send(uid, round) {
+                self.hub.metrics.probes.inc();
+                outbox.push(Frame::Probe(probe));
+            }
+        }
+        self.begin();
+    }
+
+    /// Takes in an answer. Answers when to ask again.
+    ///
+    /// # Errors
+    /// The word under which an answer is counted that is ignored: nobody asked for it, or it comes too late.
+    pub(super) fn hear(
+        &mut self,
+        result: ops::ProbeResult,
+    ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
+        let account = result.account.and_then(asked_for).ok_or(("malformed_answer", String::new()))?;
+        let (uid, epoch, generation) = account;
+        let now = self.hub.moment();
+        let answered = self.session.questions.lock().answer(&uid, generation, epoch, result.ok, now);
+        let Some(round) = answered else { return Err(("never_asked", uid)) };
+        let current = self.hub.accounts.by_uid(&uid).and_then(|account| Round::of(&account));
+        if current != Some(round) {
+            self.session.wakes.wake(uid.clone());
+            return Err(("late", uid));
+        }
+        let offer = if result.ok { Offer::Yes } else { Offer::No(reason(result.failure.as_ref())) };
+        let (zone, serial) = (&self.session.zone, self.session.serial);
+        if self.hub.offers.lock().answer(&uid, round, zone, serial, offer) {
+            self.hub.leader.wake(uid.clone());
+        }
+        let again = self.session.questions.lock().again_at(&uid);
+        self.begin();
+        Ok(again.map(|at| (at, uid)))
+    }
+}
+
+/// Uid, epoch and generation that an answer names.
+fn asked_for(account: common::AccountRef) -> Option<(String, i64, i64)> {
+    let generation = i64::try_from(account.generation).ok()?;
+    let (uid, epoch) = words::reference(account)?;
+    Some((uid, epoch, generation))
+}
+
+fn reason(failure: Option<&common::Failure>) -> Failure {
+    failure.map_or_else(
+        || Failure::new(FailureClass::Unreachable, "the agent cannot reach the account and gave no reason"),
+        words::read_failure,
+    )
+}
+
+async fn ready(hub: Arc<Hub>, uid: String, round: Round, looked: Looked) -> Readied {
+    // One look for all sessions: whoever comes first reads the credential, the others wait for it.
+    let target = looked.get_or_try_init(|| look_up(&hub, &uid, round)).await.ok().cloned();
+    Readied { uid, round, target }
+}
+
+/// What is to be reached; none if the account asks no more, or its credential cannot be read: then the leader finds
+/// the same, and says so.
+async fn look_up(hub: &Hub, uid: &str, round: Round) -> Result<Target, ()> {
+    // The semaphore is never closed.
+    let _place = hub.resolving.acquire().await;
+    let account = hub.accounts.by_uid(uid).filter(|account| Round::of(account) == Some(round)).ok_or(())?;
+    let reading = hub.credentials.resolve(&account, false);
+    let credential = tokio::time::timeout(CREDENTIAL_WAIT, reading).await.map_err(drop)?.map_err(drop)?;
+    target(&account, &credential).ok_or(())
+}
+
+/// Where the account is, without what lets anyone in.
+fn target(account: &KubesvcAccount, credential: &Credential) -> Option<Target> {
+    Some(match &credential.kind {
+        CredentialKind::File(path) => Target::File(path.clone()),
+        CredentialKind::ServiceAccount => Target::ServiceAccount(true),
+        CredentialKind::Kubeconfig(bytes) => {
+            let vetted = kubeconfig::vet(bytes.expose_secret(), None).ok()?;
+            Target::Cluster(ops::ProbedCluster {
+                server: vetted.server.to_string(),
+                certificate_authority: vetted.certificate_authority.unwrap_or_default(),
+                tls_server_name: vetted.tls_server_name.unwrap_or_default(),
+                insecure: vetted.insecure_skip_tls_verify || account.spec.insecure.unwrap_or_default(),
+            })
+        }
+    })
+}

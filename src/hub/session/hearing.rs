@@ -1,0 +1,118 @@
+//! What an agent says on its stream, frame by frame.
+
+use std::ops::ControlFlow;
+
+use tonic::Status;
+use tracing::{debug, warn};
+
+use super::turns::{End, Turns};
+use crate::account::lifecycle::Word;
+use crate::hub::ledger::Heard;
+use crate::hub::words::{self, Answer};
+use crate::wire::ops::{self, agent_frame};
+
+impl Turns {
+    /// Takes in a frame of the agent, or the end of its stream.
+    pub(super) fn hear(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<End> {
+        let frame = match frame {
+            None => return ControlFlow::Break(End::Gone("the agent closed the stream")),
+            Some(Err(status)) => {
+                debug!(agentId = self.session.agent_id, code = ?status.code(), "stream of agent failed");
+                return ControlFlow::Break(match status.code() {
+                    tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
+                        End::Gone("the connection broke")
+                    }
+                    code => {
+                        End::Cut("a frame was malformed or too large", Status::new(code, status.message()))
+                    }
+                });
+            }
+            Some(Ok(frame)) => frame,
+        };
+        self.hub.metrics.frames_in.inc();
+        self.ack = self.ack.max(frame.seq);
+        self.session.frame(self.hub.ticks.now());
+        match frame.frame {
+            Some(agent_frame::Frame::AccountResults(results)) => {
+                for result in results.results {
+                    self.take_in(words::answer(result));
+                }
+            }
+            Some(agent_frame::Frame::Lost(lost)) => self.take_in(words::loss(lost)),
+            Some(agent_frame::Frame::Working(working)) => self.working(working),
+            Some(agent_frame::Frame::Heartbeat(_)) => {}
+            Some(agent_frame::Frame::Draining(_)) => {
+                self.work.agent_drains();
+                // What it was asked is of no use any more.
+                self.session.wakes.wake_all(self.session.questions.lock().uids());
+            }
+            Some(agent_frame::Frame::Goodbye(_)) => {
+                return ControlFlow::Break(End::Gone("the agent said goodbye"));
+            }
+            Some(agent_frame::Frame::Hello(_)) => {
+                self.hub.metrics.ignore("second_hello");
+                warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
+            }
+            Some(agent_frame::Frame::StaticAccounts(list)) => self.statics.take_in(list),
+            Some(agent_frame::Frame::ProbeResult(result)) => match self.asker.hear(result) {
+                Ok(again) => self.work.look_later(again),
+                Err(("late", _)) => self.hub.metrics.ignore("late"),
+                Err((reason, uid)) => self.ignore(reason, &uid),
+            },
+            // A frame of a later version of the protocol.
+            None => self.hub.metrics.ignore("unknown_frame"),
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn working(&mut self, working: ops::Working) {
+        let Some((uid, _)) = working.account.and_then(words::reference) else {
+            return self.hub.metrics.ignore("malformed_answer");
+        };
+        self.session.ledger.lock().working(&uid, self.hub.ticks.now());
+    }
+
+    fn take_in(&mut self, answer: Option<Answer>) {
+        let Some(answer) = answer else { return self.ignore("malformed_answer", "") };
+        let Answer { uid, epoch, word, of_drop, namespaces } = answer;
+        let held = matches!(word, Word::Held(_));
+        if held && !self.is_granted_here(&uid) {
+            return self.ignore("no_grant", &uid);
+        }
+        let (heard, freed) = {
+            let mut ledger = self.session.ledger.lock();
+            let heard = ledger.hear(&uid, epoch, word, of_drop, self.hub.moment());
+            let name = ledger.entry(&uid).map(|entry| entry.name.clone());
+            (heard, name.map(|name| ledger.freed(&name)).unwrap_or_default())
+        };
+        match heard {
+            Heard::Taken => {
+                if held {
+                    self.hub.tell_namespaces(&uid, namespaces);
+                }
+                self.session.wakes.wake_all(freed);
+                self.session.wakes.wake(uid.clone());
+                self.hub.word_changed(&self.session, &uid);
+                self.hub.leader.wake(uid);
+            }
+            Heard::Late => self.hub.metrics.ignore("late"),
+            Heard::NeverSent => self.ignore("never_sent", &uid),
+            Heard::Future => self.ignore("future_epoch", &uid),
+        }
+    }
+
+    fn is_granted_here(&self, uid: &str) -> bool {
+        let account = self.hub.accounts.by_uid(uid);
+        account.is_some_and(|account| {
+            account.status_or_default().granted_zone() == Some(self.session.zone.as_str())
+        })
+    }
+
+    fn ignore(&self, reason: &'static str, uid: &str) {
+        self.hub.metrics.ignore(reason);
+        if self.hub.complaints.may_speak() {
+            let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
+            warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The accounts of the agent's own file: taken in frame by frame, and then kept as objects by a task beside the session,
+//! which must not wait for the API server.
+
+mod keeper;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::Session;
+use crate::account::{ORIGIN_LABEL, names};
+use crate::hub::Hub;
+use crate::hub::static_accounts::{self, Incoming, ORIGIN, Taken};
+use crate::wire::common::failure::Class;
+use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
+use keeper::Keeper;
+
+/// Answers that wait until the stream has room; the task that gives them waits with them.
+const ANSWERS: usize = 64;
+
+/// Why an agent's accounts are not taken: the list as a whole is refused.
+const LIST_REFUSED: &str = "ListRefused";
+
+/// What is wrong with an agent's own accounts, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::hub) struct ListProblem {
+    /// One word in CamelCase.
+    pub(in crate::hub) reason: &'static str,
+    pub(in crate::hub) message: String,
+}
+
+/// The last complete list of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::hub) struct List {
+    /// Names of accounts; absent until a list was complete.
+    pub(in crate::hub) names: Option<Arc<BTreeSet<String>>>,
+    pub(in crate::hub) problem: Option<ListProblem>,
+}
+
+pub(super) struct Statics {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    incoming: Incoming,
+    /// The answer to a list that is refused as a whole.
+    refusal: Option<ops::StaticAnswer>,
+    sender: mpsc::Sender<ops::StaticAnswer>,
+    answers: mpsc::Receiver<ops::StaticAnswer>,
+    /// Ends the task of the list before.
+    running: CancellationToken,
+}
+
+impl Statics {
+    pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
+        let (sender, answers) = mpsc::channel(ANSWERS);
+        let running = session.ended.child_token();
+        Self { hub, session, incoming: Incoming::default(), refusal: None, sender, answers, running }
+    }
+
+    /// Takes in a frame of a list.
+    pub(super) fn take_in(&mut self, frame: ops::StaticAccounts) {
+        match self.incoming.take(frame) {
+            Taken::More => {}
+            Taken::Refused(why) => self.refuse(why),
+            Taken::Complete(accounts) => self.keep(accounts),
+        }
+    }
+
+    /// Waits for answers to give to the agent: at most 50.
+    pub(super) async fn answers(&mut self) -> Vec<ops::StaticAnswer> {
+        if let Some(refusal) = self.refusal.take() {
+            return vec![refusal];
+        }
+        let mut answers = Vec::new();
+        // The sender lives as long as self, so this never ends empty.
+        answers.extend(self.answers.recv().await);
+        while answers.len() < MAX_ACCOUNTS_IN_BATCH
+            && let Ok(answer) = self.answers.try_recv()
+        {
+            answers.push(answer);
+        }
+        answers
+    }
+
+    /// The list is not taken; the one before stays in force.
+    fn refuse(&mut self, why: String) {
+        warn!(agentId = self.session.agent_id, why, "the agent's list of its own accounts is refused");
+        self.hub.metrics.ignore("static_list");
+        self.refusal = Some(static_accounts::refusal("", Class::TooLarge, why.clone()));
+        self.session.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
+        self.hub.noteworthy.wake(self.session.serial);
+    }
+
+    fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
+        let names =
+            accounts.iter().filter_map(|sent| sent.account.as_ref()).map(|account| account.name.clone());
+        let names: Arc<BTreeSet<String>> = Arc::new(names.filter(|name| !name.is_empty()).collect());
+        info!(
+            agentId = self.session.agent_id,
+            accounts = names.len(),
+            "the agent has listed its own accounts"
+        );
+        let before = {
+            let mut list = self.session.list.lock();
+            std::mem::replace(&mut *list, List { names: Some(Arc::clone(&names)), problem: None }).names
+        };
+        if before != Some(names) {
+            self.hub.wake_statics_of(&self.session.zone);
+        }
+        self.hub.noteworthy.wake(self.session.serial);
+        let entries = static_accounts::read(accounts, &self.session.zone);
+        self.running.cancel();
+        self.running = self.session.ended.child_token();
+        let keeper = Keeper::new(Arc::clone(&self.hub), Arc::clone(&self.session), self.sender.clone());
+        let running = self.running.clone();
+        self.hub.tasks.spawn(async move {
+            running.run_until_cancelled(keeper.keep(entries)).await;
+        });
+    }
+}
+
+impl Session {
+    /// Digests of the names of the agent's own accounts, sorted; absent until it has listed them.
+    pub(in crate::hub) fn listed_digests(&self) -> Option<Vec<String>> {
+        let listed = self.list.lock().names.clone()?;
+        let mut digests: Vec<_> = listed.iter().map(|name| names::digest(name)).collect();
+        digests.sort();
+        Some(digests)
+    }
+}
+
+impl Hub {
+    /// The leader looks at the accounts that agents of the zone have listed.
+    fn wake_statics_of(&self, zone: &str) {
+        let uids = self.places.lock().of_zone(zone);
+        let is_static = |uid: &String| {
+            self.accounts.by_uid(uid).is_some_and(|account| account.label(ORIGIN_LABEL) == Some(ORIGIN))
+        };
+        self.leader.wake_all(uids.into_iter().filter(is_static));
+    }
+}

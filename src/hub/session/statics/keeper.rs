@@ -1,0 +1,255 @@
+//! Makes and changes the objects of one list, and tries again what cannot be done yet, for as long as the session and
+//! the list last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use super::{LIST_REFUSED, ListProblem};
+use crate::account::KubesvcAccount;
+use crate::hub::Hub;
+use crate::hub::session::Session;
+use crate::hub::static_accounts::{Entry, Listed, Verdict, judge, refusal};
+use crate::objects::WriteError;
+use crate::wire::common::failure::Class;
+use crate::wire::ops::StaticAnswer;
+
+/// Objects that are written at once.
+const AT_ONCE: usize = 8;
+/// How often an object is judged anew in one go after somebody else has written it.
+const CONFLICTS: usize = 4;
+/// How long the API server may take.
+const WRITE_WAIT: Duration = Duration::from_secs(15);
+/// Waits between the tries; the last one stays.
+const WAITS: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+];
+/// A name that somebody else has is looked at again so often: it may become free.
+const CONFLICT_WAIT: Duration = Duration::from_secs(60);
+
+/// What became of an account.
+enum Outcome {
+    /// Its object is as listed.
+    Kept,
+    /// The API server will never take it.
+    Refused(StaticAnswer),
+    /// The name is somebody else's for now.
+    Taken(StaticAnswer),
+    /// It cannot be done yet.
+    Later,
+}
+
+/// An account that is not settled.
+struct Open {
+    listed: Listed,
+    /// What the agent was told of it.
+    told: Option<StaticAnswer>,
+}
+
+pub(super) struct Keeper {
+    hub: Arc<Hub>,
+    session: Arc<Session>,
+    answers: mpsc::Sender<StaticAnswer>,
+}
+
+impl Keeper {
+    pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>, answers: mpsc::Sender<StaticAnswer>) -> Self {
+        Self { hub, session, answers }
+    }
+
+    /// Keeps the objects of a list. Ends when all are settled.
+    pub(super) async fn keep(self, entries: Vec<Entry>) {
+        let count = entries.len();
+        let (mut open, mut refused) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Ok(listed) => open.push(Open { listed, told: None }),
+                Err(answer) => {
+                    self.tell(&answer).await;
+                    refused.push(answer);
+                }
+            }
+        }
+        self.session.until_approved().await;
+        self.hub.accounts.synced().await;
+        let mut tries = 0;
+        while !open.is_empty() {
+            self.session.until_approved().await;
+            let later = self.round(&mut open, &mut refused).await;
+            self.note(count, &refused, &open);
+            let wait = if later { WAITS[tries.min(WAITS.len() - 1)] } else { CONFLICT_WAIT };
+            tries = if later { tries + 1 } else { 0 };
+            if !open.is_empty() {
+                tokio::time::sleep(wait).await;
+            }
+        }
+        self.note(count, &refused, &open);
+    }
+
+    /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.
+    async fn round(&self, open: &mut Vec<Open>, refused: &mut Vec<StaticAnswer>) -> bool {
+        let tried = stream::iter(std::mem::take(open)).map(|one| async {
+            let outcome = self.put(&one.listed).await;
+            (one, outcome)
+        });
+        let mut tried = tried.buffer_unordered(AT_ONCE);
+        let mut later = false;
+        while let Some((mut one, outcome)) = tried.next().await {
+            match outcome {
+                Outcome::Kept => {}
+                Outcome::Refused(answer) => {
+                    self.tell(&answer).await;
+                    refused.push(answer);
+                }
+                Outcome::Taken(answer) => {
+                    if one.told.as_ref() != Some(&answer) {
+                        self.tell(&answer).await;
+                        one.told = Some(answer);
+                    }
+                    open.push(one);
+                }
+                Outcome::Later => {
+                    later = true;
+                    open.push(one);
+                }
+            }
+        }
+        later
+    }
+
+    /// The agent's object says what is wrong with its accounts.
+    fn note(&self, count: usize, refused: &[StaticAnswer], open: &[Open]) {
+        let taken = open.iter().filter_map(|one| one.told.as_ref());
+        let told: Vec<_> = refused.iter().chain(taken).collect();
+        let problem = told.first().map(|first| {
+            let why = first.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
+            let message =
+                format!("{} of {count} accounts are not taken; account {:?}: {why}", told.len(), first.name);
+            ListProblem { reason: "AccountsRefused", message }
+        });
+        {
+            let mut list = self.session.list.lock();
+            // A later list that was refused as a whole is the graver news.
+            if list.problem.as_ref().is_none_or(|before| before.reason != LIST_REFUSED) {
+                list.problem = problem;
+            }
+        }
+        self.hub.noteworthy.wake(self.session.serial);
+    }
+
+    async fn tell(&self, answer: &StaticAnswer) {
+        let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
+        if self.hub.complaints.may_speak() {
+            warn!(
+                agentId = self.session.agent_id,
+                account = answer.name,
+                why,
+                "an account of the agent's file is not taken"
+            );
+        }
+        self.hub.metrics.ignore("static_account");
+        // The session has ended if nobody takes it.
+        let _ = self.answers.send(answer.clone()).await;
+    }
+
+    /// Brings one object in step with what is listed.
+    async fn put(&self, listed: &Listed) -> Outcome {
+        let settings = &self.hub.settings;
+        let taken = |why: String| Outcome::Taken(refusal(&listed.name, Class::Conflict, why));
+        if !settings.accounts_watched {
+            return taken(format!(
+                "the operator does not watch the namespace {:?}, where it would be made; add it to kubesvc.watchNamespaces",
+                settings.accounts_namespace
+            ));
+        }
+        let mut asked = None;
+        for _ in 0..CONFLICTS {
+            let written = match self.judge(listed, asked.as_ref()) {
+                Verdict::Keep => return Outcome::Kept,
+                Verdict::Wait => return Outcome::Later,
+                Verdict::Conflict(why) => return taken(why),
+                Verdict::Create(object) => self.create(&object).await,
+                Verdict::Update(object) => self.update(&object).await,
+            };
+            match written {
+                Ok(()) => return Outcome::Kept,
+                Err(WriteError::Refused(why)) => {
+                    return Outcome::Refused(refusal(&listed.name, Class::BadReference, why));
+                }
+                Err(WriteError::Unavailable(why)) => return self.unavailable(&why),
+                Err(WriteError::Changed) => {}
+            }
+            match self.ask(listed).await {
+                Ok(found) => asked = found,
+                Err(why) => return self.unavailable(&why.to_string()),
+            }
+        }
+        Outcome::Later
+    }
+
+    /// Judges by the index, and by what the API server was asked for, which is newer.
+    fn judge(&self, listed: &Listed, asked: Option<&KubesvcAccount>) -> Verdict {
+        let known = self.hub.accounts.by_account_name(&listed.name);
+        let is_asked = |account: &KubesvcAccount| {
+            asked.is_some_and(|asked| {
+                asked.metadata.name == account.metadata.name
+                    && asked.metadata.namespace == account.metadata.namespace
+            })
+        };
+        let found: Vec<_> =
+            known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
+        judge(listed, &self.session.zone, &self.hub.settings.accounts_namespace, &found)
+    }
+
+    async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+        in_time(self.hub.account_objects.create(object)).await?;
+        info!(
+            agentId = self.session.agent_id,
+            account = object.account_name(),
+            "an account of the agent's file was made"
+        );
+        Ok(())
+    }
+
+    async fn update(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
+        let replaced = object.metadata.resource_version.clone().unwrap_or_default();
+        let written = in_time(self.hub.account_objects.replace(object)).await?;
+        info!(
+            agentId = self.session.agent_id,
+            account = object.account_name(),
+            "an account was changed as the agent's file says"
+        );
+        self.hub.accounts.written(written, &replaced);
+        Ok(())
+    }
+
+    /// The object that has the account's object name, or else the one that the index has last seen.
+    async fn ask(&self, listed: &Listed) -> Result<Option<KubesvcAccount>, WriteError> {
+        let known = self.hub.accounts.by_account_name(&listed.name);
+        let known = known.first().map(|account| &account.metadata);
+        let namespace = known.and_then(|known| known.namespace.clone());
+        let name = known.and_then(|known| known.name.clone());
+        let namespace = namespace.unwrap_or_else(|| self.hub.settings.accounts_namespace.clone());
+        let name = name.unwrap_or_else(|| crate::account::names::object_name(&listed.name));
+        in_time(self.hub.account_objects.get(&namespace, &name)).await
+    }
+
+    fn unavailable(&self, why: &str) -> Outcome {
+        if self.hub.complaints.may_speak() {
+            warn!(agentId = self.session.agent_id, why, "accounts of the agent's file cannot be written yet");
+        }
+        Outcome::Later
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, WriteError>>) -> Result<T, WriteError> {
+    let late = |_| Err(WriteError::Unavailable("the API server does not answer".to_owned()));
+    tokio::time::timeout(WRITE_WAIT, answer).await.unwrap_or_else(late)
+}

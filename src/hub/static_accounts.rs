@@ -1,0 +1,34 @@
+//! Accounts of an agent's own file: from the frames that list them to the objects that stand for them. Pure.
+//!
+//! | step | where |
+//! |---|---|
+//! | frames become a list, within its bounds | [`incoming`] |
+//! | an entry becomes a spec, or is refused with the field at fault | [`entry`] |
+//! | a spec and what there is already become a write, or a refusal | [`judge`] |
+
+mod entry;
+mod incoming;
+mod judge;
+
+pub(super) use entry::{Entry, Listed, read};
+pub(super) use incoming::{Incoming, Taken};
+pub(super) use judge::{Verdict, judge};
+
+use crate::wire::common::failure::Class;
+use crate::wire::{common, ops};
+
+/// The value of the label `kubesvc.io/origin` of an account that an agent listed.
+pub(super) const ORIGIN: &str = "agent";
+/// The longest name that an answer repeats, in characters.
+const NAME_SHOWN: usize = 255;
+
+/// What the agent is told of an entry, or of the whole list where the name is empty.
+pub(super) fn refusal(name: &str, class: Class, message: String) -> ops::StaticAnswer {
+    let name = name.chars().filter(|character| !character.is_control()).take(NAME_SHOWN).collect();
+    let retryable = class == Class::Conflict;
+    let mut message = message;
+    crate::account::failure::truncate(&mut message, 1024);
+    let failure =
+        common::Failure { class: class.into(), retryable, message, before_send: true, ..Default::default() };
+    ops::StaticAnswer { name, failure: Some(failure) }
+}

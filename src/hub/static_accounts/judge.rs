@@ -1,0 +1,184 @@
+//! What becomes of a listed account, given the objects that have its name.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{Listed, ORIGIN};
+use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
+
+/// What is to be done about a listed account.
+#[derive(Debug, PartialEq)]
+pub(in crate::hub) enum Verdict {
+    /// Its object is as the file says.
+    Keep,
+    /// Its object is to be made.
+    Create(Box<KubesvcAccount>),
+    /// Its object is to be written, under the version that was judged.
+    Update(Box<KubesvcAccount>),
+    /// Its object is being deleted: another one can be made when it is gone.
+    Wait,
+    /// The name is somebody else's, and whose.
+    Conflict(String),
+}
+
+/// Judges a listed account of a zone. `found` are the objects with its account name, and one that has its object name
+/// whatever its account name; `namespace` is where its object is made.
+pub(in crate::hub) fn judge(
+    listed: &Listed,
+    zone: &str,
+    namespace: &str,
+    found: &[&KubesvcAccount],
+) -> Verdict {
+    let (namesakes, others): (Vec<&KubesvcAccount>, Vec<_>) =
+        found.iter().partition(|account| account.account_name() == listed.name);
+    if let Some(declared) = namesakes.iter().find(|account| !is_static(account)) {
+        return Verdict::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
+    }
+    if let Some(other) = namesakes.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
+        let other = other.spec.zone_id.as_deref().unwrap_or_default();
+        return Verdict::Conflict(format!("agents of zone {other:?} list an account of this name"));
+    }
+    if namesakes.iter().any(|account| account.is_being_deleted()) {
+        return Verdict::Wait;
+    }
+    match (namesakes.first(), others.first()) {
+        (Some(ours), _) => update(ours, &listed.spec),
+        (None, Some(other)) => Verdict::Conflict(format!(
+            "the object {} stands for the account {:?}",
+            key(other),
+            other.account_name()
+        )),
+        (None, None) => Verdict::Create(Box::new(object(listed, namespace))),
+    }
+}
+
+/// Whether an agent's file is where an account came from.
+fn is_static(account: &KubesvcAccount) -> bool {
+    account.label(ORIGIN_LABEL) == Some(ORIGIN)
+}
+
+/// The object of a listed account. It comes with its finalizer, so that the operator need not write it once more.
+fn object(listed: &Listed, namespace: &str) -> KubesvcAccount {
+    KubesvcAccount {
+        metadata: ObjectMeta {
+            name: Some(names::object_name(&listed.name)),
+            namespace: Some(namespace.to_owned()),
+            labels: Some([(ORIGIN_LABEL.to_owned(), ORIGIN.to_owned())].into()),
+            finalizers: Some(vec![FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: listed.spec.clone(),
+        status: None,
+    }
+}
+
+/// The file says nothing of these fields, so they stay as a person has set them.
+fn update(ours: &KubesvcAccount, listed: &KubesvcAccountSpec) -> Verdict {
+    let spec = KubesvcAccountSpec {
+        account_name: ours.spec.account_name.clone(),
+        state: ours.spec.state,
+        environment: ours.spec.environment.clone(),
+        account_type: ours.spec.account_type.clone(),
+        custom_resources: ours.spec.custom_resources.clone(),
+        ..listed.clone()
+    };
+    if spec == ours.spec {
+        return Verdict::Keep;
+    }
+    Verdict::Update(Box::new(KubesvcAccount { spec, ..ours.clone() }))
+}
+
+fn key(account: &KubesvcAccount) -> String {
+    let name = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", name(&account.metadata.namespace), name(&account.metadata.name))
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::panic, reason = "this is how a test fails")]
+
+    use super::*;
+    use crate::account::DesiredState;
+    use crate::hub::static_accounts::entry::tests::sent;
+    use crate::hub::static_accounts::read;
+
+    fn listed(name: &str) -> Listed {
+        read(vec![sent(name)], "z").remove(0).expect("it is good")
+    }
+
+    fn judged(name: &str, found: &[&KubesvcAccount]) -> Verdict {
+        judge(&listed(name), "z", "ns", found)
+    }
+
+    fn made(name: &str) -> KubesvcAccount {
+        match judged(name, &[]) {
+            Verdict::Create(object) => *object,
+            other => panic!("expected an object, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_new_account_becomes_an_object_of_the_agents() {
+        let object = made("Prod/East");
+        assert_eq!(object.metadata.name, Some(names::object_name("Prod/East")));
+        assert_eq!(object.metadata.namespace.as_deref(), Some("ns"));
+        assert_eq!(object.account_name(), "Prod/East");
+        assert_eq!(object.label(ORIGIN_LABEL), Some("agent"));
+        assert!(object.has_finalizer());
+        assert_eq!(made("prod").spec.account_name, None);
+    }
+
+    #[test]
+    fn an_object_that_says_the_same_is_left_alone() {
+        assert_eq!(judged("one", &[&made("one")]), Verdict::Keep);
+    }
+
+    #[test]
+    fn an_object_that_says_something_else_is_written_but_for_what_a_person_has_set() {
+        let mut ours = made("one");
+        ours.spec.metrics = Some(true);
+        ours.spec.state = Some(DesiredState::Inactive);
+        ours.spec.environment = Some("production".into());
+        ours.metadata.resource_version = Some("7".into());
+        let Verdict::Update(written) = judged("one", &[&ours]) else { panic!("it differs") };
+        assert_eq!(written.spec.metrics, None);
+        assert_eq!(written.spec.state, Some(DesiredState::Inactive));
+        assert_eq!(written.spec.environment.as_deref(), Some("production"));
+        assert_eq!(written.metadata.resource_version.as_deref(), Some("7"));
+        assert_eq!(judged("one", &[&written]), Verdict::Keep);
+    }
+
+    #[test]
+    fn a_name_that_is_declared_is_a_conflict_that_names_the_object() {
+        let mut declared = made("one");
+        declared.metadata.labels = None;
+        let conflict = Verdict::Conflict("declared as KubesvcAccount ns/one".into());
+        assert_eq!(judged("one", &[&declared]), conflict);
+        assert_eq!(judged("one", &[&made("one"), &declared]), conflict, "also beside one of ours");
+        declared.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
+        assert_eq!(judged("one", &[&declared]), conflict);
+    }
+
+    #[test]
+    fn a_name_of_another_zones_agents_is_a_conflict_that_names_the_zone() {
+        let mut other = made("one");
+        other.spec.zone_id = Some("west".into());
+        let Verdict::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
+        assert!(why.contains("\"west\""), "{why}");
+    }
+
+    #[test]
+    fn an_object_that_is_being_deleted_is_waited_for() {
+        let mut going = made("one");
+        let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+        going.metadata.deletion_timestamp = Some(time);
+        assert_eq!(judged("one", &[&going]), Verdict::Wait);
+    }
+
+    #[test]
+    fn an_object_name_that_stands_for_another_account_is_a_conflict() {
+        let mut other = made("one");
+        other.spec.account_name = Some("Another".into());
+        let Verdict::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
+        assert!(why.contains("ns/one") && why.contains("Another"), "{why}");
+    }
+}

@@ -1,0 +1,110 @@
+//! An API server and a database in memory.
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+
+use crate::account::KubesvcAccount;
+use crate::hub::AssignmentRows;
+use crate::objects::{AccountObjects, WriteError};
+use crate::store::{Assignment, AssignmentChanges, StoreError};
+
+/// Accounts at an API server in memory. What is written is not shown to the index by itself.
+#[derive(Default)]
+pub(super) struct FakeAccounts {
+    pub(super) there: Mutex<HashMap<String, KubesvcAccount>>,
+    pub(super) log: Mutex<Vec<String>>,
+    /// So many calls fail.
+    pub(super) failing: Mutex<usize>,
+    /// Names that are refused.
+    pub(super) refused: Mutex<Vec<String>>,
+    version: Mutex<u32>,
+}
+
+impl FakeAccounts {
+    pub(super) fn get_now(&self, name: &str) -> Option<KubesvcAccount> {
+        self.there.lock().get(name).cloned()
+    }
+
+    fn begin(&self, call: &str, account: &KubesvcAccount) -> Result<String, WriteError> {
+        let name = account.metadata.name.clone().expect("it has a name");
+        let mut failing = self.failing.lock();
+        if *failing > 0 {
+            *failing -= 1;
+            return Err(WriteError::Unavailable("down".into()));
+        }
+        self.log.lock().push(format!("{call} {name}"));
+        if self.refused.lock().contains(&name) {
+            return Err(WriteError::Refused(format!("{name} is invalid")));
+        }
+        Ok(name)
+    }
+
+    fn put(&self, name: String, account: &KubesvcAccount) -> KubesvcAccount {
+        let mut version = self.version.lock();
+        *version += 1;
+        let mut account = account.clone();
+        account.metadata.resource_version = Some(version.to_string());
+        account.metadata.uid.get_or_insert(format!("uid-{name}-{version}"));
+        self.there.lock().insert(name, account.clone());
+        account
+    }
+}
+
+#[async_trait]
+impl AccountObjects for FakeAccounts {
+    async fn get(&self, _: &str, name: &str) -> Result<Option<KubesvcAccount>, WriteError> {
+        Ok(self.get_now(name))
+    }
+
+    async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
+        let name = self.begin("create", account)?;
+        if self.get_now(&name).is_some() {
+            return Err(WriteError::Changed);
+        }
+        Ok(self.put(name, account))
+    }
+
+    async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
+        let name = self.begin("replace", account)?;
+        let there = self.get_now(&name).map(|there| there.metadata.resource_version);
+        if there.as_ref() != Some(&account.metadata.resource_version) {
+            return Err(WriteError::Changed);
+        }
+        Ok(self.put(name, account))
+    }
+}
+
+/// Assignments in memory.
+#[derive(Default)]
+pub(super) struct FakeRows {
+    pub(super) rows: Mutex<BTreeMap<(String, String), Assignment>>,
+    pub(super) down: Mutex<bool>,
+    pub(super) writes: Mutex<usize>,
+}
+
+#[async_trait]
+impl AssignmentRows for FakeRows {
+    async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
+        if *self.down.lock() {
+            return Err(StoreError::unavailable("down"));
+        }
+        Ok(self.rows.lock().values().cloned().collect())
+    }
+
+    async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
+        if *self.down.lock() {
+            return Err(StoreError::unavailable("down"));
+        }
+        *self.writes.lock() += 1;
+        let mut rows = self.rows.lock();
+        for key in &changes.deletes {
+            rows.remove(key);
+        }
+        for put in &changes.puts {
+            rows.insert((put.account_name.clone(), put.agent_id.clone()), put.clone());
+        }
+        Ok(())
+    }
+}

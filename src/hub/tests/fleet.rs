@@ -1,0 +1,160 @@
+//! What is written down of the agents: their objects and the table of assignments.
+
+use super::support::*;
+use crate::fleet::Fleet;
+use crate::hub::gone::{self, Gone};
+use crate::hub::{HubSettings, KnownAgent};
+use crate::store::Assignment;
+use crate::wire::ops;
+
+fn known(agent_id: &str, connected: bool) -> KnownAgent {
+    KnownAgent {
+        agent_id: agent_id.into(),
+        zone: "z".into(),
+        uid: format!("uid-{agent_id}"),
+        connected,
+        ..KnownAgent::default()
+    }
+}
+
+fn row(hub: &TestHub, account: &str, agent: &str) -> Option<Assignment> {
+    hub.rows.rows.lock().get(&(account.to_owned(), agent.to_owned())).cloned()
+}
+
+#[tokio::test]
+async fn an_agents_object_says_how_many_accounts_it_holds_and_how_many_failed() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.accounts.show(account("two"));
+    let mut agent = hub.agent("a").await;
+    let mut specs = agent.added().await;
+    while specs.len() < 2 {
+        specs.extend(agent.added().await);
+    }
+    let refs: Vec<_> = specs.into_iter().filter_map(|spec| spec.account).collect();
+    agent.answer(held(&refs[0])).await;
+    let failed = ops::AccountResult {
+        account: Some(refs[1].clone()),
+        outcome: Some(ops::account_result::Outcome::Failure(Default::default())),
+        dropped: false,
+    };
+    agent.answer(failed).await;
+    eventually("it is noted", || {
+        hub.objects.notes.lock().last().filter(|note| (note.held, note.failed) == (1, 1)).cloned()
+    })
+    .await;
+    assert_eq!(hub.objects.notes.lock().len(), 1, "both in one write");
+}
+
+#[tokio::test]
+async fn objects_of_agents_long_gone_are_removed_and_those_of_others_are_not() {
+    let hub = TestHub::with(HubSettings { remove_agents_after: 10, ..HubSettings::default() }).await;
+    let _here = hub.agent("here").await;
+    hub.objects.known.lock().extend([known("here", true), known("gone", false), known("lying", true)]);
+    let mut gone = Gone::default();
+    gone::look(&hub.hub, &mut gone).await;
+    assert!(hub.objects.removed.lock().is_empty());
+    assert!(hub.objects.log.lock().contains(&"disconnected lying".to_owned()));
+    (0..10).for_each(|_| hub.ticks.advance());
+    gone::look(&hub.hub, &mut gone).await;
+    assert_eq!(hub.objects.removed.lock().as_slice(), ["gone", "lying"]);
+    assert!(!hub.objects.log.lock().contains(&"disconnected here".to_owned()));
+}
+
+#[tokio::test]
+async fn an_agent_that_may_still_come_back_is_not_marked_as_disconnected() {
+    let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
+    hub.objects.known.lock().push(known("a", true));
+    hub.hub.remember_agents().await;
+    let mut gone = Gone::default();
+    gone::look(&hub.hub, &mut gone).await;
+    assert!(hub.objects.log.lock().is_empty());
+    hub.hub.registry.forget(10);
+    gone::look(&hub.hub, &mut gone).await;
+    assert_eq!(hub.objects.log.lock().as_slice(), ["disconnected a"]);
+}
+
+#[tokio::test]
+async fn assignments_follow_what_agents_hold() {
+    let hub = TestHub::start().await;
+    hub.rows.rows.lock().insert(
+        ("old".into(), "gone".into()),
+        Assignment {
+            account_name: "old".into(),
+            agent_id: "gone".into(),
+            connections: 1,
+            caching: false,
+            reachable: true,
+        },
+    );
+    hub.accounts.show(account("one"));
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    assert!(row(&hub, "one", "a").is_none(), "it holds nothing yet");
+    agent.answer(held(&reference)).await;
+    let there = eventually("the row is there", || row(&hub, "one", "a")).await;
+    assert_eq!((there.connections, there.caching, there.reachable), (1, false, true));
+    eventually("the row of an earlier time is gone", || row(&hub, "old", "gone").is_none().then_some(()))
+        .await;
+    agent.frames = None;
+    eventually("the row goes with the agent", || hub.rows.rows.lock().is_empty().then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_waited_for() {
+    let hub = TestHub::start().await;
+    *hub.rows.down.lock() = true;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&reference)).await;
+    eventually("it is held", || (!hub.hub.holders("uid-one").is_empty()).then_some(())).await;
+    *hub.rows.down.lock() = false;
+    eventually("the row is there", || row(&hub, "one", "a")).await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_has_removed_comes_back() {
+    let checks = crate::hub::AssignmentChecks {
+        initial_delay: std::time::Duration::ZERO,
+        period: std::time::Duration::from_secs(1),
+    };
+    let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&reference)).await;
+    eventually("the row is there", || row(&hub, "one", "a")).await;
+    hub.rows.rows.lock().clear();
+    eventually("the row is there again", || row(&hub, "one", "a")).await;
+}
+
+#[tokio::test]
+async fn the_rows_of_a_replica_go_when_it_stops() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&reference)).await;
+    eventually("the row is there", || row(&hub, "one", "a")).await;
+    hub.stop.cancel();
+    drop(agent);
+    eventually("it has stopped", || hub.served.is_finished().then_some(())).await;
+    assert!(hub.rows.rows.lock().is_empty());
+}
+
+/// Only the pings of HTTP/2 find that an agent is gone.
+#[tokio::test]
+async fn a_silent_agent_stays_where_heartbeats_are_not_asked_for() {
+    let heartbeat = std::time::Duration::from_millis(20);
+    let settings = HubSettings { heartbeat, cuts_off_silent: false, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    let mut agent = hub.agent("a").await;
+    for _ in 0..10 {
+        // Ten heartbeats of the hub, none of the agent.
+        let frame = agent.answers.message().await.expect("it is not cut off").expect("it goes on");
+        assert!(matches!(frame.frame, Some(ops::hub_frame::Frame::Heartbeat(_))), "{frame:?}");
+    }
+    assert_eq!(hub.hub.agents().len(), 1);
+}

@@ -1,0 +1,285 @@
+//! Accounts of agents' own files: from frames to objects, and what the leader and the agent hear of them.
+
+use super::support::*;
+use crate::account::lifecycle::{Fact, SessionFact};
+use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
+use crate::fleet::Fleet;
+use crate::hub::{Approval, HubSettings};
+use crate::wire::common::{self, failure::Class};
+use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::{self, agent_frame, hub_frame};
+
+fn entry(name: &str) -> ops::AccountSpec {
+    ops::AccountSpec {
+        account: Some(common::AccountRef { name: name.into(), ..Default::default() }),
+        credential: Some(Credential::File("/kubeconfigs/one".into())),
+        ..Default::default()
+    }
+}
+
+impl TestAgent {
+    async fn list(&self, accounts: Vec<ops::AccountSpec>, complete: bool) {
+        let list = ops::StaticAccounts { accounts, complete };
+        self.say(agent_frame::Frame::StaticAccounts(list)).await;
+    }
+
+    async fn list_names(&self, names: &[&str]) {
+        self.list(names.iter().map(|name| entry(name)).collect(), true).await;
+    }
+
+    /// The next answers, so many.
+    async fn answers_to(&mut self, count: usize) -> Vec<ops::StaticAnswer> {
+        let mut answered = Vec::new();
+        while answered.len() < count {
+            match self.next().await {
+                Ok(Some(hub_frame::Frame::StaticAnswers(answers))) => answered.extend(answers.answers),
+                other => panic!("expected StaticAnswers, got {other:?}"),
+            }
+        }
+        assert_eq!(answered.len(), count);
+        answered
+    }
+
+    /// Name, class and message of the next answer.
+    async fn answered(&mut self) -> (String, Class, String) {
+        let answer = self.answers_to(1).await.remove(0);
+        let failure = answer.failure.expect("a reason");
+        (answer.name, failure.class(), failure.message)
+    }
+}
+
+async fn synced() -> TestHub {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    hub
+}
+
+async fn object(hub: &TestHub, name: &str) -> KubesvcAccount {
+    eventually("the object is made", || hub.made.get_now(&names::object_name(name))).await
+}
+
+/// The object as a watch would show it.
+async fn shown(hub: &TestHub, name: &str) -> KubesvcAccount {
+    let object = object(hub, name).await;
+    hub.accounts.show(object.clone());
+    object
+}
+
+async fn fact(hub: &TestHub, uid: &str, is: impl Fn(&SessionFact) -> bool) -> SessionFact {
+    eventually("the session says it", || hub.hub.sessions(uid).into_iter().find(|fact| is(fact))).await
+}
+
+#[tokio::test]
+async fn a_list_becomes_objects_of_the_agents_zone() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list(vec![entry("one")], false).await;
+    agent.list(vec![entry("Prod East")], true).await;
+    let one = object(&hub, "one").await;
+    assert_eq!(one.label(ORIGIN_LABEL), Some("agent"));
+    assert_eq!(one.metadata.namespace.as_deref(), Some("ns"));
+    assert_eq!(one.spec.zone_id.as_deref(), Some("z"));
+    assert_eq!(one.spec.kubeconfig.file.as_deref(), Some("/kubeconfigs/one"));
+    assert_eq!(object(&hub, "Prod East").await.account_name(), "Prod East");
+}
+
+#[tokio::test]
+async fn the_leader_learns_what_is_listed_from_the_complete_list_on() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list(vec![entry("one")], true).await;
+    let uid = shown(&hub, "one").await.uid().to_owned();
+    fact(&hub, &uid, |fact| fact.lists == Fact::Known(true)).await;
+    let mut other = hub.agent("b").await;
+    assert_eq!(fact(&hub, &uid, |fact| fact.agent_id == "b").await.lists, Fact::Unknown);
+    other.list(vec![entry("two")], false).await;
+    other.list(vec![entry("")], false).await;
+    eventually("the index has settled", || hub.leader.try_take(100).is_empty().then_some(())).await;
+    other.list(Vec::new(), true).await;
+    assert_eq!(other.answered().await.0, "");
+    fact(&hub, &uid, |fact| fact.agent_id == "b" && fact.lists == Fact::Known(false)).await;
+    eventually("the leader is woken", || hub.leader.try_take(100).contains(&uid).then_some(())).await;
+    hub.leader.try_take(100);
+    agent.list(Vec::new(), true).await;
+    fact(&hub, &uid, |fact| fact.agent_id == "a" && fact.lists == Fact::Known(false)).await;
+    eventually("the leader is woken", || hub.leader.try_take(100).contains(&uid).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_object_follows_the_file_and_one_that_fits_is_not_written() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    shown(&hub, "one").await;
+    agent.list_names(&["one"]).await;
+    agent.list(vec![ops::AccountSpec { metrics: true, ..entry("one") }], true).await;
+    eventually("it is changed", || {
+        hub.made.get_now("one").filter(|object| object.spec.metrics == Some(true))
+    })
+    .await;
+    assert_eq!(hub.made.log.lock().as_slice(), ["create one", "replace one"]);
+}
+
+#[tokio::test]
+async fn an_object_that_the_index_does_not_know_yet_is_found_and_kept() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    object(&hub, "one").await;
+    agent.list(vec![ops::AccountSpec { metrics: true, ..entry("one") }], true).await;
+    eventually("it is changed", || {
+        hub.made.get_now("one").filter(|object| object.spec.metrics == Some(true))
+    })
+    .await;
+    assert_eq!(hub.made.log.lock().as_slice(), ["create one", "create one", "replace one"]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_declared_is_answered_and_the_others_go_on() {
+    let hub = synced().await;
+    let mut declared = account("taken");
+    declared.metadata.namespace = Some("team".into());
+    hub.accounts.show(declared);
+    let mut agent = hub.agent("a").await;
+    agent.added().await;
+    agent.list_names(&["taken", "one"]).await;
+    let (name, class, why) = agent.answered().await;
+    assert_eq!((name.as_str(), class), ("taken", Class::Conflict));
+    assert!(why.contains("declared as KubesvcAccount team/taken"), "{why}");
+    object(&hub, "one").await;
+}
+
+#[tokio::test]
+async fn an_account_of_another_zones_agents_is_a_conflict() {
+    let hub = synced().await;
+    let first = hub.agent("a").await;
+    first.list_names(&["one"]).await;
+    let before = shown(&hub, "one").await;
+    let mut other = hub.greet(ops::Hello { zone_id: "west".into(), ..hello("b") }).await;
+    other.accepted().await;
+    other.list_names(&["one"]).await;
+    let (name, class, why) = other.answered().await;
+    assert_eq!((name.as_str(), class), ("one", Class::Conflict));
+    assert!(why.contains("\"z\""), "{why}");
+    assert_eq!(hub.made.get_now("one"), Some(before));
+}
+
+#[tokio::test]
+async fn bad_entries_are_answered_with_the_field_and_the_good_ones_go_on() {
+    let hub = synced().await;
+    let mut agent = hub.agent("a").await;
+    let bad = |credential| ops::AccountSpec { credential: Some(credential), ..entry("bad") };
+    let list = vec![
+        bad(Credential::File("relative".into())),
+        bad(Credential::Kubeconfig(b"t0ps3cret".into())),
+        entry(&"x".repeat(300)),
+        entry("good"),
+        entry("good"),
+    ];
+    agent.list(list, true).await;
+    let answers = agent.answers_to(4).await;
+    for (answer, field) in answers.iter().zip(["absolute path", "kubeconfig", "name must have", "twice"]) {
+        assert!(format!("{answer:?}").contains(field), "{answer:?}");
+        assert!(!format!("{answer:?}").contains("t0ps3cret"), "{answer:?}");
+    }
+    object(&hub, "good").await;
+    assert_eq!(hub.made.log.lock().as_slice(), ["create good"]);
+}
+
+#[tokio::test]
+async fn a_list_over_the_bound_is_refused_as_a_whole_and_the_former_stays() {
+    let hub = synced().await;
+    let mut agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    let uid = shown(&hub, "one").await.uid().to_owned();
+    fact(&hub, &uid, |fact| fact.lists == Fact::Known(true)).await;
+    for number in 0..100 {
+        let accounts = (0..50).map(|entry_number| entry(&format!("a{number}-{entry_number}"))).collect();
+        agent.list(accounts, false).await;
+    }
+    let refused = loop {
+        match agent.next().await {
+            Ok(Some(hub_frame::Frame::StaticAnswers(mut answers))) => break answers.answers.remove(0),
+            Ok(Some(hub_frame::Frame::AddAccounts(_))) => {}
+            other => panic!("expected an answer, got {other:?}"),
+        }
+    };
+    let failure = refused.failure.expect("a reason");
+    assert_eq!((refused.name.as_str(), failure.class()), ("", Class::TooLarge));
+    assert!(failure.message.contains("more than 1000"), "{}", failure.message);
+    let problem = || hub.hub.registry.of_agent("a").and_then(|session| session.list_problem());
+    assert_eq!(problem().map(|problem| problem.reason), Some("ListRefused"));
+    agent.list(Vec::new(), true).await;
+    agent.list_names(&["one", "two"]).await;
+    object(&hub, "two").await;
+    fact(&hub, &uid, |fact| fact.lists == Fact::Known(true)).await;
+    assert_eq!(hub.made.there.lock().len(), 2, "nothing of the refused list was made");
+    assert_eq!(problem(), None);
+}
+
+#[tokio::test]
+async fn the_session_goes_on_while_the_api_server_is_away_and_the_objects_are_made_later() {
+    let hub = synced().await;
+    *hub.made.failing.lock() = 3;
+    let mut agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    hub.accounts.show(account("other"));
+    assert_eq!(agent.added().await.len(), 1, "its other work is done meanwhile");
+    object(&hub, "one").await;
+    assert_eq!(*hub.made.failing.lock(), 0);
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_is_answered_with_its_reason() {
+    let hub = synced().await;
+    hub.made.refused.lock().push("one".into());
+    let mut agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    let (name, class, why) = agent.answered().await;
+    assert_eq!((name.as_str(), class, why.as_str()), ("one", Class::BadReference, "one is invalid"));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
+    let hub = synced().await;
+    *hub.objects.approve.lock() = false;
+    let mut agent = hub.greet(hello("a")).await;
+    agent.accepted().await;
+    agent.list_names(&["one"]).await;
+    eventually("the list is there", || {
+        hub.hub.registry.of_agent("a").and_then(|session| session.listed_digests())
+    })
+    .await;
+    assert!(hub.made.log.lock().is_empty());
+    let approval = Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
+    hub.approvals.try_send(approval).expect("it is followed");
+    object(&hub, "one").await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_is_not_watched_is_named() {
+    let hub = TestHub::with(HubSettings { accounts_watched: false, ..HubSettings::default() }).await;
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    let (_, class, why) = agent.answered().await;
+    assert!(class == Class::Conflict && why.contains("kubesvc.watchNamespaces"), "{why}");
+}
+
+#[tokio::test]
+async fn the_agents_object_says_what_is_listed_and_what_is_wrong() {
+    let hub = synced().await;
+    hub.accounts.show(account("taken"));
+    let agent = hub.agent("a").await;
+    agent.list_names(&["taken", "one"]).await;
+    let note = eventually("it is noted", || {
+        hub.objects.notes.lock().iter().find(|note| note.problem.is_some()).cloned()
+    })
+    .await;
+    let mut digests = vec![names::digest("taken"), names::digest("one")];
+    digests.sort();
+    assert_eq!(note.static_accounts, Some(digests));
+    let (reason, message) = note.problem.expect("a problem");
+    assert_eq!(reason, "AccountsRefused");
+    assert!(message.starts_with("1 of 2 accounts") && message.contains("taken"), "{message}");
+}

@@ -1,0 +1,147 @@
+//! What the hub writes about agents and their own accounts, against a real API server.
+
+use kubesvc::account::names;
+use kubesvc::account::spec::KubeconfigSource;
+use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};
+use kubesvc::budget::Budget;
+use kubesvc::hub::{AgentNote, AgentObjects, KubeAgentObjects, Registration};
+use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
+use kubesvc::wire::common::AccountRef;
+use kubesvc::wire::ops::account_spec::Credential;
+use kubesvc::wire::ops::agent_frame::Frame;
+use kubesvc::wire::ops::hub_frame;
+use kubesvc::wire::ops::{AccountSpec, StaticAccounts};
+
+use crate::harness::controlplane;
+use crate::harness::namespace::TestNamespace;
+use crate::harness::simulated_agent::SimulatedAgent;
+use crate::harness::simulated_agent::words::{Introduction, Policy};
+use crate::harness::{must, wait::eventually};
+use crate::world::{PATIENCE, World, install_definitions};
+
+async fn namespace() -> TestNamespace {
+    let plane = controlplane::shared().await;
+    install_definitions(plane).await;
+    plane.namespace().await
+}
+
+fn registration(session_id: &str) -> Registration {
+    Registration {
+        agent_id: "agent-1".into(),
+        zone: "east".into(),
+        session_id: session_id.into(),
+        boot_id: "b".into(),
+        connect_seq: 1,
+        replica: "r".into(),
+        version: "1.0.0".into(),
+        protocol: 1,
+        connected_since: jiff::Timestamp::UNIX_EPOCH,
+    }
+}
+
+async fn agent_of(namespace: &TestNamespace) -> Option<KubesvcAgent> {
+    let name = names::agent_object_name("agent-1", "east");
+    must(namespace.api::<KubesvcAgent>().get_opt(&name).await.map_err(|error| error.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
+    let namespace = namespace().await;
+    let agents = KubeAgentObjects::new(namespace.client(), namespace.name(), true);
+    must(agents.register(&registration("s1")).await.map_err(|error| error.to_string()));
+    let note = AgentNote {
+        held: 3,
+        failed: 1,
+        static_accounts: Some(vec![names::digest("one")]),
+        problem: Some(("ListRefused".into(), "too many".into())),
+    };
+    let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
+    for session in ["s0", "s1", "s1"] {
+        let noted = agents.note("agent-1", "east", session, &note).await;
+        assert!(must(noted.map_err(|error| error.to_string())));
+    }
+    let status = agent_of(&namespace).await.and_then(|agent| agent.status).expect("it is registered");
+    assert_eq!((status.held, status.failed), (Some(3), Some(1)));
+    assert_eq!(status.static_accounts, Some(vec![names::digest("one")]));
+    assert_eq!(status.conditions[0].reason, "ListRefused");
+    assert!(status.connected);
+
+    must(agents.remove(&seen).await.map_err(|error| error.to_string()));
+    assert!(agent_of(&namespace).await.is_some(), "it has changed since it was seen");
+    let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
+    must(agents.remove(&seen).await.map_err(|error| error.to_string()));
+    assert!(agent_of(&namespace).await.is_none());
+    must(agents.remove(&seen).await.map_err(|error| error.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_are_made_and_written_only_as_they_were_judged() {
+    let namespace = namespace().await;
+    let accounts = KubeAccountObjects::new(namespace.client(), Budget::default());
+    let kubeconfig = KubeconfigSource { file: Some("/k/one".into()), ..Default::default() };
+    let spec = KubesvcAccountSpec { kubeconfig, ..Default::default() };
+    let mut account = KubesvcAccount::new("one", spec);
+    account.metadata.namespace = Some(namespace.name().to_owned());
+    let made = accounts.create(&account).await.expect("it is new");
+    assert_eq!(accounts.create(&account).await, Err(WriteError::Changed));
+    let mut changed = made.clone();
+    changed.spec.metrics = Some(true);
+    let written = accounts.replace(&changed).await.expect("it is as it was made");
+    assert_eq!(accounts.replace(&changed).await, Err(WriteError::Changed), "another version is there");
+    assert_eq!(accounts.get(namespace.name(), "one").await, Ok(Some(written.clone())));
+    let mut bad = written;
+    bad.spec.kubeconfig.file = Some("relative".into());
+    let refused = accounts.replace(&bad).await;
+    assert!(matches!(&refused, Err(WriteError::Refused(why)) if why.contains("absolute")), "{refused:?}");
+    let mut lost = changed.clone();
+    lost.metadata.name = Some("another".into());
+    lost.metadata.uid = None;
+    assert_eq!(accounts.replace(&lost).await, Err(WriteError::Changed), "there is none");
+    let mut nowhere = account;
+    nowhere.metadata.namespace = Some(format!("{}-missing", namespace.name()));
+    assert!(matches!(accounts.create(&nowhere).await, Err(WriteError::Unavailable(_))));
+}
+
+fn entry(name: &str, path: &str) -> AccountSpec {
+    AccountSpec {
+        account: Some(AccountRef { name: name.to_owned(), ..AccountRef::default() }),
+        credential: Some(Credential::File(path.to_owned())),
+        ..AccountSpec::default()
+    }
+}
+
+/// A world with a simulated agent that holds whatever it is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_an_agents_own_file_becomes_active_and_the_fleet_shows_it() {
+    let world = World::start().await;
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    let agent = SimulatedAgent::connect(&hub, Introduction::new("agent-1", "east"), Policy::default()).await;
+    let agent = must(agent.map_err(|error| error.to_string()));
+    let accounts = vec![entry("one", "/kubeconfigs/one"), entry("bad", "relative")];
+    agent.send(Frame::StaticAccounts(StaticAccounts { accounts, complete: true }));
+    world.until("one", State::Active).await;
+    let object = world.object("one").await.expect("it is ACTIVE");
+    assert_eq!(object.label(ORIGIN_LABEL), Some("agent"));
+    assert_eq!(object.spec.zone_id.as_deref(), Some("east"));
+    assert_eq!(world.writes_to("one").len(), 3, "{:#?}", world.writes_to("one"));
+    let told = agent.received().into_iter().find_map(|received| match received.frame {
+        hub_frame::Frame::StaticAnswers(answers) => Some(answers.answers),
+        _ => None,
+    });
+    let told = told.expect("the bad entry is answered");
+    assert!(told[0].failure.as_ref().is_some_and(|failure| failure.message.contains("absolute path")));
+    eventually("the agent's object shows its accounts", PATIENCE, async || {
+        let name = names::agent_object_name("agent-1", "east");
+        let shown = must(world.api::<KubesvcAgent>().get(&name).await.map_err(|error| error.to_string()));
+        let status = shown.status.clone().unwrap_or_default();
+        let as_it_should = (status.held, status.failed) == (Some(1), Some(0))
+            && status.static_accounts.as_ref().is_some_and(|digests| digests.len() == 2)
+            && status.conditions.iter().any(|condition| condition.reason == "AccountsRefused");
+        if as_it_should { Ok(()) } else { Err(format!("{shown:?}")) }
+    })
+    .await;
+    let table = must(world.kubectl(&["get", "ksg"]).await.ok());
+    let columns: Vec<_> = table.lines().next().unwrap_or_default().split_whitespace().collect();
+    let expected = ["NAME", "ZONE", "VERSION", "HELD", "FAILED", "CONNECTED", "SINCE", "APPROVED"];
+    assert_eq!(columns, expected, "{table}");
+}
