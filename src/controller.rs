@@ -171,9 +171,7 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
                 warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
             }
         }
-        if stop.run_until_cancelled(foreign::look(controller)).await.is_none() {
-            return;
-        }
+        foreign::tell(controller);
         // What was waiting for the database, or for somebody else's row to go, can go on.
         let all = controller.context.accounts.all();
         let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
@@ -199,7 +197,7 @@ fn expected_rows(context: &Context) -> Vec<AccountRow> {
 
 /// Whether there should be a row for an account.
 fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
-    let may = match context.projection.fact(account.uid()) {
+    let may = match context.projection.fact(account.uid(), account.account_name()) {
         RowFact::Present => true,
         RowFact::Foreign => false,
         RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),

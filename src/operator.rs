@@ -3,6 +3,7 @@
 mod arguments;
 mod cli;
 mod cluster;
+mod copy;
 mod readiness;
 mod run;
 

@@ -7,18 +7,32 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 
 use crate::account::row::AccountRow;
 
+mod batches;
+#[cfg(test)]
+mod by_hand;
+pub mod copying;
 #[cfg(test)]
 mod harness;
 mod limits;
+mod migrations;
+mod mysql;
+#[cfg(test)]
+mod outages;
+mod postgres;
 pub mod projection;
+mod rows;
+mod server;
 mod sqlite;
+mod statements;
 #[cfg(test)]
 mod stories;
+mod trouble;
 mod url;
 
 /// How many namespaces of an account are kept at most.
@@ -199,10 +213,29 @@ pub trait Store: Send + Sync {
 /// Opens the database that a URL names, and brings its schema up to date.
 ///
 /// `sqlite:///var/lib/kubesvc/kubesvc.db` is an absolute path, `sqlite://kubesvc.db` one from the working directory;
-/// a file that is not there is made. [`StoreError::Unfit`] says in one line what is wrong and what to do, and never
-/// holds a password.
+/// a file that is not there is made. `mysql://user:password@host:port/database` (or `mariadb://`) and
+/// `postgres://user:password@host:port/database` are servers; the database must be there. [`StoreError::Unfit`] says in
+/// one line what is wrong and what to do, and never holds a password.
 pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    match url::parse(url)? {
-        url::Database::Sqlite(path) => Ok(Arc::new(sqlite::Sqlite::open(&path).await?)),
-    }
+    Ok(open_adapter(url).await?)
+}
+
+/// Looks whether a URL can name a database, without opening it. The message is as [`open`]'s.
+pub fn check_url(url: &str) -> Result<(), StoreError> {
+    url::parse(url).map(drop)
+}
+
+async fn open_adapter(url: &str) -> Result<Arc<dyn copying::Adapter>, StoreError> {
+    Ok(match url::parse(url)? {
+        url::Database::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path).await?),
+        url::Database::MySql(address) => Arc::new(mysql::MySql::open(&address).await?),
+        url::Database::Postgres(address) => Arc::new(postgres::Postgres::open(&address).await?),
+    })
+}
+
+/// Epoch milliseconds, for `last_updated`.
+fn now() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }

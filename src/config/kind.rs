@@ -105,7 +105,7 @@ impl Kind {
             Self::Address => address(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::Namespace => dns_label(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::DatabaseUrl => {
-                let known = ["sqlite://", "mysql://", "postgres://"];
+                let known = ["sqlite://", "mysql://", "mariadb://", "postgres://", "postgresql://"];
                 let good = one_line(trimmed, 4096) && known.iter().any(|scheme| trimmed.starts_with(scheme));
                 good.then(|| Value::Text(trimmed.to_owned()))
             }

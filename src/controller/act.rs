@@ -11,7 +11,7 @@ use serde_json::json;
 use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
-use crate::account::lifecycle::{Action, CredentialFact, StatusWrite};
+use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State, row};
 use crate::crash;
 use crate::store::StoreError;
@@ -90,8 +90,9 @@ impl Controller {
             // An unavailable database shows in the next observation; the status goes on.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
-                foreign::look(self).await;
-                if !self.foreign.has(account.account_name()) {
+                foreign::tell(self);
+                let fact = self.context.projection.fact(account.uid(), account.account_name());
+                if fact != RowFact::Foreign {
                     let error = crate::telemetry::errors::chain(&error);
                     tracing::error!(
                         account = account.account_name(),

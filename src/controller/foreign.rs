@@ -1,27 +1,20 @@
-//! Rows of `kubesvc_accounts` that somebody else wrote: they are left alone, people are told of them, and an account of
-//! such a name waits.
+//! Rows of `kubesvc_accounts` that somebody else wrote: they are left alone, and people are told of them.
 
 use std::collections::BTreeSet;
 
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::leader::Controller;
-use crate::telemetry::errors::chain;
 
 /// How many names one line of the log holds; the count is of all.
 const NAMED: usize = 10;
 
-/// The names of these rows, as they were found last.
+/// The names of these rows, as people were told of them last.
 #[derive(Debug, Default)]
 pub(super) struct ForeignRows(Mutex<BTreeSet<String>>);
 
 impl ForeignRows {
-    /// Whether there is a row of this name.
-    pub(super) fn has(&self, account_name: &str) -> bool {
-        self.0.lock().contains(account_name)
-    }
-
     /// Takes in the rows as they are now. Answers with what people are to be told, if that is news.
     fn found(&self, names: BTreeSet<String>) -> Option<String> {
         let mut known = self.0.lock();
@@ -32,15 +25,12 @@ impl ForeignRows {
     }
 }
 
-/// Looks which rows there are, counts them, and names them in the log where that is news.
-pub(super) async fn look(controller: &Controller) {
-    let rows = match controller.context.store.foreign().await {
-        Ok(rows) => rows,
-        Err(error) => return debug!(error = %chain(&error), "rows of somebody else were not looked for"),
-    };
-    let count = rows.len();
+/// Counts the rows that are known of, and names them in the log where that is news.
+pub(super) fn tell(controller: &Controller) {
+    let names = controller.context.projection.foreign();
+    let count = names.len();
     controller.context.metrics.foreign_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
-    if let Some(names) = controller.foreign.found(rows.into_iter().map(|row| row.name).collect()) {
+    if let Some(names) = controller.foreign.found(names) {
         warn!(
             rows = count,
             names, "table kubesvc_accounts has rows that are not of kubesvc; they are left alone"
@@ -70,13 +60,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_somebody_else_are_told_of_when_they_change_and_known_until_they_go() {
+    fn rows_of_somebody_else_are_told_of_when_they_change() {
         let rows = ForeignRows::default();
         assert_eq!(rows.found(names(0)), None);
         assert!(rows.found(names(1)).is_some());
         assert_eq!(rows.found(names(1)), None, "it was told");
-        assert!(rows.has("a00") && !rows.has("a01"));
-        assert_eq!(rows.found(names(0)), None);
-        assert!(!rows.has("a00"));
+        assert!(rows.found(names(2)).is_some());
+        assert_eq!(rows.found(names(0)), None, "there is nobody to name");
     }
 }

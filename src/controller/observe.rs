@@ -37,8 +37,7 @@ impl Controller {
     }
 
     fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
-        match self.context.projection.fact(account.uid()) {
-            RowFact::Absent if self.foreign.has(account.account_name()) => RowFact::Foreign,
+        match self.context.projection.fact(account.uid(), account.account_name()) {
             RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
             fact => fact,
         }

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::arguments::RunArguments;
-use super::run;
+use super::arguments::{CopyArguments, RunArguments};
+use super::{copy, run};
 use crate::account::crds;
 use crate::command_line::{self, FAILURE, USAGE, say};
 use crate::config::{self, Loaded, operator::OperatorSettings};
@@ -38,6 +38,8 @@ enum Command {
     },
     /// Print the OpenAPI description of the REST API.
     Openapi,
+    /// Copy all accounts from one database to another, such as from SQLite to PostgreSQL.
+    CopyDatabase(CopyArguments),
 }
 
 /// Runs the program.
@@ -49,6 +51,13 @@ pub fn main() -> ExitCode {
             say(&crate::rest::openapi());
             ExitCode::SUCCESS
         }
+        Some(Command::CopyDatabase(arguments)) => match copy::run(&arguments) {
+            Ok(summary) => {
+                say(&summary);
+                ExitCode::SUCCESS
+            }
+            Err((reason, code)) => complain(&reason, code),
+        },
         None => operate(&cli.run),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Changes, StoreError};
+use super::{AssignmentChanges, Changes, StoreError};
 use crate::account::row::AccountRow;
 
 /// Checks changes before they are sent: each uid and each name once, no text too long, none with a NUL.
@@ -31,7 +31,53 @@ pub(super) fn refused(
     row: &AccountRow,
     why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> StoreError {
-    StoreError::refused(format!("kubesvc_accounts row {:?} (uid {:?})", row.name, row.uid), why)
+    StoreError::refused(key(row), why)
+}
+
+fn key(row: &AccountRow) -> String {
+    format!("kubesvc_accounts row {:?} (uid {:?})", row.name, row.uid)
+}
+
+/// The refusal of a statement with this one row names it; other errors stay as they are.
+pub(super) fn of_row(row: &AccountRow, error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused { source, .. } => StoreError::Refused { what: key(row), source },
+        other => other,
+    }
+}
+
+/// Checks assignments before they are sent, as [`check`] does rows.
+pub(super) fn check_assignments(replica_id: &str, changes: &AssignmentChanges) -> Result<(), StoreError> {
+    let refused = |account: &str, agent: &str, why: String| {
+        Err(StoreError::refused(
+            format!("kubesvc_assignments row {account:?}, {agent:?} of replica {replica_id:?}"),
+            why,
+        ))
+    };
+    let puts = changes.puts.iter().map(|row| (&row.account_name, &row.agent_id));
+    let mut keys = HashSet::with_capacity(changes.puts.len());
+    for (account, agent) in puts {
+        let texts =
+            [("account_name", account.as_str(), 255), ("agent_id", agent, 191), ("cd_id", replica_id, 191)];
+        for (column, text, most) in texts {
+            if let Some(why) = unfit(column, text, most) {
+                return refused(account, agent, why);
+            }
+        }
+        if !keys.insert((account, agent)) {
+            return refused(account, agent, "it stands there twice".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn unfit(column: &str, text: &str, most: usize) -> Option<String> {
+    if text.contains('\0') {
+        return Some(format!("column {column} holds a NUL"));
+    }
+    // A character is one byte at least, so a short text need not be counted.
+    (text.len() > most && text.chars().count() > most)
+        .then(|| format!("column {column} has more than {most} characters"))
 }
 
 fn check_row(row: &AccountRow) -> Result<(), StoreError> {
@@ -51,12 +97,8 @@ fn check_row(row: &AccountRow) -> Result<(), StoreError> {
     ];
     for (column, text, most) in texts {
         let Some(text) = text else { continue };
-        if text.contains('\0') {
-            return Err(refused(row, format!("column {column} holds a NUL")));
-        }
-        // A character is one byte at least, so a short text need not be counted.
-        if text.len() > most && text.chars().count() > most {
-            return Err(refused(row, format!("column {column} has more than {most} characters")));
+        if let Some(why) = unfit(column, text, most) {
+            return Err(refused(row, why));
         }
     }
     if row.name.is_empty() || row.uid.is_empty() {

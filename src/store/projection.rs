@@ -8,6 +8,7 @@
 //! While the database cannot be used everything waits, at most one row for each account, and is written when it is
 //! back; before that the table is read again, for a commit whose answer was lost may be in it or not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,13 +158,27 @@ impl Projection {
         Ok(())
     }
 
-    /// Whether the account with this uid has a row, from memory. Unavailable until the table was read, and while the
-    /// database cannot be used.
-    pub fn fact(&self, uid: &str) -> RowFact {
+    /// Whether the account with this uid has a row, or somebody else's row has its name, from memory. Unavailable until
+    /// the table was read, and while the database cannot be used.
+    ///
+    /// Somebody else's row is known once the table was read or a row was refused; that it is gone, with the next repair.
+    pub fn fact(&self, uid: &str, account_name: &str) -> RowFact {
         if self.trouble.borrow().is_some() {
             return RowFact::Unavailable;
         }
-        if self.state.lock().has_row(uid) { RowFact::Present } else { RowFact::Absent }
+        let state = self.state.lock();
+        if state.has_row(uid) {
+            RowFact::Present
+        } else if state.is_foreign(account_name) {
+            RowFact::Foreign
+        } else {
+            RowFact::Absent
+        }
+    }
+
+    /// The names of somebody else's rows, as known now; see [`Projection::fact`].
+    pub fn foreign(&self) -> BTreeSet<String> {
+        self.state.lock().foreign().cloned().collect()
     }
 
     /// Writes a row, and returns when it is committed; callers at the same time share a commit.
@@ -286,6 +301,10 @@ impl Projection {
                 Err(error @ StoreError::Refused { .. }) => {
                     tracing::warn!(error = error.in_full(), "a row is left as it is");
                     self.counters.refused.inc();
+                    // Before anybody hears of it: they ask why.
+                    if let Ok(foreign) = self.store.foreign().await {
+                        self.state.lock().saw_foreign(foreign);
+                    }
                     self.state.lock().refuse(part, &error);
                 }
                 Err(error) => {
@@ -330,7 +349,10 @@ impl Projection {
         for malformed in &accounts.malformed {
             tracing::warn!(%malformed, "a row was edited by hand; it is written anew if an object has it");
         }
-        self.state.lock().loaded(accounts);
+        let foreign = self.store.foreign().await?;
+        let mut state = self.state.lock();
+        state.loaded(accounts);
+        state.saw_foreign(foreign);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! `PATH.lock` is held for as long as the store lives, so that two processes never write one file.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use backon::{ExponentialBuilder, Retryable};
@@ -17,12 +17,12 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, MAX_NAMESPACES, Malformed, Store,
-    StoreError, limits,
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now, rows,
+    trouble,
 };
-use errors::Trouble;
 
 mod accounts;
+mod assignments;
 mod errors;
 mod file;
 mod schema;
@@ -87,11 +87,7 @@ impl Sqlite {
             .map_err(|error| errors::at_start(&path, error))?;
         schema::migrate(&writer, &path).await?;
         let readers = pool().max_connections(4).connect_lazy_with(options.pragma("query_only", "ON"));
-        let retry = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_millis(10))
-            .with_max_delay(Duration::from_secs(1))
-            .with_max_times(tuning.busy_retries)
-            .with_jitter();
+        let retry = trouble::retry(tuning.busy_retries);
         Ok(Self { writer, readers, retry, _lock: lock })
     }
 
@@ -109,6 +105,27 @@ impl Sqlite {
         result
     }
 
+    async fn try_write_assignments(
+        &self,
+        replica_id: &str,
+        changes: &AssignmentChanges,
+    ) -> Result<(), StoreError> {
+        let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
+        let result = commit_assignments(&mut connection, replica_id, changes).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
+    async fn writer(&self) -> Result<PoolConnection<Db>, StoreError> {
+        self.writer.acquire().await.map_err(errors::classify)
+    }
+
+    /// Gives a connection back, or closes it.
+    #[expect(clippy::unused_self, reason = "as the adapters of servers have it")]
+    fn settle<T>(&self, mut connection: PoolConnection<Db>, result: &Result<T, StoreError>) {
+        drop_if_suspect(&mut connection, result);
+    }
+
     async fn reader(&self) -> Result<PoolConnection<Db>, StoreError> {
         self.readers.acquire().await.map_err(errors::classify)
     }
@@ -121,23 +138,22 @@ async fn commit(connection: &mut SqliteConnection, changes: &Changes) -> Result<
     transaction.commit().await.map_err(errors::classify)
 }
 
+async fn commit_assignments(
+    connection: &mut SqliteConnection,
+    replica_id: &str,
+    changes: &AssignmentChanges,
+) -> Result<(), StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    assignments::write(&mut transaction, replica_id, changes, now()).await?;
+    transaction.commit().await.map_err(errors::classify)
+}
+
 /// After a full disk or a failed read SQLite may have ended the transaction by itself, which sqlx does not see. A new
 /// connection starts clean.
 fn drop_if_suspect<T>(connection: &mut PoolConnection<Db>, result: &Result<T, StoreError>) {
-    if matches!(result, Err(StoreError::Unavailable(_) | StoreError::Unfit(_))) {
+    if trouble::is_suspect(result) {
         connection.close_on_drop();
     }
-}
-
-fn is_busy(error: &StoreError) -> bool {
-    matches!(error, StoreError::Unavailable(source)
-        if source.downcast_ref::<Trouble>().is_some_and(|trouble| trouble.busy))
-}
-
-fn now() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 #[async_trait]
@@ -147,7 +163,7 @@ impl Store for Sqlite {
             return Ok(());
         }
         limits::check(changes)?;
-        (|| self.try_write(changes)).retry(self.retry).when(is_busy).await
+        (|| self.try_write(changes)).retry(self.retry).when(trouble::is_busy).await
     }
 
     async fn accounts(&self) -> Result<Accounts, StoreError> {
@@ -158,41 +174,41 @@ impl Store for Sqlite {
     }
 
     async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
-        let what = || format!("the namespaces of the account with uid {uid:?}");
-        if namespaces.len() > MAX_NAMESPACES {
-            return Err(StoreError::refused(what(), format!("there are more than {MAX_NAMESPACES}")));
-        }
-        let list = serde_json::to_string(namespaces).map_err(|error| StoreError::refused(what(), error))?;
-        (|| self.try_put_namespaces(uid, &list)).retry(self.retry).when(is_busy).await
+        let list = rows::encode_namespaces(uid, namespaces)?;
+        (|| self.try_put_namespaces(uid, &list)).retry(self.retry).when(trouble::is_busy).await
     }
 
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {
         let mut connection = self.reader().await?;
         let result = accounts::namespaces(&mut connection, account_name).await;
         drop_if_suspect(&mut connection, &result);
-        let Some(list) = result? else { return Ok(None) };
-        serde_json::from_str(&list).map(Some).map_err(|error| {
-            let malformed = Malformed {
-                table: accounts::TABLE,
-                name: account_name.to_owned(),
-                uid: None,
-                column: "namespaces".to_owned(),
-                why: error.to_string(),
-            };
-            StoreError::refused(malformed.to_string(), "it is no list of texts in JSON")
-        })
+        rows::decode_namespaces(account_name, result?)
     }
 
-    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
-        Ok(())
+    async fn write_assignments(
+        &self,
+        replica_id: &str,
+        changes: &AssignmentChanges,
+    ) -> Result<(), StoreError> {
+        if *changes == AssignmentChanges::default() {
+            return Ok(());
+        }
+        limits::check_assignments(replica_id, changes)?;
+        (|| self.try_write_assignments(replica_id, changes)).retry(self.retry).when(trouble::is_busy).await
     }
 
-    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
-        Ok(Vec::new())
+    async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = assignments::of(&mut connection, replica_id).await;
+        drop_if_suspect(&mut connection, &result);
+        result
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
-        Ok(Vec::new())
+        let mut connection = self.reader().await?;
+        let result = accounts::foreign(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
     }
 
     async fn ping(&self) -> Result<(), StoreError> {
@@ -203,3 +219,5 @@ impl Store for Sqlite {
         result
     }
 }
+
+super::copying::adapter! { Sqlite, super::statements::Dialect::Sqlite, reader, writer, settle }

@@ -1,15 +1,18 @@
 //! What every database must do, told as stories. [`stories`] runs them against one adapter.
 
-use super::{Accounts, Changes, MAX_NAMESPACES, Store, StoreError};
+use super::{Accounts, Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, Store, StoreError};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story. The expression is a future of a fresh store and of what keeps it alive.
 macro_rules! stories {
     ($fresh:expr) => {
-        stories! { @each $fresh,
+        $crate::store::stories::stories! { @each $fresh,
             rows_come_back_as_they_were, any_name_will_do, what_no_database_takes_is_refused_as_a_whole,
             a_uid_takes_over_a_name, uids_and_names_change_places, deletes_go_before_rows, namespaces_have_a_row,
-            a_thousand_rows_are_written_at_once
+            a_thousand_rows_are_written_at_once, large_rows_are_written, assignments_are_kept_by_replica,
+            assignments_that_no_database_takes_are_refused, deletes_take_what_belongs_to_the_account,
+            a_uid_that_takes_over_a_name_starts_without_assignments, nothing_of_others_is_read,
+            a_space_at_the_end_makes_another_name_or_none
         }
     };
     (@each $fresh:expr, $($story:ident),+) => {
@@ -95,7 +98,6 @@ pub(super) async fn any_name_will_do(store: &dyn Store) {
         "prod",
         "PROD",
         "Prod",
-        "prod ",
         " prod",
         "pröd",
         "pro\u{0308}d",
@@ -225,4 +227,113 @@ pub(super) async fn a_thousand_rows_are_written_at_once(store: &dyn Store) {
     let deletes = wanted.iter().map(|row| row.uid.clone()).collect();
     store.write(&Changes { deletes, puts: Vec::new() }).await.expect("deleted");
     assert_eq!(rows(store).await, []);
+}
+
+pub(super) async fn large_rows_are_written(store: &dyn Store) {
+    let large = |at: usize| AccountRow {
+        definition: "d".repeat(700_000),
+        ..row(&format!("large-{at}"), &format!("uid-{at}"))
+    };
+    let wanted: Vec<AccountRow> = (0..9).map(large).collect();
+    put(store, &wanted).await;
+    assert_eq!(rows(store).await, wanted);
+}
+
+fn assignment(account: &str, agent: &str) -> Assignment {
+    Assignment {
+        account_name: account.to_owned(),
+        agent_id: agent.to_owned(),
+        connections: 1,
+        caching: false,
+        reachable: true,
+    }
+}
+
+async fn assign(store: &dyn Store, replica: &str, puts: Vec<Assignment>) {
+    let changes = AssignmentChanges { deletes: Vec::new(), puts };
+    store.write_assignments(replica, &changes).await.expect("the assignments are written");
+}
+
+async fn assigned(store: &dyn Store, replica: &str) -> Vec<Assignment> {
+    let mut held = store.assignments(replica).await.expect("the assignments");
+    held.sort_by(|a, b| (&a.account_name, &a.agent_id).cmp(&(&b.account_name, &b.agent_id)));
+    held
+}
+
+pub(super) async fn assignments_are_kept_by_replica(store: &dyn Store) {
+    assert_eq!(assigned(store, "operator-0").await, []);
+    store.write_assignments("operator-0", &AssignmentChanges::default()).await.expect("nothing to do");
+    let (one, two) = (assignment("a", "agent-1"), assignment("a", "agent-2"));
+    assign(store, "operator-0", vec![two.clone(), one.clone()]).await;
+    assign(store, "operator-1", vec![one.clone()]).await;
+    assert_eq!(assigned(store, "operator-0").await, [one.clone(), two.clone()]);
+    let caching = Assignment { caching: true, reachable: false, connections: 0, ..one.clone() };
+    let changes = AssignmentChanges {
+        deletes: vec![("a".to_owned(), "agent-2".to_owned()), ("none".to_owned(), "none".to_owned())],
+        puts: vec![caching.clone(), assignment("\u{1f680}", "AGENT-1")],
+    };
+    store.write_assignments("operator-0", &changes).await.expect("written");
+    assert_eq!(assigned(store, "operator-0").await, [caching, assignment("\u{1f680}", "AGENT-1")]);
+    assert_eq!(assigned(store, "operator-1").await, [one], "the other replica's are its own");
+    let many: Vec<Assignment> = (0..1_003).map(|at| assignment(&format!("m-{at:04}"), "agent")).collect();
+    assign(store, "operator-2", many.clone()).await;
+    assign(store, "operator-2", many.clone()).await;
+    assert_eq!(assigned(store, "operator-2").await, many);
+    let deletes = many.into_iter().map(|row| (row.account_name, row.agent_id)).collect();
+    let changes = AssignmentChanges { deletes, puts: Vec::new() };
+    store.write_assignments("operator-2", &changes).await.expect("deleted");
+    assert_eq!(assigned(store, "operator-2").await, []);
+}
+
+pub(super) async fn assignments_that_no_database_takes_are_refused(store: &dyn Store) {
+    let good = assignment("a", "agent");
+    let long = "x".repeat(256);
+    for (replica, bad) in [
+        ("operator-0", assignment(&long, "agent-1")),
+        ("operator-0", assignment("b", &long)),
+        ("operator-0", assignment("b\0", "agent-1")),
+        ("operator-0", good.clone()),
+        (long.as_str(), assignment("b", "agent-1")),
+    ] {
+        let changes = AssignmentChanges { deletes: Vec::new(), puts: vec![good.clone(), bad] };
+        let error = store.write_assignments(replica, &changes).await.expect_err("refused");
+        assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+        assert!(error.in_full().contains("kubesvc_assignments row"), "{}", error.in_full());
+    }
+    assert_eq!(assigned(store, "operator-0").await, [], "all or none");
+}
+
+pub(super) async fn deletes_take_what_belongs_to_the_account(store: &dyn Store) {
+    put(store, &[row("a", "uid-a"), row("b", "uid-b")]).await;
+    assign(store, "operator-0", vec![assignment("a", "agent-1"), assignment("b", "agent-1")]).await;
+    assign(store, "operator-1", vec![assignment("a", "agent-2")]).await;
+    store.delete_account("uid-a").await.expect("deleted");
+    assert_eq!(assigned(store, "operator-0").await, [assignment("b", "agent-1")]);
+    assert_eq!(assigned(store, "operator-1").await, []);
+}
+
+pub(super) async fn a_uid_that_takes_over_a_name_starts_without_assignments(store: &dyn Store) {
+    put(store, &[row("a", "uid-old")]).await;
+    assign(store, "operator-0", vec![assignment("a", "agent-1")]).await;
+    put(store, &[row("a", "uid-old")]).await;
+    assert_eq!(assigned(store, "operator-0").await.len(), 1, "the same account keeps them");
+    put(store, &[row("a", "uid-new")]).await;
+    assert_eq!(assigned(store, "operator-0").await, []);
+}
+
+pub(super) async fn nothing_of_others_is_read(store: &dyn Store) {
+    put(store, &[row("a", "uid-a")]).await;
+    assert_eq!(store.foreign().await.expect("the rows of others"), []);
+}
+
+pub(super) async fn a_space_at_the_end_makes_another_name_or_none(store: &dyn Store) {
+    put(store, &[row("prod", "uid-1")]).await;
+    match store.put_accounts(&[row("prod ", "uid-2")]).await {
+        Ok(()) => assert_eq!(rows(store).await, [row("prod", "uid-1"), row("prod ", "uid-2")]),
+        Err(error) => {
+            assert!(error.in_full().contains("ends with a space"), "{}", error.in_full());
+            assert_eq!(rows(store).await, [row("prod", "uid-1")]);
+        }
+    }
+    assert_eq!(store.namespaces("prod  ").await.expect("no such row"), None);
 }

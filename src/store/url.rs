@@ -1,23 +1,66 @@
-//! The URL of a database. No message holds more of it than its scheme and its path: there may be a password in it.
+//! The URL of a database. No message holds more of it than its scheme, host, path and the names of its parameters:
+//! there may be a password in it.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
+use secrecy::SecretString;
+use url::Url;
 
 use super::StoreError;
 
 /// What a URL names.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Database {
     /// A file of SQLite's.
     Sqlite(PathBuf),
+    /// A database on a server of MySQL's or MariaDB's.
+    MySql(Address),
+    /// A database on a server of PostgreSQL's.
+    Postgres(Address),
+}
+
+/// A database on a server.
+pub(super) struct Address {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) user: String,
+    pub(super) password: Option<SecretString>,
+    pub(super) database: String,
+    /// What kind of TLS, in the database's own word.
+    pub(super) tls_mode: Option<String>,
+    /// Files in PEM: whom to trust, our certificate and its key.
+    pub(super) authority: Option<String>,
+    pub(super) certificate: Option<String>,
+    pub(super) key: Option<String>,
+}
+
+/// Without user and password, as messages show it.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} on {}:{}", self.database, self.host, self.port)
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 const ALLOWED: &str = "kubesvc.database.url is sqlite://PATH, with an absolute path \
-     (sqlite:///var/lib/kubesvc/kubesvc.db) or one from the working directory (sqlite://kubesvc.db)";
+     (sqlite:///var/lib/kubesvc/kubesvc.db) or one from the working directory (sqlite://kubesvc.db), \
+     mysql://USER:PASSWORD@HOST:PORT/DATABASE or postgres://USER:PASSWORD@HOST:PORT/DATABASE";
+
+const MYSQL_MODES: &[&str] = &["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"];
+const POSTGRES_MODES: &[&str] = &["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
+
+fn unfit<T>(why: impl fmt::Display) -> Result<T, StoreError> {
+    Err(StoreError::Unfit(format!("{why}: {ALLOWED}")))
+}
 
 pub(super) fn parse(url: &str) -> Result<Database, StoreError> {
-    let unfit = |why: &str| Err(StoreError::Unfit(format!("{why}: {ALLOWED}")));
     if url.trim().is_empty() {
         return unfit("the database has no URL");
     }
@@ -30,13 +73,15 @@ pub(super) fn parse(url: &str) -> Result<Database, StoreError> {
     };
     let scheme = scheme.to_ascii_lowercase();
     match scheme.as_str() {
-        "sqlite" => {}
-        "mysql" | "mariadb" | "postgres" | "postgresql" => {
-            return unfit(&format!("only sqlite is built in so far, {scheme} is not"));
-        }
-        _ if scheme.starts_with("jdbc:") => return unfit("a JDBC URL is of no use here"),
-        _ => return unfit("the database's URL has a scheme that kubesvc does not know"),
+        "sqlite" => file(rest).map(Database::Sqlite),
+        "mysql" | "mariadb" => server(url, 3306, MYSQL_MODES).map(Database::MySql),
+        "postgres" | "postgresql" => server(url, 5432, POSTGRES_MODES).map(Database::Postgres),
+        _ if scheme.starts_with("jdbc:") => unfit("a JDBC URL is of no use here"),
+        _ => unfit("the database's URL has a scheme that kubesvc does not know"),
     }
+}
+
+fn file(rest: &str) -> Result<PathBuf, StoreError> {
     if rest.contains(['?', '#']) {
         return unfit(
             "sqlite:// takes no options; write %3F for a question mark and %23 for a # in the path",
@@ -53,25 +98,128 @@ pub(super) fn parse(url: &str) -> Result<Database, StoreError> {
         ":memory:" => unfit("a database in memory would be lost with the process"),
         path if path.ends_with('/') => unfit("the path of the database names a folder"),
         path if path.contains('\0') => unfit("the path of the database holds a NUL"),
-        path => Ok(Database::Sqlite(PathBuf::from(path))),
+        path => Ok(PathBuf::from(path)),
+    }
+}
+
+fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<Address, StoreError> {
+    let Ok(url) = Url::parse(url.trim()) else {
+        return unfit(
+            "the database's URL cannot be read; in a password write %40 for @, %3A for :, %2F for /, %3F for ?, %23 \
+             for # and %25 for %",
+        );
+    };
+    let text = |part: &str, what: &str| match percent_decode_str(part).decode_utf8() {
+        Ok(text) if !text.contains(char::is_control) => Ok(text.into_owned()),
+        _ => unfit(format_args!("the {what} in the database's URL is no UTF-8 or holds control characters")),
+    };
+    let host = url.host_str().unwrap_or_default();
+    let host = text(host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host), "host")?;
+    let user = text(url.username(), "user")?;
+    let database = text(url.path().trim_start_matches('/'), "name of the database")?;
+    for (part, what) in [(&host, "host"), (&user, "user"), (&database, "name of a database after the host")] {
+        if part.is_empty() {
+            return unfit(format_args!("the database's URL has no {what}"));
+        }
+    }
+    if database.contains('/') {
+        return unfit("the path of the database's URL is one name");
+    }
+    if url.fragment().is_some() {
+        return unfit("the database's URL has a #; write %23 for it");
+    }
+    let password =
+        url.password().map(|password| text(password, "password")).transpose()?.map(SecretString::from);
+    let port = url.port().unwrap_or(default_port);
+    let (tls_mode, authority, certificate, key) = (None, None, None, None);
+    let mut address = Address { host, port, user, password, database, tls_mode, authority, certificate, key };
+    for (name, value) in url.query_pairs() {
+        address.set(&name, value.into_owned(), modes)?;
+    }
+    Ok(address)
+}
+
+impl Address {
+    fn set(&mut self, name: &str, value: String, modes: &[&str]) -> Result<(), StoreError> {
+        let place = match name {
+            "ssl-mode" | "sslmode" => {
+                let Some(mode) = modes.iter().find(|mode| mode.eq_ignore_ascii_case(&value)) else {
+                    return unfit(format_args!(
+                        "{name} in the database's URL must be one of {}",
+                        modes.join(", ")
+                    ));
+                };
+                self.tls_mode = Some((*mode).to_owned());
+                return Ok(());
+            }
+            "ssl-ca" | "sslca" | "sslrootcert" => &mut self.authority,
+            "ssl-cert" | "sslcert" => &mut self.certificate,
+            "ssl-key" | "sslkey" => &mut self.key,
+            _ => {
+                let name: String = name.chars().filter(|c| !c.is_control()).take(40).collect();
+                return unfit(format_args!(
+                    "the database's URL has the parameter {name:?}, but ssl-mode, ssl-ca, ssl-cert and ssl-key are \
+                     all there are"
+                ));
+            }
+        };
+        if value.is_empty() {
+            return unfit(format_args!("{name} in the database's URL names no file"));
+        }
+        *place = Some(value);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Database, parse};
+    use secrecy::ExposeSecret;
+
+    use super::{Address, Database, parse};
 
     #[test]
     fn paths_are_absolute_or_from_the_working_directory() {
-        for (url, path) in [
+        for (url, wanted) in [
             ("sqlite:///var/lib/kubesvc.db", "/var/lib/kubesvc.db"),
             ("sqlite://kubesvc.db", "kubesvc.db"),
             ("sqlite://./data/kubesvc.db", "./data/kubesvc.db"),
             ("SQLite:///a%20b%3F%40/ü.db", "/a b?@/ü.db"),
             ("sqlite:///data/a@b.db", "/data/a@b.db"),
         ] {
-            assert_eq!(parse(url).expect(url), Database::Sqlite(path.into()), "{url}");
+            let parsed = parse(url).expect(url);
+            assert!(
+                matches!(&parsed, Database::Sqlite(path) if path.as_os_str() == wanted),
+                "{url}: {parsed:?}"
+            );
         }
+    }
+
+    fn server(url: &str) -> Address {
+        let (Database::MySql(address) | Database::Postgres(address)) = parse(url).expect(url) else {
+            unreachable!("{url} is a file")
+        };
+        address
+    }
+
+    #[test]
+    fn servers_have_a_host_a_user_and_a_database() {
+        let address = server(
+            "mysql://me%40x:p%40ss%2Fword@db.example:3307/kube%20svc?ssl-mode=verify_ca&ssl-ca=/ca.pem",
+        );
+        assert_eq!((address.host.as_str(), address.port), ("db.example", 3307));
+        assert_eq!((address.user.as_str(), address.database.as_str()), ("me@x", "kube svc"));
+        assert_eq!(address.password.as_ref().map(ExposeSecret::expose_secret), Some("p@ss/word"));
+        assert_eq!(address.tls_mode.as_deref(), Some("VERIFY_CA"));
+        assert_eq!(address.authority.as_deref(), Some("/ca.pem"));
+        assert!(!format!("{address} {address:?}").contains("p@ss"), "{address:?}");
+        assert!(matches!(parse("mariadb://u@h/d"), Ok(Database::MySql(address)) if address.port == 3306));
+        let address = server("postgresql://u@[::1]/d?sslmode=verify-full&sslrootcert=a&sslcert=b&sslkey=c");
+        assert_eq!((address.host.as_str(), address.port), ("::1", 5432));
+        assert_eq!(
+            [address.tls_mode, address.authority, address.certificate, address.key]
+                .map(Option::unwrap_or_default),
+            ["verify-full", "a", "b", "c"]
+        );
     }
 
     #[test]
@@ -88,8 +236,23 @@ mod tests {
             ("sqlite://me:hunter2@host/a.db", "no user"),
             ("sqlite:///%FF.db", "UTF-8"),
             ("sqlite:///%00.db", "NUL"),
-            ("mysql://me:hunter2@db:3306/kubesvc", "only sqlite is built in so far, mysql is not"),
-            ("postgres://me:hunter2@db/kubesvc", "only sqlite is built in so far, postgres is not"),
+            ("mysql://me:hunter2@db:3306", "no name of a database"),
+            ("mysql://me:hunter2@db:3306/", "no name of a database"),
+            ("mysql://db:3306/kubesvc", "no user"),
+            ("mysql://me:hunter2@/kubesvc", "cannot be read"),
+            ("postgres:///kubesvc", "no host"),
+            ("postgres://me:hunter2#x@db/kubesvc", "%23"),
+            ("postgres://me:hunter2/x@db/kubesvc", "%2F"),
+            ("postgres://me:hunter2@db/kubesvc#x", "%23"),
+            ("postgres://me:hunter2@db/a/b", "one name"),
+            ("postgres://me:hunter2@db/a%00", "control characters"),
+            ("mysql://me:hunter2@db/a?useSSL=hunter2", "\"useSSL\""),
+            (
+                "mysql://me:hunter2@db/a?ssl-mode=hunter2",
+                "ssl-mode in the database's URL must be one of DISABLED",
+            ),
+            ("postgres://me:hunter2@db/a?sslmode=REQUIRED", "verify-full"),
+            ("postgres://me:hunter2@db/a?sslcert=", "names no file"),
             ("jdbc:mysql://db/kubesvc?password=hunter2", "JDBC"),
             ("hunter2://x", "does not know"),
         ] {

@@ -297,6 +297,17 @@ impl Server {
         copy.on_a_free_port().await
     }
 
+    /// Listens on the port of a server that has ended.
+    ///
+    /// # Errors
+    ///
+    /// It does not start there.
+    pub(crate) async fn take_over(&mut self, ended: &Self) -> Result<(), String> {
+        self.stop().await?;
+        self.port = ended.port;
+        self.start().await
+    }
+
     /// Makes a standby a server of its own, that may be written.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ mod agent_cluster;
 mod agent_objects;
 mod architecture;
 mod bad_objects;
+mod copy_database;
 mod crd_rules;
 mod database_servers;
 mod docs;

@@ -29,6 +29,8 @@ pub(super) struct Fake {
     pub(super) loses_answers: AtomicBool,
     /// Rows of these names are refused.
     pub(super) refuses: Mutex<Vec<String>>,
+    /// Names of rows that are somebody else's.
+    pub(super) foreign: Mutex<Vec<String>>,
     /// Each write takes one; many to begin with.
     pub(super) gate: Semaphore,
 }
@@ -45,6 +47,7 @@ impl Fake {
             full: AtomicBool::new(false),
             loses_answers: AtomicBool::new(false),
             refuses: Mutex::default(),
+            foreign: Mutex::default(),
             gate: Semaphore::new(1_000_000),
         })
     }
@@ -84,8 +87,9 @@ impl Store for Fake {
             return Err(StoreError::unavailable("the disk is full"));
         }
         limits::check(changes)?;
-        let refuses = self.refuses.lock();
-        if let Some(row) = changes.puts.iter().find(|row| refuses.contains(&row.name)) {
+        let (refuses, foreign) = (self.refuses.lock(), self.foreign.lock());
+        let refused = |row: &&Arc<AccountRow>| refuses.contains(&row.name) || foreign.contains(&row.name);
+        if let Some(row) = changes.puts.iter().find(refused) {
             return Err(StoreError::refused(format!("row {:?}", row.name), "the test does not like it"));
         }
         let mut table = self.table.lock();
@@ -124,7 +128,9 @@ impl Store for Fake {
     }
 
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
-        Ok(Vec::new())
+        self.answers()?;
+        let row = |name: &String| ForeignRow { name: name.clone(), ..ForeignRow::default() };
+        Ok(self.foreign.lock().iter().map(row).collect())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

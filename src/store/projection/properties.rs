@@ -127,7 +127,7 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
     prop_assert_eq!(projection.counters().pending.get(), 0);
     for uid in 0..6 {
         let fact = if wanted.contains_key(&uid) { RowFact::Present } else { RowFact::Absent };
-        prop_assert_eq!(projection.fact(&format!("uid-{uid}")), fact, "uid-{}", uid);
+        prop_assert_eq!(projection.fact(&format!("uid-{uid}"), ""), fact, "uid-{}", uid);
     }
     let commits = fake.commits.load(Ordering::SeqCst);
     for row in wanted.into_values() {

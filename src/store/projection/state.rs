@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use tokio::sync::oneshot;
 
 use crate::account::row::AccountRow;
-use crate::store::{Accounts, StoreError, limits};
+use crate::store::{Accounts, ForeignRow, StoreError, limits};
 
 /// How many deleted uids are remembered. A row that comes back after that is removed by the next repair.
 const MOST_GONE: usize = 16_384;
@@ -65,6 +65,8 @@ pub(super) struct State {
     known: HashMap<String, Option<Arc<AccountRow>>>,
     /// The uid of each known name: a row that takes over a name replaces the other.
     names: HashMap<String, String>,
+    /// The names of rows that are somebody else's.
+    foreign: HashSet<String>,
     /// What waits, at most one job for each uid, in the order they came.
     waiting: IndexMap<String, Job>,
     /// What is being written.
@@ -81,6 +83,7 @@ impl Default for State {
         Self {
             known: HashMap::new(),
             names: HashMap::new(),
+            foreign: HashSet::new(),
             waiting: IndexMap::new(),
             flying: HashMap::new(),
             refused: HashMap::new(),
@@ -93,6 +96,21 @@ impl Default for State {
 impl State {
     pub(super) fn has_row(&self, uid: &str) -> bool {
         self.known.contains_key(uid)
+    }
+
+    /// The names of somebody else's rows.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = &String> {
+        self.foreign.iter()
+    }
+
+    /// Whether somebody else's row has this name.
+    pub(super) fn is_foreign(&self, name: &str) -> bool {
+        self.foreign.contains(name)
+    }
+
+    /// These rows are somebody else's, and no others.
+    pub(super) fn saw_foreign(&mut self, rows: Vec<ForeignRow>) {
+        self.foreign = rows.into_iter().map(|row| row.name).collect();
     }
 
     pub(super) fn is_stale(&self) -> bool {

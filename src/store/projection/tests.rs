@@ -63,7 +63,7 @@ impl Scene {
     }
 
     fn facts<const N: usize>(&self, uids: [&str; N]) -> [RowFact; N] {
-        uids.map(|uid| self.projection.fact(uid))
+        uids.map(|uid| self.projection.fact(uid, ""))
     }
 }
 
@@ -80,7 +80,7 @@ async fn nothing_is_known_before_the_table_was_read() {
     let fake = Fake::new();
     fake.set(one());
     let projection = Projection::new(fake.clone());
-    assert_eq!(projection.fact("uid-1"), RowFact::Unavailable);
+    assert_eq!(projection.fact("uid-1", ""), RowFact::Unavailable);
     assert!(projection.trouble().is_some());
     fake.down.store(true, Ordering::SeqCst);
     projection.load().await.expect_err("it is down");
@@ -88,7 +88,7 @@ async fn nothing_is_known_before_the_table_was_read() {
     fake.down.store(false, Ordering::SeqCst);
     projection.load().await.expect("it is up");
     assert_eq!(projection.trouble(), None);
-    assert_eq!(["uid-1", "uid-2"].map(|uid| projection.fact(uid)), [RowFact::Present, RowFact::Absent]);
+    assert_eq!(["uid-1", "uid-2"].map(|uid| projection.fact(uid, "")), [RowFact::Present, RowFact::Absent]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn a_lone_row_is_committed_at_once_and_many_share_a_commit() {
     let began = tokio::time::Instant::now();
     scene.projection.insert(one()).await.expect("inserted");
     assert_eq!(began.elapsed(), Duration::ZERO, "no timer delays it");
-    assert_eq!(scene.projection.fact("uid-1"), RowFact::Present);
+    assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Present);
     let rows = (0..1_000).map(|at| row(&format!("n-{at}"), &format!("u-{at}")));
     for inserted in join_all(rows.map(|row| scene.insert(row))).await {
         inserted.expect("it ran").expect("inserted");
@@ -146,12 +146,12 @@ async fn what_is_deleted_stays_deleted() {
     let deleted = scene.delete("uid-1");
     scene.settle().await;
     scene.projection.say(updated(one(), 3));
-    assert_eq!(scene.projection.fact("uid-1"), RowFact::Present, "until it is committed");
+    assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Present, "until it is committed");
     scene.fake.open_gate();
     deleted.await.expect("it ran").expect("deleted");
     let error = late.await.expect("it ran").expect_err("it is deleted");
     assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
-    assert_eq!(scene.projection.fact("uid-1"), RowFact::Absent);
+    assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Absent);
     scene.projection.say(updated(one(), 4));
     assert!(scene.projection.insert(updated(one(), 5)).await.is_err());
     scene.settle().await;
@@ -191,7 +191,7 @@ async fn an_outage_loses_nothing_and_is_seen() {
     let error = scene.projection.insert(row("three", "uid-3")).await.expect_err("it is down");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
     assert!(scene.projection.trouble().is_some_and(|why| why.contains("pulled the plug")));
-    assert_eq!(scene.projection.fact("uid-1"), RowFact::Unavailable);
+    assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Unavailable);
     // Nobody is kept waiting now.
     scene.projection.insert(row("four", "uid-4")).await.expect_err("it is down");
     scene.projection.delete("uid-2").await.expect_err("it is down");
@@ -244,7 +244,7 @@ async fn a_lost_answer_is_looked_up() {
     scene.fake.loses_answers.store(false, Ordering::SeqCst);
     scene.until_back().await;
     assert_eq!(scene.commits(), 1, "it was there, and is not written again");
-    assert_eq!(scene.projection.fact("uid-1"), RowFact::Present);
+    assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Present);
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,7 +262,7 @@ async fn one_refused_row_does_not_hold_up_the_others() {
     assert!(scene.fake.writes.lock().len() < 60, "{}", scene.fake.writes.lock().len());
     assert_eq!(scene.projection.trouble(), None);
     assert_eq!(scene.projection.counters().refused.get(), 2);
-    assert_eq!(scene.projection.fact("u-77"), RowFact::Absent);
+    assert_eq!(scene.projection.fact("u-77", ""), RowFact::Absent);
     // The same word is not tried again before the next repair, another one is.
     let writes = scene.fake.writes.lock().len();
     scene.projection.say(row("n-77", "u-77"));
@@ -358,4 +358,31 @@ async fn a_database_that_hangs_does_not_hold_up_the_end() {
     assert_eq!(began.elapsed(), Duration::from_secs(5));
     let error = waiting.await.expect("it ran").expect_err("nobody knows");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_of_somebody_else_is_known_by_its_name() {
+    let fake = Fake::new();
+    fake.foreign.lock().push("theirs".to_owned());
+    let scene = Scene::of(fake).await;
+    let fact = |name: &str| scene.projection.fact("uid-1", name);
+    assert_eq!([fact("theirs"), fact("ours")], [RowFact::Foreign, RowFact::Absent], "from the start");
+    // One that comes later is known once it is met, before whoever met it hears of it.
+    scene.fake.foreign.lock().push("ours".to_owned());
+    assert_eq!(fact("ours"), RowFact::Absent);
+    let error = scene.projection.insert(row("ours", "uid-1")).await.expect_err("refused");
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    assert_eq!(fact("ours"), RowFact::Foreign);
+    // One that goes is known to be gone with the next repair.
+    scene.fake.foreign.lock().clear();
+    assert_eq!([fact("theirs"), fact("ours")], [RowFact::Foreign, RowFact::Foreign]);
+    scene.projection.repair(Vec::new).await.expect("repaired");
+    assert_eq!([fact("theirs"), fact("ours")], [RowFact::Absent, RowFact::Absent]);
+    scene.projection.insert(row("ours", "uid-1")).await.expect("inserted");
+    scene.fake.foreign.lock().push("ours".to_owned());
+    scene.projection.repair(|| vec![row("ours", "uid-1")]).await.expect("repaired");
+    assert_eq!(fact("ours"), RowFact::Present, "the account has a row of its own");
+    scene.fake.down.store(true, Ordering::SeqCst);
+    scene.projection.load().await.expect_err("it is down");
+    assert_eq!(fact("theirs"), RowFact::Unavailable);
 }

@@ -1,31 +1,9 @@
 //! What SQLite's errors mean for the caller.
 
-use std::fmt;
 use std::path::Path;
 
-use crate::account::row::AccountRow;
-use crate::store::{StoreError, limits};
-
-/// Why the database cannot be used now, in words that say what to do.
-#[derive(Debug)]
-pub(super) struct Trouble {
-    /// Another connection is at it; a moment later it may go.
-    pub(super) busy: bool,
-    what: &'static str,
-    source: sqlx::Error,
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.what)
-    }
-}
-
-impl std::error::Error for Trouble {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+use crate::store::StoreError;
+use crate::store::trouble::{Kind, Trouble};
 
 /// The primary result code, <https://www.sqlite.org/rescode.html>.
 fn primary(error: &sqlx::Error) -> Option<i32> {
@@ -35,18 +13,20 @@ fn primary(error: &sqlx::Error) -> Option<i32> {
 
 /// The class of an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
-    let trouble = |busy, what, source| StoreError::unavailable(Trouble { busy, what, source });
+    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
     match primary(&error) {
-        Some(5 | 6 | 15) => trouble(true, "another connection has the SQLite file locked", error),
-        Some(13) => trouble(false, "the disk of the SQLite file is full: make room", error),
+        Some(5 | 6 | 15) => trouble(Kind::Busy, "another connection has the SQLite file locked", error),
+        Some(13) => trouble(Kind::Other, "the disk of the SQLite file is full: make room", error),
         Some(3 | 8 | 23) => {
-            trouble(false, "the SQLite file may not be written: give kubesvc the right to", error)
+            trouble(Kind::Other, "the SQLite file may not be written: give kubesvc the right to", error)
         }
-        Some(10) => trouble(false, "the disk of the SQLite file fails", error),
-        Some(14) => {
-            trouble(false, "the SQLite file cannot be opened: it or its folder is gone or barred", error)
-        }
-        Some(4 | 7 | 9) => trouble(false, "SQLite was interrupted or is out of memory", error),
+        Some(10) => trouble(Kind::Other, "the disk of the SQLite file fails", error),
+        Some(14) => trouble(
+            Kind::Other,
+            "the SQLite file cannot be opened: it or its folder is gone or barred",
+            error,
+        ),
+        Some(4 | 7 | 9) => trouble(Kind::Other, "SQLite was interrupted or is out of memory", error),
         Some(11 | 26) => StoreError::Unfit(format!(
             "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
              -shm; kubesvc makes its accounts anew from the objects"
@@ -60,19 +40,8 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                 StoreError::refused("a row", error)
             }
-            error => trouble(false, "no connection to the SQLite file", error),
+            error => trouble(Kind::Other, "no connection to the SQLite file", error),
         },
-    }
-}
-
-/// The class of an error of a statement with this one row.
-pub(super) fn classify_row(row: &AccountRow, error: sqlx::Error) -> StoreError {
-    match classify(error) {
-        StoreError::Refused { source, .. } => match limits::refused(row, "") {
-            StoreError::Refused { what, .. } => StoreError::Refused { what, source },
-            other => other,
-        },
-        other => other,
     }
 }
 

@@ -154,7 +154,12 @@ async fn files_that_do_not_fit_are_refused_and_left_alone() {
 async fn a_damaged_file_is_named() {
     let home = Home::new();
     drop(home.open().await.expect("it opens"));
-    drop(home.by_hand("PRAGMA journal_mode = DELETE").await);
+    // The connections of the store that was dropped close a moment later.
+    let mut hand = home.by_hand("SELECT 1").await;
+    while hand.execute("PRAGMA journal_mode = DELETE").await.is_err() {
+        tokio::task::yield_now().await;
+    }
+    drop(hand);
     let mut bytes = std::fs::read(home.path()).expect("the file");
     bytes[100..].fill(0xa5);
     std::fs::write(home.path(), bytes).expect("damaged");

@@ -1,0 +1,168 @@
+//! MySQL and MariaDB: a database for several replicas.
+//!
+//! Rows are sorted by key, so that two writers rarely wait for one another in a ring; where they do, the transaction
+//! is tried again as a whole. Texts are compared byte by byte but for spaces at their end, which these databases pass
+//! over: a key that ends with one is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use backon::Retryable as _;
+use secrecy::ExposeSecret as _;
+use sqlx::mysql::{MySql as Db, MySqlConnectOptions, MySqlConnection, MySqlSslMode};
+use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+
+use super::server::{self, BUSY_RETRIES, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
+use super::url::Address;
+use super::{
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now, rows,
+    trouble,
+};
+
+mod accounts;
+mod assignments;
+mod errors;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+/// The store in a database of MySQL's or MariaDB's.
+pub(super) struct MySql {
+    pools: Pools<Db>,
+    /// `max_allowed_packet` of the newest connection.
+    packet: Arc<AtomicUsize>,
+}
+
+impl MySql {
+    /// Connects, and brings the schema up to date.
+    pub(super) async fn open(address: &Address) -> Result<Self, StoreError> {
+        let connect = options(address)?;
+        schema::migrate(&connect, address).await?;
+        // What stands between /*M! and */ is for MariaDB alone.
+        let session = format!(
+            "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \
+             innodb_lock_wait_timeout = {LOCK_SECONDS} /*M! , max_statement_time = {SERVER_SECONDS} */; \
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        );
+        let packet = Arc::new(AtomicUsize::new(usize::MAX));
+        let newest = Arc::clone(&packet);
+        let pool = PoolOptions::new().after_connect(move |connection: &mut MySqlConnection, _| {
+            let (session, packet) = (sqlx::AssertSqlSafe(session.clone()), Arc::clone(&newest));
+            Box::pin(async move {
+                connection.execute(sqlx::raw_sql(session)).await?;
+                let most: u64 = sqlx::query_scalar("SELECT CAST(@@max_allowed_packet AS UNSIGNED)")
+                    .fetch_one(connection)
+                    .await?;
+                packet.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
+                Ok(())
+            })
+        });
+        Ok(Self { pools: Pools::new(pool, connect, errors::classify), packet })
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Db>, StoreError> {
+        self.pools.reader().await
+    }
+
+    async fn writer(&self) -> Result<PoolConnection<Db>, StoreError> {
+        self.pools.writer().await
+    }
+
+    fn settle<T>(&self, connection: PoolConnection<Db>, result: &Result<T, StoreError>) {
+        self.pools.settle(connection, result);
+    }
+
+    async fn try_write(&self, changes: &Changes) -> Result<(), StoreError> {
+        let mut connection = self.writer().await?;
+        let packet = self.packet.load(Ordering::Relaxed);
+        let result = commit(&mut connection, changes, packet).await;
+        self.settle(connection, &result);
+        result
+    }
+
+    async fn try_write_assignments(
+        &self,
+        replica_id: &str,
+        changes: &AssignmentChanges,
+    ) -> Result<(), StoreError> {
+        let mut connection = self.writer().await?;
+        let result = commit_assignments(&mut connection, replica_id, changes).await;
+        self.settle(connection, &result);
+        result
+    }
+
+    async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
+        let mut connection = self.writer().await?;
+        let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
+        self.settle(connection, &result);
+        result
+    }
+}
+
+fn options(address: &Address) -> Result<MySqlConnectOptions, StoreError> {
+    let mut options = MySqlConnectOptions::new()
+        .host(&address.host)
+        .port(address.port)
+        .username(&address.user)
+        .database(&address.database)
+        .charset("utf8mb4")
+        .collation("utf8mb4_bin");
+    if let Some(password) = &address.password {
+        options = options.password(password.expose_secret());
+    }
+    if let Some(mode) = &address.tls_mode {
+        let mode: MySqlSslMode = mode.parse().map_err(|error| errors::at_start(address, error))?;
+        options = options.ssl_mode(mode);
+    }
+    if let Some(path) = &address.authority {
+        options = options.ssl_ca(path);
+    }
+    if let Some(path) = &address.certificate {
+        options = options.ssl_client_cert(path);
+    }
+    if let Some(path) = &address.key {
+        options = options.ssl_client_key(path);
+    }
+    Ok(options.disable_statement_logging())
+}
+
+async fn commit(
+    connection: &mut MySqlConnection,
+    changes: &Changes,
+    packet: usize,
+) -> Result<(), StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let result = async {
+        accounts::delete(&mut transaction, &changes.deletes).await?;
+        accounts::put(&mut transaction, &changes.puts, now(), packet).await
+    }
+    .await;
+    end(transaction, result).await
+}
+
+async fn commit_assignments(
+    connection: &mut MySqlConnection,
+    replica_id: &str,
+    changes: &AssignmentChanges,
+) -> Result<(), StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let result = assignments::write(&mut transaction, replica_id, changes, now()).await;
+    end(transaction, result).await
+}
+
+/// Commits, or rolls back: after some errors the server has undone the last statement alone.
+async fn end(
+    transaction: sqlx::Transaction<'_, Db>,
+    result: Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    match result {
+        Ok(()) => bounded(transaction.commit(), errors::classify).await,
+        Err(error) if trouble::is_suspect(&Err::<(), _>(error.clone())) => Err(error),
+        Err(error) => bounded(transaction.rollback(), errors::classify).await.and(Err(error)),
+    }
+}
+
+server::store! { MySql }
+super::copying::adapter! { MySql, super::statements::Dialect::MySql, reader, writer, settle }

@@ -1,0 +1,88 @@
+//! What the errors of MySQL and MariaDB mean for the caller, <https://mariadb.com/kb/en/mariadb-error-codes/>.
+
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::store::StoreError;
+use crate::store::trouble::{Kind, Trouble};
+use crate::store::url::Address;
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
+}
+
+/// The class of an error.
+pub(super) fn classify(error: sqlx::Error) -> StoreError {
+    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
+    let Some(number) = number(&error) else {
+        return match error {
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
+                StoreError::refused("a row", error)
+            }
+            sqlx::Error::PoolTimedOut => Trouble::unavailable(
+                Kind::Other,
+                "MySQL gives no connection in time: it is down, hangs, or takes no more",
+                None,
+            ),
+            error => trouble(Kind::Other, "no connection to MySQL", error),
+        };
+    };
+    match number {
+        1213 | 1205 | 1020 => trouble(Kind::Busy, "another transaction of MySQL is in the way", error),
+        1290 | 1792 | 1836 => {
+            trouble(Kind::WrongServer, "this MySQL may only be read: it is no primary", error)
+        }
+        1021 | 1041 | 1114 => trouble(Kind::Other, "the disk of MySQL is full: make room", error),
+        1040 | 1203 => trouble(Kind::Other, "MySQL takes no more connections: raise max_connections", error),
+        1044 | 1045 | 1142 | 1143 | 1227 => {
+            trouble(Kind::Other, "MySQL denies the user a right: grant it", error)
+        }
+        1317 | 1969 | 3024 => trouble(Kind::Other, "MySQL took too long for a statement", error),
+        1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {
+            StoreError::refused("a row", error)
+        }
+        1054 | 1146 | 1305 | 1049 | 1064 => StoreError::Unfit(format!(
+            "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
+             help, give it an empty database, and kubesvc makes its accounts anew from the objects"
+        )),
+        _ => trouble(Kind::Other, "MySQL cannot be used", error),
+    }
+}
+
+/// The class of an error at the start, where a database that is not there is a matter of settings.
+pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
+    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
+    match number(&error) {
+        Some(1045 | 1698) => unfit(
+            &format!("MySQL refuses the user {:?} of the database {address}", address.user),
+            "check user and password in kubesvc.database.url",
+        ),
+        Some(1049) => unfit(
+            &format!("MySQL has no database {address}"),
+            "make it with CREATE DATABASE, or correct kubesvc.database.url",
+        ),
+        Some(1044 | 1142 | 1143 | 1227) => unfit(
+            &format!("the user {:?} lacks rights in the database {address}", address.user),
+            "grant it SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP and INDEX on the database",
+        ),
+        Some(1290 | 1836) => unfit(
+            &format!("the database {address} may only be read"),
+            "let kubesvc.database.url name the primary server",
+        ),
+        Some(_) => match classify(error) {
+            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
+            other => other,
+        },
+        None => match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Configuration(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut => unfit(
+                &format!("no connection to the database {address}"),
+                "check that MySQL or MariaDB runs there, and host, port and TLS in kubesvc.database.url; a user of \
+                 MySQL 8 with caching_sha2_password needs TLS",
+            ),
+            error => classify(error),
+        },
+    }
+}

@@ -1,0 +1,71 @@
+//! The schema of a database of MySQL's. These databases commit with each change of a table, so a step has one such
+//! change that can be run again, and an interrupted one is.
+
+use std::sync::LazyLock;
+
+use sqlx::migrate::Migrator;
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+
+use super::errors;
+use crate::store::StoreError;
+use crate::store::migrations::{self, Schema};
+use crate::store::server;
+use crate::store::url::Address;
+
+static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/mysql")));
+
+/// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
+pub(super) async fn migrate(options: &MySqlConnectOptions, address: &Address) -> Result<(), StoreError> {
+    let at_start = |error| errors::at_start(address, error);
+    let mut connection = server::connect(options.connect(), at_start).await?;
+    let result = async {
+        // It counts on the whole server, and goes with the connection. NULL and 0 are: not locked.
+        while sqlx::query_scalar::<_, Option<i64>>("SELECT GET_LOCK('kubesvc.migrate', 10)")
+            .fetch_one(&mut connection)
+            .await
+            .map_err(at_start)?
+            != Some(1)
+        {
+            tracing::info!(database = %address, "another process brings the schema up to date; waiting");
+        }
+        migrations::migrate(&mut connection, &STEPS, &address.to_string(), at_start).await
+    };
+    let result = server::started(result).await;
+    if result.is_ok() {
+        connection.close().await.map_err(at_start)?;
+    }
+    result
+}
+
+impl Schema for MySqlConnection {
+    async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, sqlx::Error> {
+        sqlx::query_scalar(
+            "SELECT CAST(column_name AS CHAR) FROM information_schema.columns WHERE table_schema = DATABASE() \
+             AND table_name = ?",
+        )
+        .bind(table)
+        .fetch_all(self)
+        .await
+    }
+
+    async fn has_key(&mut self, table: &str, columns: &[&str]) -> Result<bool, sqlx::Error> {
+        let pairs: Vec<(String, String)> = sqlx::query_as(
+            "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) FROM information_schema.statistics \
+             WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 AND sub_part IS NULL \
+             ORDER BY 1",
+        )
+        .bind(table)
+        .fetch_all(self)
+        .await?;
+        Ok(migrations::has_key(&pairs, columns))
+    }
+
+    async fn applied(&mut self) -> Result<Vec<i64>, sqlx::Error> {
+        sqlx::query_scalar("SELECT version FROM kubesvc_schema_migrations").fetch_all(self).await
+    }
+
+    async fn run(&mut self, sql: String) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(self).await.map(drop)
+    }
+}

@@ -1,0 +1,164 @@
+//! The statements on `kubesvc_accounts`.
+
+use std::sync::{Arc, LazyLock};
+
+use sqlx::postgres::PgConnection;
+
+use super::errors::classify;
+use crate::account::row::AccountRow;
+use crate::store::rows;
+use crate::store::server::{bounded, each};
+use crate::store::statements::{ACCOUNTS, upsert_arrays};
+use crate::store::{Accounts, ForeignRow, StoreError, limits};
+
+/// The types of the columns, in their order.
+const TYPES: [&str; rows::COLUMNS.len()] = [
+    "text", "text", "text", "text", "boolean", "text", "text", "text", "text", "text", "text", "text",
+    "bigint", "int", "text", "int", "bigint", "bigint", "bigint",
+];
+
+const MOST_ROWS: usize = 500;
+const MOST_BYTES: usize = 2 << 20;
+
+/// What goes with the rows of these uids, and then the rows.
+const DELETES: [&str; 3] = [
+    "DELETE FROM kubesvc_assignments s USING kubesvc_accounts a WHERE s.account_name = a.name AND a.uid = ANY($1)",
+    "DELETE FROM kubesvc_caching WHERE account_uid = ANY($1)",
+    "DELETE FROM kubesvc_accounts WHERE uid = ANY($1)",
+];
+
+const LOOK: &str = "SELECT name, uid FROM kubesvc_accounts WHERE name = ANY($1) UNION ALL \
+                    SELECT name, uid FROM kubesvc_accounts WHERE uid = ANY($2)";
+
+const LOOK_FOREIGN: &str = "SELECT name FROM kubesvc_accounts WHERE name = ANY($1) AND uid IS NULL";
+
+static UPSERT: LazyLock<String> = LazyLock::new(|| upsert_arrays(&ACCOUNTS, &TYPES));
+static SELECT: LazyLock<String> = LazyLock::new(rows::select_ours);
+
+/// Deletes the rows of these uids, in all tables.
+pub(super) async fn delete(connection: &mut PgConnection, uids: &[String]) -> Result<(), StoreError> {
+    if uids.is_empty() {
+        return Ok(());
+    }
+    let mut uids: Vec<&str> = uids.iter().map(String::as_str).collect();
+    uids.sort_unstable();
+    for statement in DELETES {
+        bounded(sqlx::query(statement).bind(uids.as_slice()).execute(&mut *connection), classify).await?;
+    }
+    Ok(())
+}
+
+/// Writes rows, each as a whole. No name and no uid may stand among them twice.
+pub(super) async fn put(
+    connection: &mut PgConnection,
+    rows: &[Arc<AccountRow>],
+    now: i64,
+) -> Result<(), StoreError> {
+    for piece in pieces(&rows::sorted(rows)) {
+        let (names, uids) = (column(piece, |row| &*row.name), column(piece, |row| &*row.uid));
+        let look = sqlx::query_as(LOOK).bind(&names).bind(&uids).fetch_all(&mut *connection);
+        let held = bounded(look, classify).await?;
+        delete(connection, &rows::in_the_way(piece, held)?).await?;
+        let refused = |error| match piece {
+            [row] => limits::of_row(row, error),
+            _ => error,
+        };
+        upsert(connection, piece, now).await.map_err(refused)?;
+        // Somebody else's row that came since the look was locked by the upsert, and left as it is.
+        let foreign = sqlx::query_scalar(LOOK_FOREIGN).bind(&names).fetch_all(&mut *connection);
+        rows::not_ours(piece, &bounded(foreign, classify).await?)?;
+    }
+    Ok(())
+}
+
+async fn upsert(connection: &mut PgConnection, rows: &[&AccountRow], now: i64) -> Result<(), StoreError> {
+    let query = sqlx::query(UPSERT.as_str())
+        .bind(column(rows, |row| row.name.as_str()))
+        .bind(column(rows, |row| row.uid.as_str()))
+        .bind(column(rows, |row| row.status.as_str()))
+        .bind(column(rows, |row| row.zone_id.as_deref()))
+        .bind(column(rows, |row| row.is_dynamic))
+        .bind(column(rows, |row| row.origin.as_str()))
+        .bind(column(rows, |row| row.definition.as_str()))
+        .bind(column(rows, |row| row.props.as_str()))
+        .bind(column(rows, |row| row.kube_host.as_deref()))
+        .bind(column(rows, |row| row.kube_version.as_deref()))
+        .bind(column(rows, |row| row.cert_fingerprint.as_deref()))
+        .bind(column(rows, |row| row.cluster_uid.as_deref()))
+        .bind(column(rows, |row| row.max_watch_age_seconds))
+        .bind(column(rows, |row| row.namespaces_count))
+        .bind(column(rows, |row| row.error_message.as_deref()))
+        .bind(column(rows, |row| row.failed_count))
+        .bind(column(rows, |row| row.next_retry_time))
+        .bind(column(rows, |row| row.generation))
+        .bind(column(rows, |row| row.observed_generation))
+        .bind(now);
+    bounded(query.execute(connection), classify).await.map(drop)
+}
+
+fn column<'r, T>(rows: &[&'r AccountRow], value: impl Fn(&'r AccountRow) -> T) -> Vec<T> {
+    rows.iter().map(|row| value(row)).collect()
+}
+
+/// Cuts rows into pieces of at most [`MOST_ROWS`] and [`MOST_BYTES`], or of a single row.
+fn pieces<'a, 'r>(mut rows: &'a [&'r AccountRow]) -> impl Iterator<Item = &'a [&'r AccountRow]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |row: &&&AccountRow| {
+            bytes += rows::weight(row);
+            bytes <= MOST_BYTES
+        };
+        let size = rows.iter().take(MOST_ROWS).take_while(fits).count().max(1);
+        let (piece, rest) = rows.split_at_checked(size)?;
+        rows = rest;
+        Some(piece)
+    })
+}
+
+/// All rows of ours.
+pub(super) async fn all(connection: &mut PgConnection) -> Result<Accounts, StoreError> {
+    let mut accounts = Accounts::default();
+    each(sqlx::query(SELECT.as_str()).fetch(connection), classify, |row| {
+        rows::collect(&row, || rows::name(&row), &mut accounts);
+    })
+    .await?;
+    Ok(accounts)
+}
+
+/// All rows that are not ours.
+pub(super) async fn foreign(connection: &mut PgConnection) -> Result<Vec<ForeignRow>, StoreError> {
+    let mut held = Vec::new();
+    each(sqlx::query(rows::SELECT_FOREIGN).fetch(connection), classify, |row| {
+        held.extend(rows::foreign(&row));
+    })
+    .await?;
+    Ok(held)
+}
+
+/// Replaces the namespaces of the row with this uid; false if there is none.
+pub(super) async fn put_namespaces(
+    connection: &mut PgConnection,
+    uid: &str,
+    list: &str,
+    now: i64,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(
+        "UPDATE kubesvc_accounts SET namespaces = $1, \
+         last_updated = CASE WHEN namespaces IS NOT DISTINCT FROM $1 THEN last_updated ELSE $2 END WHERE uid = $3",
+    )
+    .bind(list)
+    .bind(now)
+    .bind(uid);
+    bounded(query.execute(connection), classify).await.map(|done| done.rows_affected() > 0)
+}
+
+/// The namespaces of the row of this name, as they stand there.
+pub(super) async fn namespaces(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<String>, StoreError> {
+    let query =
+        sqlx::query_scalar("SELECT namespaces FROM kubesvc_accounts WHERE name = $1 AND uid IS NOT NULL")
+            .bind(name);
+    bounded(query.fetch_optional(connection), classify).await.map(Option::flatten)
+}

@@ -1,0 +1,87 @@
+//! What PostgreSQL's errors mean for the caller, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+
+use crate::store::StoreError;
+use crate::store::trouble::{Kind, Trouble};
+use crate::store::url::Address;
+
+fn code(error: &sqlx::Error) -> Option<String> {
+    Some(error.as_database_error()?.code()?.into_owned())
+}
+
+/// The class of an error.
+pub(super) fn classify(error: sqlx::Error) -> StoreError {
+    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
+    let Some(code) = code(&error) else {
+        return match error {
+            sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
+                StoreError::refused("a row", error)
+            }
+            sqlx::Error::PoolTimedOut => Trouble::unavailable(
+                Kind::Other,
+                "PostgreSQL gives no connection in time: it is down, hangs, or takes no more",
+                None,
+            ),
+            error => trouble(Kind::Other, "no connection to PostgreSQL", error),
+        };
+    };
+    match code.as_str() {
+        "40001" | "40P01" | "55P03" => {
+            trouble(Kind::Busy, "another transaction of PostgreSQL is in the way", error)
+        }
+        "25006" => trouble(Kind::WrongServer, "this PostgreSQL may only be read: it is no primary", error),
+        "53100" => trouble(Kind::Other, "the disk of PostgreSQL is full: make room", error),
+        "53300" => trouble(Kind::Other, "PostgreSQL takes no more connections: raise max_connections", error),
+        "57014" => trouble(Kind::Other, "PostgreSQL took too long for a statement", error),
+        "42501" => trouble(Kind::Other, "PostgreSQL denies the user a right: grant it", error),
+        code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
+            StoreError::refused("a row", error)
+        }
+        code if code.starts_with("42") => StoreError::Unfit(format!(
+            "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
+             help, give it an empty database, and kubesvc makes its accounts anew from the objects"
+        )),
+        "26000" => trouble(
+            Kind::Other,
+            "PostgreSQL has forgotten a prepared statement: a pooler between must keep sessions",
+            error,
+        ),
+        _ => trouble(Kind::Other, "PostgreSQL cannot be used", error),
+    }
+}
+
+/// The class of an error at the start, where a database that is not there is a matter of settings.
+pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
+    let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
+    match code(&error).as_deref() {
+        Some("28P01" | "28000") => unfit(
+            &format!("PostgreSQL refuses the user {:?} of the database {address}", address.user),
+            "check user and password in kubesvc.database.url, and the server's pg_hba.conf",
+        ),
+        Some("3D000") => unfit(
+            &format!("PostgreSQL has no database {address}"),
+            "make it with CREATE DATABASE, or correct kubesvc.database.url",
+        ),
+        Some("42501") => unfit(
+            &format!("the user {:?} may not make tables in the database {address}", address.user),
+            "grant it with GRANT CREATE, USAGE ON SCHEMA public, or make it the owner of the database",
+        ),
+        Some("25006") => unfit(
+            &format!("the database {address} may only be read"),
+            "let kubesvc.database.url name the primary server",
+        ),
+        Some(_) => match classify(error) {
+            StoreError::Unfit(why) => StoreError::Unfit(format!("the database {address}: {why}")),
+            other => other,
+        },
+        None => match error {
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Configuration(_)
+            | sqlx::Error::PoolTimedOut => unfit(
+                &format!("no connection to the database {address}"),
+                "check that PostgreSQL runs there, and host, port and TLS in kubesvc.database.url",
+            ),
+            error => classify(error),
+        },
+    }
+}

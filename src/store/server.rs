@@ -1,0 +1,207 @@
+//! What the adapters of database servers share: connections, and an end to every wait.
+//!
+//! A server that hangs keeps its connections open and answers nothing, and the driver would wait for ever. So every
+//! statement is waited for at most [`STATEMENT`], and every connection at most [`CONNECTION`].
+
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use futures::stream::Stream;
+use parking_lot::RwLock;
+use sqlx::pool::{Pool, PoolConnection, PoolOptions};
+use sqlx::{Connection, Database};
+
+use super::StoreError;
+use super::trouble::{self, Kind, Trouble};
+
+/// How long a connection may take, or the proof that it is still good.
+const CONNECTION: Duration = Duration::from_secs(4);
+/// How long one statement may take, or one row of an answer.
+pub(super) const STATEMENT: Duration = Duration::from_secs(6);
+/// How long the server goes on with a statement that nobody waits for any more.
+pub(super) const SERVER_SECONDS: u64 = 60;
+/// How long a statement waits for a row that another transaction has locked.
+pub(super) const LOCK_SECONDS: u64 = 1;
+/// How often a transaction that met another is tried again.
+pub(super) const BUSY_RETRIES: usize = 5;
+
+const READERS: u32 = 4;
+
+/// The connections to a server: one that writes, and a few that read.
+pub(super) struct Pools<DB: Database> {
+    options: PoolOptions<DB>,
+    connect: <DB::Connection as Connection>::Options,
+    writer: RwLock<Pool<DB>>,
+    readers: RwLock<Pool<DB>>,
+    classify: fn(sqlx::Error) -> StoreError,
+}
+
+impl<DB: Database> Pools<DB> {
+    /// Connects when first asked to.
+    pub(super) fn new(
+        options: PoolOptions<DB>,
+        connect: <DB::Connection as Connection>::Options,
+        classify: fn(sqlx::Error) -> StoreError,
+    ) -> Self {
+        let options = options
+            .acquire_timeout(CONNECTION)
+            .max_lifetime(Duration::from_secs(30 * 60))
+            .idle_timeout(Duration::from_secs(10 * 60));
+        let writer = options.clone().max_connections(1).connect_lazy_with(connect.clone());
+        let readers = options.clone().max_connections(READERS).connect_lazy_with(connect.clone());
+        Self { options, connect, writer: RwLock::new(writer), readers: RwLock::new(readers), classify }
+    }
+
+    /// The connection that writes. Whoever has it gives it back with [`Pools::settle`].
+    pub(super) async fn writer(&self) -> Result<PoolConnection<DB>, StoreError> {
+        let pool = self.writer.read().clone();
+        pool.acquire().await.map_err(self.classify)
+    }
+
+    /// A connection that reads. Whoever has it gives it back with [`Pools::settle`].
+    pub(super) async fn reader(&self) -> Result<PoolConnection<DB>, StoreError> {
+        let pool = self.readers.read().clone();
+        pool.acquire().await.map_err(self.classify)
+    }
+
+    /// Gives a connection back, unless what came of it says that it should not be used again.
+    pub(super) fn settle<T>(&self, mut connection: PoolConnection<DB>, result: &Result<T, StoreError>) {
+        if trouble::is_suspect(result) {
+            connection.close_on_drop();
+        }
+        if let Err(error) = result
+            && trouble::is_wrong_server(error)
+        {
+            self.renew();
+        }
+    }
+
+    /// All connections are made anew: the name of the server may lead elsewhere by now.
+    fn renew(&self) {
+        let pool = |most| self.options.clone().max_connections(most).connect_lazy_with(self.connect.clone());
+        *self.writer.write() = pool(1);
+        *self.readers.write() = pool(READERS);
+    }
+}
+
+/// Waits for a statement, for at most [`STATEMENT`].
+pub(super) async fn bounded<T>(
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+    classify: fn(sqlx::Error) -> StoreError,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(STATEMENT, statement).await {
+        Ok(result) => result.map_err(classify),
+        Err(_) => Err(hangs()),
+    }
+}
+
+/// Waits for each row of an answer, for at most [`STATEMENT`].
+pub(super) async fn each<T>(
+    mut rows: impl Stream<Item = Result<T, sqlx::Error>> + Unpin,
+    classify: fn(sqlx::Error) -> StoreError,
+    mut take: impl FnMut(T),
+) -> Result<(), StoreError> {
+    while let Some(row) = bounded(rows.try_next(), classify).await? {
+        take(row);
+    }
+    Ok(())
+}
+
+/// Waits for the first connection of all.
+pub(super) async fn connect<C>(
+    connection: impl Future<Output = Result<C, sqlx::Error>>,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<C, StoreError> {
+    match tokio::time::timeout(STATEMENT, connection).await {
+        Ok(result) => result.map_err(at_start),
+        Err(_) => Err(at_start(sqlx::Error::PoolTimedOut)),
+    }
+}
+
+/// Waits for what is done at the start: bringing the schema up to date, or waiting until another process has.
+pub(super) async fn started(work: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
+    match tokio::time::timeout(Duration::from_secs(2 * SERVER_SECONDS), work).await {
+        Ok(result) => result,
+        Err(_) => Err(hangs()),
+    }
+}
+
+fn hangs() -> StoreError {
+    Trouble::unavailable(Kind::Other, "the database does not answer in time", None)
+}
+
+/// Implements the trait for an adapter whose modules have the functions that are called here.
+macro_rules! store {
+    ($adapter:ident) => {
+        #[async_trait]
+        impl Store for $adapter {
+            async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+                if changes.deletes.is_empty() && changes.puts.is_empty() {
+                    return Ok(());
+                }
+                limits::check(changes)?;
+                (|| self.try_write(changes)).retry(trouble::retry(BUSY_RETRIES)).when(trouble::is_busy).await
+            }
+
+            async fn accounts(&self) -> Result<Accounts, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = accounts::all(&mut connection).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
+                let list = rows::encode_namespaces(uid, namespaces)?;
+                (|| self.try_put_namespaces(uid, &list))
+                    .retry(trouble::retry(BUSY_RETRIES))
+                    .when(trouble::is_busy)
+                    .await
+            }
+
+            async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = accounts::namespaces(&mut connection, account_name).await;
+                self.settle(connection, &result);
+                rows::decode_namespaces(account_name, result?)
+            }
+
+            async fn write_assignments(
+                &self,
+                replica_id: &str,
+                changes: &AssignmentChanges,
+            ) -> Result<(), StoreError> {
+                if *changes == AssignmentChanges::default() {
+                    return Ok(());
+                }
+                limits::check_assignments(replica_id, changes)?;
+                (|| self.try_write_assignments(replica_id, changes))
+                    .retry(trouble::retry(BUSY_RETRIES))
+                    .when(trouble::is_busy)
+                    .await
+            }
+
+            async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = assignments::of(&mut connection, replica_id).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = accounts::foreign(&mut connection).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn ping(&self) -> Result<(), StoreError> {
+                let mut connection = self.reader().await?;
+                let statement = sqlx::query("SELECT count(*) FROM kubesvc_meta").fetch_one(&mut *connection);
+                let result = bounded(statement, errors::classify).await.map(drop);
+                self.settle(connection, &result);
+                result
+            }
+        }
+    };
+}
+pub(super) use store;

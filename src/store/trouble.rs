@@ -1,0 +1,75 @@
+//! Why a database cannot be used now.
+
+use std::fmt;
+use std::time::Duration;
+
+use backon::ExponentialBuilder;
+
+use super::StoreError;
+
+/// What is wrong, in words that say what to do.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    kind: Kind,
+    what: &'static str,
+    source: Option<sqlx::Error>,
+}
+
+/// What helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Somebody else is at it: the same transaction may go a moment later.
+    Busy,
+    /// The connections lead to a server that may only be read.
+    WrongServer,
+    /// Waiting, or a person.
+    Other,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what)
+    }
+}
+
+impl std::error::Error for Trouble {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl Trouble {
+    /// The error for the caller.
+    pub(super) fn unavailable(kind: Kind, what: &'static str, source: Option<sqlx::Error>) -> StoreError {
+        StoreError::unavailable(Self { kind, what, source })
+    }
+
+    fn kind(error: &StoreError) -> Option<Kind> {
+        let StoreError::Unavailable(source) = error else { return None };
+        source.downcast_ref::<Self>().map(|trouble| trouble.kind)
+    }
+}
+
+/// Whether the same transaction may go a moment later.
+pub(super) fn is_busy(error: &StoreError) -> bool {
+    Trouble::kind(error) == Some(Kind::Busy)
+}
+
+/// Whether all connections should be made anew.
+pub(super) fn is_wrong_server(error: &StoreError) -> bool {
+    Trouble::kind(error) == Some(Kind::WrongServer)
+}
+
+/// Whether the connection that gave this error may be in a state that its driver does not know.
+pub(super) fn is_suspect<T>(result: &Result<T, StoreError>) -> bool {
+    matches!(result, Err(error @ (StoreError::Unavailable(_) | StoreError::Unfit(_))) if !is_busy(error))
+}
+
+/// The pauses between tries of a busy database.
+pub(super) fn retry(times: usize) -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(10))
+        .with_max_delay(Duration::from_secs(1))
+        .with_max_times(times)
+        .with_jitter()
+}
