@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::asking::Round;
-use crate::account::{DesiredState, KubesvcAccount};
+use crate::account::{DesiredState, KubesvcAccount, State};
 use crate::objects::AccountKey;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -91,7 +91,10 @@ pub(super) fn zones_of(account: &KubesvcAccount) -> Vec<String> {
     zones
 }
 
-/// Whether the account takes any zone that has agents: it is granted to none and pinned to none.
+/// Whether any zone that has agents may matter to the account: it is pinned to none, and granted to none or not well
+/// where it is.
 pub(super) fn takes_any_zone(account: &KubesvcAccount) -> bool {
-    account.spec.zone_id.is_none() && account.status_or_default().granted_zone().is_none()
+    let status = account.status_or_default();
+    let may_leave = matches!(status.state(), State::Activating | State::Orphaned | State::Failed);
+    account.spec.zone_id.is_none() && (status.granted_zone().is_none() || may_leave)
 }

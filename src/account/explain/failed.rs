@@ -176,7 +176,6 @@ fn row_exists(facts: &Facts<'_>) -> Verdict {
         facts.account.account_name(),
         outlook(facts)
     ))
-    .advise("To take such rows over, set kubesvc.dynamicAccounts.adoptRows: true in the operator's settings.")
-    .advise("Or delete the row where it was made, or make this account anew under another spec.accountName.")
+    .advise("Delete the row where it was made, or make this account anew under another spec.accountName.")
     .command("Then, to have it tried at once:", facts.plugin("retry"))
 }

@@ -54,7 +54,7 @@ pub(super) fn foreign_row(context: &Context<'_>) -> Option<Decision> {
             let failure = Failure::new(
                 FailureClass::RowExists,
                 format!(
-                    "table kubesvc_accounts has a row {:?} that is not of kubesvc; delete the row, or set kubesvc.dynamicAccounts.adoptRows to have such rows taken over",
+                    "table kubesvc_accounts has a row {:?} that is not of kubesvc; delete the row, or give this account another spec.accountName",
                     context.observation.account.account_name()
                 ),
             );

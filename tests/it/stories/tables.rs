@@ -10,7 +10,6 @@ use crate::world::{Database, World};
 on_each_database! {
     rows_edited_by_hand_are_put_right_and_rows_of_others_are_left_alone,
     an_account_whose_name_is_taken_in_the_table_says_so,
-    rows_without_objects_become_accounts_when_that_is_asked_for,
     a_table_that_was_dropped_while_nobody_looked_is_made_anew,
     names_that_differ_in_case_alone_are_two_accounts,
     an_operator_that_comes_back_finds_its_rows_as_they_should_be,
@@ -49,7 +48,7 @@ async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database)
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let failed = world.until_reason("prod", State::Failed, "RowExists").await;
     let why = failed.status_or_default().error_message.clone().unwrap_or_default();
-    assert!(why.contains("kubesvc_accounts") && why.contains("adoptRows"), "{why}");
+    assert!(why.contains("kubesvc_accounts") && why.contains("delete the row"), "{why}");
     assert_eq!(failed.status_or_default().granted_zone(), None, "{failed:#?}");
     let row = world.row("prod").await.expect("it is not ours");
     assert_eq!((row.uid, row.zone_id.as_deref()), (None, Some("old")));
@@ -59,24 +58,6 @@ async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database)
     world.until("prod", State::Active).await;
     let row = world.until_row("prod", "ACTIVE").await;
     assert!(row.uid.is_some(), "{row:?}");
-}
-
-async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: Database) {
-    let world =
-        World::prepare().database(database).setting("kubesvc.dynamicAccounts.adoptRows", true).start().await;
-    let _agent = world.agent("agent-1").start().await;
-    let insert = "INSERT INTO kubesvc_accounts (name, status, zone_id, definition) VALUES ('Old Prod', 'INACTIVE', 'east', \
-                  '{\"name\": \"Old Prod\", \"kubeconfigFile\": \"encryptedFile:k8s!n:old!k:kubeconfig\", \
-                  \"permissions\": {\"READ\": [\"dev\"]}}')";
-    world.execute(insert).await;
-    world.operator().kill_and_start().await;
-    world.until_row("Old Prod", "INACTIVE").await;
-    let account = world.account_named("Old Prod").await.expect("it was made");
-    assert_eq!(account.label(kubesvc::account::ORIGIN_LABEL), Some("migrated"));
-    assert_eq!(account.spec.zone_id.as_deref(), Some("east"));
-    let row = world.row("Old Prod").await.expect("it is ours now");
-    assert_eq!(row.uid, account.metadata.uid);
-    assert!(row.props.is_some_and(|props| props.contains("dev")));
 }
 
 async fn a_table_that_was_dropped_while_nobody_looked_is_made_anew(database: Database) {
