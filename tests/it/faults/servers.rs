@@ -49,8 +49,9 @@ impl Far {
 /// Changes of each kind while the database cannot be used: all that needs no row goes on, and what needs one waits.
 async fn live_without_a_database(far: &Far, cluster: &Cluster) {
     let world = &far.world;
-    until_database(world, true).await;
+    // A server that may only be read is found out by the first row.
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    until_database(world, true).await;
     world.until("stopped", State::Inactive).await;
     world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("made", State::Active).await;

@@ -173,7 +173,7 @@ async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(datab
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let old = world.agent("agent-old").start().await;
-    let names = ["one", "two", "three"];
+    let names = ["one", "three", "two"];
     for name in names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
         world.until(name, State::Active).await;
