@@ -37,6 +37,14 @@ pub const POINTS: &[&str] = &[
     "rest-secret-owner:after",
     "event:before",
     "event:after",
+    "static-create:before",
+    "static-create:after",
+    "static-update:before",
+    "static-update:after",
+    "object-delete:before",
+    "object-delete:after",
+    "assignments:before",
+    "assignments:after",
 ];
 
 /// Passes a crash point. Without the feature `failpoints` this is nothing.

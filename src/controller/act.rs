@@ -135,7 +135,10 @@ impl Controller {
         let parameters = DeleteParams::default().preconditions(observed);
         self.context.budget.take().await;
         tracing::info!(account = account.account_name(), "a static account that no agent lists is deleted");
-        match timed(self.api(account).delete(name, &parameters)).await {
+        crash::point("object-delete:before");
+        let answer = timed(self.api(account).delete(name, &parameters)).await;
+        crash::point("object-delete:after");
+        match answer {
             Ok(answer) => match answer.left() {
                 Some(deleted) => {
                     let version = account.metadata.resource_version.clone().unwrap_or_default();

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Hub;
+use crate::crash;
 use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
 use desk::{Desk, Pair};
 
@@ -64,7 +65,10 @@ impl AssignmentRows for StoredAssignments {
     }
 
     async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
-        self.store.write_assignments(&self.replica_id, changes).await
+        crash::point("assignments:before");
+        let written = self.store.write_assignments(&self.replica_id, changes).await;
+        crash::point("assignments:after");
+        written
     }
 }
 

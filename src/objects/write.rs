@@ -6,6 +6,7 @@ use kube::{Api, Client};
 
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::Budget;
+use crate::crash;
 
 /// Why an account was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,13 +71,19 @@ impl AccountObjects for KubeAccountObjects {
 
     async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
         self.budget.take().await;
-        self.api(account).create(&params(), account).await.map_err(|error| read(&error))
+        crash::point("static-create:before");
+        let created = self.api(account).create(&params(), account).await;
+        crash::point("static-create:after");
+        created.map_err(|error| read(&error))
     }
 
     async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
         self.budget.take().await;
         let name = account.metadata.name.as_deref().unwrap_or_default();
-        self.api(account).replace(name, &params(), account).await.map_err(|error| read(&error))
+        crash::point("static-update:before");
+        let replaced = self.api(account).replace(name, &params(), account).await;
+        crash::point("static-update:after");
+        replaced.map_err(|error| read(&error))
     }
 }
 

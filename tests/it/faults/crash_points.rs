@@ -154,7 +154,22 @@ async fn live(world: &World, agents: [&Agent; 2], batch: usize) {
         .await;
     }
 
-    // Changed, moved, deactivated and deleted, by kubectl and by REST.
+    // Brought along in an agent's own file.
+    let file = agents[0].kubeconfigs().join("own.yaml");
+    must(std::fs::write(&file, &good).map_err(|error| format!("{}: {error}", file.display())));
+    let own = |name: &str| json!({"name": name, "kubeconfigFile": file.display().to_string()});
+    agents[0].set("kubernetes.accounts", json!([own("own-kept"), own("own-gone")]));
+    for name in ["own-kept", "own-gone"] {
+        until_object(world, name, "is ACTIVE", |account| {
+            account.status_or_default().state() == State::Active
+        })
+        .await;
+    }
+
+    // Changed, moved, deactivated and deleted, by kubectl, by REST and in the agent's file.
+    let mut changed = own("own-kept");
+    changed["kinds"] = json!(["deployment"]);
+    agents[0].set("kubernetes.accounts", json!([changed]));
     world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
     world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
@@ -174,6 +189,7 @@ async fn live(world: &World, agents: [&Agent; 2], batch: usize) {
         ("idle", State::Inactive),
         ("rest-kept", State::Active),
         ("rest-stopped", State::Inactive),
+        ("own-kept", State::Active),
     ];
     wanted.extend(batch.iter().map(|name| (name.as_str(), State::Active)));
     settled(world, &agents, &wanted).await;
