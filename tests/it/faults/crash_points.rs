@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::settled::settled;
 use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, PATIENCE, World};
+use crate::world::{Agent, Database, PATIENCE, World};
 
 /// How many worlds there are beside one another.
 const BESIDE: usize = 4;
@@ -55,28 +55,44 @@ const CHAINS: &[&str] = &[
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_any_write_loses_nothing_and_brings_nothing_back() {
     let points: Vec<_> = kubesvc::crash::POINTS.iter().map(|point| (*point, 0)).collect();
-    try_all(points).await;
+    try_all(Database::Sqlite, points).await;
+}
+
+/// The points at which the database decides what is left behind.
+fn points_at_the_database() -> Vec<(&'static str, usize)> {
+    let at_the_database = |point: &&&str| point.starts_with("row-") || point.starts_with("assignments:");
+    kubesvc::crash::POINTS.iter().filter(at_the_database).map(|point| (*point, 0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_any_write_to_mariadb_loses_nothing_and_brings_nothing_back() {
+    try_all(Database::MariaDb, points_at_the_database()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_any_write_to_postgresql_loses_nothing_and_brings_nothing_back() {
+    try_all(Database::Postgres, points_at_the_database()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_a_later_write_of_a_batch_loses_nothing_and_brings_nothing_back() {
-    try_all(LATER_PASSAGES.iter().map(|point| (*point, BATCH)).collect()).await;
+    try_all(Database::Sqlite, LATER_PASSAGES.iter().map(|point| (*point, BATCH)).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_back() {
-    try_all(CHAINS.iter().map(|chain| (*chain, 0)).collect()).await;
+    try_all(Database::Sqlite, CHAINS.iter().map(|chain| (*chain, 0)).collect()).await;
 }
 
 /// Tries points, each with this many further accounts, and fails with all that failed.
-async fn try_all(points: Vec<(&'static str, usize)>) {
+async fn try_all(database: Database, points: Vec<(&'static str, usize)>) {
     let (begun, count) = (Instant::now(), points.len());
     let passages: usize = points.iter().map(|(points, _)| points.split_whitespace().count()).sum();
     let tried = AtomicUsize::new(0);
     let trials = points.into_iter().map(|(point, batch)| {
         let tried = &tried;
         async move {
-            let result = tokio::spawn(try_points(point, batch)).await;
+            let result = tokio::spawn(try_points(database, point, batch)).await;
             tried.fetch_add(1, Ordering::Relaxed);
             result.err().map(|error| format!("{point}: {}", said(error.into_panic())))
         }
@@ -87,7 +103,7 @@ async fn try_all(points: Vec<(&'static str, usize)>) {
     // Not captured: it is the line that says what the test has done.
     let _ = writeln!(
         std::io::stderr(),
-        "{passages} crash points tried in {tried} worlds, {} of them failed, in {:.0} s",
+        "{passages} crash points tried on {database:?} in {tried} worlds, {} of them failed, in {:.0} s",
         failed.len(),
         begun.elapsed().as_secs_f64()
     );
@@ -104,8 +120,8 @@ fn said(panic: Box<dyn std::any::Any + Send>) -> String {
 }
 
 /// Tries one point, or several one after another.
-async fn try_points(points: &'static str, batch: usize) {
-    let world = World::prepare().without_operator().start().await;
+async fn try_points(database: Database, points: &'static str, batch: usize) {
+    let world = World::prepare().database(database).without_operator().start().await;
     let mut points = points.split_whitespace();
     let first = points.next().expect("there is one");
     world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
