@@ -15,7 +15,6 @@ use super::credential::{CONTENT, Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
-use super::lookup::is_static;
 use crate::account::lifecycle::shown;
 use crate::account::spec::KubesvcAccountSpec;
 use crate::account::spinnaker::{Given, Source};
@@ -54,7 +53,7 @@ impl Change<'_> {
     /// Judges: the plan for an account as it is, or why not.
     pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<Plan, Problem> {
         if let Some(account) = account
-            && is_static(account)
+            && account.is_static()
         {
             return Err(about(self.name, "it comes from an agent's own configuration; change it there"));
         }

@@ -7,7 +7,7 @@ use kube::Api;
 use super::RestState;
 use super::api::{Call, Resource, ask_for};
 use super::error::Problem;
-use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
+use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
 /// How many requests to the API server one call of REST has under way.
@@ -25,11 +25,6 @@ pub(super) struct Found {
     pub(super) account: Option<KubesvcAccount>,
     /// The account name of another object that has the derived object name.
     pub(super) in_the_way: Option<String>,
-}
-
-/// Whether an account comes from an agent's own file.
-pub(super) fn is_static(account: &KubesvcAccount) -> bool {
-    account.label(ORIGIN_LABEL) == Some("agent")
 }
 
 impl RestState {
@@ -79,7 +74,7 @@ impl Found {
     fn consider(&mut self, account: KubesvcAccount) {
         let rank = |account: &KubesvcAccount| {
             let created = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
-            (is_static(account), created, account.uid().to_owned())
+            (account.is_static(), created, account.uid().to_owned())
         };
         if self.account.as_ref().is_none_or(|known| rank(&account) < rank(known)) {
             self.account = Some(account);

@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::lookup::is_static;
 use crate::account::lifecycle::shown;
 use crate::account::row::DEFAULT_RESUMABLE_AGE_MS;
 use crate::account::{KubesvcAccount, State, spinnaker};
@@ -186,7 +185,7 @@ impl AccountView {
             name: account.account_name().to_owned(),
             status: shown(account).into(),
             zone_id: zone(account),
-            dynamic: !is_static(account),
+            dynamic: !account.is_static(),
             connections: holders.len(),
             kube_host: status.kube_host.clone(),
             kube_version: status.kube_version.clone(),
@@ -245,7 +244,7 @@ impl ExistingAccount {
 const KIND: &str = "kubernetes";
 
 fn source(account: &KubesvcAccount) -> &'static str {
-    if is_static(account) { "static-agent-config" } else { "clouddriver" }
+    if account.is_static() { "static-agent-config" } else { "clouddriver" }
 }
 
 /// The zone that is asked for, else the one that holds it or held it last.

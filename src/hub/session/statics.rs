@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Session;
-use crate::account::{ORIGIN_LABEL, names};
+use crate::account::names;
 use crate::hub::Hub;
-use crate::hub::static_accounts::{self, Incoming, ORIGIN, Taken};
+use crate::hub::static_accounts::{self, Incoming, Taken};
 use crate::wire::common::failure::Class;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
 use keeper::Keeper;
@@ -135,9 +135,7 @@ impl Hub {
     /// The leader looks at the accounts that agents of the zone have listed.
     fn wake_statics_of(&self, zone: &str) {
         let uids = self.places.lock().of_zone(zone);
-        let is_static = |uid: &String| {
-            self.accounts.by_uid(uid).is_some_and(|account| account.label(ORIGIN_LABEL) == Some(ORIGIN))
-        };
+        let is_static = |uid: &String| self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         self.leader.wake_all(uids.into_iter().filter(is_static));
     }
 }

@@ -30,7 +30,7 @@ pub(in crate::hub) fn judge(
 ) -> Verdict {
     let (namesakes, others): (Vec<&KubesvcAccount>, Vec<_>) =
         found.iter().partition(|account| account.account_name() == listed.name);
-    if let Some(declared) = namesakes.iter().find(|account| !is_static(account)) {
+    if let Some(declared) = namesakes.iter().find(|account| !account.is_static()) {
         return Verdict::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
     }
     if let Some(other) = namesakes.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
@@ -49,11 +49,6 @@ pub(in crate::hub) fn judge(
         )),
         (None, None) => Verdict::Create(Box::new(object(listed, namespace))),
     }
-}
-
-/// Whether an agent's file is where an account came from.
-fn is_static(account: &KubesvcAccount) -> bool {
-    account.label(ORIGIN_LABEL) == Some(ORIGIN)
 }
 
 /// The object of a listed account. It comes with its finalizer, so that the operator need not write it once more.
