@@ -7,6 +7,7 @@ use kube::Api;
 use super::RestState;
 use super::api::{Call, Resource, ask_for};
 use super::error::Problem;
+use crate::account::precedence::takes_precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
@@ -72,11 +73,7 @@ impl RestState {
 impl Found {
     /// Keeps the account that has the name by right: a declared one before a static one, then the older.
     fn consider(&mut self, account: KubesvcAccount) {
-        let rank = |account: &KubesvcAccount| {
-            let created = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
-            (account.is_static(), created, account.uid().to_owned())
-        };
-        if self.account.as_ref().is_none_or(|known| rank(&account) < rank(known)) {
+        if self.account.as_ref().is_none_or(|known| takes_precedence(&account, known)) {
             self.account = Some(account);
         }
     }
