@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint fmt crds openapi docs controlplane databases judge build clean
+.PHONY: help demo test faults bench lint fmt crds openapi docs controlplane databases judge build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ demo: controlplane ## Two real clusters, the real programs, three accounts; stay
 test: controlplane databases judge ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --features $(FEATURES) --quiet
+
+faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 faults::
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts

@@ -2,6 +2,7 @@
 //!
 //! They exist only with the feature `failpoints`. `KUBESVC_CRASH_AT=name` aborts at the first passage of that point,
 //! `name#3` at the third; `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
+//! `KUBESVC_AGENTS_GONE_SECONDS` shortens the ten minutes after which the object of an agent that is gone is removed.
 
 /// Every crash point, so that a test can loop over all of them.
 pub const POINTS: &[&str] = &[
@@ -19,8 +20,18 @@ pub const POINTS: &[&str] = &[
     "row-delete:after",
     "agent-object:before",
     "agent-object:after",
+    "agent-create:before",
+    "agent-create:after",
+    "agent-note:before",
+    "agent-note:after",
+    "agent-left:before",
+    "agent-left:after",
+    "agent-remove:before",
+    "agent-remove:after",
     "accepted:before",
     "accepted:after",
+    "probe:before",
+    "probe:after",
     "add-accounts:before",
     "add-accounts:after",
     "delete-accounts:before",
@@ -46,6 +57,19 @@ pub const POINTS: &[&str] = &[
     "assignments:before",
     "assignments:after",
 ];
+
+/// A time in seconds that is `usual`, unless the fault tests shorten it: with the feature `failpoints` this environment
+/// variable says another one.
+#[must_use]
+pub fn seconds(variable: &str, usual: u64) -> u64 {
+    #[cfg(feature = "failpoints")]
+    if let Ok(said) = std::env::var(variable) {
+        return said.parse().unwrap_or(usual);
+    }
+    #[cfg(not(feature = "failpoints"))]
+    let _ = variable;
+    usual
+}
 
 /// Passes a crash point. Without the feature `failpoints` this is nothing.
 #[inline]

@@ -12,7 +12,7 @@ use super::Hub;
 use super::registration::KnownAgent;
 use crate::account::lifecycle::Tick;
 
-/// How often all objects are looked at.
+/// All objects are looked at so often, or at least twice in the time after which one is removed.
 const SWEEP: Duration = Duration::from_secs(60);
 /// How long the API server may take.
 const WAIT: Duration = Duration::from_secs(15);
@@ -56,10 +56,15 @@ impl Gone {
     }
 }
 
-/// Sweeps once a minute until stopped.
+fn pace(remove_after: Tick) -> Duration {
+    (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), SWEEP)
+}
+
+/// Sweeps until stopped.
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     let mut gone = Gone::default();
-    let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + SWEEP, SWEEP);
+    let pace = pace(hub.settings.remove_agents_after);
+    let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + pace, pace);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -111,6 +116,12 @@ mod tests {
 
     fn agent(connected: bool) -> KnownAgent {
         KnownAgent { uid: "u".into(), connected, ..KnownAgent::default() }
+    }
+
+    #[test]
+    fn it_is_looked_once_a_minute_and_oftener_where_objects_go_sooner() {
+        let paces = [600, 60, 4, 0].map(|remove_after| pace(remove_after).as_secs());
+        assert_eq!(paces, [60, 30, 2, 1]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::config::{
     operator::{Approval, OperatorSettings},
 };
 use crate::controller::{self, ControllerMetrics};
+use crate::crash;
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
 use crate::objects::{Accounts, KubeAccountObjects, watch_accounts, watch_secrets};
@@ -183,6 +184,7 @@ fn approves(settings: &OperatorSettings) -> bool {
 fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
     let policy = policy(settings);
     let accounts_namespace = accounts_namespace(settings, place);
+    let usual = HubSettings::default();
     HubSettings {
         address: settings.grpc.address.clone(),
         port: settings.grpc.port,
@@ -203,7 +205,8 @@ fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> H
         },
         accounts_watched: place.watches(&accounts_namespace),
         accounts_namespace,
-        ..HubSettings::default()
+        remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
+        ..usual
     }
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "../../tests/harness/database_programs.rs"]
 pub(crate) mod database_programs;
+#[path = "../../tests/harness/database_room.rs"]
+mod database_room;
 #[path = "../../tests/harness/databases.rs"]
 pub(crate) mod databases;
 #[path = "../../tests/harness/folder.rs"]

@@ -16,6 +16,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     database_programs::{children, command, find, run},
+    database_room::SMALL_MARIADB,
     folder::Folder,
     must, ports,
     process::Process,
@@ -47,8 +48,10 @@ pub(crate) struct Server {
     process: Mutex<Option<Process>>,
     kind: Kind,
     port: u16,
-    data: PathBuf,
+    pub(super) data: PathBuf,
     folder: Folder,
+    /// Whether it has only as much room as `database_room.rs` says.
+    small: bool,
 }
 
 static MARIADB: OnceCell<Server> = OnceCell::const_new();
@@ -73,12 +76,25 @@ pub(crate) async fn shared(kind: Kind) -> &'static Server {
 ///
 /// The text says which program is missing and which Debian package has it, or what the server said last.
 pub(crate) async fn own(kind: Kind) -> Result<Server, String> {
+    own_with(kind, false).await
+}
+
+/// As [`own`], with so little room that [`Server::fill`] can use it up.
+///
+/// # Errors
+///
+/// As [`own`].
+pub(crate) async fn own_small(kind: Kind) -> Result<Server, String> {
+    own_with(kind, true).await
+}
+
+async fn own_with(kind: Kind, small: bool) -> Result<Server, String> {
     let folder = Folder::new(match kind {
         Kind::MariaDb => "mariadb",
         Kind::PostgreSql => "postgresql",
     })?;
     let data = folder.file("data");
-    let server = Server { process: Mutex::new(None), kind, port: 0, data, folder };
+    let server = Server { process: Mutex::new(None), kind, port: 0, data, folder, small };
     server.install()?;
     server.on_a_free_port().await
 }
@@ -158,6 +174,9 @@ impl Server {
                 ]);
                 server.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
                 server.args(["--performance-schema=OFF", "--max-connections=300"]);
+                if self.small {
+                    server.args(SMALL_MARIADB);
+                }
                 server.arg(format!("--datadir={}", self.data.display())).arg(format!("--port={}", self.port));
                 server.arg(format!("--socket={}", self.folder.file("socket").display()));
                 server.arg(format!("--init-file={}", self.folder.file("start.sql").display()));
@@ -288,7 +307,7 @@ impl Server {
     pub(crate) async fn standby(&self) -> Result<Self, String> {
         let folder = Folder::new("postgresql-standby")?;
         let data = folder.file("data");
-        let copy = Self { process: Mutex::new(None), kind: self.kind, port: 0, data, folder };
+        let copy = Self { process: Mutex::new(None), kind: self.kind, port: 0, data, folder, small: false };
         let mut backup = copy.command("pg_basebackup")?;
         let from = format!("host=127.0.0.1 port={} user={USER}", self.port);
         backup.env("PGPASSWORD", PASSWORD).args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);

@@ -9,7 +9,7 @@
 //! | `kubeconfig.rs`, `pki.rs` | kubeconfigs for any user, and the certificates behind them |
 //! | `namespace.rs` | a namespace of its own for each test |
 //! | `process.rs`, `reaper.rs`, `folder.rs` | child processes and folders that go away however the test ends |
-//! | `databases.rs`, `database_programs.rs` | MariaDB and PostgreSQL servers of the tests' own |
+//! | `databases.rs`, `database_programs.rs`, `database_room.rs` | MariaDB and PostgreSQL servers of the tests' own, full ones too |
 //! | `simulated_agent.rs` | an agent without clusters, on the real wire, that answers as it is told |
 //! | `wait.rs`, `ports.rs` | waiting for a condition, and free ports |
 //!
@@ -20,6 +20,7 @@ pub(crate) mod assets;
 pub(crate) mod audit;
 pub(crate) mod controlplane;
 pub(crate) mod database_programs;
+mod database_room;
 pub(crate) mod databases;
 pub(crate) mod folder;
 pub(crate) mod kubeconfig;

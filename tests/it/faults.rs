@@ -3,7 +3,7 @@
 //!
 //! | file | what fails |
 //! |---|---|
-//! | `crash_points.rs` | the operator, just before and just after each of its writes |
+//! | `crash_points.rs`, `crash_points/` | the operator, just before and just after each of its writes |
 //! | `operator.rs` | the operator's time: it sleeps, or is away while things change |
 //! | `agents.rs` | agents, and the connection between them and the hub |
 //! | `frames.rs` | what agents say: late, twice, or about what they were never sent |
@@ -11,6 +11,8 @@
 //! | `others.rs` | whoever else writes the same objects |
 //! | `database.rs` | a database in a file |
 //! | `servers.rs` | a database on a server of its own |
+//! | `full.rs` | the same, without room for another row |
+//! | `outage.rs` | a database that is away for ten minutes (`make faults`) |
 //! | `settled.rs` | what holds once the faults are over |
 //! | `proxy.rs` | a connection that can be cut, held and slowed down |
 
@@ -19,8 +21,10 @@ mod apiserver;
 mod crash_points;
 mod database;
 mod frames;
+mod full;
 mod operator;
 mod others;
+mod outage;
 mod proxy;
 mod servers;
 mod settled;

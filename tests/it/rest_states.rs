@@ -6,11 +6,16 @@
 
 mod malformed;
 mod shapes;
+mod table;
 
 use futures::future::join_all;
 use kubesvc::account::{KubesvcAccount, State};
 use serde_json::{Value, json};
 
+use self::table::{
+    ACTIVATING, ACTIVE, DEACTIVATING, DELETE_FAILED, DELETING, FAILED, FAILED_TO_STOP, INACTIVE, NO_ACCOUNT,
+    ORPHANED, TO_DEACTIVATE, TO_MIGRATE,
+};
 use crate::world::{Answer, Call, Cluster, World};
 
 /// What is asked.
@@ -30,8 +35,10 @@ const REQUESTS: [Request; 5] =
 /// once. `gone` is 404.
 type Cell = (u16, &'static [&'static str]);
 
-/// One line of the table: how accounts of it are called, what they are shown as, and the five cells.
+/// One line of the table: as what `docs/rest.md` has it, how accounts of it are called, what they are shown as, and the
+/// five cells.
 struct Line {
+    row: &'static str,
     name: &'static str,
     shown: &'static str,
     cells: [Cell; 5],
@@ -131,140 +138,9 @@ async fn ask(world: &World, request: Request, name: &str) -> Vec<Answer> {
     }
 }
 
-const INACTIVE: Line = Line {
-    name: "inactive",
-    shown: "INACTIVE",
-    cells: [
-        (409, &["INACTIVE"]),
-        (202, &["TO_MIGRATE", "ACTIVATING", "ACTIVE"]),
-        (202, &["INACTIVE"]),
-        (202, &["INACTIVE"]),
-        (202, &["DELETING", "gone"]),
-    ],
-};
-const TO_MIGRATE: Line = Line {
-    name: "tomigrate",
-    shown: "TO_MIGRATE",
-    cells: [
-        (409, &["TO_MIGRATE"]),
-        (202, &["TO_MIGRATE"]),
-        (202, &["TO_DEACTIVATE", "INACTIVE"]),
-        (202, &["TO_MIGRATE"]),
-        (202, &["DELETING", "gone"]),
-    ],
-};
-const ACTIVATING: Line = Line {
-    name: "activating",
-    shown: "ACTIVATING",
-    cells: [
-        (409, &["ACTIVATING"]),
-        (202, &["ACTIVATING"]),
-        (202, &["TO_DEACTIVATE", "DEACTIVATING"]),
-        (202, &["ACTIVATING"]),
-        (202, &["DELETING"]),
-    ],
-};
-const ACTIVE: Line = Line {
-    name: "active",
-    shown: "ACTIVE",
-    cells: [
-        (409, &["ACTIVE"]),
-        (202, &["ACTIVE"]),
-        (202, &["TO_DEACTIVATE", "DEACTIVATING", "INACTIVE"]),
-        (202, &["ACTIVATING", "ACTIVE"]),
-        (202, &["DELETING", "gone"]),
-    ],
-};
-const TO_DEACTIVATE: Line = Line {
-    name: "todeactivate",
-    shown: "TO_DEACTIVATE",
-    cells: [
-        (409, &["TO_DEACTIVATE"]),
-        // Nothing has begun, so nothing has to be undone: it is what it was.
-        (202, &["TO_MIGRATE", "ACTIVE"]),
-        (202, &["TO_DEACTIVATE"]),
-        (202, &["TO_DEACTIVATE"]),
-        (202, &["DELETING"]),
-    ],
-};
-const DEACTIVATING: Line = Line {
-    name: "deactivating",
-    shown: "DEACTIVATING",
-    cells: [
-        (409, &["DEACTIVATING"]),
-        (202, &["DEACTIVATING"]),
-        (202, &["DEACTIVATING"]),
-        (202, &["DEACTIVATING"]),
-        (202, &["DELETING"]),
-    ],
-};
-const DELETING: Line = Line {
-    name: "deleting",
-    shown: "DELETING",
-    cells: [
-        (409, &["DELETING"]),
-        (409, &["DELETING"]),
-        (409, &["DELETING"]),
-        (409, &["DELETING"]),
-        (202, &["DELETING"]),
-    ],
-};
-const DELETE_FAILED: Line = Line {
-    name: "deletefailed",
-    shown: "DELETE_FAILED",
-    cells: [
-        (409, &["DELETE_FAILED"]),
-        (409, &["DELETE_FAILED"]),
-        (409, &["DELETE_FAILED"]),
-        (409, &["DELETE_FAILED"]),
-        (202, &["DELETING"]),
-    ],
-};
-const FAILED: Line = Line {
-    name: "failed",
-    shown: "FAILED",
-    cells: [
-        (409, &["FAILED"]),
-        (202, &["TO_MIGRATE", "FAILED"]),
-        (202, &["TO_DEACTIVATE", "INACTIVE"]),
-        (202, &["TO_MIGRATE", "FAILED"]),
-        (202, &["DELETING", "gone"]),
-    ],
-};
-const FAILED_TO_STOP: Line = Line {
-    name: "failedtostop",
-    shown: "FAILED",
-    cells: [
-        (409, &["FAILED"]),
-        (202, &["DEACTIVATING", "FAILED"]),
-        (202, &["DEACTIVATING"]),
-        (202, &["FAILED"]),
-        (202, &["DELETING"]),
-    ],
-};
-const ORPHANED: Line = Line {
-    name: "orphaned",
-    shown: "ORPHANED",
-    cells: [
-        (409, &["ORPHANED"]),
-        (202, &["ORPHANED"]),
-        (202, &["TO_DEACTIVATE", "DEACTIVATING", "INACTIVE"]),
-        (202, &["ORPHANED"]),
-        (202, &["DELETING", "gone"]),
-    ],
-};
-
 #[tokio::test(flavor = "multi_thread")]
 async fn states_that_last_until_somebody_acts() {
-    let world = World::prepare()
-        .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
-        .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
-        .start()
-        .await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").zone("east").start().await;
-    let killed = world.agent("agent-2").zone("south").start().await;
-    let mute = world.agent("agent-3").zone("mute").start().await;
+    let (world, cluster, [_east, killed, mute]) = World::at_rest().await;
     FAILED.create(&world, "east", None).await;
     for line in [ACTIVE, INACTIVE] {
         line.create(&world, "east", Some(&cluster)).await;
@@ -281,23 +157,10 @@ async fn states_that_last_until_somebody_acts() {
     FAILED_TO_STOP.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
     DELETE_FAILED.delete(&world).await;
     FAILED_TO_STOP.until(&world, State::Failed).await;
-    FAILED_TO_STOP.hold(&world).await;
     DELETE_FAILED.until(&world, State::DeleteFailed).await;
-    DELETE_FAILED.hold(&world).await;
-    for line in [INACTIVE, ACTIVE, FAILED, ORPHANED] {
+    for line in table::LASTING {
         line.hold(&world).await;
     }
-
-    let unknown = json!([{"name": "nobody", "state": "ACTIVE"}]);
-    assert_eq!(world.rest("PATCH", "/armory/accounts", &unknown).await.status, 400);
-    let unknown = json!([{"name": "nobody", "state": "INACTIVE"}]);
-    assert_eq!(world.rest("PATCH", "/armory/accounts", &unknown).await.status, 400);
-    assert_eq!(ask(&world, Request::Put, "nobody").await[0].status, 404);
-    assert_eq!(world.call(Call::new("DELETE", "/armory/accounts/nobody")).await.status, 400);
-    assert_eq!(world.rest("DELETE", "/armory/accounts", &json!(["nobody"])).await.status, 400);
-    let body = json!({"name": "nobody", "kubeconfigFile": "/opt/armory/some/kubeconfig"});
-    assert_eq!(world.rest("POST", "/armory/accounts/dynamic", &body).await.status, 202);
-    assert_eq!(world.shown("nobody").await.as_deref(), Some("INACTIVE"));
 
     mute.resume();
     world.until_gone(&DELETE_FAILED.account(Request::Delete)).await;
@@ -310,13 +173,7 @@ async fn states_that_last_until_somebody_acts() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn states_that_pass_when_an_agent_answers() {
-    let world = World::prepare()
-        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
-        .setting("kubesvc.cache.operationWaitMs", 120_000)
-        .start()
-        .await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
+    let (world, cluster, agent) = World::in_no_hurry().await;
     TO_MIGRATE.create(&world, "west", Some(&cluster)).await;
     for line in [DEACTIVATING, DELETING] {
         line.create(&world, "east", Some(&cluster)).await;
@@ -328,7 +185,7 @@ async fn states_that_pass_when_an_agent_answers() {
     DEACTIVATING.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
     DELETING.delete(&world).await;
     ACTIVATING.create(&world, "east", Some(&cluster)).await;
-    for line in [ACTIVATING, DEACTIVATING, DELETING, TO_MIGRATE] {
+    for line in table::PASSING {
         line.hold(&world).await;
     }
     agent.resume();
@@ -354,11 +211,37 @@ async fn what_is_asked_is_shown_before_it_is_begun() {
     TO_DEACTIVATE.until(&world, State::Active).await;
     world.forbid_status_writes().await;
     TO_DEACTIVATE.patch(&world, &json!({"spec": {"state": "INACTIVE"}})).await;
-    TO_DEACTIVATE.hold(&world).await;
+    for line in table::ASKED {
+        line.hold(&world).await;
+    }
     world.allow_status_writes().await;
     for name in [Request::Deactivate, Request::Put].map(|request| TO_DEACTIVATE.account(request)) {
         world.until(&name, State::Inactive).await;
     }
     world.until_gone(&TO_DEACTIVATE.account(Request::Delete)).await;
     world.until(&TO_DEACTIVATE.account(Request::Activate), State::Active).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_that_nobody_has_made() {
+    let world = World::start().await;
+    for (request, (code, then)) in REQUESTS.into_iter().zip(NO_ACCOUNT.cells) {
+        // One name of either length: they are deleted in different ways.
+        for name in [
+            NO_ACCOUNT.account(request),
+            format!("{}-2", NO_ACCOUNT.account(request)),
+            format!("{}-10", NO_ACCOUNT.account(request)),
+        ] {
+            for answer in ask(&world, request, &name).await {
+                if code < 400 {
+                    assert_eq!((answer.status, &answer.json), (code, &json!([])), "{request:?}: {answer}");
+                } else {
+                    shapes::hold_error(&answer, code);
+                    assert!(answer.json["message"].to_string().contains(&name), "{answer}");
+                }
+            }
+            let shown = world.shown(&name).await.unwrap_or_else(|| NO_ACCOUNT.shown.to_owned());
+            assert!(then.contains(&shown.as_str()), "{request:?} of nobody shows {shown}");
+        }
+    }
 }

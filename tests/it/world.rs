@@ -13,6 +13,7 @@
 //! | file | what it gives |
 //! |---|---|
 //! | `prepare.rs` | the start, and what may be said before it: settings, environment, a control plane of its own |
+//! | `scenes.rs` | worlds that several tests begin with |
 //! | `operator.rs`, `agent.rs` | the two programs: stop, continue, kill, start again, with any environment |
 //! | `rights.rs` | the definitions, and the rights that the operator has |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
@@ -31,6 +32,7 @@ mod prepare;
 mod rest;
 mod rights;
 mod row;
+mod scenes;
 
 use std::ops::Deref;
 use std::path::PathBuf;

@@ -212,9 +212,27 @@ fn retry(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
     match due(context) {
         Due::Now => try_again(context, zone, words),
         _ if waits => try_again(context, zone, words),
+        later => wait(context, words, &later),
+    }
+}
+
+/// FAILED, and not due. Agents that were late and reached the wrong cluster are not waited with: they have to drop it.
+fn wait(context: &Context<'_>, words: &Words<'_>, due: &Due) -> Decision {
+    let refused = matches!(context.observation.credential, Fact::Known(Err(_)));
+    match &words.verdict {
+        Verdict::AllFailed(failure)
+            if failure.class == FailureClass::ClusterMismatch
+                && context.failure_class() != Some(failure.class)
+                && !refused =>
+        {
+            return Draft::failed(context, failure).revoking().into();
+        }
+        _ => {}
+    }
+    match due {
         _ if context.generation_is_new() => Draft::acknowledged(context).into(),
-        Due::At(tick) => Decision::wait_until(tick),
-        Due::OnChange => Decision::nothing(),
+        Due::At(tick) => Decision::wait_until(*tick),
+        Due::Now | Due::OnChange => Decision::nothing(),
     }
 }
 

@@ -14,6 +14,7 @@ mod failures;
 mod names;
 mod offers;
 mod reading;
+mod rows;
 mod show;
 mod static_accounts;
 mod writes;

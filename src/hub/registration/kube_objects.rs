@@ -12,6 +12,7 @@ use super::{
 };
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
 use crate::budget::Budget;
+use crate::crash;
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
@@ -43,7 +44,10 @@ impl KubeAgentObjects {
         }
         let new = status::new_object(&name, registration, self.approve_new);
         self.budget.take().await;
-        match self.api.create(&post_params(), &new).await {
+        crash::point("agent-create:before");
+        let created = self.api.create(&post_params(), &new).await;
+        crash::point("agent-create:after");
+        match created {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 self.api.get(&name).await.map_err(failed(&name))
             }
@@ -109,7 +113,10 @@ impl AgentObjects for KubeAgentObjects {
         for _ in 0..CONFLICTS {
             let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
             let Some(status) = status::disconnected(&agent, session_id) else { return Ok(()) };
-            if self.put_status(agent, status).await? {
+            crash::point("agent-left:before");
+            let written = self.put_status(agent, status).await?;
+            crash::point("agent-left:after");
+            if written {
                 return Ok(());
             }
         }
@@ -129,8 +136,11 @@ impl AgentObjects for KubeAgentObjects {
         let name = names::agent_object_name(agent_id, zone);
         let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(true) };
         let Some(status) = status::noted(&agent, session_id, note) else { return Ok(true) };
+        crash::point("agent-note:before");
+        let written = self.put(agent, status).await;
+        crash::point("agent-note:after");
         // After a conflict it is the next one's turn to say it.
-        self.put(agent, status).await
+        written
     }
 
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
@@ -141,7 +151,10 @@ impl AgentObjects for KubeAgentObjects {
         };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         self.budget.take().await;
-        match self.api.delete(&name, &params).await {
+        crash::point("agent-remove:before");
+        let removed = self.api.delete(&name, &params).await;
+        crash::point("agent-remove:after");
+        match removed {
             Ok(_) => Ok(()),
             // Gone already, or another one by now.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),

@@ -81,6 +81,7 @@ impl Outbox {
 fn crash_points(frame: &Frame) -> (Option<&'static str>, Option<&'static str>) {
     match frame {
         Frame::Accepted(_) => (Some("accepted:before"), Some("accepted:after")),
+        Frame::Probe(_) => (Some("probe:before"), Some("probe:after")),
         Frame::AddAccounts(_) => (Some("add-accounts:before"), Some("add-accounts:after")),
         Frame::DeleteAccounts(_) => (Some("delete-accounts:before"), Some("delete-accounts:after")),
         _ => (None, None),

@@ -9,7 +9,7 @@ use super::hold;
 use super::proxy::{Line, Proxy};
 use super::settled::settled;
 use crate::harness::wait::eventually;
-use crate::world::{Agent, Cluster, PATIENCE, World, condition};
+use crate::world::{Agent, Cluster, PATIENCE, Prepare, World, condition};
 
 /// Makes accounts in zone east and waits until all are ACTIVE.
 async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
@@ -21,18 +21,40 @@ async fn activate(world: &World, cluster: &Cluster, names: &[&str]) {
     }
 }
 
-/// Asks for one change of each kind, and waits for none: of `names`, one is changed, one deactivated, one deleted.
-/// A further one is made.
-async fn change_everything(
-    world: &World,
-    cluster: &Cluster,
-    [changed, stopped, deleted]: [&str; 3],
-    made: &str,
-) {
-    world.patch(changed, json!({"spec": {"kinds": ["deployment"]}})).await;
-    world.patch(stopped, json!({"spec": {"state": "INACTIVE"}})).await;
-    world.delete(deleted).await;
-    world.account(made).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+/// The accounts that there are before everything changes.
+const BEFORE: [&str; 4] = ["changed", "stopped", "deleted", "kept"];
+/// What there has to be afterwards.
+const EVERYTHING_CHANGED: [(&str, State); 4] = [
+    ("changed", State::Active),
+    ("stopped", State::Inactive),
+    ("kept", State::Active),
+    ("made", State::Active),
+];
+
+/// Asks for one change of each kind, and waits for none.
+async fn change_everything(world: &World, cluster: &Cluster) {
+    world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.delete("deleted").await;
+    world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+}
+
+/// A world whose agent is at the other end of a line. Dropped in this order.
+struct Lined {
+    agent: Agent,
+    proxy: Proxy,
+    cluster: Cluster,
+    world: World,
+}
+
+impl Lined {
+    async fn start(prepare: Prepare) -> Self {
+        let world = prepare.start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let proxy = Proxy::to(world.operator().hub_port()).await;
+        let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+        Self { agent, proxy, cluster, world }
+    }
 }
 
 /// The operator's writes of the status of accounts.
@@ -61,11 +83,9 @@ async fn boot_id(world: &World, agent: &Agent) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
-    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
-    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    let (world, cluster, agent) = World::with_agent().await;
+    activate(&world, &cluster, &BEFORE).await;
+    change_everything(&world, &cluster).await;
     agent.kill();
 
     // Nobody is waited for longer than the grace, and each state says what is going on.
@@ -84,20 +104,12 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     assert_eq!(condition(&made, "Ready").map(|ready| ready.status).as_deref(), Some("False"), "{made:#?}");
 
     agent.launch();
-    let wanted = [
-        ("changed", State::Active),
-        ("stopped", State::Inactive),
-        ("kept", State::Active),
-        ("made", State::Active),
-    ];
-    settled(&world, &[&agent], &wanted).await;
+    settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_was() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     activate(&world, &cluster, &["held", "stopped"]).await;
     agent.pause();
 
@@ -123,12 +135,9 @@ async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let proxy = Proxy::to(world.operator().hub_port()).await;
-    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
-    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
-    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
+    activate(&world, &cluster, &BEFORE).await;
+    change_everything(&world, &cluster).await;
     proxy.set(Line::Cut);
     // It goes on with what it holds, and the world goes on without it.
     world.until("kept", State::Orphaned).await;
@@ -138,24 +147,15 @@ async fn a_connection_cut_in_the_middle_of_changes_loses_none_of_them() {
     assert!(own["connected"] == false && own["accountsHeld"] != 0, "{own}");
 
     proxy.set(Line::Open);
-    let wanted = [
-        ("changed", State::Active),
-        ("stopped", State::Inactive),
-        ("kept", State::Active),
-        ("made", State::Active),
-    ];
-    settled(&world, &[&agent], &wanted).await;
+    settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn words_that_are_held_up_on_the_way_count_when_they_arrive() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let proxy = Proxy::to(world.operator().hub_port()).await;
-    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
-    activate(&world, &cluster, &["changed", "stopped", "deleted", "kept"]).await;
+    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
+    activate(&world, &cluster, &BEFORE).await;
     proxy.set(Line::Held);
-    change_everything(&world, &cluster, ["changed", "stopped", "deleted"], "made").await;
+    change_everything(&world, &cluster).await;
     for (name, state) in [
         ("changed", State::Failed),
         ("stopped", State::Failed),
@@ -169,21 +169,13 @@ async fn words_that_are_held_up_on_the_way_count_when_they_arrive() {
     assert_eq!(world.state("kept").await, Some(State::Active));
 
     proxy.set(Line::Open);
-    let wanted = [
-        ("changed", State::Active),
-        ("stopped", State::Inactive),
-        ("kept", State::Active),
-        ("made", State::Active),
-    ];
-    settled(&world, &[&agent], &wanted).await;
+    settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_connection_makes_nothing_fail() {
-    let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 10_000).start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let proxy = Proxy::to(world.operator().hub_port()).await;
-    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    let prepare = World::prepare().setting("kubesvc.cache.operationWaitMs", 10_000);
+    let Lined { world, cluster, proxy, agent } = Lined::start(prepare).await;
     proxy.set(Line::Slow(Duration::from_millis(150)));
     let names: Vec<_> = (0..10).map(|number| format!("slow-{number}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -199,10 +191,8 @@ async fn a_slow_connection_makes_nothing_fail() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
-    let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let proxy = Proxy::to(world.operator().hub_port()).await;
-    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    let prepare = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60);
+    let Lined { world, cluster, proxy, agent } = Lined::start(prepare).await;
     let names = ["one", "two", "three", "four", "five"];
     activate(&world, &cluster, &names).await;
     let before = status_writes(&world);
@@ -256,10 +246,7 @@ async fn a_second_process_under_one_agent_id_is_refused_until_the_first_is_gone(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_comes_and_goes_settles_once_it_stays() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let proxy = Proxy::to(world.operator().hub_port()).await;
-    let agent = world.agent("agent-1").hub_port(proxy.port()).start().await;
+    let Lined { world, cluster, proxy, agent } = Lined::start(World::prepare()).await;
     let names: Vec<_> = (0..6).map(|number| format!("flaky-{number}")).collect();
     for name in &names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;

@@ -1,30 +1,35 @@
 //! The operator ends at once, as at a loss of power, just before and just after each of its writes.
 //!
-//! Each crash point has a world of its own, in which all that an account can live through happens. The operator is
-//! armed with the point, aborts there, and is started again; whoever was calling it calls again. In the end everything
-//! must be as if nothing had happened. A point that is never passed fails the test.
+//! Each crash point has a world of its own, in which all that an account can live through happens (`life.rs`). The
+//! operator is armed with the point, aborts there, and is started again; whoever was calling it calls again. In the end
+//! everything must be as if nothing had happened. A point that is never passed fails the test.
+//!
+//! Every run tries each point on one database, and what writes to the database on all of them; `make faults` tries
+//! everything on all.
 
+mod life;
+
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Secret;
-use kubesvc::account::{KubesvcAccount, State, names};
+use kubesvc::crash::POINTS;
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
 
-use super::settled::settled;
-use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Database, PATIENCE, World};
+use self::life::Life;
+use crate::harness::wait::eventually;
+use crate::world::{Database, PATIENCE, World};
 
 /// How many worlds there are beside one another.
 const BESIDE: usize = 4;
 /// How many accounts are applied at once where the nth write of one kind is the one to crash at.
 const BATCH: usize = 12;
-/// How often a caller whose connection broke calls again.
-const AGAIN: Duration = Duration::from_millis(100);
+/// After how many seconds the object of an agent that is gone is removed, where that is what it is about.
+const AGENTS_GONE: &str = "4";
+
+const DATABASES: [Database; 3] = [Database::Sqlite, Database::MariaDb, Database::Postgres];
 
 /// Writes that there are several of before an account stands, and when there are many accounts.
 const LATER_PASSAGES: &[&str] = &[
@@ -52,63 +57,136 @@ const CHAINS: &[&str] = &[
     "row-insert:after delete-accounts:before delete-accounts:after",
 ];
 
+/// One world: its database, where its operator ends, one point after another, and how many further accounts there are.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    database: Database,
+    points: &'static str,
+    batch: usize,
+}
+
+impl Trial {
+    fn at(points: &'static str, database: Database) -> Self {
+        Self { database, points, batch: 0 }
+    }
+
+    fn of_a_batch(self) -> Self {
+        Self { batch: BATCH, ..self }
+    }
+
+    /// Whether it is about what is written of agents.
+    fn is_about_agents(self) -> bool {
+        self.points.contains("agent-")
+    }
+}
+
+/// The database on which it is tried every time.
+fn turn(points: &str) -> Database {
+    DATABASES[points.bytes().map(usize::from).sum::<usize>() % DATABASES.len()]
+}
+
+/// The points that every run tries on a database.
+fn points_on(database: Database) -> Vec<&'static str> {
+    // There the database decides what is left behind.
+    let at_the_database = |point: &str| point.starts_with("row-") || point.starts_with("assignments:");
+    let is_on = |point: &&str| at_the_database(point) || turn(point) == database;
+    POINTS.iter().copied().filter(is_on).collect()
+}
+
+async fn try_points_on(database: Database) {
+    try_all(points_on(database).into_iter().map(|point| Trial::at(point, database)).collect()).await;
+}
+
+#[test]
+fn every_point_is_tried_on_a_database_and_each_database_has_its_share() {
+    let tried = DATABASES.map(points_on);
+    for point in POINTS {
+        assert!(tried.iter().any(|points| points.contains(point)), "{point}");
+    }
+    for (database, points) in DATABASES.iter().zip(&tried) {
+        assert!(points.len() * 4 >= POINTS.len(), "{database:?} has {} points", points.len());
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_any_write_loses_nothing_and_brings_nothing_back() {
-    let points: Vec<_> = kubesvc::crash::POINTS.iter().map(|point| (*point, 0)).collect();
-    try_all(Database::Sqlite, points).await;
-}
-
-/// The points at which the database decides what is left behind.
-fn points_at_the_database() -> Vec<(&'static str, usize)> {
-    let at_the_database = |point: &&&str| point.starts_with("row-") || point.starts_with("assignments:");
-    kubesvc::crash::POINTS.iter().filter(at_the_database).map(|point| (*point, 0)).collect()
+    try_points_on(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_any_write_to_mariadb_loses_nothing_and_brings_nothing_back() {
-    try_all(Database::MariaDb, points_at_the_database()).await;
+async fn a_crash_at_any_write_with_mariadb_loses_nothing_and_brings_nothing_back() {
+    try_points_on(Database::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crash_at_any_write_to_postgresql_loses_nothing_and_brings_nothing_back() {
-    try_all(Database::Postgres, points_at_the_database()).await;
+async fn a_crash_at_any_write_with_postgresql_loses_nothing_and_brings_nothing_back() {
+    try_points_on(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_at_a_later_write_of_a_batch_loses_nothing_and_brings_nothing_back() {
-    try_all(Database::Sqlite, LATER_PASSAGES.iter().map(|point| (*point, BATCH)).collect()).await;
+    try_all(LATER_PASSAGES.iter().map(|point| Trial::at(point, turn(point)).of_a_batch()).collect()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_in_the_recovery_from_a_crash_loses_nothing_and_brings_nothing_back() {
-    try_all(Database::Sqlite, CHAINS.iter().map(|chain| (*chain, 0)).collect()).await;
+    try_all(CHAINS.iter().map(|chain| Trial::at(chain, turn(chain))).collect()).await;
 }
 
-/// Tries points, each with this many further accounts, and fails with all that failed.
-async fn try_all(database: Database, points: Vec<(&'static str, usize)>) {
-    let (begun, count) = (Instant::now(), points.len());
-    let passages: usize = points.iter().map(|(points, _)| points.split_whitespace().count()).sum();
-    let tried = AtomicUsize::new(0);
-    let trials = points.into_iter().map(|(point, batch)| {
-        let tried = &tried;
-        async move {
-            let result = tokio::spawn(try_points(database, point, batch)).await;
-            tried.fetch_add(1, Ordering::Relaxed);
-            result.err().map(|error| format!("{point}: {}", said(error.into_panic())))
-        }
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "ten minutes: make faults"]
+async fn a_crash_at_any_write_on_any_database_loses_nothing_and_brings_nothing_back() {
+    let mut trials = Vec::new();
+    for database in DATABASES {
+        let once = POINTS.iter().chain(CHAINS).map(|points| Trial::at(points, database));
+        let later = LATER_PASSAGES.iter().map(|point| Trial::at(point, database).of_a_batch());
+        trials.extend(once.chain(later));
+    }
+    try_all(trials).await;
+}
+
+/// Makes all trials and fails with all that failed.
+async fn try_all(trials: Vec<Trial>) {
+    let (begun, count) = (Instant::now(), trials.len());
+    let passages: usize = trials.iter().map(|trial| trial.points.split_whitespace().count()).sum();
+    let made = trials.into_iter().map(|trial| async move {
+        let begun = Instant::now();
+        let result = tokio::spawn(try_points(trial)).await;
+        (trial, begun.elapsed(), result.err().map(|error| said(error.into_panic())))
     });
-    let failed: Vec<_> =
-        futures::stream::iter(trials).buffer_unordered(BESIDE).filter_map(std::future::ready).collect().await;
-    let tried = tried.into_inner();
-    // Not captured: it is the line that says what the test has done.
-    let _ = writeln!(
-        std::io::stderr(),
-        "{passages} crash points tried on {database:?} in {tried} worlds, {} of them failed, in {:.0} s",
+    let made: Vec<_> = futures::stream::iter(made).buffer_unordered(BESIDE).collect().await;
+    let mut report = table(&made);
+    let failed: Vec<_> = made
+        .iter()
+        .filter_map(|(trial, _, why)| why.as_ref().map(|why| format!("{trial:?}: {why}")))
+        .collect();
+    report += &format!(
+        "{passages} crash points tried in {} worlds, {} of them failed, in {:.0} s\n",
+        made.len(),
         failed.len(),
         begun.elapsed().as_secs_f64()
     );
-    assert_eq!(tried, count);
-    assert!(failed.is_empty(), "{} of {count} crash points:\n{}", failed.len(), failed.join("\n"));
+    // Not captured: it is what says what the test has done.
+    let _ = std::io::stderr().write_all(report.as_bytes());
+    assert_eq!(made.len(), count);
+    assert!(failed.is_empty(), "{} of {count} trials:\n{}", failed.len(), failed.join("\n"));
+}
+
+/// Points by databases, and how many seconds each world took.
+fn table(made: &[(Trial, Duration, Option<String>)]) -> String {
+    let mut rows: BTreeMap<&str, BTreeMap<String, String>> = BTreeMap::new();
+    for (trial, took, why) in made {
+        let result = if why.is_some() { "FAILED" } else { "ok" };
+        let cell = format!("{result} {:.0} s", took.as_secs_f64());
+        rows.entry(trial.points).or_default().insert(format!("{:?}", trial.database), cell);
+    }
+    let line = |(points, cells): (&str, BTreeMap<String, String>)| {
+        let cell = |database| cells.get(&format!("{database:?}")).map_or("", String::as_str);
+        let [sqlite, mariadb, postgres] = DATABASES.map(cell);
+        format!("{points:<70} {sqlite:<12} {mariadb:<12} {postgres}\n")
+    };
+    let head = format!("{:<70} {:<12} {:<12} {}\n", "crash points", "SQLite", "MariaDB", "PostgreSQL");
+    head + &rows.into_iter().map(line).collect::<String>()
 }
 
 /// What a task said when it panicked.
@@ -119,16 +197,29 @@ fn said(panic: Box<dyn std::any::Any + Send>) -> String {
     )
 }
 
-/// Tries one point, or several one after another.
-async fn try_points(database: Database, points: &'static str, batch: usize) {
-    let world = World::prepare().database(database).without_operator().start().await;
-    let mut points = points.split_whitespace();
+async fn try_points(trial: Trial) {
+    let mut prepare = World::prepare().database(trial.database).without_operator();
+    if trial.is_about_agents() {
+        prepare = prepare.operator_env("KUBESVC_AGENTS_GONE_SECONDS", AGENTS_GONE);
+    }
+    let world = prepare.start().await;
+    let mut points = trial.points.split_whitespace();
     let first = points.next().expect("there is one");
     world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
     world.operator().ready().await;
-    let east = world.agent("agent-1").zone("east").launch();
-    let west = world.agent("agent-2").zone("west").launch();
-    tokio::join!(crash(&world, first, points), live(&world, [&east, &west], batch));
+    let mut life = Life::begin(&world, trial.batch).await;
+    if trial.is_about_agents() {
+        tokio::join!(crash(&world, first, points), async {
+            life.loses_an_agent().await;
+            life.is_lived().await;
+        });
+    } else {
+        tokio::join!(crash(&world, first, points), life.is_lived());
+    }
+    life.goes_on().await;
+    if trial.is_about_agents() {
+        life.is_told_of_agents().await;
+    }
 }
 
 /// Waits until the operator has aborted at each point, and starts it again.
@@ -145,118 +236,4 @@ async fn crash(world: &World, first: &str, mut others: impl Iterator<Item = &str
         point = next;
     }
     world.operator().start().await;
-}
-
-/// All that an account can live through.
-async fn live(world: &World, agents: [&Agent; 2], batch: usize) {
-    let cluster = world.cluster("spinnaker").await;
-    let (good, other) = (cluster.kubeconfig(), format!("{}# as changed by REST\n", cluster.kubeconfig()));
-    let batch: Vec<_> = (0..batch).map(|number| format!("batch-{number:02}")).collect();
-
-    // Applied, of each kind one.
-    for name in
-        ["kept", "changed", "moved", "stopped", "deleted"].into_iter().chain(batch.iter().map(String::as_str))
-    {
-        world.account(name).zone("east").kubeconfig(&good).create().await;
-    }
-    world.account("idle").zone("east").kubeconfig(&good).inactive().create().await;
-    let made = ["rest-kept", "rest-stopped", "rest-gone"]
-        .map(|name| json!({"name": name, "kubeconfigContents": good, "zoneId": "east", "state": "ACTIVE"}));
-    until_taken(world, "POST", "/armory/accounts/dynamic", &json!(made), &[202, 409]).await;
-    for name in ["kept", "changed", "moved", "stopped", "deleted", "rest-kept", "rest-stopped", "rest-gone"] {
-        until_object(world, name, "is ACTIVE", |account| {
-            account.status_or_default().state() == State::Active
-        })
-        .await;
-    }
-
-    // Brought along in an agent's own file.
-    let file = agents[0].kubeconfigs().join("own.yaml");
-    must(std::fs::write(&file, &good).map_err(|error| format!("{}: {error}", file.display())));
-    let own = |name: &str| json!({"name": name, "kubeconfigFile": file.display().to_string()});
-    agents[0].set("kubernetes.accounts", json!([own("own-kept"), own("own-gone")]));
-    for name in ["own-kept", "own-gone"] {
-        until_object(world, name, "is ACTIVE", |account| {
-            account.status_or_default().state() == State::Active
-        })
-        .await;
-    }
-
-    // Changed, moved, deactivated and deleted, by kubectl, by REST and in the agent's file.
-    let mut changed = own("own-kept");
-    changed["kinds"] = json!(["deployment"]);
-    agents[0].set("kubernetes.accounts", json!([changed]));
-    world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
-    world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
-    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
-    must(world.kubectl(&["delete", "ksa", "deleted", "--wait=false"]).await.ok());
-    let kept = json!([{"name": "rest-kept", "state": "ACTIVE", "kubeconfigContents": other}]);
-    until_taken(world, "PATCH", "/armory/accounts", &kept, &[202]).await;
-    let stopped = json!([{"name": "rest-stopped", "state": "INACTIVE"}]);
-    until_taken(world, "PATCH", "/armory/accounts/dynamic", &stopped, &[202]).await;
-    // 400: a call whose answer was lost has deleted it.
-    until_taken(world, "DELETE", "/armory/accounts", &json!(["rest-gone"]), &[202, 400]).await;
-
-    let mut wanted = vec![
-        ("kept", State::Active),
-        ("changed", State::Active),
-        ("moved", State::Active),
-        ("stopped", State::Inactive),
-        ("idle", State::Inactive),
-        ("rest-kept", State::Active),
-        ("rest-stopped", State::Inactive),
-        ("own-kept", State::Active),
-    ];
-    wanted.extend(batch.iter().map(|name| (name.as_str(), State::Active)));
-    settled(world, &agents, &wanted).await;
-
-    // What was stopped before the crash has stopped for good: a further account goes all the way after it.
-    world.account("next").zone("east").kubeconfig(&good).create().await;
-    wanted.push(("next", State::Active));
-    settled(world, &agents, &wanted).await;
-    check_secret(world, "rest-kept", &other).await;
-    check_secret(world, "rest-stopped", &good).await;
-}
-
-/// Calls the REST API until it answers, as a caller does whose connection breaks, and with one of these codes.
-async fn until_taken(world: &World, method: &str, path: &str, body: &Value, codes: &[u16]) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match world.try_rest(method, path, body).await {
-            Ok(answer) if codes.contains(&answer.status) => return,
-            Ok(answer) => {
-                // 409: a change by someone else at the same moment, said to be tried again.
-                let passes = answer.status >= 500 || answer.status == 409;
-                assert!(passes && Instant::now() < deadline, "{method} {path}: {answer}");
-            }
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        tokio::time::sleep(AGAIN).await;
-    }
-}
-
-/// As [`World::until_account`], with the patience for a crash on the way.
-async fn until_object(world: &World, name: &str, what: &str, holds: impl Fn(&KubesvcAccount) -> bool) {
-    eventually(&format!("account {name} that {what}"), 2 * PATIENCE, async || {
-        let account = world.object(name).await.ok_or("there is none")?;
-        if holds(&account) { Ok(()) } else { Err(format!("{:?}", account.status)) }
-    })
-    .await;
-}
-
-/// The Secret of an account made by REST holds what the caller gave last, and belongs to the account.
-async fn check_secret(world: &World, account: &str, kubeconfig: &str) {
-    let secret = world.api::<Secret>().get(&names::credential_secret_name(account)).await;
-    let secret = must(secret.map_err(|error| format!("the Secret of {account}: {error}")));
-    let data = secret.data.unwrap_or_default();
-    assert!(
-        data.values().any(|content| content.0 == kubeconfig.as_bytes()),
-        "the Secret of {account} holds something else"
-    );
-    let object = world.object(account).await.expect("it is there");
-    let owners = secret.metadata.owner_references.unwrap_or_default();
-    assert!(
-        owners.iter().any(|owner| Some(&owner.uid) == object.metadata.uid.as_ref()),
-        "the Secret of {account} has no owner: {owners:?}"
-    );
 }

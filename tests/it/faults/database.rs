@@ -34,9 +34,7 @@ async fn until_it_waits_for_its_row(world: &World, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_database_is_said_and_keeps_back_rows_and_finalizers_only() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     world.account("deleted").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("deleted", State::Active).await;
     world.until_row("deleted", "ACTIVE").await;
@@ -106,9 +104,7 @@ async fn a_full_disk_is_said_and_keeps_back_rows_and_finalizers_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_edited_deleted_and_added_by_hand_are_set_right_at_start() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let names = ["edited", "emptied", "removed", "renamed"];
     for name in names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;

@@ -39,9 +39,7 @@ async fn an_operator_that_slept_longer_than_the_grace_orphans_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_back() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let names = ["watched", "unwatched", "relabelled", "same"];
     for name in names {
         let account = world.account(name).zone("east").kubeconfig(&cluster.kubeconfig());
@@ -80,9 +78,7 @@ async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_bac
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_activates_nothing_anew_that_rest_has_made() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let names: Vec<_> = (0..6).map(|number| format!("rest-{number}")).collect();
     let made: Vec<_> = names
         .iter()
@@ -107,9 +103,7 @@ async fn a_restart_activates_nothing_anew_that_rest_has_made() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let names: Vec<_> = (0..12).map(|number| format!("flip-{number:02}")).collect();
     for name in &names {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;

@@ -37,9 +37,7 @@ async fn keep_labelling(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_others_keep_writing_converge_and_lose_nothing_of_theirs() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let names: Arc<Vec<_>> = Arc::new((0..8).map(|number| format!("shared-{number}")).collect());
     for name in names.iter() {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -85,9 +83,7 @@ async fn objects_that_others_keep_writing_converge_and_lose_nothing_of_theirs() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finalizer_removed_by_hand_comes_back_or_lets_everything_go() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     for name in ["kept", "deleted"] {
         world.account(name).zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
         world.until(name, State::Active).await;
@@ -107,9 +103,7 @@ async fn a_finalizer_removed_by_hand_comes_back_or_lets_everything_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn somebody_elses_finalizer_is_left_alone() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     world.patch("prod", json!({"metadata": {"finalizers": [FINALIZER, "others.io/keep"]}})).await;
@@ -130,9 +124,7 @@ async fn somebody_elses_finalizer_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_edited_by_hand_is_set_right() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::with_agent().await;
     let edits: [(&str, Value); 8] = [
         ("failed", json!({"state": "FAILED", "failedCount": 4, "errorMessage": "made up"})),
         ("orphaned", json!({"state": "ORPHANED"})),

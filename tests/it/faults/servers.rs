@@ -10,25 +10,30 @@ use super::settled::settled;
 use super::{hold, until_database};
 use crate::harness::databases::{self, Kind, Server};
 use crate::harness::must;
-use crate::world::{Agent, Cluster, World};
+use crate::world::{Agent, Cluster, Prepare, World};
 
 /// How long a fault lasts that nothing shows the end of.
 const A_WHILE: Duration = Duration::from_secs(4);
 
 /// A world whose database is on a server of its own, at the other end of a line.
-struct Far {
-    world: World,
+pub(super) struct Far {
+    pub(super) world: World,
     line: Proxy,
-    server: Server,
+    pub(super) server: Server,
 }
 
 impl Far {
     async fn start(kind: Kind) -> Self {
+        Self::start_as(kind, World::prepare()).await
+    }
+
+    /// With what else is said about the world before it starts.
+    pub(super) async fn start_as(kind: Kind, prepare: Prepare) -> Self {
         let server = must(databases::own(kind).await);
         let line = Proxy::to(server.port()).await;
         let url = server.fresh_database().await;
         let url = url.replace(&format!(":{}/", server.port()), &format!(":{}/", line.port()));
-        let world = World::prepare().database_url(&url).start().await;
+        let world = prepare.database_url(&url).start().await;
         Self { world, line, server }
     }
 

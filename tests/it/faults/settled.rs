@@ -39,8 +39,11 @@ async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<
             return Err(format!("{name} is being deleted, or without its finalizer: {:?}", account.metadata));
         }
         let pinned = account.spec.zone_id.as_deref();
-        let granted = (status.state() == State::Active).then_some(pinned).flatten();
-        if status.granted_zone() != granted || status.observed_generation != account.generation() {
+        let granted = match (status.state() == State::Active, pinned) {
+            (true, Some(zone)) => status.granted_zone() == Some(zone),
+            (active, _) => status.granted_zone().is_some() == active,
+        };
+        if !granted || status.observed_generation != account.generation() {
             return Err(format!("the status of {name} does not fit: {status:?}"));
         }
     }

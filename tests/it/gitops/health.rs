@@ -121,15 +121,7 @@ async fn an_account_that_no_operator_has_seen_is_in_progress() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_operator_writes_is_understood_where_it_rests() {
-    let world = World::prepare()
-        .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
-        .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600)
-        .start()
-        .await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").zone("east").start().await;
-    let killed = world.agent("agent-2").zone("south").start().await;
-    let mute = world.agent("agent-3").zone("mute").start().await;
+    let (world, cluster, [_east, killed, mute]) = World::at_rest().await;
     let good = cluster.kubeconfig();
     world.account("active").zone("east").kubeconfig(&good).create().await;
     world.account("parked").zone("east").kubeconfig(&good).inactive().create().await;
@@ -162,13 +154,7 @@ async fn what_an_operator_writes_is_understood_where_it_rests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_an_agent_is_in_progress() {
-    let world = World::prepare()
-        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
-        .setting("kubesvc.cache.operationWaitMs", 120_000)
-        .start()
-        .await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
+    let (world, cluster, agent) = World::in_no_hurry().await;
     let good = cluster.kubeconfig();
     for name in ["stopping", "going"] {
         world.account(name).zone("east").kubeconfig(&good).create().await;

@@ -33,7 +33,6 @@ impl Prepare {
     }
 
     /// An environment variable for each start of the operator.
-    #[expect(dead_code, reason = "the fault tests arm crash points with it")]
     pub(crate) fn operator_env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self

@@ -49,10 +49,12 @@ fn phases(old: &KubesvcAccountStatus, new: &KubesvcAccountStatus) -> Result<(), 
 
 /// The resets: ACTIVE, INACTIVE, a retry that was asked for, a new generation, a new Secret, a revoke that begins.
 fn may_reset(old: &KubesvcAccountStatus, new: &KubesvcAccountStatus) -> bool {
+    // Agents are sent it, or asked about it.
+    let is_tried = new.phase() == GrantPhase::Open || new.state() == State::ToMigrate;
     matches!(new.state(), State::Active | State::Inactive)
         || new.retry_handled != old.retry_handled
         || new.observed_generation != old.observed_generation
-        || (new.phase() == GrantPhase::Open && new.credential_version != old.credential_version)
+        || (is_tried && new.credential_version != old.credential_version)
         || (old.phase() == GrantPhase::None && new.state() == State::Failed)
         || (old.phase() == GrantPhase::Open && new.phase() == GrantPhase::Revoking)
 }

@@ -80,6 +80,19 @@ fn another_cluster_than_the_bound_one_stalls_without_a_retry() {
 }
 
 #[test]
+fn an_agent_that_was_late_in_another_cluster_is_no_healing_and_has_to_drop_the_account() {
+    let late = session("agent-1", "east").held_in(1, "staging");
+    let failed = || account("a").active_in("east").failed_with(FailureClass::Forbidden, 4);
+    let status = seen(failed()).with(late.clone()).written();
+    assert_eq!((reason(&status), status.phase()), ("ClusterMismatch", GrantPhase::Revoking));
+    let refused = Fact::Known(Err(failure(FailureClass::BadKubeconfig)));
+    let refused = seen(account("a").active_in("east").failed_with(FailureClass::BadKubeconfig, 1))
+        .credential(refused)
+        .with(late);
+    assert_eq!(refused.decide(), Decision::nothing(), "why it failed stays");
+}
+
+#[test]
 fn one_agent_of_several_in_another_cluster_counts_as_failed() {
     let two = seen(account("a").active_in("east"))
         .with(session("agent-1", "east").held_in(1, "staging"))

@@ -1,0 +1,211 @@
+//! All that an account can live through, while the operator may end at any moment.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ListParams;
+use kubesvc::account::{KubesvcAccount, KubesvcAgent, State, names};
+use serde_json::{Value, json};
+
+use crate::faults::settled::settled;
+use crate::harness::{must, wait::eventually};
+use crate::world::{Agent, PATIENCE, World};
+
+/// How often a caller whose connection broke calls again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Accounts in a world with agents of two zones.
+pub(super) struct Life<'w> {
+    world: &'w World,
+    east: Agent,
+    west: Agent,
+    /// The kubeconfig of every account, and another text of the same.
+    good: String,
+    other: String,
+    batch: Vec<String>,
+    /// What there has to be in the end.
+    wanted: Vec<(String, State)>,
+}
+
+impl<'w> Life<'w> {
+    /// Starts the agents and waits for nothing. `batch`: how many further accounts are applied at once.
+    pub(super) async fn begin(world: &'w World, batch: usize) -> Self {
+        let good = world.cluster("spinnaker").await.kubeconfig();
+        Self {
+            world,
+            east: world.agent("agent-1").zone("east").launch(),
+            west: world.agent("agent-2").zone("west").launch(),
+            other: format!("{good}# as changed by REST\n"),
+            good,
+            batch: (0..batch).map(|number| format!("batch-{number:02}")).collect(),
+            wanted: Vec::new(),
+        }
+    }
+
+    /// An agent of a third zone connects and goes for good.
+    pub(super) async fn loses_an_agent(&self) {
+        let north = self.world.agent("agent-3").zone("north").start().await;
+        north.kill();
+    }
+
+    /// Everything, until all is as desired.
+    pub(super) async fn is_lived(&mut self) {
+        self.is_applied().await;
+        self.is_brought_along().await;
+        self.is_changed().await;
+        let wanted = [
+            ("kept", State::Active),
+            ("changed", State::Active),
+            ("moved", State::Active),
+            ("anywhere", State::Active),
+            ("stopped", State::Inactive),
+            ("idle", State::Inactive),
+            ("rest-kept", State::Active),
+            ("rest-stopped", State::Inactive),
+            ("own-kept", State::Active),
+        ];
+        self.wanted = wanted.map(|(name, state)| (name.to_owned(), state)).into();
+        self.wanted.extend(self.batch.iter().map(|name| (name.clone(), State::Active)));
+        self.settles().await;
+    }
+
+    /// After the crash: all is as desired, and what was stopped before it has stopped for good, for a further account
+    /// goes all the way.
+    pub(super) async fn goes_on(&mut self) {
+        self.world.account("next").zone("east").kubeconfig(&self.good).create().await;
+        self.wanted.push(("next".to_owned(), State::Active));
+        self.settles().await;
+        self.has_secret("rest-kept", &self.other).await;
+        self.has_secret("rest-stopped", &self.good).await;
+    }
+
+    /// The objects of the agents say how many accounts each holds; the one of the agent that is gone goes.
+    pub(super) async fn is_told_of_agents(&self) {
+        eventually("objects of agents as they should be", PATIENCE, async || {
+            let error = |error: kube::Error| error.to_string();
+            let accounts = self.world.api::<KubesvcAccount>().list(&ListParams::default()).await;
+            let accounts = accounts.map_err(error)?.items;
+            let held = |zone: &str| {
+                let held = accounts.iter().filter(|one| one.status_or_default().granted_zone() == Some(zone));
+                Some(i32::try_from(held.count()).expect("there are few"))
+            };
+            let agents = self.world.api::<KubesvcAgent>().list(&ListParams::default()).await;
+            let mut told: Vec<_> = agents
+                .map_err(error)?
+                .items
+                .into_iter()
+                .map(|one| {
+                    let status = one.status.unwrap_or_default();
+                    (one.spec.agent_id, status.connected, status.held)
+                })
+                .collect();
+            told.sort();
+            let right = [&self.east, &self.west].map(|one| (one.id().to_owned(), true, held(one.zone())));
+            if told == right { Ok(()) } else { Err(format!("they are {told:?}, not {right:?}")) }
+        })
+        .await;
+    }
+
+    /// Applied, of each kind one, and made by REST.
+    async fn is_applied(&self) {
+        let world = self.world;
+        let names = ["kept", "changed", "moved", "stopped", "deleted"];
+        for name in names.into_iter().chain(self.batch.iter().map(String::as_str)) {
+            world.account(name).zone("east").kubeconfig(&self.good).create().await;
+        }
+        world.account("idle").zone("east").kubeconfig(&self.good).inactive().create().await;
+        let made = ["rest-kept", "rest-stopped", "rest-gone"].map(|name| {
+            json!({"name": name, "kubeconfigContents": self.good, "zoneId": "east", "state": "ACTIVE"})
+        });
+        self.until_taken("POST", "/armory/accounts/dynamic", &json!(made), &[202, 409]).await;
+        for name in names.into_iter().chain(["rest-kept", "rest-stopped", "rest-gone"]) {
+            self.until_active(name).await;
+        }
+        // Agents of two zones are asked about it.
+        world.until_connected(&self.west, true).await;
+        world.account("anywhere").kubeconfig(&self.good).create().await;
+    }
+
+    /// Brought along in an agent's own file.
+    async fn is_brought_along(&self) {
+        let file = self.east.kubeconfigs().join("own.yaml");
+        must(std::fs::write(&file, &self.good).map_err(|error| format!("{}: {error}", file.display())));
+        self.east.set("kubernetes.accounts", json!([self.own("own-kept"), self.own("own-gone")]));
+        for name in ["own-kept", "own-gone"] {
+            self.until_active(name).await;
+        }
+    }
+
+    /// Changed, moved, deactivated and deleted, by kubectl, by REST and in the agent's file.
+    async fn is_changed(&self) {
+        let world = self.world;
+        let mut changed = self.own("own-kept");
+        changed["kinds"] = json!(["deployment"]);
+        self.east.set("kubernetes.accounts", json!([changed]));
+        world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
+        world.patch("moved", json!({"spec": {"zoneId": "west"}})).await;
+        world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+        must(world.kubectl(&["delete", "ksa", "deleted", "--wait=false"]).await.ok());
+        let kept = json!([{"name": "rest-kept", "state": "ACTIVE", "kubeconfigContents": self.other}]);
+        self.until_taken("PATCH", "/armory/accounts", &kept, &[202]).await;
+        let stopped = json!([{"name": "rest-stopped", "state": "INACTIVE"}]);
+        self.until_taken("PATCH", "/armory/accounts/dynamic", &stopped, &[202]).await;
+        // 400: a call whose answer was lost has deleted it.
+        self.until_taken("DELETE", "/armory/accounts", &json!(["rest-gone"]), &[202, 400]).await;
+    }
+
+    /// An entry of the agent's own file.
+    fn own(&self, name: &str) -> Value {
+        let file = self.east.kubeconfigs().join("own.yaml");
+        json!({"name": name, "kubeconfigFile": file.display().to_string()})
+    }
+
+    async fn settles(&self) {
+        let wanted: Vec<_> = self.wanted.iter().map(|(name, state)| (name.as_str(), *state)).collect();
+        settled(self.world, &[&self.east, &self.west], &wanted).await;
+    }
+
+    /// Calls the REST API until it answers, as a caller does whose connection breaks, and with one of these codes.
+    async fn until_taken(&self, method: &str, path: &str, body: &Value, codes: &[u16]) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.world.try_rest(method, path, body).await {
+                Ok(answer) if codes.contains(&answer.status) => return,
+                Ok(answer) => {
+                    // 409: a change by someone else at the same moment, said to be tried again.
+                    let passes = answer.status >= 500 || answer.status == 409;
+                    assert!(passes && Instant::now() < deadline, "{method} {path}: {answer}");
+                }
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// As [`World::until`], with the patience for a crash on the way.
+    async fn until_active(&self, name: &str) {
+        eventually(&format!("account {name} ACTIVE"), 2 * PATIENCE, async || {
+            let account = self.world.object(name).await.ok_or("there is none")?;
+            let status = account.status_or_default();
+            if status.state() == State::Active { Ok(()) } else { Err(format!("{status:?}")) }
+        })
+        .await;
+    }
+
+    /// The Secret of an account made by REST holds what the caller gave last, and belongs to the account.
+    async fn has_secret(&self, account: &str, kubeconfig: &str) {
+        let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;
+        let secret = must(secret.map_err(|error| format!("the Secret of {account}: {error}")));
+        let data = secret.data.unwrap_or_default();
+        assert!(
+            data.values().any(|content| content.0 == kubeconfig.as_bytes()),
+            "the Secret of {account} holds something else"
+        );
+        let object = self.world.object(account).await.expect("it is there");
+        let owners = secret.metadata.owner_references.unwrap_or_default();
+        assert!(
+            owners.iter().any(|owner| Some(&owner.uid) == object.metadata.uid.as_ref()),
+            "the Secret of {account} has no owner: {owners:?}"
+        );
+    }
+}

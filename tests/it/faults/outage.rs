@@ -1,0 +1,225 @@
+//! A database is away for ten minutes of real time, while accounts are added, changed and deleted and agents restart.
+//!
+//! The seconds version of it, in `servers.rs` and `database.rs`, runs every time. Here the waiting rows are many, each
+//! pause between two tries has grown to its full length, and what is forgotten after some minutes would be.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use kubesvc::account::{GrantPhase, KubesvcAccount, State};
+use serde_json::json;
+
+use super::servers::Far;
+use super::settled::settled;
+use super::{hold, until_database};
+use crate::harness::databases::Kind;
+use crate::harness::must;
+use crate::world::{Agent, Cluster, Prepare, World, connect};
+
+/// How long it is away.
+const AWAY: Duration = Duration::from_secs(600);
+/// In each round an account is added, one is changed, and each other time one is deleted.
+const ROUND: Duration = Duration::from_secs(5);
+/// An agent restarts once in so many rounds.
+const RESTART: usize = 12;
+/// Accounts that nobody touches.
+const KEPT: usize = 20;
+/// By how much the operator's memory may grow, in KiB: some hundred rows wait.
+const GROWTH: u64 = 64 * 1024;
+/// After a restart an agent is back within this many seconds.
+const GRACE: u64 = 60;
+
+fn prepare() -> Prepare {
+    World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
+}
+
+/// A world with accounts that nobody touches.
+struct Outage<'w> {
+    world: &'w World,
+    cluster: Cluster,
+    agents: [Agent; 2],
+    writes: usize,
+    memory: u64,
+}
+
+impl<'w> Outage<'w> {
+    async fn prepare(world: &'w World) -> Self {
+        let cluster = world.cluster("spinnaker").await;
+        let agents = [world.agent("agent-1").start().await, world.agent("agent-2").start().await];
+        for number in 0..KEPT {
+            let kubeconfig = cluster.kubeconfig();
+            world.account(&kept(number)).zone("east").kubeconfig(&kubeconfig).create().await;
+        }
+        for number in 0..KEPT {
+            world.until_row(&kept(number), "ACTIVE").await;
+        }
+        let mut outage = Self { world, cluster, agents, writes: 0, memory: memory(world) };
+        outage.writes = outage.writes_to_kept();
+        outage
+    }
+
+    /// The operator's writes to the accounts that nobody touches.
+    fn writes_to_kept(&self) -> usize {
+        let writes = self.world.operator_writes("kubesvcaccounts");
+        writes.iter().filter(|write| write.name.starts_with("kept-")).count()
+    }
+
+    /// Lives on for the whole time; what there has to be in the end.
+    async fn is_lived_through(&self) -> Vec<(String, State)> {
+        let begun = Instant::now();
+        let mut wanted: Vec<_> = (0..KEPT).map(|number| (kept(number), State::Active)).collect();
+        for round in 0.. {
+            let next = begun + ROUND * u32::try_from(round + 1).expect("there are some hundred");
+            self.round(round, &mut wanted).await;
+            hold(next.saturating_duration_since(Instant::now())).await;
+            if begun.elapsed() >= AWAY {
+                break;
+            }
+        }
+        wanted
+    }
+
+    async fn round(&self, round: usize, wanted: &mut Vec<(String, State)>) {
+        let world = self.world;
+        let name = |number: usize| format!("added-{number:03}");
+        self.add(&name(round), round).await;
+        wanted.push((name(round), State::Active));
+        if let Some(number) = round.checked_sub(2) {
+            let state = self.change(&name(number), number).await;
+            wanted.iter_mut().filter(|(one, _)| *one == name(number)).for_each(|(_, wanted)| *wanted = state);
+        }
+        if let Some(number) = round.checked_sub(4).filter(|number| number % 2 == 0) {
+            self.delete(&name(number), number).await;
+            wanted.retain(|(one, _)| *one != name(number));
+        }
+        if round % RESTART == RESTART - 1 {
+            let agent = &self.agents[round / RESTART % 2];
+            agent.kill();
+            agent.launch();
+        }
+        let why = until_database(world, true).await;
+        assert!(why.contains("database") || why.contains("lock") || why.contains("connect"), "{why}");
+        assert_eq!(world.get("/health/liveness").await.status, 200);
+        for number in 0..KEPT {
+            assert_eq!(
+                world.state(&kept(number)).await,
+                Some(State::Active),
+                "{} in round {round}",
+                kept(number)
+            );
+        }
+    }
+
+    /// By kubectl and by REST in turn.
+    async fn add(&self, name: &str, round: usize) {
+        let kubeconfig = self.cluster.kubeconfig();
+        if round.is_multiple_of(2) {
+            self.world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
+        } else {
+            let body =
+                json!({"name": name, "kubeconfigContents": kubeconfig, "zoneId": "east", "state": "ACTIVE"});
+            let answer = self.world.rest("POST", "/armory/accounts/dynamic", &body).await;
+            assert_eq!(answer.status, 202, "{answer}");
+        }
+        self.world.until(name, State::Active).await;
+    }
+
+    /// Each third is deactivated, the others get another definition.
+    async fn change(&self, name: &str, number: usize) -> State {
+        let (spec, state) = if number.is_multiple_of(3) {
+            (json!({"state": "INACTIVE"}), State::Inactive)
+        } else {
+            (json!({"kinds": ["deployment"]}), State::Active)
+        };
+        let generation = self.world.patch(name, json!({"spec": spec})).await.generation();
+        let done = |account: &KubesvcAccount| {
+            let status = account.status_or_default();
+            status.state() == state && status.observed_generation == generation
+        };
+        self.world.until_account(name, "is changed", done).await;
+        state
+    }
+
+    /// It goes as far as it can without its row.
+    async fn delete(&self, name: &str, number: usize) {
+        if number.is_multiple_of(4) {
+            self.world.delete(name).await;
+        } else {
+            let answer = self.world.rest("DELETE", "/armory/accounts", &json!([name])).await;
+            assert_eq!(answer.status, 202, "{answer}");
+        }
+        let waits = |account: &KubesvcAccount| {
+            let status = account.status_or_default();
+            let is_deleted = account.is_being_deleted() && account.has_finalizer();
+            is_deleted && status.phase() == GrantPhase::None
+        };
+        self.world.until_account(name, "waits for its row", waits).await;
+    }
+
+    /// It is back: all that waited is caught up with, by the same process.
+    async fn is_caught_up_with(&self, database: &str, wanted: &[(String, State)]) {
+        let back = Instant::now();
+        let grown = memory(self.world).saturating_sub(self.memory);
+        until_database(self.world, false).await;
+        let ready = back.elapsed();
+        let wanted: Vec<_> = wanted.iter().map(|(name, state)| (name.as_str(), *state)).collect();
+        settled(self.world, &self.agents.each_ref(), &wanted).await;
+        let _ = writeln!(
+            std::io::stderr(),
+            "{database} away for {} s: {} accounts in the end, {grown} KiB more memory, ready after {:.1} s, caught up after {:.1} s",
+            AWAY.as_secs(),
+            wanted.len(),
+            ready.as_secs_f64(),
+            back.elapsed().as_secs_f64()
+        );
+        assert_eq!(self.writes_to_kept(), self.writes, "nobody wrote them meanwhile");
+        assert!(grown < GROWTH, "{grown} KiB");
+        assert!(self.world.operator().is_running());
+    }
+}
+
+fn kept(number: usize) -> String {
+    format!("kept-{number:02}")
+}
+
+/// The operator's memory in KiB.
+fn memory(world: &World) -> u64 {
+    let status = format!("/proc/{}/status", world.operator().id());
+    let status = must(std::fs::read_to_string(&status).map_err(|error| format!("{status}: {error}")));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("the kernel says it in kB")
+}
+
+async fn is_stopped(kind: Kind) {
+    let far = Far::start_as(kind, prepare()).await;
+    let outage = Outage::prepare(&far.world).await;
+    must(far.server.stop().await);
+    let wanted = outage.is_lived_through().await;
+    must(far.server.start().await);
+    outage.is_caught_up_with(&format!("{kind:?}"), &wanted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "eleven minutes: make faults"]
+async fn a_mariadb_that_is_away_for_ten_minutes_is_caught_up_with() {
+    is_stopped(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "eleven minutes: make faults"]
+async fn a_postgresql_that_is_away_for_ten_minutes_is_caught_up_with() {
+    is_stopped(Kind::PostgreSql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "eleven minutes: make faults"]
+async fn an_sqlite_file_that_is_locked_for_ten_minutes_is_caught_up_with() {
+    let world = prepare().start().await;
+    let outage = Outage::prepare(&world).await;
+    let intruder = connect(world.database_url()).await;
+    let mut intruder = must(intruder.map_err(|error| error.to_string()));
+    must(intruder.execute("BEGIN IMMEDIATE").await.map_err(|error| error.to_string()));
+    let wanted = outage.is_lived_through().await;
+    must(intruder.execute("ROLLBACK").await.map_err(|error| error.to_string()));
+    outage.is_caught_up_with("SQLite", &wanted).await;
+}

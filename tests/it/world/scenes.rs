@@ -1,0 +1,38 @@
+//! Worlds that several tests begin with.
+
+use super::{Agent, Cluster, World};
+
+impl World {
+    /// With a cluster, and an agent of zone east.
+    pub(crate) async fn with_agent() -> (Self, Cluster, Agent) {
+        let world = Self::start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let agent = world.agent("agent-1").start().await;
+        (world, cluster, agent)
+    }
+
+    /// Nothing is tried again by itself, so that each state that waits for somebody stays. The agents are those of the
+    /// zones east, south and mute: the second is there to be killed, the third to be stopped in its tracks.
+    pub(crate) async fn at_rest() -> (Self, Cluster, [Agent; 3]) {
+        let slow = Self::prepare()
+            .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
+            .setting("kubesvc.dynamicAccounts.retryMaxDelaySeconds", 600);
+        let world = slow.start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let east = world.agent("agent-1").zone("east").start().await;
+        let south = world.agent("agent-2").zone("south").start().await;
+        let mute = world.agent("agent-3").zone("mute").start().await;
+        (world, cluster, [east, south, mute])
+    }
+
+    /// Agents are waited for, as long as a test takes; the agent is of zone east.
+    pub(crate) async fn in_no_hurry() -> (Self, Cluster, Agent) {
+        let patient = Self::prepare()
+            .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
+            .setting("kubesvc.cache.operationWaitMs", 120_000);
+        let world = patient.start().await;
+        let cluster = world.cluster("spinnaker").await;
+        let agent = world.agent("agent-1").zone("east").start().await;
+        (world, cluster, agent)
+    }
+}
