@@ -9,6 +9,8 @@
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
 //! | [`row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
 //! | [`explain`] | why an account is where it is, and what to do, for a person |
+//! | [`adoption`] | the account that a row of somebody else's tells of |
+//! | [`owned_secret`] | the Secret of our own making that holds an account's kubeconfig |
 //! | [`kept_by`] | which GitOps tool keeps an object |
 //! | [`age`] | how long ago, as kubectl writes it |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
@@ -16,6 +18,7 @@
 //! | [`names`] | object names derived from account and agent names |
 //! | [`precedence`] | which of several objects with one account name has it |
 
+pub mod adoption;
 pub mod age;
 pub mod conditions;
 pub mod crds;
@@ -27,6 +30,7 @@ pub mod kept_by;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
+pub mod owned_secret;
 pub mod precedence;
 pub mod row;
 pub mod secret_reference;
@@ -52,6 +56,10 @@ pub const PLUGIN_FIELD_MANAGER: &str = "kubesvc-plugin";
 pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
 /// The origin of an account of an agent's own file.
 pub const ORIGIN_AGENT: &str = "agent";
+/// The origin of an account that was made by REST.
+pub const ORIGIN_REST: &str = "rest";
+/// The origin of an account that was a row of somebody else's.
+pub const ORIGIN_MIGRATED: &str = "migrated";
 /// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.
 pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 /// Any value stops the waiting for agents when an account is deleted.

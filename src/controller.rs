@@ -5,6 +5,7 @@
 //! leaves a state that the next look continues from.
 
 mod act;
+mod adopt;
 mod events;
 mod foreign;
 mod leader;
@@ -38,6 +39,7 @@ use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::wakes::Wakes;
 
+pub use adopt::AdoptedRows;
 pub use metrics::ControllerMetrics;
 
 /// How many accounts are worked on at once.
@@ -61,6 +63,8 @@ pub struct Context {
     pub projection: Arc<Projection>,
     /// The database, for the lists of namespaces.
     pub store: Arc<dyn Store>,
+    /// Where rows of somebody else's become accounts; none: they are left alone.
+    pub adopts: Option<AdoptedRows>,
     /// The lifecycle's settings.
     pub policy: Policy,
     /// The leader's seconds.
@@ -90,6 +94,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
         follow_secrets(&controller, &stop),
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
+        adopt::keep(&controller, &stop),
         namespaces::keep(&controller, &stop),
     );
 }

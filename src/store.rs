@@ -12,6 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 
 use crate::account::row::AccountRow;
+pub use crate::account::row::ForeignRow;
 
 mod batches;
 #[cfg(test)]
@@ -34,9 +35,12 @@ mod statements;
 mod stories;
 mod trouble;
 mod url;
+mod vendor;
 
 /// How many namespaces of an account are kept at most.
 pub const MAX_NAMESPACES: usize = 10_000;
+/// The table of another product that stood under the name `kubesvc_accounts`, as the first start renamed it.
+pub const VENDOR: &str = "kubesvc_accounts_vendor";
 
 /// What went wrong with the database. It is cheap to clone, so that all who wait for one commit hear the same.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -94,6 +98,16 @@ pub struct Changes {
     /// Rows of `kubesvc_accounts`, each written as a whole. A row of the same name with another uid of ours is
     /// replaced, together with what belonged to it; a row of the same name without a uid is not ours, and refused.
     pub puts: Vec<Arc<AccountRow>>,
+    /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR`]. One whose name a
+    /// row with another uid has is refused.
+    pub adopts: Vec<Arc<AccountRow>>,
+}
+
+impl Changes {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.deletes.is_empty() && self.puts.is_empty() && self.adopts.is_empty()
+    }
 }
 
 /// A row of `kubesvc_assignments`: an agent of one replica and an account that it holds.
@@ -118,19 +132,6 @@ pub struct AssignmentChanges {
     pub deletes: Vec<(String, String)>,
     /// Rows to be there; account name and agent stand in it once.
     pub puts: Vec<Assignment>,
-}
-
-/// A row of `kubesvc_accounts` that is not ours: its uid is NULL.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ForeignRow {
-    /// The account's name.
-    pub name: String,
-    /// Its status, as somebody wrote it.
-    pub status: String,
-    /// Its zone.
-    pub zone_id: Option<String>,
-    /// The account as Spinnaker defines it, in JSON.
-    pub definition: Option<String>,
 }
 
 /// What `kubesvc_accounts` holds of ours.
@@ -195,18 +196,21 @@ pub trait Store: Send + Sync {
     /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
+    /// The rows of [`VENDOR`], as far as they have columns that say something; none if there is no such table.
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError>;
+
     /// Whether it answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
     /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
     async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
         let puts = rows.iter().cloned().map(Arc::new).collect();
-        self.write(&Changes { deletes: Vec::new(), puts }).await
+        self.write(&Changes { puts, ..Changes::default() }).await
     }
 
     /// Deletes every row of the account with this uid, in all tables. None is success.
     async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
-        self.write(&Changes { deletes: vec![uid.to_owned()], puts: Vec::new() }).await
+        self.write(&Changes { deletes: vec![uid.to_owned()], ..Changes::default() }).await
     }
 }
 

@@ -1,5 +1,7 @@
 //! The row of `kubesvc_accounts` that an object calls for.
 
+use std::fmt;
+
 use super::lifecycle::shown;
 use super::{KubesvcAccount, ORIGIN_LABEL, spinnaker};
 
@@ -44,6 +46,32 @@ pub struct AccountRow {
     pub generation: i64,
     /// Generation that the status speaks of.
     pub observed_generation: i64,
+}
+
+/// A row of somebody else's that tells of an account: in `kubesvc_accounts` with the uid NULL, or in a table of the
+/// vendor's. Its `Debug` leaves the definition out: it may hold a kubeconfig.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ForeignRow {
+    /// The account's name.
+    pub name: String,
+    /// Its status, as somebody wrote it.
+    pub status: String,
+    /// Its zone.
+    pub zone_id: Option<String>,
+    /// The account as Spinnaker defines it, in JSON.
+    pub definition: Option<String>,
+    /// What the vendor's `props` holds, in JSON.
+    pub props: Option<String>,
+}
+
+impl fmt::Debug for ForeignRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ForeignRow")
+            .field("name", &self.name)
+            .field("status", &self.status)
+            .field("zone_id", &self.zone_id)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The default of `maxResumableResourceAgeMs`.

@@ -108,6 +108,8 @@ pub struct DynamicAccountsSettings {
     pub retry_max_delay: Duration,
     /// How long an account may be without an agent before another is looked for; 0 to 1 day.
     pub orphan_grace: Duration,
+    /// Whether rows that somebody else wrote become accounts.
+    pub adopt_rows: bool,
     /// Where accounts that come by REST are written; none: the operator's own namespace.
     pub namespace: Option<String>,
 }
@@ -192,6 +194,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             retry_multiplier: v.float("kubesvc.dynamicAccounts.retryMultiplier")?,
             retry_max_delay: v.seconds("kubesvc.dynamicAccounts.retryMaxDelaySeconds")?.max(retry_frequency),
             orphan_grace: v.seconds("kubesvc.dynamicAccounts.orphanGraceSeconds")?,
+            adopt_rows: v.boolean("kubesvc.dynamicAccounts.adoptRows")?,
             namespace: v.optional("kubesvc.dynamicAccounts.namespace")?,
         },
         secrets: SecretsSettings { folders: v.paths("kubesvc.secrets.folders")? },

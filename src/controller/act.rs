@@ -12,7 +12,7 @@ use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
-use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State, row};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State};
 use crate::crash;
 use crate::store::StoreError;
 
@@ -22,7 +22,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// second for a Secret now and then; telling so would be one more write on it for each account.
 const CREDENTIAL_PATIENCE: Duration = Duration::from_secs(5);
 
-type BoxedError = Box<dyn Error + Send + Sync>;
+pub(super) type BoxedError = Box<dyn Error + Send + Sync>;
 
 /// How an action ended.
 pub(super) enum Outcome {
@@ -86,13 +86,17 @@ impl Controller {
     }
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
-        match self.context.projection.insert(row::of(account)).await {
+        match self.take_row(account).await? {
             // An unavailable database shows in the next observation; the status goes on.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
                 foreign::tell(self);
                 let fact = self.context.projection.fact(account.uid(), account.account_name());
-                if fact != RowFact::Foreign {
+                if fact == RowFact::Foreign {
+                    // A row that is to be adopted and is not counts as somebody else's, until it is looked at again.
+                    let adopts = self.context.adopts.is_some();
+                    self.memories.update(account.uid(), |memory| memory.row_refused = adopts);
+                } else {
                     let error = crate::telemetry::errors::chain(&error);
                     tracing::error!(
                         account = account.account_name(),
@@ -236,7 +240,7 @@ impl Controller {
         }
     }
 
-    fn api(&self, account: &KubesvcAccount) -> Api<KubesvcAccount> {
+    pub(super) fn api(&self, account: &KubesvcAccount) -> Api<KubesvcAccount> {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
         Api::namespaced(self.context.client.clone(), namespace)
     }
@@ -263,7 +267,8 @@ fn status_request(
     Ok(request)
 }
 
-async fn timed<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BoxedError> {
+/// Asks the API server, for a bounded time.
+pub(super) async fn timed<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BoxedError> {
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err("the API server does not answer".into()),

@@ -1,4 +1,5 @@
-//! Rows of `kubesvc_accounts` that somebody else wrote: they are left alone, and people are told of them.
+//! Rows of `kubesvc_accounts` that somebody else wrote: they are left alone, and people are told of them, unless
+//! they are [adopted](super::adopt).
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ pub(super) fn tell(controller: &Controller) {
     let names = controller.context.projection.foreign();
     let count = names.len();
     controller.context.metrics.foreign_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
-    if let Some(names) = controller.foreign.found(names) {
+    // What is adopted is told of one by one.
+    if let Some(names) = controller.foreign.found(names).filter(|_| controller.context.adopts.is_none()) {
         warn!(
             rows = count,
             names, "table kubesvc_accounts has rows that are not of kubesvc; they are left alone"

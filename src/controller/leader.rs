@@ -1,6 +1,7 @@
 //! The controller at work: what it was given, and what it keeps.
 
 use super::Context;
+use super::adopt::Left;
 use super::events::Events;
 use super::foreign::ForeignRows;
 use super::memory::Memories;
@@ -18,6 +19,8 @@ pub(super) struct Controller {
     pub(super) namespaces: Wakes<String>,
     /// Rows that somebody else wrote.
     pub(super) foreign: ForeignRows,
+    /// Rows among these that are to be adopted and cannot be.
+    pub(super) left: Left,
     pub(super) leading_since: Tick,
 }
 
@@ -32,6 +35,7 @@ impl Controller {
             events,
             namespaces: Wakes::default(),
             foreign: ForeignRows::default(),
+            left: Left::default(),
             leading_since,
         }
     }

@@ -23,6 +23,9 @@ pub struct ControllerMetrics {
     pub(super) failed_requests: Counter,
     pub(super) dropped_events: Counter,
     pub(super) foreign_rows: Gauge,
+    pub(super) adopted_rows: Counter,
+    pub(super) unreadable_rows: Gauge,
+    pub(super) adoption_looks: Counter,
 }
 
 impl ControllerMetrics {
@@ -47,6 +50,17 @@ impl ControllerMetrics {
             "foreign_rows",
             "Rows of kubesvc_accounts that kubesvc did not write",
             self.foreign_rows.clone(),
+        );
+        registry.register(
+            "adoption_looks",
+            "Times the rows that are to become accounts were looked at",
+            self.adoption_looks.clone(),
+        );
+        registry.register("adopted_rows", "Rows that became accounts", self.adopted_rows.clone());
+        registry.register(
+            "unreadable_rows",
+            "Rows that are to become accounts and cannot",
+            self.unreadable_rows.clone(),
         );
     }
 }

@@ -39,6 +39,8 @@ impl Controller {
     fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
         match self.context.projection.fact(account.uid(), account.account_name()) {
             RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
+            // The lifecycle inserts its row, and that takes the place of the other.
+            RowFact::Foreign if self.context.adopts.is_some() && !memory.row_refused => RowFact::Absent,
             fact => fact,
         }
     }

@@ -18,7 +18,7 @@ use crate::config::{
     self,
     operator::{Approval, OperatorSettings},
 };
-use crate::controller::{self, ControllerMetrics};
+use crate::controller::{self, AdoptedRows, ControllerMetrics};
 use crate::crash;
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
@@ -103,7 +103,9 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         Arc::<OperatorReadiness>::clone(&readiness),
         exposition,
     );
+    let adopts = settings.dynamic_accounts.adopt_rows.then(|| adopted_rows(settings, &place));
     let context = controller::Context {
+        adopts,
         client: place.client,
         accounts,
         fleet,
@@ -210,9 +212,14 @@ fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> H
     }
 }
 
-/// Where accounts that come by REST, or from agents' own files, are made.
+/// Where accounts that come by REST, from agents' own files, or from rows are made.
 fn accounts_namespace(settings: &OperatorSettings, place: &Place) -> String {
     settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone())
+}
+
+fn adopted_rows(settings: &OperatorSettings, place: &Place) -> AdoptedRows {
+    let namespace = accounts_namespace(settings, place);
+    AdoptedRows { watched: place.watches(&namespace), namespace }
 }
 
 fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {

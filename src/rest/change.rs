@@ -10,7 +10,7 @@ use ulid::Ulid;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble, ask, ask_for};
-use super::create::{about, check, check_contents, secret_source};
+use super::create::{about, check, check_contents};
 use super::credential::{CONTENT, Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
@@ -18,7 +18,7 @@ use super::gitops::keeper;
 use crate::account::lifecycle::shown;
 use crate::account::spec::KubesvcAccountSpec;
 use crate::account::spinnaker::{Given, Source};
-use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION};
+use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION, owned_secret};
 use crate::crash;
 use crate::objects::AccountKey;
 
@@ -106,7 +106,7 @@ impl Change<'_> {
         if let Some(given) = self.given {
             given.apply_to(&mut spec).map_err(|problem| about(self.name, &problem.to_string()))?;
             if self.contents().is_some() {
-                spec.kubeconfig = secret_source(account.metadata.name.as_deref().unwrap_or_default());
+                spec.kubeconfig = owned_secret::source(account.metadata.name.as_deref().unwrap_or_default());
             }
             check(self.name, &spec)?;
             check_contents(given, &spec)?;

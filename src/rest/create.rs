@@ -12,10 +12,11 @@ use super::api::{Call, Resource, Trouble, ask};
 use super::credential::{CONTENT, Credential, Denied, OWNER};
 use super::error::Problem;
 use crate::account::kubeconfig;
-use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec, SecretKeyReference};
+use crate::account::spec::KubesvcAccountSpec;
 use crate::account::spinnaker::{Given, Source, validate};
 use crate::account::{
-    DesiredState, FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountSpec as Spec, ORIGIN_LABEL, names,
+    DesiredState, FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountSpec as Spec, ORIGIN_LABEL,
+    ORIGIN_REST, names, owned_secret,
 };
 use crate::crash;
 use crate::objects::AccountKey;
@@ -28,12 +29,6 @@ pub(super) enum Created {
     Existed(Box<KubesvcAccount>),
 }
 
-/// The reference to the Secret that holds the kubeconfig of the account at an object name.
-pub(super) fn secret_source(object: &str) -> KubeconfigSource {
-    let name = names::credential_secret_name(object);
-    KubeconfigSource { secret_ref: Some(SecretKeyReference { name, key: None }), ..Default::default() }
-}
-
 /// The object that a caller's definition makes. INACTIVE unless it says otherwise.
 pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
     let object = names::object_name(&given.name);
@@ -44,7 +39,7 @@ pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
     };
     given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
     match &given.source {
-        Some(Source::Contents(_)) => spec.kubeconfig = secret_source(&object),
+        Some(Source::Contents(_)) => spec.kubeconfig = owned_secret::source(&object),
         Some(_) => {}
         None => {
             return Err(about(
@@ -56,7 +51,7 @@ pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
     check(&given.name, &spec)?;
     check_contents(given, &spec)?;
     let mut account = KubesvcAccount::new(&object, spec);
-    account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
+    account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_REST.to_owned())].into());
     account.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     Ok(account)
 }

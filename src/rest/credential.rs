@@ -14,19 +14,18 @@
 //! A Secret whose owner is gone (it waits for the garbage collector) is deleted by its uid and made anew, or the
 //! collector would take the new account's credential away. A Secret that is not ours is never touched.
 
-use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Resource as _};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use tracing::warn;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble, ask, ask_for};
 use super::error::Problem;
-use crate::account::spec::DEFAULT_SECRET_KEY;
-use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, WATCH_LABEL, names};
+use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
+use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
 use crate::objects::AccountKey;
 
@@ -83,7 +82,7 @@ impl<'a> Credential<'a> {
     ) -> Result<(), Denied> {
         let wanted = self.wanted(contents, owner);
         for _ in 0..TRIES {
-            let Some(mut present) = ask_for(self.call("get"), self.api.get(&self.name)).await? else {
+            let Some(present) = ask_for(self.call("get"), self.api.get(&self.name)).await? else {
                 crash::point(points.0);
                 match ask(self.call("create"), self.api.create(&post_params(), &wanted)).await {
                     Err(Trouble::Exists) => continue,
@@ -97,13 +96,7 @@ impl<'a> Credential<'a> {
                 self.remove_stale(&present.metadata, stale).await?;
                 continue;
             }
-            if same(&present, &wanted) {
-                return Ok(());
-            }
-            present.data.clone_from(&wanted.data);
-            present.string_data = None;
-            present.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
-            present.metadata.labels.get_or_insert_default().extend(labels());
+            let Some(present) = brought_to(present, &wanted) else { return Ok(()) };
             crash::point(points.0);
             match ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present)).await {
                 Err(Trouble::Changed | Trouble::NotFound) => {}
@@ -132,9 +125,7 @@ impl<'a> Credential<'a> {
         if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
             return;
         }
-        let patch = serde_json::json!({
-            "metadata": { "resourceVersion": metadata.resource_version, "ownerReferences": [owner_of(account)] }
-        });
+        let patch = owner_patch(&metadata, account);
         crash::point(OWNER.0);
         let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
         let patched = self.api.patch_metadata(&self.name, &params, &patch);
@@ -177,18 +168,7 @@ impl<'a> Credential<'a> {
     }
 
     fn wanted(&self, contents: &SecretString, owner: Option<&KubesvcAccount>) -> Secret {
-        let bytes = ByteString(contents.expose_secret().as_bytes().to_vec());
-        Secret {
-            metadata: ObjectMeta {
-                name: Some(self.name.clone()),
-                namespace: Some(self.key.namespace.clone()),
-                labels: Some(labels().into()),
-                owner_references: owner.map(|account| vec![owner_of(account)]),
-                ..ObjectMeta::default()
-            },
-            data: Some([(DEFAULT_SECRET_KEY.to_owned(), bytes)].into()),
-            ..Secret::default()
-        }
+        owned_secret::wanted((&self.key.namespace, &self.key.name), ORIGIN_REST, contents, owner)
     }
 
     fn check_ours(&self, metadata: &ObjectMeta) -> Result<(), Problem> {
@@ -221,46 +201,6 @@ impl<'a> Credential<'a> {
     }
 }
 
-fn labels() -> [(String, String); 2] {
-    [(WATCH_LABEL.to_owned(), "true".to_owned()), (ORIGIN_LABEL.to_owned(), "rest".to_owned())]
-}
-
 fn post_params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
-}
-
-fn owner_of(account: &KubesvcAccount) -> OwnerReference {
-    OwnerReference {
-        api_version: KubesvcAccount::api_version(&()).into_owned(),
-        kind: KubesvcAccount::kind(&()).into_owned(),
-        name: account.metadata.name.clone().unwrap_or_default(),
-        uid: account.uid().to_owned(),
-        ..OwnerReference::default()
-    }
-}
-
-fn owners(metadata: &ObjectMeta) -> &[OwnerReference] {
-    metadata.owner_references.as_deref().unwrap_or_default()
-}
-
-/// Whether REST made it, for an object of this name.
-fn is_ours(metadata: &ObjectMeta, object: &str) -> bool {
-    let labelled =
-        metadata.labels.as_ref().and_then(|labels| labels.get(ORIGIN_LABEL)).is_some_and(|o| o == "rest");
-    let kind = KubesvcAccount::kind(&());
-    labelled && owners(metadata).iter().all(|owner| owner.kind == kind && owner.name == object)
-}
-
-/// The uid of an owner that is not the one meant.
-fn stale_owner<'m>(metadata: &'m ObjectMeta, owner: Option<&KubesvcAccount>) -> Option<&'m str> {
-    let mut uids = owners(metadata).iter().map(|reference| reference.uid.as_str());
-    uids.find(|uid| owner.is_none_or(|account| account.uid() != *uid))
-}
-
-fn same(present: &Secret, wanted: &Secret) -> bool {
-    let labelled = labels()
-        .iter()
-        .all(|(key, value)| present.metadata.labels.as_ref().and_then(|all| all.get(key)) == Some(value));
-    let owned = owners(&present.metadata).len() == owners(&wanted.metadata).len();
-    present.data == wanted.data && labelled && owned
 }

@@ -89,6 +89,10 @@ impl Store for NoStore {
         Ok(Vec::new())
     }
 
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        Err(StoreError::unavailable("no database"))
+    }
+
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }

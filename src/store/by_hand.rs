@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::harness::databases::{Kind, Server, shared};
 use super::harness::must;
 use super::stories::row;
-use super::{ForeignRow, Store, StoreError, open};
+use super::{Changes, ForeignRow, Store, StoreError, open};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story, on the shared server of this kind.
@@ -13,7 +13,8 @@ macro_rules! stories {
     ($kind:expr) => {
         $crate::store::by_hand::stories! { @each $kind,
             what_is_written_is_there_after_a_restart, last_updated_moves_only_with_the_row,
-            rows_of_others_stay_as_they_are, rows_of_others_that_come_between_stay, rows_edited_by_hand_are_named,
+            rows_of_others_stay_as_they_are, rows_of_others_that_come_between_stay, rows_of_others_are_adopted,
+            rows_of_the_vendors_table_are_adopted, rows_edited_by_hand_are_named,
             tables_of_another_product_are_kept, a_table_without_our_key_is_kept,
             a_schema_that_is_much_newer_is_refused, a_schema_that_is_half_done_is_finished,
             a_schema_that_was_damaged_is_named, two_processes_may_start_at_once, a_caching_row_goes_with_its_account,
@@ -132,9 +133,76 @@ pub(super) async fn rows_of_others_stay_as_they_are(home: &Home) {
         name: "theirs".to_owned(),
         status: "ACTIVE".to_owned(),
         zone_id: Some("z".to_owned()),
-        definition: None,
+        ..ForeignRow::default()
     };
     assert_eq!(store.foreign().await.expect("the rows of others"), [theirs]);
+}
+
+pub(super) async fn rows_of_others_are_adopted(home: &Home) {
+    let store = home.open().await;
+    home.by_hand(
+        "INSERT INTO kubesvc_accounts (name, status, zone_id, definition, props, namespaces) VALUES \
+         ('theirs', 'ACTIVE', 'z', '{\"type\":\"kubernetes\"}', '{\"permissions\":{}}', '[\"n\"]'), \
+         ('Theirs', 'ACTIVE', NULL, NULL, NULL, NULL), ('left', 'FAILED', NULL, NULL, NULL, NULL)",
+    )
+    .await;
+    store.put_accounts(&[row("ours", "uid-1")]).await.expect("written");
+    let theirs = store.foreign().await.expect("the rows of others").pop().expect("there are some");
+    assert_eq!((theirs.name.as_str(), theirs.zone_id.as_deref()), ("theirs", Some("z")));
+    assert_eq!(theirs.definition.as_deref(), Some("{\"type\":\"kubernetes\"}"));
+    assert_eq!(theirs.props.as_deref(), Some("{\"permissions\":{}}"));
+    let adopts = |rows: &[AccountRow]| Changes {
+        adopts: rows.iter().cloned().map(Arc::new).collect(),
+        ..Changes::default()
+    };
+    // What stands in the way of one leaves the others alone as well.
+    let error =
+        store.write(&adopts(&[row("left", "uid-2"), row("ours", "uid-3")])).await.expect_err("refused");
+    assert!(error.in_full().contains("another uid"), "{}", error.in_full());
+    assert_eq!(store.foreign().await.expect("the rows of others").len(), 3);
+    let changes = Changes { puts: vec![row("new", "uid-4").into()], ..adopts(&[row("theirs", "uid-2")]) };
+    store.write(&changes).await.expect("written");
+    store.write(&adopts(&[row("theirs", "uid-2")])).await.expect("it is so already");
+    assert_eq!(rows(&*store).await, [row("new", "uid-4"), row("ours", "uid-1"), row("theirs", "uid-2")]);
+    assert_eq!(
+        store.namespaces("theirs").await.expect("no list"),
+        None,
+        "the list was of somebody else's row"
+    );
+    let left: Vec<String> =
+        store.foreign().await.expect("the rows of others").into_iter().map(|row| row.name).collect();
+    assert_eq!(left, ["Theirs", "left"]);
+}
+
+pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &Home) {
+    let json = if home.server.kind() == Kind::MariaDb { "longblob" } else { "jsonb" };
+    home.by_hand(&format!(
+        "CREATE TABLE kubesvc_accounts (id bigint, name varchar(100) PRIMARY KEY, def {json}, props {json}, status \
+         varchar(20), zone_id varchar(100)); INSERT INTO kubesvc_accounts VALUES (1, 'theirs', '{{\"metrics\": true}}', \
+         NULL, 'ORPHANED', 'z'), (2, 'left', NULL, '{{}}', NULL, NULL)"
+    ))
+    .await;
+    let store = home.open().await;
+    assert_eq!(store.foreign().await.expect("no rows"), []);
+    let mut held = store.vendor().await.expect("the vendor's rows");
+    held.sort_by(|a, b| b.name.cmp(&a.name));
+    let theirs = ForeignRow {
+        name: "theirs".to_owned(),
+        status: "ORPHANED".to_owned(),
+        zone_id: Some("z".to_owned()),
+        definition: Some("{\"metrics\": true}".to_owned()),
+        props: None,
+    };
+    let left = ForeignRow { name: "left".to_owned(), props: Some("{}".to_owned()), ..ForeignRow::default() };
+    assert!(held == [theirs, left], "{held:?}");
+    let changes = Changes { adopts: vec![row("theirs", "uid-1").into()], ..Changes::default() };
+    store.write(&changes).await.expect("written");
+    home.holds("(SELECT max(name) FROM kubesvc_accounts_vendor) = 'left'").await;
+    assert_eq!(rows(&*store).await, [row("theirs", "uid-1")]);
+    home.by_hand("DROP TABLE kubesvc_accounts_vendor").await;
+    assert_eq!(store.vendor().await.expect("no table"), []);
+    let changes = Changes { adopts: vec![row("more", "uid-2").into()], ..Changes::default() };
+    store.write(&changes).await.expect("written without the table");
 }
 
 /// While we write somebody else inserts, and commits only then: our insert has waited for it.

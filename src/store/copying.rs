@@ -56,7 +56,7 @@ pub async fn copy(
     let others = from.others().await?;
     let total = accounts.rows.len() + others.len();
     for chunk in uids.chunks(CHUNK) {
-        to.write(&Changes { deletes: chunk.to_vec(), puts: Vec::new() }).await?;
+        to.write(&Changes { deletes: chunk.to_vec(), ..Changes::default() }).await?;
         copied.deleted += chunk.len();
     }
     for row in &accounts.malformed {
@@ -175,7 +175,7 @@ where
 /// Implements [`Adapter`] for an adapter, given how it reads and writes.
 macro_rules! adapter {
     ($adapter:ident, $dialect:expr, $reader:ident, $writer:ident, $settle:ident) => {
-        #[async_trait]
+        #[async_trait::async_trait]
         impl $crate::store::copying::Adapter for $adapter {
             async fn others(&self) -> Result<Vec<$crate::store::copying::Other>, StoreError> {
                 let mut connection = self.$reader().await?;

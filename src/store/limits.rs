@@ -7,8 +7,9 @@ use crate::account::row::AccountRow;
 
 /// Checks changes before they are sent: each uid and each name once, no text too long, none with a NUL.
 pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
-    let mut names = HashSet::with_capacity(changes.puts.len());
-    let mut uids = HashSet::with_capacity(changes.puts.len() + changes.deletes.len());
+    let rows = || changes.puts.iter().chain(&changes.adopts);
+    let mut names = HashSet::with_capacity(rows().count());
+    let mut uids = HashSet::with_capacity(rows().count() + changes.deletes.len());
     for uid in &changes.deletes {
         if !uids.insert(uid.as_str()) {
             return Err(StoreError::refused(
@@ -17,7 +18,7 @@ pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
             ));
         }
     }
-    for row in &changes.puts {
+    for row in rows() {
         check_row(row)?;
         if !uids.insert(&row.uid) || !names.insert(&row.name) {
             return Err(refused(row, "it stands there twice"));

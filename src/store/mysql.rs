@@ -7,19 +7,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use async_trait::async_trait;
-use backon::Retryable as _;
 use secrecy::ExposeSecret as _;
 use sqlx::mysql::{MySql as Db, MySqlConnectOptions, MySqlConnection, MySqlSslMode};
-use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::pool::PoolOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
-use super::server::{self, BUSY_RETRIES, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
+use super::rows::Taking;
+use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now, rows,
-    trouble,
-};
+use super::{AssignmentChanges, Changes, StoreError, now, trouble};
 
 mod accounts;
 mod assignments;
@@ -61,44 +57,6 @@ impl MySql {
         });
         Ok(Self { pools: Pools::new(pool, connect, errors::classify), packet })
     }
-
-    async fn reader(&self) -> Result<PoolConnection<Db>, StoreError> {
-        self.pools.reader().await
-    }
-
-    async fn writer(&self) -> Result<PoolConnection<Db>, StoreError> {
-        self.pools.writer().await
-    }
-
-    fn settle<T>(&self, connection: PoolConnection<Db>, result: &Result<T, StoreError>) {
-        self.pools.settle(connection, result);
-    }
-
-    async fn try_write(&self, changes: &Changes) -> Result<(), StoreError> {
-        let mut connection = self.writer().await?;
-        let packet = self.packet.load(Ordering::Relaxed);
-        let result = commit(&mut connection, changes, packet).await;
-        self.settle(connection, &result);
-        result
-    }
-
-    async fn try_write_assignments(
-        &self,
-        replica_id: &str,
-        changes: &AssignmentChanges,
-    ) -> Result<(), StoreError> {
-        let mut connection = self.writer().await?;
-        let result = commit_assignments(&mut connection, replica_id, changes).await;
-        self.settle(connection, &result);
-        result
-    }
-
-    async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
-        let mut connection = self.writer().await?;
-        let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
-        self.settle(connection, &result);
-        result
-    }
 }
 
 fn options(address: &Address) -> Result<MySqlConnectOptions, StoreError> {
@@ -129,14 +87,17 @@ fn options(address: &Address) -> Result<MySqlConnectOptions, StoreError> {
 }
 
 async fn commit(
+    store: &MySql,
     connection: &mut MySqlConnection,
     changes: &Changes,
-    packet: usize,
 ) -> Result<(), StoreError> {
+    let packet = store.packet.load(Ordering::Relaxed);
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let result = async {
         accounts::delete(&mut transaction, &changes.deletes).await?;
-        accounts::put(&mut transaction, &changes.puts, now(), packet).await
+        accounts::put(&mut transaction, &changes.puts, now(), packet, Taking::Ours).await?;
+        accounts::put(&mut transaction, &changes.adopts, now(), packet, Taking::Theirs).await?;
+        accounts::leave_vendor(&mut transaction, &changes.adopts).await
     }
     .await;
     end(transaction, result).await

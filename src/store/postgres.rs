@@ -3,19 +3,15 @@
 //! Rows travel as arrays, so one prepared statement takes any number of them. A transaction that meets another one is
 //! tried again as a whole.
 
-use async_trait::async_trait;
-use backon::Retryable as _;
 use secrecy::ExposeSecret as _;
-use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode, Postgres as Db};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
-use super::server::{self, BUSY_RETRIES, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
+use super::rows::Taking;
+use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now, rows,
-    trouble,
-};
+use super::{AssignmentChanges, Changes, StoreError, now};
 
 mod accounts;
 mod assignments;
@@ -44,43 +40,6 @@ impl Postgres {
             Box::pin(async move { connection.execute(sqlx::raw_sql(session)).await.map(drop) })
         });
         Ok(Self { pools: Pools::new(pool, connect, errors::classify) })
-    }
-
-    async fn reader(&self) -> Result<PoolConnection<Db>, StoreError> {
-        self.pools.reader().await
-    }
-
-    async fn writer(&self) -> Result<PoolConnection<Db>, StoreError> {
-        self.pools.writer().await
-    }
-
-    fn settle<T>(&self, connection: PoolConnection<Db>, result: &Result<T, StoreError>) {
-        self.pools.settle(connection, result);
-    }
-
-    async fn try_write(&self, changes: &Changes) -> Result<(), StoreError> {
-        let mut connection = self.writer().await?;
-        let result = commit(&mut connection, changes).await;
-        self.settle(connection, &result);
-        result
-    }
-
-    async fn try_write_assignments(
-        &self,
-        replica_id: &str,
-        changes: &AssignmentChanges,
-    ) -> Result<(), StoreError> {
-        let mut connection = self.writer().await?;
-        let result = commit_assignments(&mut connection, replica_id, changes).await;
-        self.settle(connection, &result);
-        result
-    }
-
-    async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
-        let mut connection = self.writer().await?;
-        let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
-        self.settle(connection, &result);
-        result
     }
 }
 
@@ -112,10 +71,12 @@ fn options(address: &Address) -> Result<PgConnectOptions, StoreError> {
 }
 
 /// What goes wrong inside rolls back: a transaction that is dropped does.
-async fn commit(connection: &mut PgConnection, changes: &Changes) -> Result<(), StoreError> {
+async fn commit(_: &Postgres, connection: &mut PgConnection, changes: &Changes) -> Result<(), StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
-    accounts::put(&mut transaction, &changes.puts, now()).await?;
+    accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
+    accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
+    accounts::leave_vendor(&mut transaction, &changes.adopts).await?;
     bounded(transaction.commit(), errors::classify).await
 }
 

@@ -191,6 +191,14 @@ impl Projection {
         self.written(wait).await
     }
 
+    /// As [`Projection::insert`], in place of a row of that name that is not ours, wherever it stands; see
+    /// [`Changes::adopts`].
+    pub async fn adopt(&self, row: AccountRow) -> Result<(), StoreError> {
+        let (done, wait) = oneshot::channel();
+        self.state.lock().adopt(row, done)?;
+        self.written(wait).await
+    }
+
     /// Says what a row shall be, and goes on: the newest word of each account is written. Nothing happens if the
     /// database holds just that, if it has refused just that since the last repair, or if the account was deleted.
     pub fn say(&self, row: AccountRow) {
@@ -227,7 +235,7 @@ impl Projection {
         for (kind, wait) in tasks {
             match wait.await {
                 Ok(Ok(())) => match kind {
-                    Kind::Insert => repair.inserted += 1,
+                    Kind::Insert | Kind::Adopt => repair.inserted += 1,
                     Kind::Update => repair.updated += 1,
                     Kind::Delete => repair.deleted += 1,
                 },
@@ -323,22 +331,23 @@ impl Projection {
             return Ok(());
         }
         let mut changes = Changes::default();
-        let mut kinds = [false; 3];
+        let mut kinds = [false; 4];
         for task in part {
             kinds[task.kind as usize] = true;
             match &task.job.want {
                 Want::Row(row) => changes.puts.push(Arc::clone(row)),
+                Want::Adopt(row) => changes.adopts.push(Arc::clone(row)),
                 Want::Gone => changes.deletes.push(task.uid.clone()),
             }
         }
-        let pass = |points: [&'static str; 3]| {
+        let pass = |points: [&'static str; 4]| {
             for (point, _) in points.into_iter().zip(kinds).filter(|(_, there)| *there) {
                 crash::point(point);
             }
         };
-        pass(["row-insert:before", "row-update:before", "row-delete:before"]);
+        pass(["row-insert:before", "row-update:before", "row-delete:before", "row-adopt:before"]);
         self.store.write(&changes).await?;
-        pass(["row-insert:after", "row-update:after", "row-delete:after"]);
+        pass(["row-insert:after", "row-update:after", "row-delete:after", "row-adopt:after"]);
         self.counters.commits.inc();
         self.counters.rows.inc_by(part.len() as u64);
         Ok(())

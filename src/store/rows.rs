@@ -80,7 +80,7 @@ pub(super) fn select_ours() -> String {
 
 /// Selects all rows that are not ours, as [`foreign`] reads them.
 pub(super) const SELECT_FOREIGN: &str =
-    "SELECT name, status, zone_id, definition FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
+    "SELECT name, status, zone_id, definition, props FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
 
 /// Selects the assignments of a replica, as [`assignment`] reads them; its id is the parameter to be appended.
 pub(super) const SELECT_ASSIGNMENTS: &str = "SELECT account_name, agent_id, connections, caching, reachable FROM \
@@ -117,31 +117,65 @@ pub(super) fn weight(row: &AccountRow) -> usize {
         + maybe.into_iter().flatten().map(String::len).sum::<usize>()
 }
 
-/// The uids of ours whose rows must go before these can be written: of the name with another uid, or of the uid with
-/// another name. `held` are name and uid of the rows that have one of the names or one of the uids.
-///
-/// A row of the name that is not ours is refused.
+/// Whose rows a row takes the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taking {
+    /// Ours: [`Changes::puts`](super::Changes::puts).
+    Ours,
+    /// Somebody else's: [`Changes::adopts`](super::Changes::adopts).
+    Theirs,
+}
+
+impl Taking {
+    /// What is to be done about the row that has the name of `row`; `ours` if it has another uid of ours.
+    pub(super) fn judge(self, row: &AccountRow, ours: bool) -> Result<(), StoreError> {
+        match (self, ours) {
+            (Self::Ours, true) | (Self::Theirs, false) => Ok(()),
+            (Self::Ours, false) => Err(limits::refused(row, NOT_OURS)),
+            (Self::Theirs, true) => Err(limits::refused(row, TAKEN)),
+        }
+    }
+}
+
+/// What must go before rows can be written.
+#[derive(Debug, Default)]
+pub(super) struct InTheWay {
+    /// uids of ours: of the name with another uid, or of the uid with another name.
+    pub(super) uids: Vec<String>,
+    /// Names of rows that are not ours.
+    pub(super) foreign: Vec<String>,
+}
+
+/// What is in the way of these rows. `held` are name and uid of the rows that have one of the names or one of the
+/// uids. What these rows may not take the place of refuses them.
 pub(super) fn in_the_way(
     rows: &[&AccountRow],
     held: Vec<(Option<String>, Option<String>)>,
-) -> Result<Vec<String>, StoreError> {
+    taking: Taking,
+) -> Result<InTheWay, StoreError> {
+    let mut way = InTheWay::default();
     if held.is_empty() {
-        return Ok(Vec::new());
+        return Ok(way);
     }
     let by_name: HashMap<&str, &AccountRow> = rows.iter().map(|row| (row.name.as_str(), *row)).collect();
-    let mut uids = Vec::new();
     for (name, uid) in held {
         let wanted = name.as_deref().and_then(|name| by_name.get(name));
         match (wanted, uid) {
-            (Some(row), None) => return Err(limits::refused(row, NOT_OURS)),
             (Some(row), Some(uid)) if row.uid == uid => {}
-            (_, Some(uid)) => uids.push(uid),
+            (Some(row), uid) => {
+                taking.judge(row, uid.is_some())?;
+                match uid {
+                    Some(uid) => way.uids.push(uid),
+                    None => way.foreign.extend(name),
+                }
+            }
+            (None, Some(uid)) => way.uids.push(uid),
             (None, None) => {}
         }
     }
-    uids.sort_unstable();
-    uids.dedup();
-    Ok(uids)
+    way.uids.sort_unstable();
+    way.uids.dedup();
+    Ok(way)
 }
 
 /// The refusal of the first row that has one of these names, which the database takes for its name.
@@ -157,6 +191,10 @@ pub(super) fn not_ours(rows: &[&AccountRow], names: &[String]) -> Result<(), Sto
 /// Why a row is refused whose name somebody else's row has.
 pub(super) const NOT_OURS: &str = "a row of that name without a uid is there already and is not kubesvc's; \
                         delete it, or give the account another name";
+
+/// Why a row is refused that is to take the place of somebody else's, where one of ours stands.
+pub(super) const TAKEN: &str = "a row of that name with another uid is there already; if no object has that uid, it goes \
+                     within a minute";
 
 /// The namespaces of an account as they are stored.
 pub(super) fn encode_namespaces(uid: &str, namespaces: &[String]) -> Result<String, StoreError> {
@@ -273,7 +311,7 @@ where
     row.try_get(0).unwrap_or_default()
 }
 
-/// A row that [`SELECT_FOREIGN`] gave. What cannot be read of it is absent.
+/// A row that [`SELECT_FOREIGN`] or [`vendor::select`](super::vendor::select) gave. What cannot be read of it is absent.
 pub(super) fn foreign<'r, R>(row: &'r R) -> Option<ForeignRow>
 where
     R: Row,
@@ -286,6 +324,7 @@ where
         status: text(1).unwrap_or_default(),
         zone_id: text(2),
         definition: text(3),
+        props: text(4),
     })
 }
 

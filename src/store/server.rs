@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use backon::Retryable as _;
 use futures::TryStreamExt as _;
 use futures::stream::Stream;
 use parking_lot::RwLock;
@@ -23,7 +24,7 @@ pub(super) const SERVER_SECONDS: u64 = 60;
 /// How long a statement waits for a row that another transaction has locked.
 pub(super) const LOCK_SECONDS: u64 = 1;
 /// How often a transaction that met another is tried again.
-pub(super) const BUSY_RETRIES: usize = 5;
+const BUSY_RETRIES: usize = 5;
 
 const READERS: u32 = 4;
 
@@ -126,24 +127,72 @@ pub(super) async fn started(work: impl Future<Output = Result<(), StoreError>>) 
     }
 }
 
+/// Does a transaction, and does it again as a whole where it met another.
+pub(super) async fn again<T, F>(transaction: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    transaction.retry(trouble::retry(BUSY_RETRIES)).when(trouble::is_busy).await
+}
+
 fn hangs() -> StoreError {
     Trouble::unavailable(Kind::Other, "the database does not answer in time", None)
 }
 
-/// Implements the trait for an adapter whose modules have the functions that are called here.
+/// Implements the trait for an adapter that has `pools`, and whose modules have the functions that are called here:
+/// `commit` and `commit_assignments` write in one transaction.
 macro_rules! store {
     ($adapter:ident) => {
-        #[async_trait]
-        impl Store for $adapter {
-            async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
-                if changes.deletes.is_empty() && changes.puts.is_empty() {
-                    return Ok(());
-                }
-                limits::check(changes)?;
-                (|| self.try_write(changes)).retry(trouble::retry(BUSY_RETRIES)).when(trouble::is_busy).await
+        impl $adapter {
+            async fn reader(&self) -> Result<sqlx::pool::PoolConnection<Db>, StoreError> {
+                self.pools.reader().await
             }
 
-            async fn accounts(&self) -> Result<Accounts, StoreError> {
+            async fn writer(&self) -> Result<sqlx::pool::PoolConnection<Db>, StoreError> {
+                self.pools.writer().await
+            }
+
+            fn settle<T>(&self, connection: sqlx::pool::PoolConnection<Db>, result: &Result<T, StoreError>) {
+                self.pools.settle(connection, result);
+            }
+
+            async fn try_write(&self, changes: &Changes) -> Result<(), StoreError> {
+                let mut connection = self.writer().await?;
+                let result = commit(self, &mut connection, changes).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn try_write_assignments(
+                &self,
+                replica_id: &str,
+                changes: &AssignmentChanges,
+            ) -> Result<(), StoreError> {
+                let mut connection = self.writer().await?;
+                let result = commit_assignments(&mut connection, replica_id, changes).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
+                let mut connection = self.writer().await?;
+                let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
+                self.settle(connection, &result);
+                result
+            }
+        }
+
+        #[async_trait::async_trait]
+        impl $crate::store::Store for $adapter {
+            async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
+                if changes.is_empty() {
+                    return Ok(());
+                }
+                $crate::store::limits::check(changes)?;
+                $crate::store::server::again(|| self.try_write(changes)).await
+            }
+
+            async fn accounts(&self) -> Result<$crate::store::Accounts, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = accounts::all(&mut connection).await;
                 self.settle(connection, &result);
@@ -151,18 +200,15 @@ macro_rules! store {
             }
 
             async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
-                let list = rows::encode_namespaces(uid, namespaces)?;
-                (|| self.try_put_namespaces(uid, &list))
-                    .retry(trouble::retry(BUSY_RETRIES))
-                    .when(trouble::is_busy)
-                    .await
+                let list = $crate::store::rows::encode_namespaces(uid, namespaces)?;
+                $crate::store::server::again(|| self.try_put_namespaces(uid, &list)).await
             }
 
             async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = accounts::namespaces(&mut connection, account_name).await;
                 self.settle(connection, &result);
-                rows::decode_namespaces(account_name, result?)
+                $crate::store::rows::decode_namespaces(account_name, result?)
             }
 
             async fn write_assignments(
@@ -173,23 +219,30 @@ macro_rules! store {
                 if *changes == AssignmentChanges::default() {
                     return Ok(());
                 }
-                limits::check_assignments(replica_id, changes)?;
-                (|| self.try_write_assignments(replica_id, changes))
-                    .retry(trouble::retry(BUSY_RETRIES))
-                    .when(trouble::is_busy)
-                    .await
+                $crate::store::limits::check_assignments(replica_id, changes)?;
+                $crate::store::server::again(|| self.try_write_assignments(replica_id, changes)).await
             }
 
-            async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError> {
+            async fn assignments(
+                &self,
+                replica_id: &str,
+            ) -> Result<Vec<$crate::store::Assignment>, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = assignments::of(&mut connection, replica_id).await;
                 self.settle(connection, &result);
                 result
             }
 
-            async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+            async fn foreign(&self) -> Result<Vec<$crate::store::ForeignRow>, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = accounts::foreign(&mut connection).await;
+                self.settle(connection, &result);
+                result
+            }
+
+            async fn vendor(&self) -> Result<Vec<$crate::store::ForeignRow>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = accounts::vendor(&mut connection).await;
                 self.settle(connection, &result);
                 result
             }

@@ -17,7 +17,8 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now, rows,
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now,
+    rows::{self, Taking},
     trouble,
 };
 
@@ -134,7 +135,9 @@ impl Sqlite {
 async fn commit(connection: &mut SqliteConnection, changes: &Changes) -> Result<(), StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
-    accounts::put(&mut transaction, &changes.puts, now()).await?;
+    accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
+    accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
+    accounts::leave_vendor(&mut transaction, &changes.adopts).await?;
     transaction.commit().await.map_err(errors::classify)
 }
 
@@ -159,7 +162,7 @@ fn drop_if_suspect<T>(connection: &mut PoolConnection<Db>, result: &Result<T, St
 #[async_trait]
 impl Store for Sqlite {
     async fn write(&self, changes: &Changes) -> Result<(), StoreError> {
-        if changes.deletes.is_empty() && changes.puts.is_empty() {
+        if changes.is_empty() {
             return Ok(());
         }
         limits::check(changes)?;
@@ -207,6 +210,13 @@ impl Store for Sqlite {
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
         let mut connection = self.reader().await?;
         let result = accounts::foreign(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = accounts::vendor(&mut connection).await;
         drop_if_suspect(&mut connection, &result);
         result
     }

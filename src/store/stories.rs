@@ -12,6 +12,7 @@ macro_rules! stories {
             a_thousand_rows_are_written_at_once, large_rows_are_written, assignments_are_kept_by_replica,
             assignments_that_no_database_takes_are_refused, deletes_take_what_belongs_to_the_account,
             a_uid_that_takes_over_a_name_starts_without_assignments, nothing_of_others_is_read,
+            adopted_rows_take_the_place_of_no_row_of_ours, as_many_rows_are_adopted_as_are_written,
             a_space_at_the_end_makes_another_name_or_none
         }
     };
@@ -184,11 +185,16 @@ pub(super) async fn deletes_go_before_rows(store: &dyn Store) {
     let changes = Changes {
         deletes: vec!["uid-1".to_owned(), "uid-2".to_owned(), "uid-none".to_owned()],
         puts: vec![row("a", "uid-4").into()],
+        ..Changes::default()
     };
     store.write(&changes).await.expect("both");
     assert_eq!(rows(store).await, [row("a", "uid-4"), row("c", "uid-3")]);
     // The refused row takes the deletion with it.
-    let changes = Changes { deletes: vec!["uid-3".to_owned()], puts: vec![row("\0", "uid-5").into()] };
+    let changes = Changes {
+        deletes: vec!["uid-3".to_owned()],
+        puts: vec![row("\0", "uid-5").into()],
+        ..Changes::default()
+    };
     store.write(&changes).await.expect_err("refused");
     assert_eq!(rows(store).await.len(), 2);
 }
@@ -225,7 +231,7 @@ pub(super) async fn a_thousand_rows_are_written_at_once(store: &dyn Store) {
     put(store, &wanted).await;
     assert_eq!(rows(store).await, wanted);
     let deletes = wanted.iter().map(|row| row.uid.clone()).collect();
-    store.write(&Changes { deletes, puts: Vec::new() }).await.expect("deleted");
+    store.write(&Changes { deletes, ..Changes::default() }).await.expect("deleted");
     assert_eq!(rows(store).await, []);
 }
 
@@ -324,6 +330,34 @@ pub(super) async fn a_uid_that_takes_over_a_name_starts_without_assignments(stor
 pub(super) async fn nothing_of_others_is_read(store: &dyn Store) {
     put(store, &[row("a", "uid-a")]).await;
     assert_eq!(store.foreign().await.expect("the rows of others"), []);
+    assert_eq!(store.vendor().await.expect("the rows of a table that is not there"), []);
+}
+
+pub(super) async fn adopted_rows_take_the_place_of_no_row_of_ours(store: &dyn Store) {
+    let adopt = |name: &str, uid: &str| Changes { adopts: vec![row(name, uid).into()], ..Changes::default() };
+    store.write(&adopt("a", "uid-a")).await.expect("the name is free");
+    store.write(&adopt("a", "uid-a")).await.expect("it is so already");
+    let error = store.write(&adopt("a", "uid-b")).await.expect_err("it is another account's");
+    assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    assert!(error.in_full().contains("\"a\"") && error.in_full().contains("another uid"), "{error:?}");
+    assert_eq!(rows(store).await, [row("a", "uid-a")]);
+    let both = Changes { deletes: vec!["uid-a".to_owned()], ..adopt("a", "uid-b") };
+    store.write(&both).await.expect("the other account goes first");
+    assert_eq!(rows(store).await, [row("a", "uid-b")]);
+    for twice in [row("a", "uid-c"), row("c", "uid-b"), row("c\0", "uid-c")] {
+        let changes = Changes { puts: vec![twice.into()], ..adopt("a", "uid-b") };
+        let error = store.write(&changes).await.expect_err("refused");
+        assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
+    }
+    assert_eq!(rows(store).await, [row("a", "uid-b")]);
+}
+
+pub(super) async fn as_many_rows_are_adopted_as_are_written(store: &dyn Store) {
+    let wanted: Vec<AccountRow> =
+        (0..1_003).map(|at| row(&format!("account-{at:04}"), &format!("uid-{at}"))).collect();
+    let adopts = wanted.iter().cloned().map(Into::into).collect();
+    store.write(&Changes { adopts, ..Changes::default() }).await.expect("adopted");
+    assert_eq!(rows(store).await, wanted);
 }
 
 pub(super) async fn a_space_at_the_end_makes_another_name_or_none(store: &dyn Store) {

@@ -47,7 +47,7 @@ pub(crate) use self::{
     account::condition,
     agent::Agent,
     cluster::Cluster,
-    database::{Database, connect},
+    database::{Database, Theirs, connect},
     operator::Operator,
     prepare::Prepare,
     rest::{Answer, Call},

@@ -176,6 +176,9 @@ fn row_exists(facts: &Facts<'_>) -> Verdict {
         facts.account.account_name(),
         outlook(facts)
     ))
-    .advise("Delete the row where it was made, or make this account anew under another spec.accountName.")
+    .advise(
+        "Delete the row where it was made, or make this account anew under another spec.accountName. To have such rows \
+         taken over, set kubesvc.dynamicAccounts.adoptRows: true in the operator's settings.",
+    )
     .command("Then, to have it tried at once:", facts.plugin("retry"))
 }

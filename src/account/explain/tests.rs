@@ -268,6 +268,7 @@ fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
     assert_command(&explanation, "kubectl delete ksa/prod -n spin");
     let account = failed(plain(), FailureClass::RowExists, false);
     assert_says(&explain(&account, Some(&[]), now()), "Delete the row");
+    assert_says(&explain(&account, Some(&[]), now()), "kubesvc.dynamicAccounts.adoptRows: true");
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub(super) fn foreign_row(context: &Context<'_>) -> Option<Decision> {
             let failure = Failure::new(
                 FailureClass::RowExists,
                 format!(
-                    "table kubesvc_accounts has a row {:?} that is not of kubesvc; delete the row, or give this account another spec.accountName",
+                    "table kubesvc_accounts has a row {:?} that is not of kubesvc; delete the row, set kubesvc.dynamicAccounts.adoptRows: true to have such rows taken over, or give this account another spec.accountName",
                     context.observation.account.account_name()
                 ),
             );

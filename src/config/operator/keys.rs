@@ -143,6 +143,12 @@ const ROWS: &[Row] = &[
         "30",
         "time without an agent before another is looked for",
     ),
+    read(
+        "kubesvc.dynamicAccounts.adoptRows",
+        Kind::Flag,
+        "false",
+        "rows that kubesvc did not write become accounts",
+    ),
     read("kubesvc.dynamicAccounts.namespace", Kind::Namespace, "", "where accounts from REST are written"),
     later(
         Migration,

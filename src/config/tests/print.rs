@@ -39,6 +39,7 @@ kubesvc:
     retryMultiplier: 2  # default
     retryMaxDelaySeconds: 300  # default
     orphanGraceSeconds: 30  # default
+    adoptRows: false  # default
     namespace: null  # default
   kubernetes:
     qps: 200  # default

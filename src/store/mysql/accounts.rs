@@ -7,10 +7,11 @@ use sqlx::mysql::MySqlConnection;
 use super::errors::classify;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
-use crate::store::rows::{self, TABLE, bind_account};
+use crate::store::migrations::Schema as _;
+use crate::store::rows::{self, TABLE, Taking, bind_account};
 use crate::store::server::{bounded, each};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
-use crate::store::{Accounts, ForeignRow, StoreError, limits};
+use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
 
 /// What goes with the rows of these uids, and then the rows.
 static DELETES: LazyLock<[Statements; 3]> = LazyLock::new(|| {
@@ -42,6 +43,13 @@ static LOOK_FOREIGN: LazyLock<Statements> = LazyLock::new(|| {
     })
 });
 
+static DELETE_FOREIGN: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(|size| format!("DELETE FROM {TABLE} WHERE name IN ({}) AND uid IS NULL", marks(size)))
+});
+
+static LEAVE_VENDOR: LazyLock<Statements> =
+    LazyLock::new(|| Statements::new(|size| vendor::delete(Dialect::MySql, size)));
+
 static UPSERT: LazyLock<Statements> =
     LazyLock::new(|| Statements::new(|size| upsert_values(Dialect::MySql, &ACCOUNTS, size)));
 
@@ -63,6 +71,37 @@ pub(super) async fn delete(connection: &mut MySqlConnection, uids: &[String]) ->
     Ok(())
 }
 
+async fn delete_names<N: AsRef<str>>(
+    connection: &mut MySqlConnection,
+    statements: &'static Statements,
+    names: &[N],
+) -> Result<(), StoreError> {
+    for piece in pieces(names, |_| 0, 0) {
+        let mut query = sqlx::query(statements.of(piece.len()));
+        for name in piece {
+            query = query.bind(name.as_ref());
+        }
+        bounded(query.execute(&mut *connection), classify).await?;
+    }
+    Ok(())
+}
+
+/// Deletes what the vendor's table has of these accounts.
+pub(super) async fn leave_vendor(
+    connection: &mut MySqlConnection,
+    rows: &[Arc<AccountRow>],
+) -> Result<(), StoreError> {
+    if rows.is_empty() || vendor_columns(connection).await?.is_none() {
+        return Ok(());
+    }
+    let names: Vec<&str> = rows::sorted(rows).into_iter().map(|row| row.name.as_str()).collect();
+    delete_names(connection, &LEAVE_VENDOR, &names).await
+}
+
+async fn vendor_columns(connection: &mut MySqlConnection) -> Result<Option<vendor::Columns>, StoreError> {
+    bounded(connection.columns_of(VENDOR), classify).await.map(|columns| vendor::Columns::of(&columns))
+}
+
 /// Writes rows, each as a whole. No name and no uid may stand among them twice. `packet` is the most bytes that the
 /// server takes at once.
 pub(super) async fn put(
@@ -70,6 +109,7 @@ pub(super) async fn put(
     rows: &[Arc<AccountRow>],
     now: i64,
     packet: usize,
+    taking: Taking,
 ) -> Result<(), StoreError> {
     let rows = rows::sorted(rows);
     for row in &rows {
@@ -84,7 +124,9 @@ pub(super) async fn put(
             look = look.bind(row.uid.as_str());
         }
         let held = bounded(look.fetch_all(&mut *connection), classify).await?;
-        delete(connection, &rows::in_the_way(piece, held)?).await?;
+        let way = rows::in_the_way(piece, held, taking)?;
+        delete(connection, &way.uids).await?;
+        delete_names(connection, &DELETE_FOREIGN, &way.foreign).await?;
         let mut upsert = sqlx::query(UPSERT.of(piece.len()));
         for row in piece {
             upsert = bind_account!(upsert, row).bind(now);
@@ -133,6 +175,15 @@ pub(super) async fn foreign(connection: &mut MySqlConnection) -> Result<Vec<Fore
         held.extend(rows::foreign(&row));
     })
     .await?;
+    Ok(held)
+}
+
+/// The rows of the vendor's table.
+pub(super) async fn vendor(connection: &mut MySqlConnection) -> Result<Vec<ForeignRow>, StoreError> {
+    let Some(columns) = vendor_columns(connection).await? else { return Ok(Vec::new()) };
+    let mut held = Vec::new();
+    let select = sqlx::AssertSqlSafe(columns.select(Dialect::MySql));
+    each(sqlx::query(select).fetch(connection), classify, |row| held.extend(rows::foreign(&row))).await?;
     Ok(held)
 }
 

@@ -6,10 +6,11 @@ use sqlx::postgres::PgConnection;
 
 use super::errors::classify;
 use crate::account::row::AccountRow;
-use crate::store::rows;
+use crate::store::migrations::Schema as _;
+use crate::store::rows::{self, Taking};
 use crate::store::server::{bounded, each};
-use crate::store::statements::{ACCOUNTS, upsert_arrays};
-use crate::store::{Accounts, ForeignRow, StoreError, limits};
+use crate::store::statements::{ACCOUNTS, Dialect, upsert_arrays};
+use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
 
 /// The types of the columns, in their order.
 const TYPES: [&str; rows::COLUMNS.len()] = [
@@ -32,6 +33,9 @@ const LOOK: &str = "SELECT name, uid FROM kubesvc_accounts WHERE name = ANY($1) 
 
 const LOOK_FOREIGN: &str = "SELECT name FROM kubesvc_accounts WHERE name = ANY($1) AND uid IS NULL";
 
+const DELETE_FOREIGN: &str = "DELETE FROM kubesvc_accounts WHERE name = ANY($1) AND uid IS NULL";
+
+static LEAVE_VENDOR: LazyLock<String> = LazyLock::new(|| vendor::delete(Dialect::Postgres, 1));
 static UPSERT: LazyLock<String> = LazyLock::new(|| upsert_arrays(&ACCOUNTS, &TYPES));
 static SELECT: LazyLock<String> = LazyLock::new(rows::select_ours);
 
@@ -53,12 +57,18 @@ pub(super) async fn put(
     connection: &mut PgConnection,
     rows: &[Arc<AccountRow>],
     now: i64,
+    taking: Taking,
 ) -> Result<(), StoreError> {
     for piece in pieces(&rows::sorted(rows)) {
         let (names, uids) = (column(piece, |row| &*row.name), column(piece, |row| &*row.uid));
         let look = sqlx::query_as(LOOK).bind(&names).bind(&uids).fetch_all(&mut *connection);
         let held = bounded(look, classify).await?;
-        delete(connection, &rows::in_the_way(piece, held)?).await?;
+        let way = rows::in_the_way(piece, held, taking)?;
+        delete(connection, &way.uids).await?;
+        if !way.foreign.is_empty() {
+            let foreign = sqlx::query(DELETE_FOREIGN).bind(&way.foreign).execute(&mut *connection);
+            bounded(foreign, classify).await?;
+        }
         let refused = |error| match piece {
             [row] => limits::of_row(row, error),
             _ => error,
@@ -133,6 +143,31 @@ pub(super) async fn foreign(connection: &mut PgConnection) -> Result<Vec<Foreign
     })
     .await?;
     Ok(held)
+}
+
+/// The rows of the vendor's table.
+pub(super) async fn vendor(connection: &mut PgConnection) -> Result<Vec<ForeignRow>, StoreError> {
+    let Some(columns) = vendor_columns(connection).await? else { return Ok(Vec::new()) };
+    let mut held = Vec::new();
+    let select = sqlx::AssertSqlSafe(columns.select(Dialect::Postgres));
+    each(sqlx::query(select).fetch(connection), classify, |row| held.extend(rows::foreign(&row))).await?;
+    Ok(held)
+}
+
+/// Deletes what the vendor's table has of these accounts.
+pub(super) async fn leave_vendor(
+    connection: &mut PgConnection,
+    rows: &[Arc<AccountRow>],
+) -> Result<(), StoreError> {
+    if rows.is_empty() || vendor_columns(connection).await?.is_none() {
+        return Ok(());
+    }
+    let names = column(&rows::sorted(rows), |row| &*row.name);
+    bounded(sqlx::query(LEAVE_VENDOR.as_str()).bind(names).execute(connection), classify).await.map(drop)
+}
+
+async fn vendor_columns(connection: &mut PgConnection) -> Result<Option<vendor::Columns>, StoreError> {
+    bounded(connection.columns_of(VENDOR), classify).await.map(|columns| vendor::Columns::of(&columns))
 }
 
 /// Replaces the namespaces of the row with this uid; false if there is none.

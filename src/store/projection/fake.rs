@@ -87,14 +87,16 @@ impl Store for Fake {
             return Err(StoreError::unavailable("the disk is full"));
         }
         limits::check(changes)?;
-        let (refuses, foreign) = (self.refuses.lock(), self.foreign.lock());
-        let refused = |row: &&Arc<AccountRow>| refuses.contains(&row.name) || foreign.contains(&row.name);
-        if let Some(row) = changes.puts.iter().find(refused) {
+        let (refuses, mut foreign) = (self.refuses.lock(), self.foreign.lock());
+        let put = changes.puts.iter().find(|row| foreign.contains(&row.name));
+        let any = changes.puts.iter().chain(&changes.adopts).find(|row| refuses.contains(&row.name));
+        if let Some(row) = put.or(any) {
             return Err(StoreError::refused(format!("row {:?}", row.name), "the test does not like it"));
         }
         let mut table = self.table.lock();
         table.retain(|_, row| !changes.deletes.contains(&row.uid));
-        for row in &changes.puts {
+        foreign.retain(|name| changes.adopts.iter().all(|row| row.name != *name));
+        for row in changes.puts.iter().chain(&changes.adopts) {
             table.retain(|_, held| held.uid != row.uid);
             table.insert(row.name.clone(), (**row).clone());
         }
@@ -131,6 +133,10 @@ impl Store for Fake {
         self.answers()?;
         let row = |name: &String| ForeignRow { name: name.clone(), ..ForeignRow::default() };
         Ok(self.foreign.lock().iter().map(row).collect())
+    }
+
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        self.answers().map(|()| Vec::new())
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -19,12 +19,29 @@ type Wait = oneshot::Receiver<Result<(), StoreError>>;
 #[derive(Clone, Debug)]
 pub(super) enum Want {
     Row(Arc<AccountRow>),
+    /// As `Row`, in place of somebody else's of that name.
+    Adopt(Arc<AccountRow>),
     Gone,
 }
 
 impl Want {
+    fn row(&self) -> Option<&Arc<AccountRow>> {
+        match self {
+            Self::Row(row) | Self::Adopt(row) => Some(row),
+            Self::Gone => None,
+        }
+    }
+
     fn is(&self, row: &AccountRow) -> bool {
-        matches!(self, Self::Row(held) if **held == *row)
+        self.row().is_some_and(|held| **held == *row)
+    }
+
+    /// A newer word. Somebody else's row that was to go still is.
+    fn replace(&mut self, newer: Self) {
+        *self = match (&self, newer) {
+            (Self::Adopt(_), Self::Row(row)) => Self::Adopt(row),
+            (_, newer) => newer,
+        };
     }
 }
 
@@ -34,6 +51,7 @@ pub(super) enum Kind {
     Insert = 0,
     Update = 1,
     Delete = 2,
+    Adopt = 3,
 }
 
 /// What is wanted, and who waits for it.
@@ -140,7 +158,7 @@ impl State {
     fn want(&mut self, uid: &str, want: Want, done: Option<Done>) {
         match self.waiting.get_mut(uid) {
             Some(job) => {
-                job.want = want;
+                job.want.replace(want);
                 job.waiters.extend(done);
             }
             None => {
@@ -152,6 +170,11 @@ impl State {
     fn want_row(&mut self, row: AccountRow, done: Option<Done>) {
         let row = Arc::new(row);
         self.want(&row.uid, Want::Row(Arc::clone(&row)), done);
+    }
+
+    fn want_adopted(&mut self, row: AccountRow, done: Done) {
+        let row = Arc::new(row);
+        self.want(&row.uid, Want::Adopt(Arc::clone(&row)), Some(done));
     }
 
     /// True if there is something to write.
@@ -171,17 +194,28 @@ impl State {
     }
 
     pub(super) fn insert(&mut self, row: AccountRow, done: Done) -> Result<(), StoreError> {
-        if self.gone.contains(&row.uid) {
-            return Err(limits::refused(&row, DELETED));
-        }
+        self.check_alive(&row)?;
         self.want_row(row, Some(done));
+        Ok(())
+    }
+
+    pub(super) fn adopt(&mut self, row: AccountRow, done: Done) -> Result<(), StoreError> {
+        self.check_alive(&row)?;
+        self.want_adopted(row, done);
+        Ok(())
+    }
+
+    fn check_alive(&self, row: &AccountRow) -> Result<(), StoreError> {
+        if self.gone.contains(&row.uid) {
+            return Err(limits::refused(row, DELETED));
+        }
         Ok(())
     }
 
     pub(super) fn delete(&mut self, uid: &str, done: Done) {
         self.gone.insert(uid);
         self.refused.remove(uid);
-        if let Some(Job { want: Want::Row(row), .. }) = self.waiting.get(uid) {
+        if let Some(row) = self.waiting.get(uid).and_then(|job| job.want.row()) {
             let answer = Err(limits::refused(row, DELETED));
             if let Some(job) = self.waiting.shift_remove(uid) {
                 job.answer(&answer);
@@ -200,7 +234,9 @@ impl State {
                     job.answer(&Ok(()));
                     continue;
                 }
-                Want::Row(row) if tasks.len() == most || !names.insert(row.name.clone()) => {
+                Want::Row(row) | Want::Adopt(row)
+                    if tasks.len() == most || !names.insert(row.name.clone()) =>
+                {
                     self.waiting.insert(uid, job);
                     continue;
                 }
@@ -210,6 +246,7 @@ impl State {
                 }
                 Want::Row(_) if self.known.contains_key(&uid) => Kind::Update,
                 Want::Row(_) => Kind::Insert,
+                Want::Adopt(_) => Kind::Adopt,
                 Want::Gone => Kind::Delete,
             };
             self.flying.insert(uid.clone(), job.want.clone());
@@ -225,8 +262,11 @@ impl State {
         for task in deletes.into_iter().chain(puts) {
             self.flying.remove(&task.uid);
             self.forget(&task.uid);
-            if let Want::Row(row) = &task.job.want {
+            if let Some(row) = task.job.want.row() {
                 self.refused.remove(&task.uid);
+                if task.kind == Kind::Adopt {
+                    self.foreign.remove(&row.name);
+                }
                 self.learn(Arc::clone(row));
             }
             task.job.answer(&Ok(()));
@@ -254,7 +294,7 @@ impl State {
     pub(super) fn refuse(&mut self, tasks: Vec<Task>, error: &StoreError) {
         for task in tasks {
             self.flying.remove(&task.uid);
-            if let Want::Row(row) = &task.job.want {
+            if let Some(row) = task.job.want.row() {
                 self.refused.insert(task.uid, Arc::clone(row));
             }
             task.job.answer(&Err(error.clone()));
@@ -271,7 +311,7 @@ impl State {
         for (uid, job) in newer {
             match self.waiting.get_mut(&uid) {
                 Some(older) => {
-                    older.want = job.want;
+                    older.want.replace(job.want);
                     older.waiters.extend(job.waiters);
                 }
                 None => {

@@ -361,6 +361,39 @@ async fn a_database_that_hangs_does_not_hold_up_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_row_of_somebody_else_is_adopted() {
+    let fake = Fake::new();
+    fake.foreign.lock().push("prod".to_owned());
+    let scene = Scene::of(fake).await;
+    let fact = || scene.projection.fact("uid-1", "prod");
+    scene.projection.insert(row("prod", "uid-1")).await.expect_err("it is not ours");
+    assert_eq!(fact(), RowFact::Foreign);
+    scene.projection.adopt(row("prod", "uid-1")).await.expect("adopted");
+    assert_eq!(fact(), RowFact::Present);
+    assert_eq!(scene.fake.rows(), [row("prod", "uid-1")]);
+    scene.projection.adopt(row("prod", "uid-1")).await.expect("the vendor's table may have it still");
+    assert_eq!(scene.fake.commits.load(Ordering::SeqCst), 2);
+    scene.projection.delete("uid-1").await.expect("deleted");
+    scene.projection.adopt(row("prod", "uid-1")).await.expect_err("the account is deleted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newer_word_before_an_adoption_is_written_is_adopted_too() {
+    let fake = Fake::new();
+    fake.foreign.lock().push("prod".to_owned());
+    let scene = Scene::of(fake).await;
+    scene.fake.down.store(true, Ordering::SeqCst);
+    scene.projection.load().await.expect_err("it is down");
+    scene.projection.adopt(row("prod", "uid-1")).await.expect_err("it waits");
+    let newer = AccountRow { status: "ACTIVE".to_owned(), ..row("prod", "uid-1") };
+    scene.projection.say(newer.clone());
+    scene.fake.down.store(false, Ordering::SeqCst);
+    scene.until_back().await;
+    scene.settle().await;
+    assert_eq!(scene.fake.rows(), [newer]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_of_somebody_else_is_known_by_its_name() {
     let fake = Fake::new();
     fake.foreign.lock().push("theirs".to_owned());

@@ -9,9 +9,10 @@ use sqlx::{Row as _, ValueRef as _};
 use super::errors;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
-use crate::store::rows::{self, TABLE, bind_account};
+use crate::store::migrations::Schema as _;
+use crate::store::rows::{self, TABLE, Taking, bind_account};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
-use crate::store::{Accounts, ForeignRow, StoreError, limits};
+use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
 
 /// What goes with the rows of these uids, and then the rows.
 static DELETES: LazyLock<[Statements; 3]> = LazyLock::new(|| {
@@ -33,6 +34,9 @@ static LOOK: LazyLock<Statements> = LazyLock::new(|| {
         format!("SELECT rowid, name, uid FROM {TABLE} WHERE name IN ({marks}) OR uid IN ({marks})")
     })
 });
+
+static LEAVE_VENDOR: LazyLock<Statements> =
+    LazyLock::new(|| Statements::new(|size| vendor::delete(Dialect::Sqlite, size)));
 
 static UPSERT: LazyLock<Statements> =
     LazyLock::new(|| Statements::new(|size| upsert_values(Dialect::Sqlite, &ACCOUNTS, size)));
@@ -58,9 +62,10 @@ pub(super) async fn put(
     connection: &mut SqliteConnection,
     rows: &[Arc<AccountRow>],
     now: i64,
+    taking: Taking,
 ) -> Result<(), StoreError> {
     for piece in pieces(&rows::sorted(rows), |_| 0, 0) {
-        make_way(connection, piece).await?;
+        make_way(connection, piece, taking).await?;
         let mut query = sqlx::query(UPSERT.of(piece.len()));
         for row in piece {
             query = bind_account!(query, row).bind(now);
@@ -73,9 +78,13 @@ pub(super) async fn put(
     Ok(())
 }
 
-/// Removes rows of ours that stand in the way: of the name with another uid, or of the uid with another name. A row
-/// of the name that is not ours is refused. The transaction holds the write lock, so nothing comes between.
-async fn make_way(connection: &mut SqliteConnection, rows: &[&AccountRow]) -> Result<(), StoreError> {
+/// Removes rows that stand in the way: of the name with another uid or none, or of the uid with another name. What may
+/// not be taken the place of refuses these. The transaction holds the write lock, so nothing comes between.
+async fn make_way(
+    connection: &mut SqliteConnection,
+    rows: &[&AccountRow],
+    taking: Taking,
+) -> Result<(), StoreError> {
     let mut query = sqlx::query(LOOK.of(rows.len()));
     for row in rows {
         query = query.bind(row.name.as_str());
@@ -91,12 +100,10 @@ async fn make_way(connection: &mut SqliteConnection, rows: &[&AccountRow]) -> Re
     for held in &held {
         let wanted = held.try_get::<&str, _>(1).ok().and_then(|name| by_name.get(name));
         if let Some(row) = wanted {
-            if held.try_get_raw(2).is_ok_and(|uid| uid.is_null()) {
-                return Err(limits::refused(row, rows::NOT_OURS));
-            }
-            if held.try_get::<&str, _>(2).is_ok_and(|uid| uid == row.uid) {
+            if held.try_get::<Option<&str>, _>(2).is_ok_and(|uid| uid == Some(&*row.uid)) {
                 continue;
             }
+            taking.judge(row, held.try_get_raw(2).is_ok_and(|uid| !uid.is_null()))?;
         }
         // By its rowid: somebody may have written a uid that is no text.
         let rowid: i64 = held.try_get(0).map_err(errors::classify)?;
@@ -126,6 +133,37 @@ pub(super) async fn all(connection: &mut SqliteConnection) -> Result<Accounts, S
 pub(super) async fn foreign(connection: &mut SqliteConnection) -> Result<Vec<ForeignRow>, StoreError> {
     let held = sqlx::query(rows::SELECT_FOREIGN).fetch_all(connection).await.map_err(errors::classify)?;
     Ok(held.iter().filter_map(rows::foreign).collect())
+}
+
+/// The rows of the vendor's table.
+pub(super) async fn vendor(connection: &mut SqliteConnection) -> Result<Vec<ForeignRow>, StoreError> {
+    let Some(columns) = vendor_columns(connection).await? else { return Ok(Vec::new()) };
+    let select = sqlx::AssertSqlSafe(columns.select(Dialect::Sqlite));
+    let held = sqlx::query(select).fetch_all(connection).await.map_err(errors::classify)?;
+    Ok(held.iter().filter_map(rows::foreign).collect())
+}
+
+/// Deletes what the vendor's table has of these accounts.
+pub(super) async fn leave_vendor(
+    connection: &mut SqliteConnection,
+    rows: &[Arc<AccountRow>],
+) -> Result<(), StoreError> {
+    if rows.is_empty() || vendor_columns(connection).await?.is_none() {
+        return Ok(());
+    }
+    for piece in pieces(rows, |_| 0, 0) {
+        let mut query = sqlx::query(LEAVE_VENDOR.of(piece.len()));
+        for row in piece {
+            query = query.bind(row.name.as_str());
+        }
+        query.execute(&mut *connection).await.map_err(errors::classify)?;
+    }
+    Ok(())
+}
+
+async fn vendor_columns(connection: &mut SqliteConnection) -> Result<Option<vendor::Columns>, StoreError> {
+    let columns = connection.columns_of(VENDOR).await.map_err(errors::classify)?;
+    Ok(vendor::Columns::of(&columns))
 }
 
 fn lossy(row: &SqliteRow, column: usize) -> Option<String> {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::{Sqlite, Tuning};
 use crate::account::row::AccountRow;
 use crate::store::stories::{row, stories};
-use crate::store::{Store, StoreError, open};
+use crate::store::{Changes, Store, StoreError, open};
 
 stories!(fresh());
 
@@ -257,6 +257,62 @@ async fn rows_of_others_stay_as_they_are() {
             .await
             .expect("a count");
     assert_eq!(left, 1);
+}
+
+fn adopts(name: &str, uid: &str) -> Changes {
+    Changes { adopts: vec![row(name, uid).into()], ..Changes::default() }
+}
+
+#[tokio::test]
+async fn rows_of_others_are_adopted() {
+    let home = Home::new();
+    let store = home.open().await.expect("it opens");
+    drop(
+        home.by_hand(
+            "INSERT INTO kubesvc_accounts (name, status, definition, namespaces) VALUES
+             ('theirs', 'ACTIVE', '{}', '[\"n\"]'), ('left', 'ACTIVE', NULL, NULL)",
+        )
+        .await,
+    );
+    store.put_accounts(&[row("ours", "uid-1")]).await.expect("written");
+    let changes = Changes {
+        adopts: vec![row("left", "uid-2").into(), row("ours", "uid-3").into()],
+        ..Changes::default()
+    };
+    let error = store.write(&changes).await.expect_err("one of them is ours");
+    assert!(error.in_full().contains("another uid"), "{}", error.in_full());
+    for _ in 0..2 {
+        store.write(&adopts("theirs", "uid-2")).await.expect("adopted");
+    }
+    assert_eq!(rows(&store).await, [row("ours", "uid-1"), row("theirs", "uid-2")]);
+    assert_eq!(
+        store.namespaces("theirs").await.expect("no list"),
+        None,
+        "the list was of somebody else's row"
+    );
+    let left: Vec<String> =
+        store.foreign().await.expect("the rows of others").into_iter().map(|row| row.name).collect();
+    assert_eq!(left, ["left"]);
+}
+
+#[tokio::test]
+async fn rows_of_the_vendors_table_are_adopted() {
+    let home = Home::new();
+    drop(
+        home.by_hand(
+            "CREATE TABLE kubesvc_accounts (name TEXT PRIMARY KEY, def BLOB, zoneId TEXT);
+             INSERT INTO kubesvc_accounts VALUES ('theirs', x'7b7d', 'z'), ('left', 7, NULL)",
+        )
+        .await,
+    );
+    let store = home.open().await.expect("it opens");
+    let held = store.vendor().await.expect("the vendor's rows");
+    let theirs = held.iter().find(|row| row.name == "theirs").expect("it is there");
+    assert_eq!((theirs.definition.as_deref(), theirs.zone_id.as_deref()), (Some("{}"), Some("z")));
+    store.write(&adopts("theirs", "uid-1")).await.expect("adopted");
+    assert_eq!(rows(&store).await, [row("theirs", "uid-1")]);
+    let left: Vec<String> = store.vendor().await.expect("the rest").into_iter().map(|row| row.name).collect();
+    assert_eq!(left, ["left"]);
 }
 
 #[tokio::test]

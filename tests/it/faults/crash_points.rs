@@ -18,7 +18,7 @@ use futures::StreamExt as _;
 use kubesvc::crash::POINTS;
 use nix::sys::signal::Signal;
 
-use self::life::Life;
+use self::life::{Life, leave_rows};
 use crate::harness::wait::eventually;
 use crate::world::{Database, PATIENCE, World};
 
@@ -198,16 +198,20 @@ fn said(panic: Box<dyn std::any::Any + Send>) -> String {
 }
 
 async fn try_points(trial: Trial) {
-    let mut prepare = World::prepare().database(trial.database).without_operator();
+    let mut prepare = World::prepare()
+        .database(trial.database)
+        .setting("kubesvc.dynamicAccounts.adoptRows", true)
+        .without_operator();
     if trial.is_about_agents() {
         prepare = prepare.operator_env("KUBESVC_AGENTS_GONE_SECONDS", AGENTS_GONE);
     }
     let world = prepare.start().await;
+    let left = leave_rows(&world, trial.database).await;
     let mut points = trial.points.split_whitespace();
     let first = points.next().expect("there is one");
     world.operator().launch_with(&[("KUBESVC_CRASH_AT", first)]);
     world.operator().ready().await;
-    let mut life = Life::begin(&world, trial.batch).await;
+    let mut life = Life::begin(&world, trial.batch, left).await;
     if trial.is_about_agents() {
         tokio::join!(crash(&world, first, points), async {
             life.loses_an_agent().await;

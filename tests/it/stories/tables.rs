@@ -1,15 +1,19 @@
 //! The tables: who reads them, what else is in them, and what happens when the database is troubled.
 
-use kubesvc::account::State;
+use k8s_openapi::api::core::v1::Secret;
+use kubesvc::account::{ORIGIN_LABEL, State};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::must;
-use crate::world::{Database, World};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, PATIENCE, Theirs, World};
 
 on_each_database! {
     rows_edited_by_hand_are_put_right_and_rows_of_others_are_left_alone,
     an_account_whose_name_is_taken_in_the_table_says_so,
+    rows_without_objects_become_accounts_when_that_is_asked_for,
+    rows_of_the_vendors_tables_become_accounts_too,
+    a_row_that_cannot_be_read_is_said_and_left_alone,
     a_table_that_was_dropped_while_nobody_looked_is_made_anew,
     names_that_differ_in_case_alone_are_two_accounts,
     an_operator_that_comes_back_finds_its_rows_as_they_should_be,
@@ -48,7 +52,10 @@ async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database)
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let failed = world.until_reason("prod", State::Failed, "RowExists").await;
     let why = failed.status_or_default().error_message.clone().unwrap_or_default();
-    assert!(why.contains("kubesvc_accounts") && why.contains("delete the row"), "{why}");
+    assert!(
+        why.contains("kubesvc_accounts") && why.contains("delete the row") && why.contains("adoptRows"),
+        "{why}"
+    );
     assert_eq!(failed.status_or_default().granted_zone(), None, "{failed:#?}");
     let row = world.row("prod").await.expect("it is not ours");
     assert_eq!((row.uid, row.zone_id.as_deref()), (None, Some("old")));
@@ -58,6 +65,132 @@ async fn an_account_whose_name_is_taken_in_the_table_says_so(database: Database)
     world.until("prod", State::Active).await;
     let row = world.until_row("prod", "ACTIVE").await;
     assert!(row.uid.is_some(), "{row:?}");
+}
+
+/// A world whose operator adopts rows, and has not been started.
+async fn adopting(database: Database) -> World {
+    let setting = World::prepare().database(database).setting("kubesvc.dynamicAccounts.adoptRows", true);
+    setting.without_operator().start().await
+}
+
+/// An ACTIVE account of zone east whose kubeconfig stands in the table.
+fn with_kubeconfig<'t>(name: &'t str, definition: &'t str) -> Theirs<'t> {
+    Theirs { name, status: "ACTIVE", zone: "east", definition }
+}
+
+async fn rows_without_objects_become_accounts_when_that_is_asked_for(database: Database) {
+    let world = adopting(database).await;
+    world.operator().start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    let definition = json!({"name": "plain", "kubeconfigContents": cluster.kubeconfig()}).to_string();
+    let reference = json!({
+        "name": "Old Prod", "type": "kubernetes", "kubeconfigFile": "encryptedFile:k8s!n:old!k:kubeconfig",
+        "permissions": {"READ": ["dev"]},
+    });
+    let old =
+        Theirs { name: "Old Prod", status: "INACTIVE", zone: "east", definition: &reference.to_string() };
+    world.write_theirs("kubesvc_accounts", &[with_kubeconfig("plain", &definition), old]).await;
+    world.operator().kill_and_start().await;
+
+    let row = world.until_own_row("Old Prod", "INACTIVE").await;
+    let account = world.account_named("Old Prod").await.expect("it was made");
+    assert_eq!(account.label(ORIGIN_LABEL), Some("migrated"));
+    assert_eq!(account.spec.zone_id.as_deref(), Some("east"));
+    assert_eq!((row.origin.as_str(), row.uid), ("migrated", account.metadata.uid));
+    assert!(row.props.is_some_and(|props| props.contains("dev")));
+
+    let row = world.until_own_row("plain", "ACTIVE").await;
+    let text = row.definition.unwrap_or_default();
+    assert!(!text.contains("clusters") && !text.contains("kubeconfigContents"), "{text}");
+    let secret = world.api::<Secret>().get("plain-kubeconfig").await.expect("it has the kubeconfig");
+    let owners = secret.metadata.owner_references.unwrap_or_default();
+    assert_eq!(owners.first().map(|owner| &owner.uid), row.uid.as_ref(), "{owners:?}");
+
+    // It is an account as any other: what is deleted stays so.
+    world.delete("plain").await;
+    world.until_gone("plain").await;
+    world.operator().kill_and_start().await;
+    world.until_adopted(0).await;
+    assert!(world.object("plain").await.is_none());
+    assert_eq!(world.rows().await.len(), 1);
+}
+
+async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
+    let world = adopting(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let definition = json!({"kubeconfigContents": cluster.kubeconfig(), "kinds": ["pod"]}).to_string();
+    let own = Theirs { name: "of-an-agents-file", definition: "", ..with_kubeconfig("", "") };
+    world.make_vendor_table().await;
+    world
+        .write_theirs(
+            "kubesvc_accounts",
+            &[with_kubeconfig("one", &definition), with_kubeconfig("two", &definition), own],
+        )
+        .await;
+    // An account that is declared already keeps what it says, and the row of its name goes.
+    world.account("two").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.operator().start().await;
+    let _agent = world.agent("agent-1").start().await;
+    world.until_row("one", "ACTIVE").await;
+    world.until_row("two", "ACTIVE").await;
+    let one = world.object("one").await.expect("it was made");
+    assert_eq!(
+        (one.label(ORIGIN_LABEL), one.spec.kinds.as_slice()),
+        (Some("migrated"), &["pod".to_owned()][..])
+    );
+    let two = world.object("two").await.expect("it was declared");
+    assert_eq!((two.label(ORIGIN_LABEL), two.spec.kinds.len()), (None, 0));
+
+    // Those that became accounts left the vendor's table; the other is as it was.
+    world.operator().kill_and_start().await;
+    world.until_adopted(1).await;
+    eventually("one row in the vendor's table", PATIENCE, async || {
+        let met = "UPDATE kubesvc_accounts_vendor SET last_updated = 7 WHERE name IN ('one', 'two')";
+        let left = world.execute(met).await;
+        if left == 0 { Ok(()) } else { Err(format!("{left} were there still")) }
+    })
+    .await;
+    let left = world.execute("DELETE FROM kubesvc_accounts_vendor WHERE definition = ''").await;
+    assert_eq!(left, 1);
+    assert_eq!(world.rows().await.len(), 2);
+}
+
+async fn a_row_that_cannot_be_read_is_said_and_left_alone(database: Database) {
+    let world = adopting(database).await;
+    world.operator().start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    let token = format!("{{token: {:?}}}", cluster.token());
+    let exec = cluster.kubeconfig().replace(&token, "{exec: {command: /bin/s3cret}}");
+    let exec = json!({"kubeconfigContents": exec}).to_string();
+    let good = json!({"kubeconfigContents": cluster.kubeconfig()}).to_string();
+    let bad = [("broken", "{\"s3cret\": "), ("exec", exec.as_str()), ("bare", "{}"), ("a\tb", good.as_str())];
+    let rows: Vec<_> = bad.iter().map(|(name, definition)| with_kubeconfig(name, definition)).collect();
+    world.write_theirs("kubesvc_accounts", &rows).await;
+    world.write_theirs("kubesvc_accounts", &[with_kubeconfig("good", &good)]).await;
+    world.operator().kill_and_start().await;
+    world.until_own_row("good", "ACTIVE").await;
+    world.until_adopted(4).await;
+    let log = world.operator().log_text();
+    assert!(!log.contains("s3cret"), "{log}");
+    let told: Vec<_> = log.lines().filter(|line| line.contains("cannot become an account")).collect();
+    for (name, why) in
+        [("broken", "no JSON"), ("exec", "exec"), ("bare", "no credential"), ("a\\tb", "name must be")]
+    {
+        let of_it = told.iter().filter(|line| line.contains(name) && line.contains(why)).count();
+        assert_eq!(of_it, 1, "{name}: {told:#?}");
+    }
+    for (name, definition) in bad {
+        let row = world.row(name).await.expect("it is not ours");
+        assert_eq!((row.uid.as_deref(), row.definition.as_deref()), (None, Some(definition)));
+        assert!(world.account_named(name).await.is_none(), "{name}");
+    }
+
+    // Whoever declares such an account has its row.
+    world.account("broken").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_own_row("broken", "ACTIVE").await;
+    assert!(world.writes_to("broken").len() <= 3, "it was never FAILED: {:?}", world.writes_to("broken"));
 }
 
 async fn a_table_that_was_dropped_while_nobody_looked_is_made_anew(database: Database) {

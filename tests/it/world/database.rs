@@ -50,10 +50,50 @@ impl World {
         connect(&self.database).await
     }
 
-    /// Executes a statement on the operator's database, as somebody does who has the rights.
-    pub(crate) async fn execute(&self, statement: &str) {
+    /// Executes a statement on the operator's database, as somebody does who has the rights; the answer is how many
+    /// rows it met.
+    pub(crate) async fn execute(&self, statement: &str) -> u64 {
         let done = async { self.open_database().await?.execute(statement).await };
-        must(done.await.map_err(|error| format!("{statement}: {error}")));
+        must(done.await.map_err(|error| format!("{statement}: {error}")))
+    }
+}
+
+/// What another program has written of an account.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Theirs<'t> {
+    pub(crate) name: &'t str,
+    pub(crate) status: &'t str,
+    pub(crate) zone: &'t str,
+    pub(crate) definition: &'t str,
+}
+
+impl World {
+    /// Writes rows of another program's into a table of accounts.
+    pub(crate) async fn write_theirs(&self, table: &str, rows: &[Theirs<'_>]) {
+        for row in rows {
+            let texts =
+                [row.name, row.status, row.zone, row.definition].map(|text| self.literal(text)).join(", ");
+            self.execute(&format!(
+                "INSERT INTO {table} (name, status, zone_id, definition) VALUES ({texts})"
+            ))
+            .await;
+        }
+    }
+
+    /// Makes the table `kubesvc_accounts` as another product has it: not as ours is.
+    pub(crate) async fn make_vendor_table(&self) {
+        self.execute(
+            "CREATE TABLE kubesvc_accounts (name varchar(255) PRIMARY KEY, kube_host varchar(255), connections int, \
+             status varchar(32), zone_id varchar(255), definition text, props text, last_updated bigint)",
+        )
+        .await;
+    }
+
+    /// A text in a statement.
+    fn literal(&self, text: &str) -> String {
+        let text = text.replace('\'', "''");
+        let escaped = if self.database.starts_with("mysql") { text.replace('\\', "\\\\") } else { text };
+        format!("'{escaped}'")
     }
 }
 
@@ -63,7 +103,8 @@ pub(crate) async fn connect(url: &str) -> sqlx::Result<Connection> {
         Some("sqlite") => {
             let path = url.trim_start_matches("sqlite://");
             let patient = std::time::Duration::from_secs(30);
-            let options = SqliteConnectOptions::new().filename(path).busy_timeout(patient);
+            let options =
+                SqliteConnectOptions::new().filename(path).busy_timeout(patient).create_if_missing(true);
             options.connect().await.map(Connection::Sqlite)
         }
         Some("mysql" | "mariadb") => {

@@ -90,6 +90,22 @@ impl World {
         self.call(Call::new(method, path).json(body)).await
     }
 
+    /// Waits until the operator has looked at the rows that it is to adopt, and has left so many of them alone.
+    pub(crate) async fn until_adopted(&self, left: usize) {
+        eventually(&format!("rows adopted but for {left}"), PATIENCE, async || {
+            let metrics = self.try_get("/metrics").await?.text;
+            let value =
+                |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+            let looks = value("kubesvc_controller_adoption_looks_total");
+            let unreadable = value("kubesvc_controller_unreadable_rows");
+            if looks > Some(0) && unreadable == Some(left) {
+                return Ok(());
+            }
+            Err(format!("{looks:?} looks, {unreadable:?} left alone"))
+        })
+        .await;
+    }
+
     /// As [`World::rest`], while the operator may end and start again.
     ///
     /// # Errors

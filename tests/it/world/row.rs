@@ -74,6 +74,17 @@ impl World {
         .await;
     }
 
+    /// As [`World::until_row`], of a row that is kubesvc's.
+    pub(crate) async fn until_own_row(&self, name: &str, status: &str) -> Row {
+        eventually(&format!("a row of {name} that is kubesvc's and says {status}"), PATIENCE, async || {
+            match self.row(name).await {
+                Some(row) if row.uid.is_some() && row.status == status => Ok(row),
+                row => Err(format!("{row:?}")),
+            }
+        })
+        .await
+    }
+
     /// Waits until the row of an account says a state; rows follow the objects a moment later.
     pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {

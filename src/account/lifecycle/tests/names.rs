@@ -63,7 +63,7 @@ fn a_row_of_somebody_else_is_row_exists_without_a_grant_and_uses_no_retry() {
     assert_eq!((reason(world.status()), world.status().failed_count), ("RowExists", 0));
     assert_eq!(condition(world.status(), "Reconciling"), "True");
     let message = world.status().error_message.clone().unwrap_or_default();
-    for part in ["kubesvc_accounts", "\"a\"", "spec.accountName"] {
+    for part in ["kubesvc_accounts", "\"a\"", "spec.accountName", "kubesvc.dynamicAccounts.adoptRows: true"] {
         assert!(message.contains(part), "{message}");
     }
 }

@@ -9,10 +9,28 @@ use serde_json::{Value, json};
 
 use crate::faults::settled::settled;
 use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, PATIENCE, World};
+use crate::world::{Agent, Database, PATIENCE, Theirs, World};
 
 /// How often a caller whose connection broke calls again.
 const AGAIN: Duration = Duration::from_millis(100);
+
+/// Accounts that are rows before the operator has ever run: of a table that is as ours, or of one that is not. The
+/// answer is the kubeconfig in them.
+pub(super) async fn leave_rows(world: &World, database: Database) -> String {
+    match database {
+        Database::Sqlite => {
+            world.execute(include_str!("../../../../migrations/sqlite/0001_accounts.sql")).await;
+        }
+        Database::MariaDb | Database::Postgres => world.make_vendor_table().await,
+    }
+    let kubeconfig = world.cluster("left").await.kubeconfig();
+    let definition = json!({"kubeconfigContents": kubeconfig}).to_string();
+    for (name, status) in [("was-a-row", "ACTIVE"), ("was-one-too", "FAILED")] {
+        let row = Theirs { name, status, zone: "east", definition: &definition };
+        world.write_theirs("kubesvc_accounts", &[row]).await;
+    }
+    kubeconfig
+}
 
 /// Accounts in a world with agents of two zones.
 pub(super) struct Life<'w> {
@@ -22,14 +40,17 @@ pub(super) struct Life<'w> {
     /// The kubeconfig of every account, and another text of the same.
     good: String,
     other: String,
+    /// The kubeconfig of the accounts that were rows.
+    left: String,
     batch: Vec<String>,
     /// What there has to be in the end.
     wanted: Vec<(String, State)>,
 }
 
 impl<'w> Life<'w> {
-    /// Starts the agents and waits for nothing. `batch`: how many further accounts are applied at once.
-    pub(super) async fn begin(world: &'w World, batch: usize) -> Self {
+    /// Starts the agents and waits for nothing. `batch`: how many further accounts are applied at once; `left`: what
+    /// [`leave_rows`] answered.
+    pub(super) async fn begin(world: &'w World, batch: usize, left: String) -> Self {
         let good = world.cluster("spinnaker").await.kubeconfig();
         Self {
             world,
@@ -37,6 +58,7 @@ impl<'w> Life<'w> {
             west: world.agent("agent-2").zone("west").launch(),
             other: format!("{good}# as changed by REST\n"),
             good,
+            left,
             batch: (0..batch).map(|number| format!("batch-{number:02}")).collect(),
             wanted: Vec::new(),
         }
@@ -63,6 +85,8 @@ impl<'w> Life<'w> {
             ("rest-kept", State::Active),
             ("rest-stopped", State::Inactive),
             ("own-kept", State::Active),
+            ("was-a-row", State::Active),
+            ("was-one-too", State::Inactive),
         ];
         self.wanted = wanted.map(|(name, state)| (name.to_owned(), state)).into();
         self.wanted.extend(self.batch.iter().map(|name| (name.clone(), State::Active)));
@@ -77,6 +101,8 @@ impl<'w> Life<'w> {
         self.settles().await;
         self.has_secret("rest-kept", &self.other).await;
         self.has_secret("rest-stopped", &self.good).await;
+        self.has_secret("was-a-row", &self.left).await;
+        self.has_secret("was-one-too", &self.left).await;
     }
 
     /// The objects of the agents say how many accounts each holds; the one of the agent that is gone goes.
@@ -118,7 +144,7 @@ impl<'w> Life<'w> {
             json!({"name": name, "kubeconfigContents": self.good, "zoneId": "east", "state": "ACTIVE"})
         });
         self.until_taken("POST", "/armory/accounts/dynamic", &json!(made), &[202, 409]).await;
-        for name in names.into_iter().chain(["rest-kept", "rest-stopped", "rest-gone"]) {
+        for name in names.into_iter().chain(["rest-kept", "rest-stopped", "rest-gone", "was-a-row"]) {
             self.until_active(name).await;
         }
         // Agents of two zones are asked about it.

@@ -1,0 +1,259 @@
+//! Rows that somebody else wrote become accounts, where `kubesvc.dynamicAccounts.adoptRows` asks for it: those of
+//! `kubesvc_accounts` without a uid, and those of the vendor's table that stood under that name.
+//!
+//! Each write leaves what the next look goes on from:
+//!
+//! | written | if the process dies right after it |
+//! |---|---|
+//! | the Secret, where the row holds a kubeconfig (`adopt-secret`) | no object has the name, so the row is read again |
+//! | the object (`adopt-create`) | the row is still somebody else's: the object takes it as any other takes its row |
+//! | the Secret's owner (`adopt-secret-owner`) | likewise; it is set before the row is taken |
+//! | the row, in place of the other (`row-adopt`) | all is done |
+//!
+//! Only that last commit takes anything from the tables, so a row that cannot be read loses nothing.
+
+mod left;
+mod secret;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use kube::api::PostParams;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::act::{BoxedError, timed};
+use super::leader::Controller;
+use super::{ROW_DIFF, calls_for_row};
+use crate::account::adoption::{self, Adoption};
+use crate::account::lifecycle::RowFact;
+use crate::account::row::{self, ForeignRow};
+use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, owned_secret};
+use crate::crash;
+use crate::objects::AccountKey;
+use crate::store::StoreError;
+use crate::telemetry::errors::chain;
+
+pub(super) use left::Left;
+use secret::Kept;
+
+/// How many rows are worked on beside one another.
+const BESIDE: usize = 8;
+/// The first wait after a look that failed; it doubles up to [`ROW_DIFF`].
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Where the objects of adopted rows are made.
+#[derive(Clone, Debug)]
+pub struct AdoptedRows {
+    /// Their namespace.
+    pub namespace: String,
+    /// Whether the operator watches it.
+    pub watched: bool,
+}
+
+/// What became of a row.
+enum Outcome {
+    /// It is an account's, or on its way there.
+    Taken,
+    /// It is left alone, and why.
+    Left(String),
+}
+
+/// Looks for such rows at the start and once a minute, while the database can be used.
+pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
+    let Some(home) = &controller.context.adopts else { return };
+    let mut trouble = controller.context.projection.watch();
+    let mut pause = AGAIN;
+    loop {
+        let looked = async {
+            // A failing database is looked at once it answers again.
+            drop(trouble.wait_for(Option::is_none).await);
+            let (wait, next) = match look(controller, home).await {
+                Ok(()) => (ROW_DIFF, AGAIN),
+                Err(error) => {
+                    warn!(error = %chain(&*error), "rows that are not of kubesvc cannot be adopted yet; tried again");
+                    (pause, (2 * pause).min(ROW_DIFF))
+                }
+            };
+            tokio::time::sleep(wait).await;
+            next
+        };
+        match stop.run_until_cancelled(looked).await {
+            None => return,
+            Some(next) => pause = next,
+        }
+    }
+}
+
+/// Looks at all rows once. An error ends it: what cannot be asked for one row cannot be asked for the others.
+async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedError> {
+    let (foreign, vendor) =
+        (controller.context.store.foreign().await?, controller.context.store.vendor().await?);
+    let of_vendor = foreign.len();
+    let mut names = HashSet::new();
+    let rows: Vec<(usize, ForeignRow)> = foreign
+        .into_iter()
+        .chain(vendor)
+        .enumerate()
+        .filter(|(_, row)| names.insert(row.name.clone()))
+        .collect();
+    let looks = rows.into_iter().map(|(at, row)| async move {
+        let outcome = one(controller, home, &row, at >= of_vendor).await;
+        outcome.map(|outcome| (row.name, outcome))
+    });
+    let mut looks = stream::iter(looks).buffer_unordered(BESIDE);
+    let mut left = BTreeMap::new();
+    while let Some(looked) = looks.next().await {
+        if let (name, Outcome::Left(why)) = looked? {
+            left.insert(name, why);
+        }
+    }
+    controller.context.metrics.unreadable_rows.set(i64::try_from(left.len()).unwrap_or(i64::MAX));
+    controller.left.tell(left);
+    controller.context.metrics.adoption_looks.inc();
+    Ok(())
+}
+
+async fn one(
+    controller: &Controller,
+    home: &AdoptedRows,
+    row: &ForeignRow,
+    of_vendor: bool,
+) -> Result<Outcome, BoxedError> {
+    if let Some(account) = controller.context.accounts.by_account_name(&row.name).first() {
+        controller.give(account, of_vendor).await;
+        return Ok(Outcome::Taken);
+    }
+    let adoption = match adoption::adopt(row, &home.namespace) {
+        Ok(adoption) => adoption,
+        Err(why) => return Ok(Outcome::Left(why.to_string())),
+    };
+    if !home.watched {
+        let namespace = &home.namespace;
+        return Ok(Outcome::Left(format!(
+            "the operator does not watch the namespace {namespace:?}, where it would be made; add it to kubesvc.watchNamespaces"
+        )));
+    }
+    if let Some(other) = controller.context.accounts.get(&AccountKey::of(&adoption.object)) {
+        let (key, other) = (AccountKey::of(&other), other.account_name());
+        return Ok(Outcome::Left(format!(
+            "the object {key} stands for the account {other:?}; delete one of the two"
+        )));
+    }
+    controller.make(&adoption).await
+}
+
+impl Controller {
+    /// Lets an account that is there have the row of its name.
+    async fn give(&self, account: &Arc<KubesvcAccount>, of_vendor: bool) {
+        let fact = self.context.projection.fact(account.uid(), account.account_name());
+        if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
+            if let Err(error) = self.context.projection.adopt(row::of(account)).await {
+                warn!(account = account.account_name(), error = %chain(&error), "the vendor's row stays for now");
+            }
+            return;
+        }
+        // What refused it may be gone.
+        self.memories.update(account.uid(), |memory| memory.row_refused = false);
+        self.schedule.wakes.wake(AccountKey::of(account));
+    }
+
+    /// Makes the account of a row that has none.
+    async fn make(&self, adoption: &Adoption) -> Result<Outcome, BoxedError> {
+        let object = &adoption.object;
+        if let Some(contents) = &adoption.kubeconfig {
+            match self.keep_secret(object, contents).await? {
+                Kept::Ready => {}
+                Kept::Stands => return Ok(Outcome::Taken),
+                Kept::Refused(why) => return Ok(Outcome::Left(why)),
+            }
+        }
+        self.context.budget.take().await;
+        let parameters =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        crash::point("adopt-create:before");
+        let answer = timed(self.api(object).create(&parameters, object)).await;
+        crash::point("adopt-create:after");
+        let refused = match answer {
+            Ok(_) => {
+                self.context.metrics.adopted_rows.inc();
+                info!(account = object.account_name(), object = %AccountKey::of(object), "a row became an account");
+                return Ok(Outcome::Taken);
+            }
+            Err(error) => Refused::of(error)?,
+        };
+        if refused.code == 409 {
+            // Somebody else made it; the watch will show whose it is.
+            return Ok(Outcome::Taken);
+        }
+        if adoption.kubeconfig.is_some() {
+            self.discard_secret(object).await?;
+        }
+        Ok(Outcome::Left(format!("the Kubernetes API server does not take its object: {}", refused.why)))
+    }
+
+    /// Writes the row of an account, in place of somebody else's where that is asked for.
+    pub(super) async fn take_row(
+        &self,
+        account: &KubesvcAccount,
+    ) -> Result<Result<(), StoreError>, BoxedError> {
+        let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
+        if migrated && owned_secret::is_named_by(account) {
+            self.own_secret(account).await?;
+        }
+        let projection = &self.context.projection;
+        let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;
+        let row = row::of(account);
+        if self.context.adopts.is_some() && (foreign || migrated) {
+            return Ok(projection.adopt(row).await);
+        }
+        Ok(projection.insert(row).await)
+    }
+}
+
+/// A refusal of the API server that trying again at once does not change.
+struct Refused {
+    code: u16,
+    /// Without a value of what was sent.
+    why: String,
+}
+
+impl Refused {
+    /// Any other error is one of the API server as such, and given back.
+    fn of(error: BoxedError) -> Result<Self, BoxedError> {
+        let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
+        if status.code == 429 || !(400..500).contains(&status.code) {
+            return Err(format!("the API server answers {} {}", status.code, status.reason).into());
+        }
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let fields: Vec<&str> = causes.map(|cause| cause.field.as_str()).collect();
+        let fields = if fields.is_empty() { String::new() } else { format!(" ({})", fields.join(", ")) };
+        Ok(Self { code: status.code, why: format!("{} {}{fields}", status.code, status.reason) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: serde_json::Value) -> Result<Refused, BoxedError> {
+        let status = serde_json::from_value(status).expect("a status");
+        Refused::of(Box::new(kube::Error::Api(status)))
+    }
+
+    #[test]
+    fn a_refusal_is_told_by_its_fields_and_without_their_values() {
+        let refused = answer(serde_json::json!({
+            "code": 422, "reason": "Invalid", "message": "s3cret", "details": {
+                "causes": [{"reason": "r", "field": "spec.kinds", "message": "Invalid value: \"s3cret\""}]
+            }
+        }));
+        let refused = refused.unwrap_or_else(|error| unreachable!("{error}"));
+        assert_eq!((refused.code, refused.why.as_str()), (422, "422 Invalid (spec.kinds)"));
+        for code in [429, 500, 503] {
+            assert!(answer(serde_json::json!({"code": code})).is_err(), "{code} passes by itself");
+        }
+    }
+}

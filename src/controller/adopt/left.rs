@@ -1,0 +1,44 @@
+//! Rows that are left alone though adoption is asked for: people are told of each once.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use tracing::warn;
+
+/// These rows by name, and why, as people were told of them last. Bounded by the rows there are.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct Left(Mutex<BTreeMap<String, String>>);
+
+impl Left {
+    /// Takes in the rows as they are now, and tells of those that are news.
+    pub(super) fn tell(&self, rows: BTreeMap<String, String>) {
+        for (row, why) in self.news(rows) {
+            warn!(row, why, "a row that is not of kubesvc cannot become an account; it is left as it is");
+        }
+    }
+
+    fn news(&self, rows: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut told = self.0.lock();
+        let mut news = rows.clone();
+        news.retain(|name, why| told.get(name) != Some(why));
+        *told = rows;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_is_told_of_once_and_anew_when_it_is_for_another_reason() {
+        let rows = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
+            all.iter().map(|(name, why)| ((*name).to_owned(), (*why).to_owned())).collect()
+        };
+        let left = Left::default();
+        assert_eq!(left.news(rows(&[("a", "x"), ("b", "x")])), rows(&[("a", "x"), ("b", "x")]));
+        assert_eq!(left.news(rows(&[("a", "x"), ("b", "y")])), rows(&[("b", "y")]));
+        assert_eq!(left.news(rows(&[("b", "y")])), rows(&[]));
+        assert_eq!(left.news(rows(&[("a", "x"), ("b", "y")])), rows(&[("a", "x")]), "it was gone");
+    }
+}
