@@ -101,7 +101,7 @@ impl Agent {
     ///
     /// An [`AgentError`] that says what to change.
     pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
-        check_id("the agent id", &options.agent_id, 253)?;
+        check_id("the agent id", &options.agent_id, 191)?;
         check_id("the zone id", &options.zone_id, 255)?;
         let table = Arc::new(Mutex::new(Table::default()));
         let counted = AgentMetrics::default();
@@ -210,10 +210,12 @@ pub async fn run(options: AgentOptions, stop: CancellationToken) -> Result<(), A
 fn check_id(option: &'static str, id: &str, max: usize) -> Result<(), AgentError> {
     let problem = if id.is_empty() {
         "is empty"
-    } else if id.len() > max {
+    } else if id.chars().count() > max {
         "is too long"
     } else if id.contains(char::is_control) {
         "holds control characters"
+    } else if id.trim() != id {
+        "begins or ends with white space"
     } else {
         return Ok(());
     };

@@ -35,7 +35,7 @@ use serde::{Deserialize, Serialize};
 )]
 pub struct KubesvcAgentSpec {
     /// The agent's id: its AGENT_ID, else its pod name, else host name and process id.
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 191))]
     pub agent_id: String,
     /// The zone whose accounts it may hold.
     #[schemars(length(min = 1, max = 255))]

@@ -38,6 +38,7 @@ pub use observation::{
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
+pub use words::{is_another_cluster, mismatch};
 pub use write::{Note, StatusWrite};
 
 use super::state::{DesiredState, GrantPhase, State};

@@ -13,6 +13,9 @@ pub const MAX_ERROR_MESSAGE: usize = 1024;
 pub const MAX_AGENTS_SHOWN: usize = 16;
 /// How many zones one round of looking for a zone tries at most.
 pub const MAX_TRIED_ZONES: usize = 64;
+/// The greatest epoch: what every JSON reader takes as a whole number. Only a status edited by hand comes near it; there
+/// the epoch stays where it is.
+pub const MAX_EPOCH: i64 = (1 << 53) - 1;
 
 /// Where the account is, why, and what happens next.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -25,6 +28,7 @@ pub struct KubesvcAccountStatus {
     pub observed_generation: i64,
     /// Counts each opening, re-opening and revoking of the grant. What an agent says counts only for the epoch it was told.
     #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0, max = MAX_EPOCH))]
     pub epoch: i64,
     /// Which zone may hold the account.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,6 +63,7 @@ pub struct KubesvcAccountStatus {
     pub namespaces_count: Option<i32>,
     /// How many tries failed in a row.
     #[serde(skip_serializing_if = "is_zero_i32")]
+    #[schemars(range(min = 0))]
     pub failed_count: i32,
     /// Why the last try failed.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     CustomResourceDefinitions,
     /// A host name or address to listen on, or `*`.
     Address,
+    /// A host name or address to dial, and a port.
+    HostPort,
     /// A Kubernetes namespace.
     Namespace,
     /// Where the database is; always secret.
@@ -103,6 +105,7 @@ impl Kind {
             Self::Optional { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
             Self::Permissions | Self::CustomResourceDefinitions => None,
             Self::Address => address(trimmed).then(|| Value::Text(trimmed.to_owned())),
+            Self::HostPort => host_and_port(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::Namespace => dns_label(trimmed).then(|| Value::Text(trimmed.to_owned())),
             Self::DatabaseUrl => {
                 let known = ["sqlite://", "mysql://", "mariadb://", "postgres://", "postgresql://"];
@@ -149,6 +152,7 @@ impl fmt::Display for Kind {
                 write!(f, "text on one line of at most {max} characters")
             }
             Self::Address => f.write_str("an address, a host name, or * for all addresses"),
+            Self::HostPort => f.write_str("an address and a port, such as hub.example.com:9091"),
             Self::Namespace => f.write_str("a namespace (at most 63 lower-case letters, digits and hyphens)"),
             Self::DatabaseUrl => {
                 f.write_str("an address that begins with sqlite://, mysql:// or postgres://")
@@ -200,6 +204,16 @@ fn address(text: &str) -> bool {
         (1..=253).contains(&t.len()) && t.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
     };
     text == "*" || bare.parse::<std::net::IpAddr>().is_ok() || name(text)
+}
+
+fn host_and_port(text: &str) -> bool {
+    let authority = text.parse::<http::uri::Authority>();
+    authority.is_ok_and(|one| {
+        !one.host().is_empty()
+            && one.port_u16().is_some_and(|port| port != 0)
+            && !text.contains('@')
+            && one_line(text, 1024)
+    })
 }
 
 fn dns_label(text: &str) -> bool {

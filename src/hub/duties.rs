@@ -3,10 +3,11 @@
 //! An account is *wanted* at a session where the agent is approved, the grant is Open for its zone, and the state is
 //! ACTIVATING, ACTIVE or ORPHANED. Wanted and not held under the grant's epoch: Add. Not wanted and perhaps held: Drop.
 //! The grant is being revoked and the agent was never sent the account: Dropped is said for it, so that the leader
-//! need not wait. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
+//! need not wait. Held in another cluster than the one the account is bound to: Drop, and it is asked for again later,
+//! as after a failure; the agents that hold it in the right one are not touched. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
 
 use super::ledger::{Again, Command, Entry, Moment};
-use crate::account::lifecycle::Word;
+use crate::account::lifecycle::{Word, is_another_cluster};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as far as its duties go.
@@ -32,6 +33,9 @@ pub(super) enum Duty {
     Add(i64),
     /// Have it dropped, up to this epoch.
     Drop(i64),
+    /// The agent holds it under this epoch in another cluster than the one it is bound to: have it dropped, and take
+    /// that for a failure of this agent.
+    DropAstray(i64),
     /// Say Dropped for the agent.
     SayDropped(i64),
     /// The session has nothing to do with the account any more.
@@ -49,11 +53,19 @@ pub(super) fn duty(
     let status = account.map(KubesvcAccount::status_or_default);
     let ours = status.as_deref().filter(|status| seat.approved && status.granted_zone() == Some(seat.zone));
     match (account, ours) {
+        (_, Some(status)) if is_astray(status, entry) => Duty::DropAstray(status.epoch),
         (Some(account), Some(status)) if wanted(status) => add(seat, account, status, entry, now),
         (_, Some(status)) if status.phase() == GrantPhase::Open => keep(status, entry, seat, now),
         (_, Some(status)) => revoke(seat, status, entry),
         _ => clean(seat, status.as_deref(), entry, now),
     }
+}
+
+fn is_astray(status: &KubesvcAccountStatus, entry: Option<&Entry>) -> bool {
+    let word = entry.filter(|entry| entry.command.is_none()).and_then(|entry| entry.word.as_ref());
+    status.phase() == GrantPhase::Open
+        && matches!(word, Some((said, Word::Held(identity)))
+            if *said == status.epoch && is_another_cluster(status, identity))
 }
 
 fn wanted(status: &KubesvcAccountStatus) -> bool {

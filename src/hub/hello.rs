@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use crate::account::status::MAX_EPOCH;
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
-/// The longest agent id, in characters.
-const MAX_AGENT_ID: usize = 253;
+/// The longest agent id, in characters: what each database takes as `agent_id`.
+const MAX_AGENT_ID: usize = 191;
 /// The longest zone, in characters.
 const MAX_ZONE: usize = 255;
 /// The longest version, in characters.
@@ -118,8 +119,9 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
     let account = account.account.ok_or_else(|| malformed("accounts_held has an entry without account"))?;
     text("accounts_held.account.uid", &account.uid, MAX_UID)?;
     text("accounts_held.account.name", &account.name, MAX_NAME)?;
-    let epoch = i64::try_from(account.epoch)
-        .map_err(|_| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
+    let epoch = i64::try_from(account.epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
+    let epoch =
+        epoch.ok_or_else(|| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
     Ok((account.uid, account.name, epoch))
 }
 
@@ -132,6 +134,9 @@ fn text(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
     }
     if value.chars().any(char::is_control) {
         return Err(malformed(&format!("{field} has control characters; remove them")));
+    }
+    if value.trim() != value {
+        return Err(malformed(&format!("{field} begins or ends with white space; remove it")));
     }
     Ok(())
 }

@@ -31,6 +31,9 @@ pub(super) struct Again {
     pub(super) epoch: i64,
     pub(super) count: usize,
     pub(super) at: Moment,
+    /// The failure was that the agent held it in the wrong cluster. So it said Held before, and the next Held does not
+    /// end the series.
+    pub(super) astray: bool,
 }
 
 /// One account in one session.
@@ -167,6 +170,17 @@ impl Ledger {
         entry.command = Some(Command::Drop(epoch));
     }
 
+    /// A drop was given to the stream because the agent holds the account in the wrong cluster: that is its failure.
+    pub(super) fn dropping_astray(&mut self, uid: &str, epoch: i64, failure: Failure, at: (Moment, Tick)) {
+        let (now, tick) = at;
+        let Some(name) = self.entries.get(uid).map(|entry| entry.name.clone()) else { return };
+        self.dropping(uid, &name, epoch, tick);
+        let entry = self.at(uid, &name);
+        entry.word = Some((epoch, Word::Failed(failure)));
+        entry.pace(epoch, now);
+        entry.again = entry.again.map(|again| Again { astray: true, ..again });
+    }
+
     /// Dropped, said for an agent that was never sent the account.
     pub(super) fn say_dropped(&mut self, uid: &str, name: &str, epoch: i64) {
         let entry = self.at(uid, name);
@@ -194,7 +208,7 @@ impl Ledger {
             entry.word = Some((epoch, Word::Failed(failure)));
             entry.pace(epoch, now);
         } else {
-            entry.again = Some(Again { epoch, count: 0, at: now + wait });
+            entry.again = Some(Again { epoch, count: 0, at: now + wait, astray: false });
         }
     }
 
@@ -268,6 +282,10 @@ impl Ledger {
     fn owe(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) -> &mut Entry {
         let since = self.clock.read(now);
         let entry = self.at(uid, name);
+        // An agent's hello may have named it otherwise. A drop under way is counted by the name it was begun with.
+        if entry.name != name && !matches!(entry.command, Some(Command::Drop(_))) {
+            name.clone_into(&mut entry.name);
+        }
         let same = entry.owed.is_some_and(|(owed, _)| owed == epoch)
             && !matches!(entry.command, Some(Command::Drop(_)));
         if !same {
@@ -309,7 +327,14 @@ impl Entry {
     fn pace(&mut self, epoch: i64, now: Moment) {
         let count = self.again.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
         let wait = PACE[count.min(PACE.len() - 1)];
-        self.again = Some(Again { epoch, count: count + 1, at: now + Duration::from_secs(wait) });
+        let at = now + Duration::from_secs(wait);
+        self.again = Some(Again { epoch, count: count + 1, at, astray: false });
+    }
+
+    /// Whether what is dropped under this epoch was held in the wrong cluster: that goes on being its word.
+    fn failed_astray(&self, epoch: i64) -> bool {
+        self.again.is_some_and(|again| again.astray && again.epoch == epoch)
+            && matches!(&self.word, Some((said, Word::Failed(_))) if *said == epoch)
     }
 
     fn hear_dropped(&mut self, epoch: i64, now: Moment) -> Heard {
@@ -325,7 +350,9 @@ impl Entry {
         self.believed = None;
         self.drop_failed = None;
         self.answered();
-        self.word = Some((epoch, Word::Dropped));
+        if !self.failed_astray(epoch) {
+            self.word = Some((epoch, Word::Dropped));
+        }
         Heard::Taken
     }
 
@@ -342,7 +369,7 @@ impl Entry {
             }
             Some(Command::Add(sent)) if epoch == sent => {
                 self.answered();
-                self.again = None;
+                self.again = self.again.filter(|again| again.astray);
             }
             _ => {}
         }

@@ -3,16 +3,20 @@
 use secrecy::ExposeSecret;
 
 use crate::account::KubesvcAccount;
-use crate::account::failure::{Failure, FailureClass};
+use crate::account::failure::{Failure, FailureClass, truncate};
 use crate::account::lifecycle::{Identity, Word};
+use crate::account::names::is_dns_label;
 use crate::account::spec::Scope;
+use crate::account::status::MAX_EPOCH;
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::common::failure::Class;
 use crate::wire::ops::account_result::Outcome;
 use crate::wire::{common, ops};
 
-/// The longest part of an identity, in bytes.
-const MAX_PART: usize = 2048;
+/// The longest version of a cluster, in bytes: for people, so that it may be cut short.
+const MAX_VERSION: usize = 64;
+/// What an identity may be made of, in characters: cutting short would make two clusters one.
+const MAX_PARTS: [(&str, usize); 3] = [("kube_system_uid", 36), ("host", 512), ("cert_fingerprint", 128)];
 /// How many namespaces are kept of an identity.
 const MAX_NAMESPACES: usize = 10_000;
 
@@ -38,7 +42,8 @@ pub(super) fn answer(result: ops::AccountResult) -> Option<Answer> {
         (Some(Outcome::Identity(mut identity)), false) => {
             namespaces = std::mem::take(&mut identity.namespaces);
             namespaces.truncate(MAX_NAMESPACES);
-            Word::Held(read_identity(&identity))
+            namespaces.retain(|name| is_dns_label(name));
+            read_identity(&identity).map_or_else(Word::Failed, Word::Held)
         }
         (None, false) => return None,
     };
@@ -57,7 +62,7 @@ pub(super) fn loss(lost: ops::Lost) -> Option<Answer> {
 
 /// Uid and epoch of a reference.
 pub(super) fn reference(account: common::AccountRef) -> Option<(String, i64)> {
-    let epoch = i64::try_from(account.epoch).ok()?;
+    let epoch = i64::try_from(account.epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH)?;
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
@@ -91,20 +96,30 @@ pub(super) fn read_failure(failure: &common::Failure) -> Failure {
     Failure::new(class, message)
 }
 
-fn read_identity(identity: &ops::ClusterIdentity) -> Identity {
-    Identity {
-        cluster_uid: part(&identity.kube_system_uid),
-        host: part(&identity.host),
-        cert_fingerprint: part(&identity.cert_fingerprint),
-        version: part(&identity.version),
-        namespaces_count: identity.namespaces_count,
+/// What an account reached, or that no cluster can be named so.
+fn read_identity(identity: &ops::ClusterIdentity) -> Result<Identity, Failure> {
+    let texts = [&identity.kube_system_uid, &identity.host, &identity.cert_fingerprint];
+    for (text, (part, most)) in texts.into_iter().zip(MAX_PARTS) {
+        let why = if text.chars().nth(most).is_some() {
+            format!("has more than {most} characters")
+        } else if text.chars().any(char::is_control) {
+            "has control characters".to_owned()
+        } else {
+            continue;
+        };
+        let message =
+            format!("the agent's word about the cluster is refused: its {part} {why}; upgrade the agent");
+        return Err(Failure::new(FailureClass::Internal, message));
     }
-}
-
-fn part(text: &str) -> String {
-    let mut text = printable(text);
-    crate::account::failure::truncate(&mut text, MAX_PART);
-    text
+    let mut version = printable(&identity.version);
+    truncate(&mut version, MAX_VERSION);
+    Ok(Identity {
+        cluster_uid: identity.kube_system_uid.clone(),
+        host: identity.host.clone(),
+        cert_fingerprint: identity.cert_fingerprint.clone(),
+        version,
+        namespaces_count: identity.namespaces_count,
+    })
 }
 
 /// The text with each run of control characters as one space.
@@ -208,6 +223,54 @@ mod tests {
         assert!(failure.message.starts_with("a b [31mx"), "{}", failure.message);
         assert!(failure.message.len() <= 1024);
         assert!(!failed(1, false, "\n").message.is_empty());
+    }
+
+    fn said_to_be(change: impl FnOnce(&mut ops::ClusterIdentity)) -> Answer {
+        let mut identity = ops::ClusterIdentity {
+            kube_system_uid: "6360df66-a73f-436d-b219-061db81a48e0".into(),
+            host: "https://one.example:6443".into(),
+            cert_fingerprint: vec!["5A"; 32].join(":"),
+            version: "v1.36.3".into(),
+            namespaces: vec!["default".into()],
+            ..Default::default()
+        };
+        change(&mut identity);
+        let account = Some(account_ref("u", "n", 3, 1));
+        let result =
+            ops::AccountResult { account, outcome: Some(Outcome::Identity(identity)), dropped: false };
+        answer(result).expect("it is complete")
+    }
+
+    /// Each would have been a row that no database takes: the account ACTIVE, and its row stuck at ACTIVATING.
+    #[test]
+    fn a_cluster_that_cannot_be_is_a_failure_that_names_the_part_and_is_never_cut_short() {
+        assert!(matches!(said_to_be(|_| {}).word, Word::Held(_)));
+        type Change = fn(&mut ops::ClusterIdentity);
+        let cases: [(&str, Change); 5] = [
+            ("kube_system_uid has more than 36", |one| one.kube_system_uid = "u".repeat(37)),
+            ("host has more than 512", |one| one.host = "h".repeat(513)),
+            ("cert_fingerprint has more than 128", |one| one.cert_fingerprint = "A".repeat(129)),
+            ("host has control", |one| one.host = "https://a\0b".into()),
+            ("kube_system_uid has control", |one| one.kube_system_uid = "a\nb".into()),
+        ];
+        for (said, change) in cases {
+            let answer = said_to_be(change);
+            assert!(
+                matches!(&answer.word, Word::Failed(failure) if failure.message.contains(said)),
+                "{answer:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_version_may_be_cut_short_and_what_is_no_namespace_is_left_out() {
+        let answer = said_to_be(|one| {
+            one.version = format!("v1\u{7}{}", "9".repeat(5000));
+            one.namespaces.extend(["../etc".into(), "a\0b".into(), "x".repeat(1 << 20), String::new()]);
+        });
+        assert_eq!(answer.namespaces, ["default"]);
+        let Word::Held(identity) = answer.word else { unreachable!("{answer:?}") };
+        assert!(identity.version.starts_with("v1 9") && identity.version.len() <= 64, "{identity:?}");
     }
 
     #[test]

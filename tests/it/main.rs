@@ -8,6 +8,7 @@ mod activation;
 mod agent_cluster;
 mod agent_objects;
 mod architecture;
+mod bad_inputs;
 mod bad_objects;
 mod copy_database;
 mod crd_rules;

@@ -2,6 +2,7 @@
 
 mod change;
 mod hostile;
+mod rights;
 mod shells;
 mod show;
 mod trouble;

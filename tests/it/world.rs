@@ -31,7 +31,7 @@ mod operator;
 mod prepare;
 mod rest;
 mod rights;
-mod row;
+pub(crate) mod row;
 mod scenes;
 
 use std::ops::Deref;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::observation::{Fact, Observation, Presence, SessionFact, Tick, Word};
+use super::retry;
 use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
@@ -74,7 +75,7 @@ impl<'a> Context<'a> {
     /// A value of the retry annotation that was not acted on yet.
     pub(super) fn retry_asked(&self) -> Option<&'a str> {
         let asked = self.observation.account.annotation(crate::account::RETRY_ANNOTATION)?;
-        (self.status.retry_handled.as_deref() != Some(asked)).then_some(asked)
+        (self.status.retry_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
     }
 
     /// Whether the object's spec changed since the status was written.

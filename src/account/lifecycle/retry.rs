@@ -1,9 +1,22 @@
 //! When a failed account is tried again.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use super::observation::{Policy, Tick};
 use crate::account::failure::{FailureClass, Outlook};
+
+/// The longest value of the annotation `kubesvc.io/retry` that is kept as it is, in bytes.
+const MAX_MARK: usize = 256;
+
+/// What is kept of a value of the annotation `kubesvc.io/retry`: the value, or the digest of one that is too long.
+pub(super) fn mark(asked: &str) -> Cow<'_, str> {
+    if asked.len() <= MAX_MARK {
+        return Cow::Borrowed(asked);
+    }
+    Cow::Owned(format!("sha256:{}", hex::encode(Sha256::digest(asked))))
+}
 
 /// What happens after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

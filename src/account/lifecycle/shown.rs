@@ -1,5 +1,6 @@
 //! The state as REST and the row show it.
 
+use super::retry;
 use crate::account::state::{DesiredState, GrantPhase, State};
 use crate::account::{KubesvcAccount, RETRY_ANNOTATION};
 
@@ -63,6 +64,7 @@ fn generation_is_unhandled(account: &KubesvcAccount) -> bool {
 }
 
 fn retry_is_unhandled(account: &KubesvcAccount) -> bool {
-    let asked = account.annotation(RETRY_ANNOTATION);
-    asked.is_some() && asked != account.status.as_ref().and_then(|status| status.retry_handled.as_deref())
+    let asked = account.annotation(RETRY_ANNOTATION).map(retry::mark);
+    let handled = account.status.as_ref().and_then(|status| status.retry_handled.as_deref());
+    asked.is_some() && asked.as_deref() != handled
 }

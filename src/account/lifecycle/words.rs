@@ -2,6 +2,7 @@
 
 use super::context::{Context, earlier, silence};
 use super::observation::{Identity, SessionFact, Tick, Word};
+use crate::account::KubesvcAccountStatus;
 use crate::account::failure::{Failure, FailureClass};
 
 /// What the connected sessions of a zone say about the account, taken together.
@@ -37,7 +38,7 @@ impl<'a> Words<'a> {
             words.all_failed_by_place &=
                 matches!(word, Some(Word::Failed(failure)) if failure.class.is_of_place());
             match word {
-                Some(Word::Held(identity)) => match mismatch(context, session, identity) {
+                Some(Word::Held(identity)) => match mismatch(&context.status, &session.agent_id, identity) {
                     None => words.held = words.held.or(Some(identity)),
                     Some(failure) => said = said.or(Some(failure)),
                 },
@@ -68,24 +69,27 @@ fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option
 
 /// Whether the agent reached another cluster than the account is bound to. Certificates rotate: where a uid cannot be
 /// read, host and fingerprint must both be known and both differ.
-fn mismatch(context: &Context<'_>, session: &SessionFact, reached: &Identity) -> Option<Failure> {
-    let status = &context.status;
+pub fn is_another_cluster(status: &KubesvcAccountStatus, reached: &Identity) -> bool {
     let differs = |bound: &Option<String>, reached: &str| {
         bound
             .as_deref()
             .filter(|bound| !bound.is_empty() && !reached.is_empty())
             .map(|bound| bound != reached)
     };
-    let other_cluster = differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
+    differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
         differs(&status.kube_host, &reached.host) == Some(true)
             && differs(&status.cert_fingerprint, &reached.cert_fingerprint) == Some(true)
-    });
-    other_cluster.then(|| {
+    })
+}
+
+/// What the agent's word counts as if it [reached another cluster](is_another_cluster) than the account is bound to.
+pub fn mismatch(status: &KubesvcAccountStatus, agent_id: &str, reached: &Identity) -> Option<Failure> {
+    is_another_cluster(status, reached).then(|| {
         let bound = status.kube_host.as_deref().or(status.cluster_uid.as_deref()).unwrap_or_default();
         let message = format!(
-            "agent {} reached {}, another cluster than {bound}, which the account is bound to; \
+            "agent {agent_id} reached {}, another cluster than {bound}, which the account is bound to; \
              correct the kubeconfig, or set spec.state to INACTIVE once to unbind the account",
-            session.agent_id, reached.host
+            reached.host
         );
         Failure::new(FailureClass::ClusterMismatch, message)
     })

@@ -8,7 +8,7 @@ use super::{Action, Decision, retry};
 use crate::account::conditions::{self, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
-use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES};
+use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES};
 
 /// A status to be written, and the Event that tells of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,7 +54,7 @@ impl<'a> Draft<'a> {
             status.tried_zones.clear();
         }
         if let Some(asked) = context.retry_asked() {
-            status.retry_handled = Some(asked.to_owned());
+            status.retry_handled = Some(retry::mark(asked).into_owned());
         }
         if status.grant.is_none()
             && let Some(pinned) = &context.observation.account.spec.zone_id
@@ -95,7 +95,7 @@ impl<'a> Draft<'a> {
         let mut draft = Self::to(context, State::Activating);
         draft = draft.with_credential();
         let status = &mut draft.status;
-        status.epoch += 1;
+        status.epoch = next_epoch(status.epoch);
         status.zone_id = Some(zone.to_owned());
         status.grant = Some(Grant {
             phase: GrantPhase::Open,
@@ -149,7 +149,7 @@ impl<'a> Draft<'a> {
 
     /// The grant is being revoked, under a new epoch.
     pub(super) fn revoking(mut self) -> Self {
-        self.status.epoch += 1;
+        self.status.epoch = next_epoch(self.status.epoch);
         if let Some(grant) = &mut self.status.grant {
             grant.phase = GrantPhase::Revoking;
         }
@@ -329,6 +329,11 @@ fn wall_after(context: &Context<'_>, after: Tick) -> Option<Time> {
     let seconds = i64::try_from(after).ok()?;
     let span = jiff::SignedDuration::from_secs(seconds);
     context.observation.wall.checked_add(span).ok().map(Time)
+}
+
+/// The epoch after this one.
+fn next_epoch(epoch: i64) -> i64 {
+    epoch.saturating_add(1).clamp(1, MAX_EPOCH)
 }
 
 fn some(text: &str) -> Option<String> {

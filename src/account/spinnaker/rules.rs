@@ -137,5 +137,5 @@ fn has_length(text: &str, max: usize) -> bool {
 }
 
 fn has_control(text: &str) -> bool {
-    text.bytes().any(|byte| byte < 0x20 || byte == 0x7f)
+    text.chars().any(char::is_control)
 }

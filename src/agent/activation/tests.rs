@@ -1,6 +1,8 @@
 //! Against a TLS server that answers as API servers do.
 
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
@@ -234,4 +236,26 @@ async fn the_own_service_account_is_used() {
     let nowhere = Activator { service_account: Arc::default(), ..activator };
     let failure = activate(&nowhere, spec(Credential::ServiceAccount(true))).await.expect_err("a failure");
     assert_eq!(failure.class(), Class::BadReference);
+}
+
+/// Users of other agents could never use a kind again whose first discovery had failed, until a restart.
+#[tokio::test]
+async fn kinds_that_could_not_be_read_at_first_are_there_at_the_next_try() {
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = Arc::clone(&broken);
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, move |path| match path {
+        "/apis" if is_broken.load(Ordering::SeqCst) => json(503, "{}"),
+        path => good(path),
+    })
+    .await;
+    let config = kubeconfig(&server.url(), Some(&authority.pem()), "a-token-of-some-length");
+    let spec = spec(Credential::Kubeconfig(config));
+    let activator = activator(Vec::new());
+    let first = activate(&activator, spec.clone()).await;
+    let usable = first.is_ok_and(|one| kind(&one, "Deployment").reason.is_empty());
+    assert!(!usable, "it was not to be read");
+    broken.store(false, Ordering::SeqCst);
+    let second = activate(&activator, spec).await.expect("an identity");
+    assert_eq!(kind(&second, "Deployment").reason, "");
 }

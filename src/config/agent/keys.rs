@@ -22,12 +22,7 @@ const PPROF: &str = "it profiles Go programs";
 
 const ROWS: &[Row] = &[
     // The hub
-    read(
-        "clouddriver.grpc",
-        Kind::Text { max: 1024 },
-        "spin-clouddriver-grpc:9091",
-        "host and port of the hub",
-    ),
+    read("clouddriver.grpc", Kind::HostPort, "spin-clouddriver-grpc:9091", "host and port of the hub"),
     read("clouddriver.insecure", Kind::Flag, "true", "dial the hub without TLS"),
     later_secret(Security, "clouddriver.auth.token", "bearer token for the hub"),
     later(Security, "clouddriver.auth.tokenCommand.command", TEXT, "program that prints such a token"),

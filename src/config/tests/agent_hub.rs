@@ -70,3 +70,28 @@ fn what_differs_between_two_states_of_the_files_is_named() {
     );
     assert_eq!(before.differences(&of("server.port: 1")), ["kubernetes.accounts"]);
 }
+
+#[test]
+fn the_hub_is_a_host_and_a_port() {
+    for good in ["hub:9091", "hub.example.com:1", "10.0.0.1:65535", "'[::1]:9091'"] {
+        assert_eq!(agent(&format!("clouddriver.grpc: {good}")).map(|_| ()), Ok(()), "{good}");
+    }
+    for bad in [
+        "':'",
+        "hub",
+        "'hub:'",
+        "':9091'",
+        "hub:0",
+        "hub:65536",
+        "https://hub:9091",
+        "u@hub:9091",
+        "'hub: 9091'",
+    ] {
+        let message = error(agent(&format!("clouddriver.grpc: {bad}")));
+        assert!(message.starts_with("armory-agent.yml:1: `clouddriver.grpc` is "), "{bad}: {message}");
+        assert!(
+            message.contains("must be an address and a port, such as hub.example.com:9091"),
+            "{bad}: {message}"
+        );
+    }
+}

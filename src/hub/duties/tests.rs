@@ -144,7 +144,7 @@ fn an_add_never_overtakes_a_drop() {
 #[test]
 fn an_epoch_that_failed_is_not_sent_again_while_activating() {
     let failed = Entry {
-        again: Some(Again { epoch: EPOCH, count: 1, at: NOW - Duration::from_secs(1) }),
+        again: Some(Again { epoch: EPOCH, count: 1, at: NOW - Duration::from_secs(1), astray: false }),
         ..said(EPOCH, Word::Failed(failure()))
     };
     assert_eq!(decide(&open(State::Activating), &failed), Duty::Nothing);
@@ -155,9 +155,9 @@ fn an_epoch_that_failed_is_not_sent_again_while_activating() {
 fn in_active_a_session_that_failed_is_asked_again_when_it_is_time() {
     let at = NOW + Duration::from_secs(10);
     let mut failed = said(EPOCH, Word::Failed(failure()));
-    failed.again = Some(Again { epoch: EPOCH, count: 1, at });
+    failed.again = Some(Again { epoch: EPOCH, count: 1, at, astray: false });
     assert_eq!(decide(&open(State::Active), &failed), Duty::Later(at));
-    failed.again = Some(Again { epoch: EPOCH, count: 1, at: NOW });
+    failed.again = Some(Again { epoch: EPOCH, count: 1, at: NOW, astray: false });
     assert_eq!(decide(&open(State::Active), &failed), Duty::Add(EPOCH));
 }
 
@@ -172,7 +172,8 @@ fn what_was_lost_is_asked_for_again_in_every_wanted_state() {
 #[test]
 fn a_new_epoch_does_not_wait_for_the_pace_of_the_old_one() {
     let mut failed = said(EPOCH - 1, Word::Failed(failure()));
-    failed.again = Some(Again { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60) });
+    failed.again =
+        Some(Again { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60), astray: false });
     assert_eq!(decide(&open(State::Activating), &failed), Duty::Add(EPOCH));
 }
 
@@ -243,10 +244,10 @@ fn what_vanished_is_dropped() {
 #[test]
 fn a_drop_without_a_grant_that_failed_is_tried_again_at_its_pace() {
     let at = NOW + Duration::from_secs(10);
-    let again = Some(Again { epoch: 7, count: 1, at });
+    let again = Some(Again { epoch: 7, count: 1, at, astray: false });
     let mut failed = Entry { drop_failed: Some(7), again, ..believed(7) };
     assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Later(at));
-    failed.again = Some(Again { epoch: 7, count: 1, at: NOW });
+    failed.again = Some(Again { epoch: 7, count: 1, at: NOW, astray: false });
     assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Drop(7));
 }
 
@@ -256,4 +257,40 @@ fn nothing_is_dropped_before_all_objects_were_seen() {
     assert_eq!(duty(seat, None, Some(&believed(7)), NOW), Duty::Nothing);
     assert_eq!(duty(seat, Some(&revoking()), Some(&believed(4)), NOW), Duty::Nothing);
     assert_eq!(duty(seat, None, Some(&entry()), NOW), Duty::Nothing);
+}
+
+fn in_cluster(name: &str) -> Entry {
+    let identity = Identity { cluster_uid: name.to_owned(), ..Identity::default() };
+    said(EPOCH, Word::Held(identity))
+}
+
+fn bound(state: State) -> KubesvcAccount {
+    let mut account = open(state);
+    account.status.get_or_insert_default().cluster_uid = Some("prod".to_owned());
+    account
+}
+
+#[test]
+fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_of_an_open_grant() {
+    for state in [State::Activating, State::Active, State::Orphaned, State::Failed] {
+        assert_eq!(decide(&bound(state), &in_cluster("staging")), Duty::DropAstray(EPOCH), "{state}");
+        assert_eq!(decide(&bound(state), &in_cluster("prod")), Duty::Nothing, "{state}");
+        assert_eq!(decide(&open(state), &in_cluster("staging")), Duty::Nothing, "{state}: not bound yet");
+    }
+    let stopping = Seat { draining: true, ..seat() };
+    let account = bound(State::Active);
+    assert_eq!(duty(stopping, Some(&account), Some(&in_cluster("staging")), NOW), Duty::DropAstray(EPOCH));
+}
+
+#[test]
+fn a_drop_of_what_is_held_in_the_wrong_cluster_is_not_repeated_while_it_is_under_way() {
+    let entry = Entry { command: Some(Command::Drop(EPOCH)), ..in_cluster("staging") };
+    assert_eq!(decide(&bound(State::Active), &entry), Duty::Nothing);
+}
+
+#[test]
+fn a_word_of_an_older_epoch_about_another_cluster_is_answered_by_the_newer_definition() {
+    let mut older = in_cluster("staging");
+    older.word = older.word.map(|(_, word)| (EPOCH - 1, word));
+    assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(EPOCH));
 }

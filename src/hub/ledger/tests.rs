@@ -173,3 +173,48 @@ fn dropped_in_answer_to_an_add_is_paced() {
     assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Taken);
     assert!(ledger.entry("u").is_some_and(|entry| entry.again.is_some_and(|again| again.at > NOW)));
 }
+
+fn mismatch() -> Failure {
+    Failure::new(FailureClass::ClusterMismatch, "another cluster")
+}
+
+#[test]
+fn an_agent_that_let_go_of_the_wrong_cluster_has_failed_and_holds_nothing() {
+    let mut ledger = sent(3);
+    ledger.hear("u", 3, held(), false, NOW);
+    ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+    assert_eq!(command(&ledger), Some(Command::Drop(3)));
+    assert_eq!(word(&ledger), Some((3, Word::Failed(mismatch()))));
+    assert!(ledger.name_is_busy("one"));
+    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Taken);
+    assert!(!ledger.name_is_busy("one"));
+    assert_eq!(word(&ledger), Some((3, Word::Failed(mismatch()))), "the leader goes on being told why");
+    assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold() && entry.command.is_none()));
+}
+
+#[test]
+fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_each_time() {
+    let mut ledger = Ledger::new(0);
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        ledger.prepare("u", "one", 3, 0);
+        ledger.added("u", 3);
+        ledger.hear("u", 3, held(), false, NOW);
+        ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+        ledger.hear("u", 3, Word::Dropped, false, NOW);
+        let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+        waits.push((again.at - NOW).as_secs());
+    }
+    assert_eq!(waits, [10, 20, 40, 60, 60]);
+}
+
+#[test]
+fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
+    let mut ledger = sent(3);
+    ledger.hear("u", 3, held(), false, NOW);
+    ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+    ledger.dropping("u", "one", 4, 0);
+    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Late);
+    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Taken);
+    assert_eq!(word(&ledger), Some((4, Word::Dropped)));
+}

@@ -6,7 +6,8 @@ use tonic::Status;
 use tracing::{debug, warn};
 
 use super::turns::{End, Turns};
-use crate::account::lifecycle::Word;
+use crate::account::KubesvcAccount;
+use crate::account::lifecycle::{Word, is_another_cluster};
 use crate::hub::ledger::Heard;
 use crate::hub::words::{self, Answer};
 use crate::wire::ops::{self, agent_frame};
@@ -75,9 +76,15 @@ impl Turns {
     fn take_in(&mut self, answer: Option<Answer>) {
         let Some(answer) = answer else { return self.ignore("malformed_answer", "") };
         let Answer { uid, epoch, word, of_drop, namespaces } = answer;
-        let held = matches!(word, Word::Held(_));
-        if held && !self.is_granted_here(&uid) {
-            return self.ignore("no_grant", &uid);
+        let mut is_its_cluster = false;
+        if let Word::Held(reached) = &word {
+            let account = self.hub.accounts.by_uid(&uid);
+            let status = account.as_deref().map(KubesvcAccount::status_or_default);
+            let zone = Some(self.session.zone.as_str());
+            let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
+                return self.ignore("no_grant", &uid);
+            };
+            is_its_cluster = !is_another_cluster(&status, reached);
         }
         let (heard, freed) = {
             let mut ledger = self.session.ledger.lock();
@@ -87,7 +94,7 @@ impl Turns {
         };
         match heard {
             Heard::Taken => {
-                if held {
+                if is_its_cluster {
                     self.hub.tell_namespaces(&uid, namespaces);
                 }
                 self.session.wakes.wake_all(freed);
@@ -99,13 +106,6 @@ impl Turns {
             Heard::NeverSent => self.ignore("never_sent", &uid),
             Heard::Future => self.ignore("future_epoch", &uid),
         }
-    }
-
-    fn is_granted_here(&self, uid: &str) -> bool {
-        let account = self.hub.accounts.by_uid(uid);
-        account.is_some_and(|account| {
-            account.status_or_default().granted_zone() == Some(self.session.zone.as_str())
-        })
     }
 
     fn ignore(&self, reason: &'static str, uid: &str) {

@@ -10,14 +10,16 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use prost::Message;
+use tracing::warn;
 
 use super::Session;
 use super::outbox::Outbox;
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
+use crate::account::lifecycle::{self, Word};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, Seat};
-use crate::hub::ledger::{Command, Moment};
+use crate::hub::ledger::{Command, Entry, Moment};
 use crate::hub::words;
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
@@ -164,8 +166,8 @@ impl Work {
         let entry = ledger.entry(&uid);
         let duty = duties::duty(self.seat(), account.as_deref(), entry, now);
         let name = match (&account, entry) {
-            (_, Some(entry)) => entry.name.clone(),
-            (Some(account), None) => account.account_name().to_owned(),
+            (Some(account), _) => account.account_name().to_owned(),
+            (None, Some(entry)) => entry.name.clone(),
             (None, None) => return,
         };
         let is_new = entry.is_none();
@@ -182,6 +184,13 @@ impl Work {
             }
             Duty::Drop(epoch) => {
                 ledger.dropping(&uid, &name, epoch, tick);
+                self.drops.push(words::account_ref(&uid, &name, epoch, 0));
+            }
+            Duty::DropAstray(epoch) => {
+                let failure =
+                    account.as_deref().zip(entry).and_then(|(account, entry)| self.astray(account, entry));
+                let Some(failure) = failure else { return };
+                ledger.dropping_astray(&uid, epoch, failure, (now, tick));
                 self.drops.push(words::account_ref(&uid, &name, epoch, 0));
             }
             Duty::SayDropped(epoch) => {
@@ -203,6 +212,22 @@ impl Work {
         self.hub.word_changed(&self.session, &uid);
         // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
         self.hub.leader.wake(uid);
+    }
+
+    /// Why the agent may not keep what it says it holds.
+    fn astray(&self, account: &KubesvcAccount, entry: &Entry) -> Option<Failure> {
+        let Some((_, Word::Held(reached))) = &entry.word else { return None };
+        let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
+        if self.hub.complaints.may_speak() {
+            let why = &failure.message;
+            warn!(
+                agentId = self.session.agent_id,
+                account = entry.name,
+                why,
+                "the agent is told to let go of it"
+            );
+        }
+        Some(failure)
     }
 
     fn begin_preparing(&mut self) {

@@ -309,3 +309,66 @@ async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
     eventually("the leader is woken when a zone has lost its last agent", woken).await;
     assert_eq!(hub.hub.sessions("uid-one").len(), 1);
 }
+
+/// Users saw an account of one cluster deployed into another, because one of two agents resolved its address elsewhere.
+#[tokio::test]
+async fn one_agent_that_reaches_another_cluster_is_told_to_let_go_and_the_other_keeps_it() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let bound = with(account("one"), |status| {
+        status.state = Some(State::Active);
+        status.cluster_uid = Some("cluster".into());
+    });
+    hub.accounts.show(bound.clone());
+    let (mut right, mut astray) = (hub.agent("right").await, hub.agent("astray").await);
+    let reference = right.added().await[0].account.clone().expect("it is named");
+    right.answer(held(&reference)).await;
+    eventually("the first holds it", || hub.hub.namespaces("uid-one")).await;
+    astray.added().await;
+    let mut elsewhere = held(&reference);
+    if let Some(ops::account_result::Outcome::Identity(identity)) = &mut elsewhere.outcome {
+        identity.kube_system_uid = "another".into();
+        identity.namespaces = vec!["of-the-other".into()];
+    }
+    astray.answer(elsewhere).await;
+    let deleted = astray.deleted().await;
+    assert_eq!((deleted[0].uid.as_str(), deleted[0].epoch), ("uid-one", 1));
+    astray.answer(dropped(&deleted[0])).await;
+    eventually("it is counted as failed, by one alone", || {
+        let facts = hub.hub.sessions("uid-one");
+        let said = |agent: &str| facts.iter().find(|fact| fact.agent_id == agent)?.word.clone();
+        let holds = matches!(said("right"), Some((1, Word::Held(_))));
+        let failed = matches!(said("astray"), Some((1, Word::Failed(why)))
+            if why.class == FailureClass::ClusterMismatch && why.message.contains("agent astray"));
+        let agents: Vec<_> = hub.hub.holders("uid-one").into_iter().map(|one| one.agent_id).collect();
+        (holds && failed && agents == ["right"]).then_some(())
+    })
+    .await;
+    assert_eq!(
+        hub.hub.namespaces("uid-one"),
+        Some(vec!["default".to_owned()]),
+        "the row is of the right one"
+    );
+}
+
+/// An agent could put any name into `kubesvc_assignments` and what REST shows, beside the uid of an account it was given.
+#[tokio::test]
+async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_it() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    hub.accounts.show(account("one"));
+    let called = common::AccountRef { uid: "uid-one".into(), name: "other".into(), epoch: 1, generation: 1 };
+    let accounts_held = vec![ops::HeldAccount { account: Some(called) }];
+    let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
+    agent.accepted().await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    assert_eq!(reference.name, "one");
+    agent.answer(held(&common::AccountRef { name: "third".into(), ..reference })).await;
+    word(&hub, "uid-one", |word| matches!(word, Word::Held(_))).await;
+    assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
+    eventually("a row of the right name", || {
+        let rows = hub.rows.rows.lock();
+        rows.contains_key(&("one".to_owned(), "a".to_owned())).then_some(())
+    })
+    .await;
+}

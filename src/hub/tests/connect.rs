@@ -26,7 +26,7 @@ async fn a_good_hello_is_accepted_after_registration() {
 #[tokio::test]
 async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
     let hub = TestHub::start().await;
-    let long = "x".repeat(254);
+    let long = "x".repeat(192);
     let held = |uid: &str, epoch| ops::HeldAccount {
         account: Some(crate::wire::common::AccountRef {
             uid: uid.into(),
@@ -40,6 +40,9 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
         (ops::Hello { agent_id: String::new(), ..base() }, Reason::Malformed, "agent_id is empty"),
         (ops::Hello { agent_id: long, ..base() }, Reason::Malformed, "agent_id is longer"),
         (ops::Hello { agent_id: "a\nb".into(), ..base() }, Reason::Malformed, "control characters"),
+        (ops::Hello { agent_id: " ".into(), ..base() }, Reason::Malformed, "agent_id begins or ends with"),
+        (ops::Hello { zone_id: "z ".into(), ..base() }, Reason::Malformed, "zone_id begins or ends with"),
+        (ops::Hello { accounts_held: vec![held("u", 1 << 53)], ..base() }, Reason::Malformed, "epoch"),
         (ops::Hello { zone_id: String::new(), ..base() }, Reason::Malformed, "zone_id is empty"),
         (ops::Hello { zone_id: "z".repeat(256), ..base() }, Reason::Malformed, "zone_id is longer"),
         (ops::Hello { version: "v".repeat(200), ..base() }, Reason::Malformed, "version is longer"),

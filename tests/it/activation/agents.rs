@@ -155,3 +155,29 @@ async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_ope
     world.operator().start().await;
     ready(200).await;
 }
+
+/// Users of other agents had minutes of timeouts after a restart of either side.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_of_either_side_accounts_are_taken_within_seconds() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    for (after, name) in [("the agent", "after-agent"), ("the operator", "after-operator")] {
+        if after == "the agent" {
+            agent.kill();
+            agent.launch();
+        } else {
+            world.operator().kill_and_start().await;
+        }
+        let kubeconfig = cluster.kubeconfig();
+        let taken = async {
+            world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
+            world.until(name, State::Active).await;
+            world.until_row(name, "ACTIVE").await;
+        };
+        let in_time = tokio::time::timeout(std::time::Duration::from_secs(20), taken).await;
+        assert!(in_time.is_ok(), "20 s after a restart of {after} an account is not yet taken");
+    }
+}

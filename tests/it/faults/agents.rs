@@ -107,6 +107,8 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     settled(&world, &[&agent], &EVERYTHING_CHANGED).await;
 }
 
+/// Users of other agents had accounts that nothing but a restart of everything brought back, after heartbeats had been
+/// late once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_stands_still_is_named_and_then_lost_and_goes_on_where_it_was() {
     let (world, cluster, agent) = World::with_agent().await;
@@ -189,6 +191,7 @@ async fn a_slow_connection_makes_nothing_fail() {
     }
 }
 
+/// Users of other agents had accounts deleted seconds after a short cut between the parts.
 #[tokio::test(flavor = "multi_thread")]
 async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
     let prepare = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60);

@@ -11,6 +11,7 @@ on_each_database! {
     an_account_of_the_agents_file_is_registered_and_listed_beside_the_others,
     rest_does_not_touch_an_account_of_an_agents_file,
     a_file_that_changes_takes_effect_without_a_restart,
+    a_file_that_is_saved_again_and_again_holds_each_account_once,
     a_bad_file_keeps_the_last_good_one_and_is_said,
     an_account_that_no_agent_lists_any_more_goes_at_once,
     accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows,
@@ -44,6 +45,7 @@ async fn until_object_gone(world: &World, name: &str) {
     .await;
 }
 
+/// Users of other agents could not register any on PostgreSQL.
 async fn an_account_of_the_agents_file_is_registered_and_listed_beside_the_others(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -117,6 +119,30 @@ async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) 
     .await;
 }
 
+/// Users of other agents had each account watched twice after two reloads in a row.
+async fn a_file_that_is_saved_again_and_again_holds_each_account_once(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = agent_with(&world, &cluster, &["one"]).await;
+    world.until_row("one", "ACTIVE").await;
+    let first = world.account_named("one").await.expect("it is there").metadata.uid;
+    let lists = [json!([entry(&agent, &cluster, "two")]), json!([]), json!([entry(&agent, &cluster, "one")])];
+    let last = json!([entry(&agent, &cluster, "one"), entry(&agent, &cluster, "two")]);
+    for list in lists.into_iter().chain([last.clone(), last]) {
+        agent.set("kubernetes.accounts", list);
+    }
+    world.until_row("two", "ACTIVE").await;
+    world.until_row("one", "ACTIVE").await;
+    world.until_assigned(&[("one", agent.id()), ("two", agent.id())]).await;
+    eventually("two accounts held", PATIENCE, async || {
+        let own = world.ask_agent(&agent).await?;
+        if own["accountsHeld"] == 2 && own["accountsStarting"] == 0 { Ok(()) } else { Err(own.to_string()) }
+    })
+    .await;
+    let objects = world.kubectl(&["get", "ksa", "-o", "name"]).await.ok().expect("they can be listed");
+    assert_eq!(objects.lines().count(), 2, "{first:?}: {objects}");
+}
+
 async fn a_bad_file_keeps_the_last_good_one_and_is_said(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -149,6 +175,7 @@ async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database
     world.until_assigned(&[("one", agent.id())]).await;
 }
 
+/// Users of other agents had tables that only grew: rows of accounts and agents long gone were never removed.
 async fn accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows(database: Database) {
     let world = World::prepare()
         .database(database)
@@ -187,6 +214,8 @@ async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) 
     assert_eq!((row.status.as_str(), row.is_dynamic), ("INACTIVE", true), "{row:?}");
 }
 
+/// Users of other agents lost the permissions of an account because a role was a number, or had a space in it: everybody
+/// could see the account then, or nobody.
 async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;

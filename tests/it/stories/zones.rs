@@ -5,6 +5,8 @@ use kubesvc::account::{GrantPhase, KubesvcAgent, State, names};
 use serde_json::json;
 
 use super::on_each_database;
+use crate::harness::simulated_agent::SimulatedAgent;
+use crate::harness::simulated_agent::words::{Introduction, OnAdd, Policy, identity};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, PATIENCE, World};
 
@@ -19,6 +21,7 @@ on_each_database! {
     an_agent_that_is_late_for_a_while_loses_no_account,
     the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back,
     an_agent_that_is_not_approved_is_given_nothing,
+    one_agent_that_reaches_another_cluster_lets_the_account_go,
     the_fleet_is_seen_at_a_glance,
 }
 
@@ -169,6 +172,8 @@ async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: 
     }
 }
 
+/// Users of other agents saw accounts called ORPHANED though a new pod had taken them, because the old pod was forgotten
+/// only after it.
 async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
@@ -193,6 +198,7 @@ async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(datab
     assert_eq!(names.map(|name| world.writes_to(name).len()), writes, "none was called an orphan meanwhile");
 }
 
+/// Users of other agents lost accounts for good over one late sign of life.
 async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) {
     let world = World::prepare()
         .database(database)
@@ -256,6 +262,45 @@ async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
             .map_err(|e| e.to_string()),
     );
     world.until_row("prod", "ACTIVE").await;
+}
+
+/// One address, and two answers to where that is: the agent that ends up elsewhere must not deploy there.
+async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Database) {
+    let world = World::on(database).await;
+    let cluster = world.cluster("spinnaker").await;
+    let right = world.agent("agent-right").start().await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let bound = world.until("prod", State::Active).await;
+    world.until_a_second_later("prod").await;
+    let writes = world.writes_to("prod").len();
+    let elsewhere = Policy { add: OnAdd::Hold(identity("elsewhere")), ..Policy::default() };
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    let astray = SimulatedAgent::connect(&hub, Introduction::new("agent-astray", "east"), elsewhere).await;
+    let astray = must(astray.map_err(|error| error.to_string()));
+    eventually("the order to let go", PATIENCE, async || {
+        let (added, deleted, held) = (astray.added(), astray.deleted(), astray.held());
+        let let_go = deleted.iter().any(|one| one.name == "prod") && held.is_empty();
+        if let_go { Ok(()) } else { Err(format!("added {added:?}, deleted {deleted:?}, held {held:?}")) }
+    })
+    .await;
+    world.until_assigned(&[("prod", right.id())]).await;
+    eventually("one account failed at agent-astray", PATIENCE, async || {
+        let agents = world.api::<KubesvcAgent>();
+        let object = agents.get(&names::agent_object_name("agent-astray", "east")).await;
+        let status = object.map_err(|e| e.to_string())?.status.unwrap_or_default();
+        if (status.held, status.failed) == (Some(0), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    let row = world.until_row("prod", "ACTIVE").await;
+    assert_eq!(row.cluster_uid, bound.status_or_default().cluster_uid, "{row:?}");
+    let namespaces = row.namespaces.as_deref().unwrap_or_default();
+    assert!(namespaces.contains(world.namespace()), "those of the right cluster: {namespaces}");
+    // Where the address leads to the right cluster again, the agent is given the account again, by itself.
+    let mut here = identity("spinnaker");
+    here.kube_system_uid = row.cluster_uid.clone().unwrap_or_default();
+    astray.set_policy(Policy { add: OnAdd::Hold(here), ..Policy::default() });
+    world.until_assigned(&[("prod", "agent-astray"), ("prod", right.id())]).await;
+    assert_eq!(world.writes_to("prod").len(), writes, "the account was ACTIVE all the time");
 }
 
 async fn the_fleet_is_seen_at_a_glance(database: Database) {

@@ -41,7 +41,12 @@ impl World {
 
     /// All rows, by name.
     pub(crate) async fn rows(&self) -> Vec<Row> {
-        must(self.read_rows().await.map_err(|e| format!("the database: {e}")))
+        must(self.try_rows().await)
+    }
+
+    /// As [`World::rows`], where a row may be one that cannot be read.
+    pub(crate) async fn try_rows(&self) -> Result<Vec<Row>, String> {
+        self.read_rows().await.map_err(|e| format!("the database: {e}"))
     }
 
     async fn read_rows(&self) -> sqlx::Result<Vec<Row>> {

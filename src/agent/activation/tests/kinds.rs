@@ -82,3 +82,17 @@ fn omitted_and_cluster_wide_kinds_are_left_out_with_a_reason() {
         ]
     );
 }
+
+/// Users of other agents had one of two API groups shadow the other, where both had a kind of one name.
+#[test]
+fn kinds_of_one_name_in_two_groups_are_two_kinds() {
+    let kinds = names(&["Service", "Service.serving.knative.dev"]);
+    let expected = ["Service.: ", "Service.serving.knative.dev: "];
+    assert_eq!(of(&AccountSpec { kinds: kinds.clone(), ..AccountSpec::default() }), expected);
+    let reversed = kinds.into_iter().rev().collect();
+    let reversed = of(&AccountSpec { kinds: reversed, ..AccountSpec::default() });
+    assert_eq!(reversed, ["Service.serving.knative.dev: ", "Service.: "]);
+    let omit_kinds = names(&["Service.serving.knative.dev"]);
+    let others = of(&AccountSpec { omit_kinds, ..AccountSpec::default() });
+    assert!(others.contains(&"Service.: ".to_owned()), "the other one stays: {others:?}");
+}

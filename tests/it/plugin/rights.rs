@@ -1,0 +1,153 @@
+//! The roles for people, as `config/people` has them, on a real API server.
+
+use std::path::PathBuf;
+
+use kubesvc::account::State;
+
+use super::run;
+use crate::harness::kubectl::Output;
+use crate::harness::must;
+use crate::harness::wait::eventually;
+use crate::world::{PATIENCE, World};
+
+/// A person, by a kubeconfig of their own.
+struct Person<'w> {
+    world: &'w World,
+    kubeconfig: PathBuf,
+}
+
+impl<'w> Person<'w> {
+    /// Somebody of a group of this world alone, to which a role of `config/people` is bound in its namespace.
+    async fn with(world: &'w World, role: &str) -> Self {
+        let group = format!("{role}-of-{}", world.namespace());
+        let identity = must(world.control_plane().client_certificate(&format!("one-{group}"), Some(&group)));
+        let text = world.control_plane().kubeconfig_for_certificate(&identity);
+        let kubeconfig = must(world.folder().write(&format!("{role}.kubeconfig"), &text));
+        let (role, group) = (format!("--clusterrole={role}"), format!("--group={group}"));
+        let name = role.replace("--clusterrole=", "people-");
+        must(world.kubectl(&["create", "rolebinding", &name, &role, &group]).await.ok());
+        let person = Self { world, kubeconfig };
+        // The API server takes a moment to know of a binding.
+        eventually("rights that hold", PATIENCE, async || {
+            let answer = person.plugin(&["list"]).await;
+            if answer.code == Some(0) { Ok(()) } else { Err(format!("{answer:?}")) }
+        })
+        .await;
+        person
+    }
+
+    async fn plugin(&self, arguments: &[&str]) -> Output {
+        let all = ["-n", self.world.namespace()].into_iter().chain(arguments.iter().copied());
+        run(&self.kubeconfig, all).await
+    }
+
+    async fn may(&self, arguments: &[&str]) {
+        let answer = self.plugin(arguments).await;
+        assert_eq!(answer.code, Some(0), "{arguments:?}: {answer:?}");
+        assert!(!answer.stderr.contains("you may not"), "{arguments:?}: {answer:?}");
+    }
+
+    async fn may_not(&self, arguments: &[&str], right: &str) {
+        let answer = self.plugin(arguments).await;
+        assert_eq!(answer.code, Some(1), "{arguments:?}: {answer:?}");
+        assert!(answer.stderr.contains(right), "{arguments:?} does not say {right:?}: {answer:?}");
+    }
+
+    /// What the API server itself says of a right.
+    async fn is_allowed(&self, verb: &str, resource: &str) -> bool {
+        let name = format!("--kubeconfig={}", self.kubeconfig.display());
+        let (resource, part) = resource.split_once('/').unwrap_or((resource, ""));
+        let part = format!("--subresource={part}");
+        let answer = self.world.kubectl(&[&name, "auth", "can-i", verb, resource, &part]).await;
+        answer.stdout.trim() == "yes"
+    }
+}
+
+/// A world with an account that is ACTIVE and one that waits for an agent, and the roles applied.
+async fn world() -> (World, crate::world::Agent) {
+    let world = World::start().await;
+    let folder = format!("{}/config/people", env!("CARGO_MANIFEST_DIR"));
+    must(world.kubectl(&["apply", "-k", &folder]).await.ok());
+    let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
+    let agent = world.agent("agent-1").zone("east").start().await;
+    world.account("prod").zone("east").kubeconfig(&kubeconfig).create().await;
+    world.account("lonely").zone("nowhere").kubeconfig(&kubeconfig).create().await;
+    world.until("prod", State::Active).await;
+    world.until_reason("lonely", State::Failed, "NoAgent").await;
+    (world, agent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_view_sees_everything_and_changes_nothing() {
+    let (world, _agent) = world().await;
+    let viewer = Person::with(&world, "kubesvc-view").await;
+    for shown in [
+        &["list"][..],
+        &["list", "-o", "wide"],
+        &["list", "-o", "json"],
+        &["describe", "prod"],
+        &["describe", "lonely"],
+        &["why", "lonely"],
+        &["wait", "prod", "--timeout", "30s"],
+        &["agents"],
+    ] {
+        viewer.may(shown).await;
+    }
+    let described = viewer.plugin(&["describe", "prod"]).await.stdout;
+    assert!(described.contains("Activating"), "its Events are there: {described}");
+    let before = world.object("prod").await.expect("it is there");
+    for (changes, right) in [
+        (&["deactivate", "prod"][..], "you may not patch kubesvcaccounts"),
+        (&["activate", "prod", "--force"], "already"),
+        (&["retry", "lonely"], "you may not patch kubesvcaccounts"),
+        (&["agents", "revoke", "agent-1"], "you may not patch kubesvcagents"),
+        (&["list", "-A"], "in all namespaces"),
+    ] {
+        if right == "already" {
+            viewer.may(changes).await;
+        } else {
+            viewer.may_not(changes, right).await;
+        }
+    }
+    let after = world.object("prod").await.expect("it is there");
+    assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
+    for (verb, resource) in [
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("create", "kubesvcaccounts"),
+        ("delete", "kubesvcaccounts"),
+    ] {
+        assert!(!viewer.is_allowed(verb, resource).await, "{verb} {resource}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_operate_changes_accounts_and_agents_and_reads_no_secret() {
+    let (world, _agent) = world().await;
+    let operator = Person::with(&world, "kubesvc-operate").await;
+    for command in [
+        &["list"][..],
+        &["describe", "prod"],
+        &["why", "lonely"],
+        &["deactivate", "prod", "--wait", "--timeout", "45s"],
+        &["activate", "prod", "--wait", "--timeout", "45s"],
+        &["retry", "lonely"],
+        &["agents", "revoke", "agent-1"],
+        &["agents", "approve", "agent-1"],
+        &["wait", "prod", "--timeout", "45s"],
+    ] {
+        operator.may(command).await;
+    }
+    operator.may_not(&["list", "-A"], "in all namespaces").await;
+    assert!(operator.is_allowed("patch", "kubesvcaccounts").await);
+    for (verb, resource) in [
+        ("get", "secrets"),
+        ("list", "secrets"),
+        ("create", "kubesvcaccounts"),
+        ("delete", "kubesvcaccounts"),
+        ("delete", "kubesvcagents"),
+        ("patch", "kubesvcaccounts/status"),
+    ] {
+        assert!(!operator.is_allowed(verb, resource).await, "{verb} {resource}");
+    }
+}
