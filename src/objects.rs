@@ -1,5 +1,6 @@
 //! The accounts as this process has last seen or written them: an index over one watch.
 
+mod guarded;
 mod index;
 mod secrets;
 mod watch;

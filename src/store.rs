@@ -164,6 +164,15 @@ impl fmt::Display for Malformed {
     }
 }
 
+/// The namespaces of an account, as an agent saw them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceList {
+    /// uid of the object.
+    pub uid: String,
+    /// Their names.
+    pub namespaces: Vec<String>,
+}
+
 /// A database. Each method is one transaction, and what is committed survives a loss of power.
 ///
 /// The adapter stamps `last_updated` with its own clock, and only on rows that change.
@@ -176,9 +185,9 @@ pub trait Store: Send + Sync {
     /// All rows of `kubesvc_accounts` that are ours (uid not NULL).
     async fn accounts(&self) -> Result<Accounts, StoreError>;
 
-    /// Replaces the list of namespaces of an account; more than [`MAX_NAMESPACES`] are refused. False if there is no
-    /// such row; nothing is kept then.
-    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError>;
+    /// Replaces the lists of namespaces of accounts, all or none; more than [`MAX_NAMESPACES`] in one are refused. No
+    /// uid may stand among them twice. Answers with those that have no row; nothing is kept of them.
+    async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
 
     /// The namespaces of an account of ours, by its name; absent if there is no such row or no list.
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError>;
@@ -206,6 +215,12 @@ pub trait Store: Send + Sync {
     async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {
         let puts = rows.iter().cloned().map(Arc::new).collect();
         self.write(&Changes { puts, ..Changes::default() }).await
+    }
+
+    /// Replaces the list of namespaces of one account; see [`Store::put_namespace_lists`]. False if it has no row.
+    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
+        let list = NamespaceList { uid: uid.to_owned(), namespaces: namespaces.to_vec() };
+        Ok(self.put_namespace_lists(&[list]).await?.is_empty())
     }
 
     /// Deletes every row of the account with this uid, in all tables. None is success.

@@ -3,7 +3,7 @@
 use std::{
     pin::Pin,
     process::{Command, ExitCode},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -28,15 +28,19 @@ use crate::{
     operator::Site,
     options::{AT_ONCE, Options},
     processes::proportional,
-    progress::say,
+    progress::{Bar, say},
     report::{Report, Row, Wanted},
     statistics::Series,
 };
 
 /// Says that this process is the bare server, and on which port.
 const BARE: &str = "BENCH_BARE_SERVER";
-/// How long memory may take to settle once all are connected.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How often memory is read, until it no longer falls.
+const SETTLE: Duration = Duration::from_secs(2);
+/// Less than this from one time to the next, in MB, is no fall: a hundredth of what a thousand agents may take.
+const STEADY: f64 = 0.25;
+/// How long memory may take to settle: the allocator gives back what it does not need within ten seconds.
+const SETTLED: Duration = Duration::from_secs(20);
 /// What an idle agent may take beyond the bare server's connection, in KiB.
 const ALLOWED: f64 = 32.0;
 
@@ -99,21 +103,36 @@ async fn of_bare_server(count: usize) -> Result<f64, String> {
 async fn connection(process: u32, address: &str, count: usize) -> Result<f64, String> {
     // The first connection brings what is there once for all.
     let _first = connect(address, count).await?;
-    tokio::time::sleep(SETTLE).await;
-    let before = proportional(process)?;
+    let before = settled(process).await?;
+    let bar = Bar::start(&format!("{count} agents"), count);
     let agents: Vec<SimulatedAgent> = stream::iter(0..count)
         .map(|number| connect(address, number))
         .buffer_unordered(AT_ONCE)
+        .inspect(|_| bar.step())
         .try_collect()
         .await?;
-    tokio::time::sleep(SETTLE).await;
-    let after = proportional(process)?;
+    bar.finish();
+    let after = settled(process).await?;
     if let Some(reason) = agents.iter().find_map(SimulatedAgent::ended) {
         return Err(format!("an agent was cut off: {reason}"));
     }
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let each = (after - before) * 1024.0 / count as f64;
     Ok(each)
+}
+
+/// Memory of a process in MB, once it no longer falls.
+async fn settled(process: u32) -> Result<f64, String> {
+    let end = Instant::now() + SETTLED;
+    let mut last = proportional(process)?;
+    loop {
+        tokio::time::sleep(SETTLE).await;
+        let now = proportional(process)?;
+        if now > last - STEADY || Instant::now() > end {
+            return Ok(now);
+        }
+        last = now;
+    }
 }
 
 async fn connect(address: &str, number: usize) -> Result<SimulatedAgent, String> {

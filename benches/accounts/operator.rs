@@ -1,6 +1,9 @@
 //! The operator as a process, and the agents that connect to it.
 
-use std::{process::Command, time::Duration};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use http_body_util::{BodyExt, Empty};
 use hyper::{StatusCode, body::Bytes, client::conn::http1};
@@ -29,6 +32,8 @@ const START: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(20);
 /// How soon an agent dials again while the hub does not listen yet.
 const REDIAL: Duration = Duration::from_millis(10);
+/// How often an operator that starts is asked whether it is ready: far less than what a start takes.
+const ASK: Duration = Duration::from_millis(5);
 
 /// Where an operator lives: what outlasts a restart.
 #[derive(Debug)]
@@ -37,6 +42,7 @@ pub(crate) struct Site {
     namespace: String,
     kubeconfig: std::path::PathBuf,
     database: String,
+    server: Option<u32>,
     rest: u16,
     hub: u16,
 }
@@ -77,15 +83,19 @@ impl Site {
         orphan_grace: Duration,
     ) -> Result<Self, String> {
         let folder = Folder::new("bench-operator")?;
-        let database = match database {
-            Database::Sqlite => format!("sqlite://{}", folder.file("kubesvc.db").display()),
-            Database::Server(kind) => databases::shared(kind).await.fresh_database().await,
+        let (database, server) = match database {
+            Database::Sqlite => (format!("sqlite://{}", folder.file("kubesvc.db").display()), None),
+            Database::Server(kind) => {
+                let server = databases::shared(kind).await;
+                (server.fresh_database().await, server.process_id())
+            }
         };
         let site = Self {
             folder,
             namespace: namespace.into(),
             kubeconfig: plane.kubeconfig_path(),
             database,
+            server,
             rest: ports::free(),
             hub: ports::free(),
         };
@@ -109,6 +119,11 @@ logging: {{level: info, format: json}}
             database = self.database,
             grace = orphan_grace.as_secs(),
         )
+    }
+
+    /// The process of its database, if it is one of its own.
+    pub(crate) fn database_server(&self) -> Option<(&'static str, u32)> {
+        Some(("database", self.server?))
     }
 
     /// The URL of its database.
@@ -155,17 +170,19 @@ impl Operator<'_> {
 
     /// Waits until it says that it is ready.
     pub(crate) async fn ready(&self) -> Result<(), String> {
-        try_eventually("a ready operator", START, async || {
-            if let Err(ended) = self.process.check_running() {
-                return Ok(Err(ended));
+        let end = Instant::now() + START;
+        loop {
+            self.process.check_running()?;
+            let missing = match self.get("/health/readiness").await {
+                Ok((StatusCode::OK, _)) => return Ok(()),
+                Ok((status, body)) => format!("{status}: {body}"),
+                Err(reason) => reason,
+            };
+            if Instant::now() > end {
+                return Err(self.explain(&format!("not ready within {} s: {missing}", START.as_secs())));
             }
-            match self.get("/health/readiness").await? {
-                (StatusCode::OK, _) => Ok(Ok(())),
-                (status, body) => Err(format!("{status}: {body}")),
-            }
-        })
-        .await
-        .map_err(|reason| self.explain(&reason))?
+            tokio::time::sleep(ASK).await;
+        }
     }
 
     /// What one of its counters or gauges says; 0 before the first count.
@@ -216,11 +233,11 @@ impl Operator<'_> {
 
     /// Connects an agent, as soon as the hub listens.
     pub(crate) async fn connect(&self, introduction: &Introduction) -> Result<SimulatedAgent, String> {
-        let end = tokio::time::Instant::now() + START;
+        let end = Instant::now() + START;
         loop {
             match SimulatedAgent::connect(&self.site.hub(), introduction.clone(), Policy::default()).await {
                 Ok(agent) => return Ok(agent),
-                Err(NoSession::Unreachable(_)) if tokio::time::Instant::now() < end => {
+                Err(NoSession::Unreachable(_)) if Instant::now() < end => {
                     self.process.check_running()?;
                     tokio::time::sleep(REDIAL).await;
                 }

@@ -21,11 +21,10 @@ use crate::{
 /// Longer than any of this takes: nothing counts as orphaned.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What is measured in each round besides the raw writes.
+/// What is measured in each round besides the raw writes. The first is what the servers' are held against: they stand
+/// beside it, so that whatever else the machine does meets them alike.
 const VARIANTS: [Variant; 5] = [
     Variant { name: "applied", form: Form::Applied, agents: 1, database: Database::Sqlite },
-    Variant { name: "rest-made", form: Form::RestMade, agents: 1, database: Database::Sqlite },
-    Variant { name: "applied, 4 agents", form: Form::Applied, agents: 4, database: Database::Sqlite },
     Variant {
         name: "applied, MariaDB",
         form: Form::Applied,
@@ -38,6 +37,8 @@ const VARIANTS: [Variant; 5] = [
         agents: 1,
         database: Database::Server(Kind::PostgreSql),
     },
+    Variant { name: "rest-made", form: Form::RestMade, agents: 1, database: Database::Sqlite },
+    Variant { name: "applied, 4 agents", form: Form::Applied, agents: 4, database: Database::Sqlite },
 ];
 
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +115,7 @@ async fn activate(
     let operator = site.start()?;
     let mut programs = vec![("operator", operator.id())];
     programs.extend(crate::servers(plane)?);
+    programs.extend(site.database_server());
     let programs = Programs::new(&programs);
 
     let introductions = introductions(variant.agents);
@@ -147,7 +149,6 @@ fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 5], rep
     let raw: Series = raws.iter().map(|raw| raw.per_second).collect();
     report.add(Row::series("P1", "raw status writes a second (R)", &raw, Wanted::Nothing));
     report.cpu("raw status writes", raws.iter().map(|raw| (raw.seconds, &raw.cpu)));
-    let on_sqlite: Series = activations[0].iter().map(|one| one.per_second).collect();
     for (variant, results) in VARIANTS.iter().zip(activations) {
         let Variant { name, form, database, .. } = *variant;
         let rate: Series = results.iter().map(|one| one.per_second).collect();
@@ -158,7 +159,8 @@ fn tell(options: &Options, raws: &[Raw], activations: &[Vec<Activation>; 5], rep
         let what = format!("{name}: of the ceiling R/{}", form.writes());
         report.add(Row::series("P1", &what, &ratio, Wanted::AtLeast(0.6)));
         if database != Database::Sqlite {
-            let ratio = Series::from_iter([rate.median() / on_sqlite.median()]);
+            let pairs = results.iter().zip(&activations[0]);
+            let ratio: Series = pairs.map(|(one, sqlite)| one.per_second / sqlite.per_second).collect();
             report.add(Row::series("P1", &format!("{name}: of SQLite's"), &ratio, Wanted::AtLeast(0.9)));
         }
         let expected = form.writes() * options.accounts as u64;

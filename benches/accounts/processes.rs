@@ -2,14 +2,19 @@
 
 use std::{fs, path::PathBuf};
 
+use crate::harness::database_programs::children;
+
 /// Ticks a second in `/proc/PID/stat`: the kernel's USER_HZ, which is 100 on every Linux.
 const TICKS: f64 = 100.0;
+
+/// Whatever else the machine did: the kernel for all of them, and programs that have nothing to do with us.
+const REST: &str = "all else";
 
 /// Processes to be watched, each with what it is called in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs(Vec<(&'static str, u32)>);
 
-/// CPU seconds of each, in the same order.
+/// CPU seconds of each, in the same order, and last those of everything else on the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Cpu(pub(crate) Vec<(&'static str, f64)>);
 
@@ -19,33 +24,60 @@ impl Programs {
         Self(others.iter().copied().chain([("benchmark", std::process::id())]).collect())
     }
 
-    /// CPU seconds since each was started.
+    /// CPU seconds since each was started, with those of the processes that it has started itself; this one alone
+    /// without.
     pub(crate) fn cpu(&self) -> Result<Cpu, String> {
-        self.0
-            .iter()
-            .map(|&(name, pid)| Ok((name, cpu_seconds(pid)?)))
-            .collect::<Result<_, String>>()
-            .map(Cpu)
+        let of = |pid: u32| if pid == std::process::id() { cpu_seconds(pid) } else { cpu_of_family(pid) };
+        let mut all: Vec<(&'static str, f64)> =
+            self.0.iter().map(|&(name, pid)| Ok((name, of(pid)?))).collect::<Result<_, String>>()?;
+        let ours: f64 = all.iter().map(|(_, seconds)| seconds).sum();
+        all.push((REST, cpu_of_machine()? - ours));
+        Ok(Cpu(all))
     }
 }
 
 impl Cpu {
-    /// What was used between `before` and this.
+    /// What was used between `before` and this. A program that is not in `before` was started since.
     pub(crate) fn since(&self, before: &Self) -> Self {
-        Self(self.0.iter().zip(&before.0).map(|((name, now), (_, then))| (*name, now - then)).collect())
+        let then = |name: &str| before.0.iter().find(|(one, _)| *one == name).map_or(0.0, |(_, then)| *then);
+        Self(self.0.iter().map(|(name, now)| (*name, now - then(name))).collect())
     }
 }
 
 /// User and system time of a process with all its threads.
 fn cpu_seconds(pid: u32) -> Result<f64, String> {
+    ticks(pid, &[14, 15])
+}
+
+/// The same with that of its children, those that have ended included: PostgreSQL has one for each connection.
+fn cpu_of_family(pid: u32) -> Result<f64, String> {
+    let living: Vec<u32> = children(pid).into_iter().filter_map(|child| child.try_into().ok()).collect();
+    // One that has ended since is in its parent's account.
+    let of_living: f64 = living.into_iter().filter_map(|child| cpu_of_family(child).ok()).sum();
+    Ok(ticks(pid, &[14, 15, 16, 17])? + of_living)
+}
+
+/// The sum of some fields of `/proc/PID/stat` that count ticks, in seconds.
+fn ticks(pid: u32, fields: &[usize]) -> Result<f64, String> {
     let text = read(pid, "stat")?;
     // The second field is the program's name in parentheses, and may hold anything.
-    let fields: Vec<&str> =
+    let all: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
-    let ticks = |field: usize| fields.get(field - 3).and_then(|value| value.parse::<f64>().ok());
-    match (ticks(14), ticks(15)) {
-        (Some(user), Some(system)) => Ok((user + system) / TICKS),
-        _ => Err(format!("/proc/{pid}/stat is not as expected: {text}")),
+    let ticks = fields.iter().map(|field| all.get(field - 3)?.parse::<f64>().ok()).sum::<Option<f64>>();
+    ticks.map(|ticks| ticks / TICKS).ok_or_else(|| format!("/proc/{pid}/stat is not as expected: {text}"))
+}
+
+/// CPU seconds that all processors together have been at work since the machine started.
+pub(crate) fn cpu_of_machine() -> Result<f64, String> {
+    let text = fs::read_to_string("/proc/stat").map_err(|e| format!("/proc/stat: {e}"))?;
+    let first = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
+    let fields: Vec<f64> = first.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    match fields.as_slice() {
+        // Idle and waiting for a disk are left out, and so is what other machines on the same iron took.
+        [user, nice, system, _idle, _waiting, hard, soft, ..] => {
+            Ok((user + nice + system + hard + soft) / TICKS)
+        }
+        _ => Err(format!("/proc/stat is not as expected: {first}")),
     }
 }
 

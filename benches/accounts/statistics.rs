@@ -23,6 +23,11 @@ impl Series {
         }
     }
 
+    /// The least; 0 of nothing.
+    pub(crate) fn min(&self) -> f64 {
+        self.0.first().copied().unwrap_or_default()
+    }
+
     /// The greatest; 0 of nothing.
     pub(crate) fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or_default()

@@ -1,17 +1,22 @@
 //! The lists of namespaces that agents saw: too long for an object, so the row alone has them.
+//!
+//! All that wait share a transaction. They are written on the one connection that writes rows too, and a transaction for
+//! each would hold up the rows that activations wait for.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ConstantBuilder};
-use futures::future::join_all;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::leader::Controller;
+use crate::store::{NamespaceList, Store, StoreError};
 use crate::telemetry::errors::chain;
 
-/// How many lists are written beside one another; the database commits many at once faster than one by one.
-const BESIDE: usize = 8;
+/// How many lists are written together at most, and about how many bytes.
+const MOST_LISTS: usize = 256;
+const MOST_BYTES: usize = 1 << 20;
 /// How often a list is tried again while the row is not there yet, or the database is not.
 const TRIES_AGAIN: usize = 4;
 /// How long to wait between tries.
@@ -19,24 +24,69 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Writes the list of each account that became ACTIVE. What is missed by a crash is written at the next activation.
 pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
-    while let Some(uids) = stop.run_until_cancelled(controller.namespaces.take(BESIDE)).await {
-        let writes = join_all(uids.iter().map(|uid| write(controller, uid)));
-        if stop.run_until_cancelled(writes).await.is_none() {
-            return;
+    let mut again: HashMap<String, usize> = HashMap::new();
+    let mut at = Instant::now();
+    loop {
+        let next = async {
+            tokio::select! {
+                uids = controller.namespaces.take(MOST_LISTS) => Some(uids),
+                () = tokio::time::sleep_until(at), if !again.is_empty() => None,
+            }
+        };
+        let Some(next) = stop.run_until_cancelled(next).await else { return };
+        let is_first = next.is_some();
+        let uids = next.unwrap_or_else(|| again.keys().cloned().collect());
+        let Some(missed) = stop.run_until_cancelled(write(controller, uids)).await else { return };
+        if is_first {
+            if again.is_empty() {
+                at = Instant::now() + PAUSE;
+            }
+            again.extend(missed.into_iter().map(|uid| (uid, TRIES_AGAIN)));
+        } else {
+            at = Instant::now() + PAUSE;
+            let left = |uid: String| Some((again.get(&uid)?.checked_sub(1).filter(|left| *left > 0)?, uid));
+            again = missed.into_iter().filter_map(left).map(|(left, uid)| (uid, left)).collect();
         }
     }
 }
 
-async fn write(controller: &Controller, uid: &str) {
-    let Some(namespaces) = controller.context.fleet.namespaces(uid) else { return };
-    let mut pauses = ConstantBuilder::default().with_delay(PAUSE).with_max_times(TRIES_AGAIN).build();
-    loop {
-        match controller.context.store.put_namespaces(uid, &namespaces).await {
-            Ok(true) => return,
-            Ok(false) => {}
-            Err(error) => debug!(uid, error = %chain(&error), "namespaces were not written"),
+/// Writes the lists of these accounts. Answers with those that are to be tried again.
+async fn write(controller: &Controller, uids: Vec<String>) -> Vec<String> {
+    let store = &*controller.context.store;
+    let (mut missed, mut lists, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for uid in uids {
+        let Some(namespaces) = controller.context.fleet.namespaces(&uid) else { continue };
+        bytes += namespaces.iter().map(String::len).sum::<usize>();
+        lists.push(NamespaceList { uid, namespaces });
+        if bytes >= MOST_BYTES {
+            missed.extend(put(store, &std::mem::take(&mut lists)).await);
+            bytes = 0;
         }
-        let Some(pause) = pauses.next() else { return };
-        tokio::time::sleep(pause).await;
     }
+    missed.extend(put(store, &lists).await);
+    missed
+}
+
+async fn put(store: &dyn Store, lists: &[NamespaceList]) -> Vec<String> {
+    if lists.is_empty() {
+        return Vec::new();
+    }
+    match store.put_namespace_lists(lists).await {
+        // The one at fault must not keep the others out.
+        Err(StoreError::Refused { .. }) if lists.len() > 1 => {
+            let mut missed = Vec::new();
+            for list in lists.chunks(1) {
+                missed.extend(missing(list, store.put_namespace_lists(list).await));
+            }
+            missed
+        }
+        answer => missing(lists, answer),
+    }
+}
+
+fn missing(lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) -> Vec<String> {
+    answer.unwrap_or_else(|error| {
+        debug!(lists = lists.len(), error = %chain(&error), "namespaces were not written");
+        lists.iter().map(|list| list.uid.clone()).collect()
+    })
 }

@@ -4,15 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
+use super::guarded::Guarded;
 use super::index::{AccountKey, Accounts};
-use crate::account::KubesvcAccount;
 
 /// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged and left
 /// out; it does not stop the watch. A lost watch is resumed with backoff.
@@ -22,7 +21,6 @@ pub async fn watch_accounts(
     accounts: Arc<Accounts>,
     stop: CancellationToken,
 ) {
-    type Guarded = DeserializeGuard<KubesvcAccount>;
     let api: Api<Guarded> = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
@@ -47,16 +45,16 @@ pub async fn watch_accounts(
     }
 }
 
-fn take_in(accounts: &Accounts, object: DeserializeGuard<KubesvcAccount>) {
+fn take_in(accounts: &Accounts, object: Guarded) {
     let key = key_of(&object);
-    match object.0 {
+    match object.into_result() {
         Ok(account) => accounts.seen(account),
         Err(invalid) => {
-            error!(account = %key, error = %invalid.error, "malformed KubesvcAccount is left out; correct it");
+            error!(account = %key, error = invalid, "malformed KubesvcAccount is left out; correct it");
         }
     }
 }
 
-fn key_of(object: &DeserializeGuard<KubesvcAccount>) -> AccountKey {
+fn key_of(object: &Guarded) -> AccountKey {
     AccountKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }

@@ -49,7 +49,6 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
 
     let tasks = TaskTracker::new();
     let projection = Projection::new(Arc::clone(&store));
-    projection.load().await.map_err(|error| chain(&error))?;
     let accounts = Arc::new(Accounts::over(place.watched.len()));
     let changed_secrets = Arc::new(Wakes::default());
     for namespace in &place.watched {
@@ -57,6 +56,8 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         tasks.spawn(watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone()));
         tasks.spawn(watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone()));
     }
+    // While the objects are listed: a start takes as long as the longer of the two.
+    projection.load().await.map_err(|error| chain(&error))?;
 
     let credentials: Arc<dyn CredentialSource> =
         Arc::new(Credentials::new(place.client.clone(), settings.secrets.folders.clone()));

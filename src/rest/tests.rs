@@ -13,7 +13,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::account::lifecycle::SessionFact;
 use crate::fleet::AgentView;
-use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, StoreError};
+use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
 mod malformed;
 mod routes;
@@ -69,8 +69,8 @@ impl Store for NoStore {
         Ok(store::Accounts::default())
     }
 
-    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<bool, StoreError> {
-        Ok(true)
+    async fn put_namespace_lists(&self, _: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
     }
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {

@@ -113,6 +113,24 @@ async fn commit_assignments(
     end(transaction, result).await
 }
 
+async fn commit_namespaces(
+    connection: &mut MySqlConnection,
+    lists: &[(&str, String)],
+) -> Result<Vec<String>, StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let (mut missing, now) = (Vec::new(), now());
+    let result = async {
+        for (uid, list) in lists {
+            if !accounts::put_namespaces(&mut transaction, uid, list, now).await? {
+                missing.push((*uid).to_owned());
+            }
+        }
+        Ok(())
+    }
+    .await;
+    end(transaction, result).await.map(|()| missing)
+}
+
 /// Commits, or rolls back: after some errors the server has undone the last statement alone.
 async fn end(
     transaction: sqlx::Transaction<'_, Db>,

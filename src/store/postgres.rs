@@ -90,5 +90,12 @@ async fn commit_assignments(
     bounded(transaction.commit(), errors::classify).await
 }
 
+async fn commit_namespaces(
+    connection: &mut PgConnection,
+    lists: &[(&str, String)],
+) -> Result<Vec<String>, StoreError> {
+    accounts::put_namespaces(connection, lists, now()).await
+}
+
 server::store! { Postgres }
 super::copying::adapter! { Postgres, super::statements::Dialect::Postgres, reader, writer, settle }

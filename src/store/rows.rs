@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Accounts, Assignment, ForeignRow, MAX_NAMESPACES, Malformed, StoreError, limits};
+use super::{Accounts, Assignment, ForeignRow, MAX_NAMESPACES, Malformed, NamespaceList, StoreError, limits};
 use crate::account::row::AccountRow;
 
 pub(super) const TABLE: &str = "kubesvc_accounts";
@@ -196,8 +196,16 @@ pub(super) const NOT_OURS: &str = "a row of that name without a uid is there alr
 pub(super) const TAKEN: &str = "a row of that name with another uid is there already; if no object has that uid, it goes \
                      within a minute";
 
-/// The namespaces of an account as they are stored.
-pub(super) fn encode_namespaces(uid: &str, namespaces: &[String]) -> Result<String, StoreError> {
+/// Lists of namespaces as they are stored, each with its uid, in the order in which they are written.
+pub(super) fn encode_lists(lists: &[NamespaceList]) -> Result<Vec<(&str, String)>, StoreError> {
+    let encode = |list: &NamespaceList| encode_namespaces(&list.uid, &list.namespaces);
+    let encoded = lists.iter().map(|list| Ok((list.uid.as_str(), encode(list)?)));
+    let mut encoded = encoded.collect::<Result<Vec<_>, StoreError>>()?;
+    encoded.sort_unstable();
+    Ok(encoded)
+}
+
+fn encode_namespaces(uid: &str, namespaces: &[String]) -> Result<String, StoreError> {
     let what = || format!("the namespaces of the account with uid {uid:?}");
     if namespaces.len() > MAX_NAMESPACES {
         return Err(StoreError::refused(what(), format!("there are more than {MAX_NAMESPACES}")));

@@ -174,9 +174,9 @@ macro_rules! store {
                 result
             }
 
-            async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
+            async fn try_put_namespaces(&self, lists: &[(&str, String)]) -> Result<Vec<String>, StoreError> {
                 let mut connection = self.writer().await?;
-                let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
+                let result = commit_namespaces(&mut connection, lists).await;
                 self.settle(connection, &result);
                 result
             }
@@ -199,9 +199,12 @@ macro_rules! store {
                 result
             }
 
-            async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
-                let list = $crate::store::rows::encode_namespaces(uid, namespaces)?;
-                $crate::store::server::again(|| self.try_put_namespaces(uid, &list)).await
+            async fn put_namespace_lists(
+                &self,
+                lists: &[$crate::store::NamespaceList],
+            ) -> Result<Vec<String>, StoreError> {
+                let lists = $crate::store::rows::encode_lists(lists)?;
+                $crate::store::server::again(|| self.try_put_namespaces(&lists)).await
             }
 
             async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {

@@ -17,7 +17,8 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, limits, now,
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, Store, StoreError, limits,
+    now,
     rows::{self, Taking},
     trouble,
 };
@@ -99,9 +100,9 @@ impl Sqlite {
         result
     }
 
-    async fn try_put_namespaces(&self, uid: &str, list: &str) -> Result<bool, StoreError> {
+    async fn try_put_namespaces(&self, lists: &[(&str, String)]) -> Result<Vec<String>, StoreError> {
         let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
-        let result = accounts::put_namespaces(&mut connection, uid, list, now()).await;
+        let result = commit_namespaces(&mut connection, lists).await;
         drop_if_suspect(&mut connection, &result);
         result
     }
@@ -151,6 +152,21 @@ async fn commit_assignments(
     transaction.commit().await.map_err(errors::classify)
 }
 
+async fn commit_namespaces(
+    connection: &mut SqliteConnection,
+    lists: &[(&str, String)],
+) -> Result<Vec<String>, StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    let (mut missing, now) = (Vec::new(), now());
+    for (uid, list) in lists {
+        if !accounts::put_namespaces(&mut transaction, uid, list, now).await? {
+            missing.push((*uid).to_owned());
+        }
+    }
+    transaction.commit().await.map_err(errors::classify)?;
+    Ok(missing)
+}
+
 /// After a full disk or a failed read SQLite may have ended the transaction by itself, which sqlx does not see. A new
 /// connection starts clean.
 fn drop_if_suspect<T>(connection: &mut PoolConnection<Db>, result: &Result<T, StoreError>) {
@@ -176,9 +192,9 @@ impl Store for Sqlite {
         result
     }
 
-    async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
-        let list = rows::encode_namespaces(uid, namespaces)?;
-        (|| self.try_put_namespaces(uid, &list)).retry(self.retry).when(trouble::is_busy).await
+    async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        let lists = rows::encode_lists(lists)?;
+        (|| self.try_put_namespaces(&lists)).retry(self.retry).when(trouble::is_busy).await
     }
 
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {

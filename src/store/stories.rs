@@ -1,6 +1,8 @@
 //! What every database must do, told as stories. [`stories`] runs them against one adapter.
 
-use super::{Accounts, Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, Store, StoreError};
+use super::{
+    Accounts, Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError,
+};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story. The expression is a future of a fresh store and of what keeps it alive.
@@ -9,6 +11,7 @@ macro_rules! stories {
         $crate::store::stories::stories! { @each $fresh,
             rows_come_back_as_they_were, any_name_will_do, what_no_database_takes_is_refused_as_a_whole,
             a_uid_takes_over_a_name, uids_and_names_change_places, deletes_go_before_rows, namespaces_have_a_row,
+            namespaces_of_many_accounts_are_written_together,
             a_thousand_rows_are_written_at_once, large_rows_are_written, assignments_are_kept_by_replica,
             assignments_that_no_database_takes_are_refused, deletes_take_what_belongs_to_the_account,
             a_uid_that_takes_over_a_name_starts_without_assignments, nothing_of_others_is_read,
@@ -219,6 +222,27 @@ pub(super) async fn namespaces_have_a_row(store: &dyn Store) {
     assert_eq!(store.namespaces("one").await.expect("the list").map(|list| list.len()), Some(MAX_NAMESPACES));
     store.delete_account("uid-1").await.expect("deleted");
     assert_eq!(store.namespaces("one").await.expect("no row"), None);
+}
+
+pub(super) async fn namespaces_of_many_accounts_are_written_together(store: &dyn Store) {
+    let list = |uid: &str, names: &[&str]| NamespaceList {
+        uid: uid.to_owned(),
+        namespaces: names.iter().copied().map(str::to_owned).collect(),
+    };
+    assert_eq!(store.put_namespace_lists(&[]).await.expect("nothing"), [""; 0]);
+    put(store, &[row("one", "uid-1"), row("two", "uid-2"), row("three", "uid-3")]).await;
+    let lists =
+        [list("uid-3", &["c"]), list("uid-none", &["x"]), list("uid-1", &["a", "b"]), list("uid-0", &[])];
+    let missing = store.put_namespace_lists(&lists).await.expect("lists");
+    assert_eq!(missing, ["uid-0", "uid-none"]);
+    for (name, expected) in [("one", Some(vec!["a", "b"])), ("two", None), ("three", Some(vec!["c"]))] {
+        let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(store.namespaces(name).await.expect("a row"), expected, "{name}");
+    }
+    // One that is refused takes the others with it.
+    let over = NamespaceList { uid: "uid-1".to_owned(), namespaces: vec![String::new(); MAX_NAMESPACES + 1] };
+    store.put_namespace_lists(&[list("uid-2", &["z"]), over]).await.expect_err("too many");
+    assert_eq!(store.namespaces("two").await.expect("a row"), None);
 }
 
 pub(super) async fn a_thousand_rows_are_written_at_once(store: &dyn Store) {

@@ -215,6 +215,11 @@ impl Server {
         self.port
     }
 
+    /// Its process, while it runs.
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        self.process.lock().as_ref().map(Process::id)
+    }
+
     /// The URL of one of its databases.
     pub(crate) fn url(&self, database: &str) -> String {
         let scheme = match self.kind {

@@ -1,5 +1,6 @@
 //! The statements on `kubesvc_accounts`.
 
+use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use sqlx::postgres::PgConnection;
@@ -170,21 +171,24 @@ async fn vendor_columns(connection: &mut PgConnection) -> Result<Option<vendor::
     bounded(connection.columns_of(VENDOR), classify).await.map(|columns| vendor::Columns::of(&columns))
 }
 
-/// Replaces the namespaces of the row with this uid; false if there is none.
+/// Replaces the namespaces of the rows with these uids. Answers with the uids that have none.
 pub(super) async fn put_namespaces(
     connection: &mut PgConnection,
-    uid: &str,
-    list: &str,
+    lists: &[(&str, String)],
     now: i64,
-) -> Result<bool, StoreError> {
-    let query = sqlx::query(
-        "UPDATE kubesvc_accounts SET namespaces = $1, \
-         last_updated = CASE WHEN namespaces IS NOT DISTINCT FROM $1 THEN last_updated ELSE $2 END WHERE uid = $3",
+) -> Result<Vec<String>, StoreError> {
+    let (uids, texts): (Vec<&str>, Vec<&str>) = lists.iter().map(|(uid, list)| (*uid, list.as_str())).unzip();
+    let query = sqlx::query_scalar(
+        "UPDATE kubesvc_accounts a SET namespaces = l.list, \
+         last_updated = CASE WHEN a.namespaces IS NOT DISTINCT FROM l.list THEN a.last_updated ELSE $3 END \
+         FROM unnest($1::text[], $2::text[]) AS l(uid, list) WHERE a.uid = l.uid RETURNING a.uid",
     )
-    .bind(list)
-    .bind(now)
-    .bind(uid);
-    bounded(query.execute(connection), classify).await.map(|done| done.rows_affected() > 0)
+    .bind(&uids)
+    .bind(texts)
+    .bind(now);
+    let there: Vec<String> = bounded(query.fetch_all(connection), classify).await?;
+    let there: HashSet<&str> = there.iter().map(String::as_str).collect();
+    Ok(uids.into_iter().filter(|uid| !there.contains(uid)).map(str::to_owned).collect())
 }
 
 /// The namespaces of the row of this name, as they stand there.

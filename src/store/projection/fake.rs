@@ -10,7 +10,8 @@ use tokio::sync::Semaphore;
 
 use crate::account::row::AccountRow;
 use crate::store::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Malformed, Store, StoreError, limits,
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Malformed, NamespaceList, Store,
+    StoreError, limits,
 };
 
 pub(super) struct Fake {
@@ -113,8 +114,8 @@ impl Store for Fake {
         Ok(Accounts { rows: self.rows(), malformed: self.malformed.lock().clone() })
     }
 
-    async fn put_namespaces(&self, _: &str, _: &[String]) -> Result<bool, StoreError> {
-        self.answers().map(|()| false)
+    async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        self.answers().map(|()| lists.iter().map(|list| list.uid.clone()).collect())
     }
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
