@@ -105,7 +105,10 @@ impl Server {
             Kind::MariaDb => "mariadb-server-core",
             Kind::PostgreSql => "postgresql",
         };
-        command(&find(program, package)?, self.folder.path())
+        let mut command = command(&find(program, package)?, self.folder.path())?;
+        // A MariaDB that starts deletes what another one has in the same folder for temporary tables.
+        command.env("TMPDIR", self.folder.path());
+        Ok(command)
     }
 
     /// Makes the folder with the server's own tables.
