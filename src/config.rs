@@ -146,7 +146,10 @@ pub fn load_operator(
     env: &dyn Fn(&str) -> Option<String>,
     unknown: UnknownKeys,
 ) -> Result<Loaded<OperatorSettings>, ConfigError> {
-    Loaded::read(&operator::SPEC, |values| Ok(operator::build(values)?), files, env, unknown)
+    let mut loaded =
+        Loaded::read(&operator::SPEC, |values| Ok(operator::build(values)?), files, env, unknown)?;
+    loaded.warnings.extend(operator::notes(&loaded.values)?);
+    Ok(loaded)
 }
 
 /// Loads the agent's settings: `armory-agent.yml` and over it `armory-agent-local.yml` in `dir`, each perhaps with

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::account::lifecycle::{SessionFact, Tick};
 
@@ -22,8 +23,9 @@ impl Ticks {
     }
 }
 
-/// A connected agent, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A connected agent, for people and for other replicas.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentView {
     /// The agent.
     pub agent_id: String,

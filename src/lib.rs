@@ -7,7 +7,7 @@
 //! |---|---|
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
-//! | ports and adapters | [`fleet`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], [`command_line`] |
+//! | ports and adapters | [`fleet`], [`cluster`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], [`command_line`] |
 //! | small parts | [`wakes`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
@@ -15,6 +15,7 @@ pub mod account;
 pub mod agent;
 pub mod agent_program;
 pub mod budget;
+pub mod cluster;
 pub mod command_line;
 pub mod config;
 pub mod controller;

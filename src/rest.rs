@@ -11,6 +11,8 @@
 //! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
 //! | `api` | asking the API server, and what its refusals mean to a caller |
 //! | `view`, `page` | accounts as they are shown |
+//! | `holders` | which agents hold an account, on all replicas |
+//! | `internal` | what other replicas ask, signed |
 //! | `error` | errors as Spring services tell them |
 
 mod accounts;
@@ -18,6 +20,7 @@ mod agents;
 mod api;
 mod body;
 mod change;
+mod clouddrivers;
 mod create;
 mod credential;
 mod decide;
@@ -28,6 +31,8 @@ mod extract;
 mod gitops;
 mod given;
 mod health;
+mod holders;
+mod internal;
 mod json;
 mod kubernetes;
 mod lookup;
@@ -50,6 +55,7 @@ pub use health::Readiness;
 pub use openapi::openapi;
 pub use server::serve;
 
+use crate::cluster::Cluster;
 use crate::fleet::Fleet;
 use crate::objects::Accounts;
 use crate::store::Store;
@@ -73,30 +79,44 @@ pub struct RestSettings {
     pub replica_id: String,
 }
 
+/// What REST reaches the rest through.
+#[derive(Clone)]
+pub struct RestPorts {
+    /// The operator's own API server.
+    pub client: kube::Client,
+    /// The accounts as last seen.
+    pub accounts: Arc<Accounts>,
+    /// The agents of this replica.
+    pub fleet: Arc<dyn Fleet>,
+    /// The replicas.
+    pub cluster: Arc<Cluster>,
+    /// The database.
+    pub store: Arc<dyn Store>,
+    /// Whether this process can serve.
+    pub readiness: Arc<dyn Readiness>,
+    /// Metrics as text.
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
 /// What the handlers work with.
 #[derive(Clone)]
 pub struct RestState {
     settings: Arc<RestSettings>,
-    client: kube::Client,
-    accounts: Arc<Accounts>,
-    fleet: Arc<dyn Fleet>,
-    store: Arc<dyn Store>,
-    readiness: Arc<dyn Readiness>,
-    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    ports: RestPorts,
+}
+
+impl std::ops::Deref for RestState {
+    type Target = RestPorts;
+
+    fn deref(&self) -> &RestPorts {
+        &self.ports
+    }
 }
 
 impl RestState {
     /// Puts the parts together.
-    pub fn new(
-        settings: RestSettings,
-        client: kube::Client,
-        accounts: Arc<Accounts>,
-        fleet: Arc<dyn Fleet>,
-        store: Arc<dyn Store>,
-        readiness: Arc<dyn Readiness>,
-        metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    ) -> Self {
-        Self { settings: Arc::new(settings), client, accounts, fleet, store, readiness, metrics }
+    pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
+        Self { settings: Arc::new(settings), ports }
     }
 
     /// Refuses where dynamic accounts are off.
@@ -125,7 +145,7 @@ impl RestState {
 
 /// All calls.
 pub fn router(state: RestState) -> Router {
-    Router::new()
+    internal::routes(&state)
         // Accounts. An account may be called `dynamic`, so that its GET and DELETE stand beside the calls of that name.
         .route(
             "/armory/accounts",
@@ -147,6 +167,10 @@ pub fn router(state: RestState) -> Router {
         .route("/armory/agents", get(agents::list))
         .route("/armory/agents/{id}", get(agents::get))
         .route("/armory/agent/{id}/disconnect", post(agents::disconnect))
+        // Replicas.
+        .route("/armory/clouddrivers", get(clouddrivers::list))
+        .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
+        .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
         // Health, metrics and the description of all this.
         .route("/health", get(health::health))
         .route("/health/liveness", get(health::liveness))

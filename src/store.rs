@@ -25,6 +25,7 @@ mod migrations;
 mod mysql;
 #[cfg(test)]
 mod outages;
+mod pools;
 mod postgres;
 pub mod projection;
 mod rows;
@@ -36,6 +37,8 @@ mod stories;
 mod trouble;
 mod url;
 mod vendor;
+
+pub use pools::PoolSettings;
 
 /// How many namespaces of an account are kept at most.
 pub const MAX_NAMESPACES: usize = 10_000;
@@ -210,6 +213,11 @@ pub trait Store: Send + Sync {
 
     /// Whether it answers.
     async fn ping(&self) -> Result<(), StoreError>;
+
+    /// Its pools of connections; none where it keeps none.
+    fn pools(&self) -> Vec<PoolSettings> {
+        Vec::new()
+    }
 
     /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
     async fn put_accounts(&self, rows: &[AccountRow]) -> Result<(), StoreError> {

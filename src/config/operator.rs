@@ -1,5 +1,6 @@
 //! What `kubesvc-operator` reads.
 
+mod cluster;
 mod keys;
 
 use std::fmt;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use super::error::Problem;
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
+pub(crate) use cluster::notes;
+pub use cluster::{ClusterMode, ClusterSettings};
 pub(crate) use keys::SPEC;
 
 /// No answer to a ping is waited for longer.
@@ -43,6 +46,8 @@ pub struct OperatorSettings {
     pub kubernetes: KubernetesBudget,
     /// Which agents may have accounts.
     pub agents: AgentsSettings,
+    /// How several replicas find one another.
+    pub cluster: ClusterSettings,
     /// Logs.
     pub logging: LoggingSettings,
 }
@@ -162,6 +167,7 @@ impl fmt::Debug for OperatorSettings {
             .field("secrets", &self.secrets)
             .field("kubernetes", &self.kubernetes)
             .field("agents", &self.agents)
+            .field("cluster", &self.cluster)
             .field("logging", &self.logging)
             .finish()
     }
@@ -209,6 +215,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
                 _ => Approval::Auto,
             },
         },
+        cluster: cluster::build(v)?,
         logging: super::logging::build(v)?,
     })
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kube::Client;
+use kube::{Client, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -11,9 +11,11 @@ use tracing::info;
 
 use super::arguments::RunArguments;
 use super::cluster;
+use super::peers;
 use super::readiness::OperatorReadiness;
 use crate::account::lifecycle::Policy;
 use crate::budget::Budget;
+use crate::cluster::Cluster;
 use crate::config::{
     self,
     operator::{Approval, OperatorSettings},
@@ -23,7 +25,7 @@ use crate::crash;
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
 use crate::objects::{Accounts, KubeAccountObjects, watch_accounts, watch_secrets};
-use crate::rest::{self, RestSettings, RestState};
+use crate::rest::{self, RestPorts, RestSettings, RestState};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown;
 use crate::store;
@@ -48,6 +50,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
 
     let tasks = TaskTracker::new();
+    let cluster = Arc::new(peers::join(settings, &place, rest_address, &tasks, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()));
     let changed_secrets = Arc::new(Wakes::default());
@@ -88,22 +91,23 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     );
 
     let metrics = ControllerMetrics::default();
-    let exposition = exposition(&metrics, &hub, &projection);
+    let exposition = exposition(&metrics, &hub, &projection, &cluster);
     let readiness = Arc::new(OperatorReadiness {
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
         stopping: AtomicBool::new(false),
     });
     let fleet: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
-    let state = RestState::new(
-        rest_settings(settings, &place),
-        place.client.clone(),
-        Arc::clone(&accounts),
-        Arc::clone(&fleet),
-        Arc::clone(&store),
-        Arc::<OperatorReadiness>::clone(&readiness),
-        exposition,
-    );
+    let ports = RestPorts {
+        client: place.client.clone(),
+        accounts: Arc::clone(&accounts),
+        fleet: Arc::clone(&fleet),
+        cluster,
+        store: Arc::clone(&store),
+        readiness: Arc::<OperatorReadiness>::clone(&readiness),
+        metrics: exposition,
+    };
+    let state = RestState::new(rest_settings(settings, &place), ports);
     let adopts = settings.dynamic_accounts.adopt_rows.then(|| adopted_rows(settings, &place));
     let context = controller::Context {
         adopts,
@@ -140,10 +144,12 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
 }
 
 /// Who and where this replica is.
-struct Place {
-    client: Client,
-    namespace: String,
-    replica_id: String,
+pub(super) struct Place {
+    pub(super) client: Client,
+    /// What the client was made of.
+    pub(super) config: Config,
+    pub(super) namespace: String,
+    pub(super) replica_id: String,
     /// The namespaces to watch; absent: all.
     watched: Vec<Option<String>>,
 }
@@ -154,8 +160,8 @@ impl Place {
         let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         config.default_namespace.clone_from(&namespace);
         let server = config.cluster_url.to_string();
-        let client =
-            Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
+        let client = Client::try_from(config.clone())
+            .map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
         let watched = match settings.watch_namespaces.as_slice() {
             [] => vec![Some(namespace.clone())],
             all if all.iter().any(|one| one == "*") => vec![None],
@@ -165,7 +171,7 @@ impl Place {
         let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
             format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
         });
-        Ok(Self { client, namespace, replica_id, watched })
+        Ok(Self { client, config, namespace, replica_id, watched })
     }
 
     fn watches(&self, namespace: &str) -> bool {
@@ -250,10 +256,12 @@ fn exposition(
     controller: &ControllerMetrics,
     hub: &Hub,
     projection: &Projection,
+    cluster: &Cluster,
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
     hub.register(&mut metrics.registry);
     projection.register(&mut metrics.registry);
+    cluster.register(&mut metrics.registry);
     Arc::new(move || metrics.encode())
 }

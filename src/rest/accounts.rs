@@ -1,5 +1,7 @@
 //! `/armory/accounts`: reading accounts, activating and deactivating, deleting.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -17,8 +19,8 @@ use super::given;
 use super::lookup::all;
 use super::page::{AccountPage, Paging};
 use super::view::{AccountItem, AccountView, ExistingAccount};
-use crate::account::DesiredState;
 use crate::account::spinnaker::Given;
+use crate::account::{DesiredState, KubesvcAccount};
 
 /// Add accounts from a credentials source, as INACTIVE.
 #[utoipa::path(post, path = "/armory/accounts", operation_id = "addAccounts", tag = "accounts",
@@ -213,18 +215,21 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
     let mut accounts = state.accounts.all();
     accounts.sort_by(|a, b| a.account_name().cmp(b.account_name()));
     accounts.dedup_by(|later, earlier| later.account_name() == earlier.account_name());
-    let item = |account: &std::sync::Arc<crate::account::KubesvcAccount>| {
-        let winner = state.accounts.by_account_name(account.account_name());
-        let account = winner.first().unwrap_or(account);
-        AccountItem::of(account, &state.fleet.holders(account.uid()))
+    let winner = |account: &Arc<KubesvcAccount>| {
+        state.accounts.by_account_name(account.account_name()).first().unwrap_or(account).clone()
     };
-    Ok(Json(paging.page(&accounts, item)))
+    let shown: Vec<_> = paging.cut(&accounts).iter().map(winner).collect();
+    let shown: Vec<_> = shown.iter().map(AsRef::as_ref).collect();
+    let holders = state.holders(&shown).await;
+    let items = shown.iter().zip(&holders).map(|(account, holders)| AccountItem::of(account, holders));
+    Ok(Json(paging.page(items.collect(), accounts.len())))
 }
 
 impl RestState {
     /// One account as the API server has it now.
     pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, Problem> {
-        let found = self.find(name).await?.account;
-        Ok(found.map(|account| AccountView::of(&account, &self.fleet.holders(account.uid()))))
+        let Some(account) = self.find(name).await?.account else { return Ok(None) };
+        let holders = self.holders(&[&account]).await.pop().unwrap_or_default();
+        Ok(Some(AccountView::of(&account, &holders)))
     }
 }

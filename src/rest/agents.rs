@@ -1,6 +1,7 @@
 //! `/armory/agents` and `/armory/agent`: the connected agents.
 
-use std::collections::HashSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use axum::Json;
 use axum::body::Body;
@@ -16,7 +17,7 @@ use super::dto::DisconnectRequest;
 use super::error::{ErrorBody, Problem};
 use super::extract::PathName;
 use super::view::caching_agent;
-use crate::fleet::AgentView;
+use crate::cluster::{RelayError, RemoteAgent};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -35,12 +36,13 @@ pub(super) struct ArmoryAgent {
     /// `kubernetes`.
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Whether that replica is there.
+    /// Whether that replica answers.
     clouddriver_alive: bool,
 }
 
 impl ArmoryAgent {
-    fn of(agent: AgentView, caching: &HashSet<String>) -> Self {
+    fn of(seen: RemoteAgent, caching: &HashSet<String>) -> Self {
+        let RemoteAgent { agent, replica_answers } = seen;
         let mut accounts = agent.accounts;
         accounts.sort_unstable();
         Self {
@@ -50,29 +52,68 @@ impl ArmoryAgent {
             clouddriver_id: agent.replica_id,
             last_connection: format!("{:.3}", agent.connected_since),
             kind: "kubernetes",
-            clouddriver_alive: true,
+            clouddriver_alive: replica_answers,
         }
     }
 }
 
 impl RestState {
-    /// Agents that stream the objects of an account.
-    fn caching_agents(&self) -> HashSet<String> {
-        self.accounts.all().iter().filter_map(|account| caching_agent(account).map(str::to_owned)).collect()
+    /// The connected agents of all replicas, by id. One whose replica does not answer is shown as the objects tell.
+    async fn agents(&self) -> Vec<ArmoryAgent> {
+        let accounts = self.accounts.all();
+        let caching = accounts.iter().filter_map(|account| caching_agent(account).map(str::to_owned));
+        let caching: HashSet<String> = caching.collect();
+        let mut remote = self.cluster.agents().await;
+        self.fill_in_accounts(&mut remote);
+        let own = self.fleet.agents().into_iter();
+        let own = own.map(|agent| RemoteAgent { agent, replica_answers: true });
+        let agents = latest(own.chain(remote));
+        agents.into_values().map(|agent| ArmoryAgent::of(agent, &caching)).collect()
+    }
+
+    /// The names of accounts of agents whose replica does not answer, as far as the accounts name their agents.
+    fn fill_in_accounts(&self, agents: &mut [RemoteAgent]) {
+        let silent = agents.iter_mut().filter(|agent| !agent.replica_answers);
+        let mut silent: HashMap<_, _> =
+            silent.map(|seen| (seen.agent.agent_id.clone(), &mut seen.agent.accounts)).collect();
+        if silent.is_empty() {
+            return;
+        }
+        for account in self.accounts.all() {
+            for agent_id in account.status.iter().flat_map(|status| &status.agents) {
+                if let Some(names) = silent.get_mut(agent_id) {
+                    names.push(account.account_name().to_owned());
+                }
+            }
+        }
     }
 }
 
-/// All connected agents, by id.
+/// The latest connection of each agent and zone: one that has moved is told by two replicas for a moment.
+fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(String, String), RemoteAgent> {
+    let mut all: BTreeMap<_, RemoteAgent> = BTreeMap::new();
+    for seen in agents {
+        match all.entry((seen.agent.agent_id.clone(), seen.agent.zone_id.clone())) {
+            Entry::Vacant(place) => {
+                place.insert(seen);
+            }
+            Entry::Occupied(mut known) if known.get().agent.connected_since < seen.agent.connected_since => {
+                known.insert(seen);
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    all
+}
+
+/// The connected agents of all replicas, by id.
 #[utoipa::path(get, path = "/armory/agents", operation_id = "listAgents", tag = "agents",
     responses(
-        (status = 200, description = "The connected agents", body = [ArmoryAgent]),
+        (status = 200, description = "The connected agents; clouddriverAlive is false where the agent's replica does not answer, and the objects tell what they can", body = [ArmoryAgent]),
         (status = 405, description = "Only GET is allowed", body = ErrorBody),
     ))]
 pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent>> {
-    let caching = state.caching_agents();
-    let mut agents = state.fleet.agents();
-    agents.sort_by(|a, b| a.agent_id.cmp(&b.agent_id));
-    Json(agents.into_iter().map(|agent| ArmoryAgent::of(agent, &caching)).collect())
+    Json(state.agents().await)
 }
 
 /// One connected agent.
@@ -85,12 +126,11 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
     ))]
 pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<Json<ArmoryAgent>, Problem> {
     let id = id.agent()?;
-    let agent = state.fleet.agents().into_iter().find(|agent| agent.agent_id == id);
-    let agent = agent.ok_or_else(|| not_connected(&id))?;
-    Ok(Json(ArmoryAgent::of(agent, &state.caching_agents())))
+    let mut agents = state.agents().await.into_iter().filter(|agent| agent.agent_id == id);
+    agents.next().map(Json).ok_or_else(|| not_connected(&id))
 }
 
-/// Disconnect an agent; it may connect again at once.
+/// Disconnect an agent, whichever replica it is connected to; it may connect again at once.
 #[utoipa::path(post, path = "/armory/agent/{agentId}/disconnect", operation_id = "disconnectAgent", tag = "agents",
     params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
     request_body = Option<DisconnectRequest>,
@@ -100,6 +140,7 @@ pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<
         (status = 404, description = "No such agent is connected", body = ErrorBody),
         (status = 413, description = "The body is too large", body = ErrorBody),
         (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The agent is connected to a replica that cannot be reached now", body = ErrorBody),
     ))]
 pub(super) async fn disconnect(
     State(state): State<RestState>,
@@ -107,18 +148,28 @@ pub(super) async fn disconnect(
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Problem> {
-    if let Some(body) = body::read_optional(&headers, body, state.settings.max_body_bytes).await? {
-        check(&body)?;
-    }
+    let body = body::read_optional(&headers, body, state.settings.max_body_bytes).await?;
+    let relayed = match &body {
+        Some(body) => is_relayed(body)?,
+        None => false,
+    };
     let id = id.agent()?;
-    if !state.fleet.disconnect(&id) {
+    if state.fleet.disconnect(&id) {
+        tracing::info!(agentId = id, "disconnected at a caller's request");
+        return Ok(StatusCode::OK);
+    }
+    if relayed {
         return Err(not_connected(&id));
     }
-    tracing::info!(agentId = id, "disconnected at a caller's request");
-    Ok(StatusCode::OK)
+    match state.cluster.disconnect(&id).await {
+        Ok(()) => Ok(StatusCode::OK),
+        Err(RelayError::NotConnected) => Err(not_connected(&id)),
+        Err(problem) => Err(Problem::unavailable(format!("agent {}: {problem}; try again", shown(&id)))),
+    }
 }
 
-fn check(body: &Value) -> Result<(), Problem> {
+/// Whether another replica relays the call: then it is not relayed once more.
+fn is_relayed(body: &Value) -> Result<bool, Problem> {
     let Value::Object(fields) = body else {
         return Err(Problem::bad_request("the body must be an object, or empty"));
     };
@@ -134,10 +185,13 @@ fn check(body: &Value) -> Result<(), Problem> {
     if wrong("timestamp", Value::is_number) {
         return Err(Problem::bad_request("timestamp must be a number"));
     }
-    Ok(())
+    Ok(fields.get("clusterDriven").and_then(Value::as_bool).unwrap_or_default())
 }
 
-fn not_connected(id: &str) -> Problem {
-    let shown: String = id.chars().take(255).collect();
-    Problem::not_found(format!("agent {shown:?} is not connected"))
+pub(super) fn not_connected(id: &str) -> Problem {
+    Problem::not_found(format!("agent {} is not connected", shown(id)))
+}
+
+fn shown(id: &str) -> String {
+    format!("{:?}", id.chars().take(255).collect::<String>())
 }

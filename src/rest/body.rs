@@ -47,12 +47,17 @@ pub(super) async fn read_optional(
     json::parse(&bytes).map(Some).map_err(Problem::bad_request)
 }
 
-async fn bytes(headers: &HeaderMap, body: Body, media: Media, max_bytes: usize) -> Result<Bytes, Problem> {
-    check_media(headers, media)?;
+/// Reads a body as it is.
+pub(super) async fn raw(headers: &HeaderMap, body: Body, max_bytes: usize) -> Result<Bytes, Problem> {
     if declared_length(headers).is_some_and(|length| length > max_bytes as u64) {
         return Err(too_large(max_bytes));
     }
     collect(body, max_bytes, BODY_TIMEOUT).await
+}
+
+async fn bytes(headers: &HeaderMap, body: Body, media: Media, max_bytes: usize) -> Result<Bytes, Problem> {
+    check_media(headers, media)?;
+    raw(headers, body, max_bytes).await
 }
 
 async fn collect(body: Body, max_bytes: usize, within: Duration) -> Result<Bytes, Problem> {

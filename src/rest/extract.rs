@@ -26,6 +26,11 @@ impl PathName {
         }
     }
 
+    /// The id of a replica.
+    pub(super) fn replica(self) -> Result<String, Problem> {
+        self.0
+    }
+
     /// The id of an agent.
     pub(super) fn agent(self) -> Result<String, Problem> {
         self.0

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use utoipa::OpenApi;
 
-use super::{accounts, agents, dynamic, health, kubernetes};
+use super::{accounts, agents, clouddrivers, dynamic, health, kubernetes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -18,6 +18,7 @@ use super::{accounts, agents, dynamic, health, kubernetes};
     tags(
         (name = "accounts", description = "Accounts: one Kubernetes cluster, or some namespaces of one"),
         (name = "agents", description = "Connected agents"),
+        (name = "replicas", description = "The replicas of the operator"),
         (name = "health", description = "Health, metrics and this description")
     ),
     security(()),
@@ -26,6 +27,7 @@ use super::{accounts, agents, dynamic, health, kubernetes};
         dynamic::post, dynamic::put, dynamic::patch,
         kubernetes::account, kubernetes::namespaces,
         agents::list, agents::get, agents::disconnect,
+        clouddrivers::list, clouddrivers::get, clouddrivers::pools,
         health::health, health::liveness, health::readiness, health::metrics, health::description,
     )
 )]

@@ -43,13 +43,13 @@ impl Paging {
         Ok(Self { page, limit })
     }
 
-    /// The page of a whole list.
-    pub(super) fn page<T>(self, all: &[T], item: impl Fn(&T) -> AccountItem) -> AccountPage {
-        let items = self.cut(all).iter().map(item).collect();
-        AccountPage { items, page: self.page, limit: self.limit, total: all.len() }
+    /// The page with these items, of so many in all.
+    pub(super) fn page(self, items: Vec<AccountItem>, total: usize) -> AccountPage {
+        AccountPage { items, page: self.page, limit: self.limit, total }
     }
 
-    fn cut<T>(self, all: &[T]) -> &[T] {
+    /// What is on the page, of a whole list.
+    pub(super) fn cut<T>(self, all: &[T]) -> &[T] {
         let start = (self.page - 1).saturating_mul(self.limit);
         let start = usize::try_from(start).unwrap_or(usize::MAX).min(all.len());
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);

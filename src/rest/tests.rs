@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::account::lifecycle::SessionFact;
+use crate::cluster::Identity;
 use crate::fleet::AgentView;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
@@ -116,6 +117,14 @@ fn settings() -> RestSettings {
     }
 }
 
+fn identity() -> Identity {
+    Identity {
+        replica_id: "replica".to_owned(),
+        address: "10.0.0.1:7002".parse().expect("an address"),
+        host: "host".to_owned(),
+    }
+}
+
 fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
     let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
         Err::<Response<Body>, _>(io::Error::other("unreachable"))
@@ -123,12 +132,15 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
     router(RestState::new(
         settings,
-        kube::Client::new(unreachable, "ns"),
-        Arc::new(Accounts::default()),
-        Arc::new(NoFleet),
-        Arc::new(NoStore),
-        Arc::new(Waiting(missing)),
-        Arc::new(|| "up 1\n# EOF\n".to_owned()),
+        RestPorts {
+            client: kube::Client::new(unreachable, "ns"),
+            accounts: Arc::new(Accounts::default()),
+            fleet: Arc::new(NoFleet),
+            cluster: Arc::new(Cluster::alone(identity())),
+            store: Arc::new(NoStore),
+            readiness: Arc::new(Waiting(missing)),
+            metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
+        },
     ))
 }
 

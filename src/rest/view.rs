@@ -10,7 +10,6 @@ use utoipa::ToSchema;
 use crate::account::lifecycle::shown;
 use crate::account::row::DEFAULT_RESUMABLE_AGE_MS;
 use crate::account::{KubesvcAccount, State, spinnaker};
-use crate::fleet::AgentView;
 
 /// One account. Absent values are left out.
 #[derive(Serialize, ToSchema)]
@@ -173,8 +172,8 @@ impl From<State> for ShownState {
 }
 
 impl AccountView {
-    /// One account, with the connected agents that hold it.
-    pub(super) fn of(account: &KubesvcAccount, holders: &[AgentView]) -> Self {
+    /// One account, with the ids of the connected agents that hold it.
+    pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
         let status = account.status_or_default();
         let definition = spinnaker::definition(account);
         let properties = spinnaker::props(account);
@@ -214,8 +213,8 @@ impl AccountView {
 }
 
 impl AccountItem {
-    /// One account in a list, with the connected agents that hold it.
-    pub(super) fn of(account: &KubesvcAccount, holders: &[AgentView]) -> Self {
+    /// One account in a list, with the ids of the connected agents that hold it.
+    pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
         Self {
             name: account.account_name().to_owned(),
             kind: KIND,
@@ -253,13 +252,13 @@ fn zone(account: &KubesvcAccount) -> Option<String> {
     account.spec.zone_id.clone().or_else(held)
 }
 
-fn agents(account: &KubesvcAccount, holders: &[AgentView]) -> Vec<AgentOfAccount> {
+fn agents(account: &KubesvcAccount, holders: &[String]) -> Vec<AgentOfAccount> {
     let caching = caching_agent(account);
     holders
         .iter()
-        .map(|agent| AgentOfAccount {
-            agent_id: agent.agent_id.clone(),
-            caching: caching == Some(agent.agent_id.as_str()),
+        .map(|agent_id| AgentOfAccount {
+            agent_id: agent_id.clone(),
+            caching: caching == Some(agent_id.as_str()),
         })
         .collect()
 }

@@ -13,6 +13,7 @@ use sqlx::pool::{Pool, PoolConnection, PoolOptions};
 use sqlx::{Connection, Database};
 
 use super::StoreError;
+use super::pools::{self, PoolSettings};
 use super::trouble::{self, Kind, Trouble};
 
 /// How long a connection may take, or the proof that it is still good.
@@ -75,6 +76,11 @@ impl<DB: Database> Pools<DB> {
         {
             self.renew();
         }
+    }
+
+    /// What the two pools are set to, and how they are used.
+    pub(super) fn settings(&self) -> Vec<PoolSettings> {
+        pools::both(&self.writer.read(), &self.readers.read())
     }
 
     /// All connections are made anew: the name of the server may lead elsewhere by now.
@@ -248,6 +254,10 @@ macro_rules! store {
                 let result = accounts::vendor(&mut connection).await;
                 self.settle(connection, &result);
                 result
+            }
+
+            fn pools(&self) -> Vec<$crate::store::PoolSettings> {
+                self.pools.settings()
             }
 
             async fn ping(&self) -> Result<(), StoreError> {

@@ -17,8 +17,8 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, Store, StoreError, limits,
-    now,
+    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, PoolSettings, Store,
+    StoreError, limits, now, pools,
     rows::{self, Taking},
     trouble,
 };
@@ -235,6 +235,10 @@ impl Store for Sqlite {
         let result = accounts::vendor(&mut connection).await;
         drop_if_suspect(&mut connection, &result);
         result
+    }
+
+    fn pools(&self) -> Vec<PoolSettings> {
+        pools::both(&self.writer, &self.readers)
     }
 
     async fn ping(&self) -> Result<(), StoreError> {

@@ -16,7 +16,8 @@ macro_rules! stories {
             assignments_that_no_database_takes_are_refused, deletes_take_what_belongs_to_the_account,
             a_uid_that_takes_over_a_name_starts_without_assignments, nothing_of_others_is_read,
             adopted_rows_take_the_place_of_no_row_of_ours, as_many_rows_are_adopted_as_are_written,
-            a_space_at_the_end_makes_another_name_or_none
+            a_space_at_the_end_makes_another_name_or_none,
+            the_pools_are_told
         }
     };
     (@each $fresh:expr, $($story:ident),+) => {
@@ -394,4 +395,16 @@ pub(super) async fn a_space_at_the_end_makes_another_name_or_none(store: &dyn St
         }
     }
     assert_eq!(store.namespaces("prod  ").await.expect("no such row"), None);
+}
+
+pub(super) async fn the_pools_are_told(store: &dyn Store) {
+    store.put_accounts(&[row("a", "uid-1")]).await.expect("the row is written");
+    let pools = store.pools();
+    let names: Vec<_> = pools.iter().map(|pool| (pool.name, pool.max_connections)).collect();
+    assert_eq!(names, [("writer", 1), ("readers", 4)]);
+    assert_eq!(pools[0].connections, 1, "one has written");
+    for pool in pools {
+        assert!(["sqlite", "mysql", "postgres"].contains(&pool.database), "{pool:?}");
+        assert!(!pool.acquire_timeout.is_zero() && pool.min_connections == 0, "{pool:?}");
+    }
 }

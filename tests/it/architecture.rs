@@ -33,6 +33,7 @@ const MAP: &[(&str, Layer)] = &[
     ("rest", Layer::Sibling),
     ("ui", Layer::Sibling),
     ("fleet", Layer::Port),
+    ("cluster", Layer::Port),
     ("objects", Layer::Port),
     ("store", Layer::Port),
     ("secrets", Layer::Port),
@@ -48,7 +49,7 @@ const MAP: &[(&str, Layer)] = &[
 ];
 
 /// What the agent must never see: it runs near foreign clusters, and needs none of it.
-const NOT_FOR_AGENTS: &[&str] = &["store", "controller", "hub", "rest", "objects", "secrets"];
+const NOT_FOR_AGENTS: &[&str] = &["store", "cluster", "controller", "hub", "rest", "objects", "secrets"];
 
 fn layer(module: &str) -> Option<Layer> {
     MAP.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)

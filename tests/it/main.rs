@@ -19,6 +19,7 @@ mod faults;
 mod gitops;
 mod plugin;
 mod references;
+mod replicas;
 mod rest_states;
 mod secrets_canary;
 mod stories;

@@ -16,6 +16,7 @@
 //! | `scenes.rs` | worlds that several tests begin with |
 //! | `operator.rs`, `agent.rs` | the two programs: stop, continue, kill, start again, with any environment |
 //! | `rights.rs` | the definitions, and the rights that the operator has |
+//! | `replica.rs` | further operators on the same API server and database, and how they find one another |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
 //! | `account.rs` | accounts: made, changed, waited for |
 //! | `database.rs` | the kinds of databases, and statements of a test's own |
@@ -29,6 +30,7 @@ mod cluster;
 mod database;
 mod operator;
 mod prepare;
+mod replica;
 mod rest;
 mod rights;
 pub(crate) mod row;
@@ -50,6 +52,7 @@ pub(crate) use self::{
     database::{Database, Theirs, connect},
     operator::Operator,
     prepare::Prepare,
+    replica::{SERVICE, address},
     rest::{Answer, Call},
     rights::install_definitions,
 };

@@ -224,40 +224,60 @@ const ROWS: &[Row] = &[
     later(Streaming, "kubesvc.runtime.accounts.*.customResources[].versioned", Kind::Flag, VERSIONED),
     later(Streaming, "kubesvc.runtime.accounts.*.customResources[].namespaced", Kind::Flag, NAMESPACED),
     // Replicas
-    later(
-        Lifecycle,
+    read(
         "kubesvc.cluster",
         Kind::Choice(&["local", "kubernetes", "database"]),
-        "how replicas find one another",
+        "",
+        "how replicas find one another; not set: local on SQLite, else kubernetes",
     ),
-    later(Lifecycle, "kubesvc.cluster-kubernetes.kubeconfigFile", TEXT, "kubeconfig for finding replicas"),
-    later(
-        Lifecycle,
+    read(
+        "kubesvc.cluster-kubernetes.kubeconfigFile",
+        Kind::Optional { max: 4096 },
+        "",
+        "kubeconfig for finding replicas; none: the operator's own API server",
+    ),
+    read(
         "kubesvc.cluster-kubernetes.verifySsl",
         Kind::Flag,
-        "check that API server's certificate",
+        "true",
+        "check the certificate of the API server that is asked for replicas",
     ),
-    later(Lifecycle, "kubesvc.cluster-kubernetes.namespace", Kind::Namespace, "where the replicas are"),
-    later(
-        Lifecycle,
+    read(
+        "kubesvc.cluster-kubernetes.namespace",
+        Kind::Namespace,
+        "",
+        "where the replicas are; none: the operator's own",
+    ),
+    read(
         "kubesvc.cluster-kubernetes.httpPortName",
-        TEXT,
+        Kind::Text { max: 63 },
+        "http",
         "name of the REST port in their Service",
     ),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.cluster-kubernetes.clouddriverServiceNamePrefix",
-        TEXT,
+        Kind::Text { max: 63 },
+        "spin-clouddriver",
         "how the name of their Service begins",
     ),
-    later(
-        Lifecycle,
+    read(
         "kubesvc.cluster-kubernetes.failFast",
         Kind::Flag,
-        "stop when endpoints cannot be watched",
+        "true",
+        "stop when Endpoints or EndpointSlices may not be listed and watched",
     ),
-    later(Lifecycle, "kubesvc.cluster-kubernetes.useDNS", Kind::Flag, "reach replicas by name"),
-    later(Lifecycle, "kubesvc.cluster-kubernetes.domainName", TEXT, "domain of those names"),
+    read(
+        "kubesvc.cluster-kubernetes.useDNS",
+        Kind::Flag,
+        "false",
+        "reach replicas by their pods' names in DNS, not by address",
+    ),
+    read(
+        "kubesvc.cluster-kubernetes.domainName",
+        Kind::Text { max: 253 },
+        "cluster.local",
+        "domain of those names",
+    ),
     read(
         "kubesvc.heartbeat.enabled",
         Kind::Flag,

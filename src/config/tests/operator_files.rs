@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Files, error, operator};
-use crate::config::operator::{Approval, LogFormat, LogLevel, OperatorSettings};
+use crate::config::operator::{
+    Approval, ClusterMode, ClusterSettings, LogFormat, LogLevel, OperatorSettings,
+};
 use crate::config::{UnknownKeys, load_operator};
 
 fn defaults() -> OperatorSettings {
@@ -27,12 +29,41 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::from_secs(30), None));
     assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (200, 400, 50));
     assert_eq!(s.agents.approval, Approval::Auto);
+    let cluster = ClusterSettings {
+        mode: ClusterMode::Local,
+        kubeconfig_file: None,
+        verify_ssl: true,
+        namespace: None,
+        http_port_name: "http".to_owned(),
+        service_name_prefix: "spin-clouddriver".to_owned(),
+        fail_fast: true,
+        pod_domain: None,
+    };
+    assert_eq!(s.cluster, cluster);
     assert_eq!((s.logging.level, s.logging.format), (LogLevel::Info, LogFormat::Auto));
     assert!(s.logging.fields.is_empty());
     let keepalive = s.grpc.keepalive.expect("pings are sent");
     assert_eq!((keepalive.every.as_secs(), keepalive.timeout.as_secs()), (20, 20));
     assert!(s.heartbeat.enabled);
     assert_eq!((s.heartbeat.initial_delay.as_secs(), s.heartbeat.period.as_secs()), (0, 60));
+}
+
+#[test]
+fn replicas_look_for_one_another_unless_the_database_serves_only_one() {
+    let mode = |yaml: &str| {
+        let loaded = operator(yaml).expect("valid");
+        (loaded.settings.cluster.mode, loaded.warnings)
+    };
+    const SERVER: &str = "kubesvc.database.url: postgres://h/d\n";
+    assert_eq!(mode(""), (ClusterMode::Local, vec![]));
+    assert_eq!(mode(SERVER), (ClusterMode::Kubernetes, vec![]));
+    assert_eq!(mode(&format!("{SERVER}kubesvc.cluster: local")), (ClusterMode::Local, vec![]));
+    let (taken, notes) = mode(&format!("{SERVER}kubesvc.cluster: database"));
+    assert_eq!(taken, ClusterMode::Kubernetes);
+    assert!(matches!(notes.as_slice(), [one] if one.contains("taken as kubernetes")), "{notes:?}");
+    let (taken, notes) = mode("kubesvc.cluster: kubernetes");
+    assert_eq!(taken, ClusterMode::Kubernetes);
+    assert!(matches!(notes.as_slice(), [one] if one.contains("SQLite")), "{notes:?}");
 }
 
 #[test]
@@ -87,6 +118,16 @@ kubesvc:
     namespace: spinnaker
   kubernetes: { qps: 0, burst: 1, registrationQps: 0 }
   agents.approval: MANUAL
+  cluster: Kubernetes
+  cluster-kubernetes:
+    kubeconfigFile: /k
+    verifySsl: false
+    namespace: n
+    httpPortName: rest
+    clouddriverServiceNamePrefix: clouddriver
+    failFast: false
+    useDNS: true
+    domainName: example.org
 logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
 "#;
     let s = operator(yaml).expect("valid").settings;
@@ -107,6 +148,17 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::ZERO, Some("spinnaker")));
     assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (0, 1, 0));
     assert_eq!(s.agents.approval, Approval::Manual);
+    let cluster = ClusterSettings {
+        mode: ClusterMode::Kubernetes,
+        kubeconfig_file: Some(PathBuf::from("/k")),
+        verify_ssl: false,
+        namespace: Some("n".to_owned()),
+        http_port_name: "rest".to_owned(),
+        service_name_prefix: "clouddriver".to_owned(),
+        fail_fast: false,
+        pod_domain: Some("example.org".to_owned()),
+    };
+    assert_eq!(s.cluster, cluster);
     assert_eq!((s.logging.level, s.logging.format), (LogLevel::Warn, LogFormat::Json));
     let fields: Vec<_> = s.logging.fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(fields, [("app.name", "y"), ("team", "x")]);
@@ -202,7 +254,7 @@ fn unknown_keys_of_ours_are_errors_or_warnings() {
 fn what_is_not_read_is_accepted_with_a_warning() {
     let yaml = "
 kubesvc:
-  cluster: local
+  cache.bodyFormat: json
   loadBalancer: mn
   operations.database.scan: {enabled: true, batch: {size: 3}}
   grpc.server.security: {enabled: true, privateKeyPassword: s3cr3t}
@@ -213,7 +265,7 @@ kubesvc:
     let loaded = operator(yaml).expect("valid");
     assert_eq!(loaded.settings, defaults());
     let want = [
-        "c.yml:3: `kubesvc.cluster` is not read yet",
+        "c.yml:3: `kubesvc.cache.bodyFormat` is not read yet",
         "c.yml:6: `kubesvc.grpc.server.security.enabled` is not read yet, so do not rely on it",
         "c.yml:6: `kubesvc.grpc.server.security.privateKeyPassword` is not read yet, so do not rely on it",
         "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",

@@ -5,7 +5,7 @@ use crate::config::{Program, UnknownKeys, redact_url, reference};
 
 #[test]
 fn each_setting_says_where_it_came_from() {
-    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n\
+    let yaml = "server.port: 1\nkubesvc:\n  database.url: mysql://u:hunter2@h:3306/d?ssl-key=hunter2&x=1\n  cluster: local\n  cache.bodyFormat: json\n\
                 logging.fields: {a.b: '\"c\" #d', e: f}\n";
     let files = Files::new(&[("c.yml", yaml)]);
     let mut loaded = files.operator(&["c.yml"], UnknownKeys::Error).expect("valid");
@@ -47,6 +47,16 @@ kubesvc:
     registrationQps: 50  # default
   agents:
     approval: "auto"  # default
+  cluster: "local"  # c.yml:4
+  cluster-kubernetes:
+    kubeconfigFile: null  # default
+    verifySsl: true  # default
+    namespace: null  # default
+    httpPortName: "http"  # default
+    clouddriverServiceNamePrefix: "spin-clouddriver"  # default
+    failFast: true  # default
+    useDNS: false  # default
+    domainName: "cluster.local"  # default
   heartbeat:
     enabled: true  # default
     initialDelay: 0  # default
@@ -56,9 +66,9 @@ logging:
   level: "info"  # default
   format: "auto"  # default
   fields:
-    "[a.b]": "\"c\" #d"  # c.yml:5
-    "e": "f"  # c.yml:5
-# kubesvc.cluster is not read yet  # c.yml:4
+    "[a.b]": "\"c\" #d"  # c.yml:6
+    "e": "f"  # c.yml:6
+# kubesvc.cache.bodyFormat is not read yet  # c.yml:5
 "#;
     assert_eq!(files.short(&loaded.print()), want);
     assert!(!format!("{loaded:?} {:?}", loaded.settings).contains("hunter2"));

@@ -90,6 +90,38 @@ async fn agents_are_listed_by_id_and_found_by_it() {
 }
 
 #[tokio::test]
+async fn the_replica_itself_is_always_among_the_replicas() {
+    let list = get_of("/armory/clouddrivers").await.json();
+    let only = &list.as_array().expect("a list")[0];
+    assert_eq!(list.as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        (&only["id"], &only["baseUrl"], &only["ready"]),
+        (&json!("replica"), &json!("http://10.0.0.1:7002"), &json!(true))
+    );
+    only["lastUpdated"].as_str().expect("a text").parse::<jiff::Timestamp>().expect("a time");
+    assert_eq!(get_of("/armory/clouddrivers/replica").await.json()["id"], only["id"]);
+    let unknown = get_of("/armory/clouddrivers/x%2Fy").await;
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.message("/armory/clouddrivers/x%2Fy").contains("x/y"));
+    assert_eq!(get_of("/armory/clouddrivers/sql/pool/settings").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn calls_for_replicas_are_refused_whatever_they_are_where_there_is_one_replica() {
+    for (method, path) in [
+        ("GET", "/internal/v1/agents"),
+        ("POST", "/internal/v1/holders"),
+        ("POST", "/internal/v1/agents/a%2F1/disconnect"),
+        ("DELETE", "/internal/v1/x/y"),
+        ("GET", "/internal"),
+    ] {
+        let answer = call(method, path, None, "").await;
+        assert_eq!(answer.status, 401, "{method} {path}");
+        assert!(answer.message(path).contains("kubesvc.cluster is local"), "{method} {path}");
+    }
+}
+
+#[tokio::test]
 async fn health_says_what_is_missing() {
     assert_eq!(get_of("/health/readiness").await.json(), json!({"status": "UP"}));
     assert_eq!(get_of("/health").await.status, 200);

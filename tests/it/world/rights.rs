@@ -202,6 +202,26 @@ impl World {
         self.until_rights(true).await;
     }
 
+    /// Takes from the operator all rights on these resources, by their plurals.
+    pub(crate) async fn forbid(&self, resources: &[&str]) {
+        let mut rules = RULES.get().expect("a world has started").clone();
+        for rule in &mut rules {
+            if let Some(of_rule) = &mut rule.resources {
+                of_rule.retain(|one| !resources.contains(&one.as_str()));
+            }
+        }
+        rules.retain(|rule| rule.resources.as_ref().is_none_or(|of_rule| !of_rule.is_empty()));
+        write_role(&self.client, &role_name(self.namespace()), rules).await;
+        let user = operator_user(self.namespace());
+        for resource in resources {
+            eventually("the change of rights", super::PATIENCE, async || {
+                let answer = self.kubectl(&["auth", "can-i", "list", resource, "--as", user.as_str()]).await;
+                if answer.stdout.trim() == "no" { Ok(()) } else { Err(format!("{answer:?}")) }
+            })
+            .await;
+        }
+    }
+
     /// The authoriser of an API server follows a change of a role a moment later.
     async fn until_rights(&self, wanted: bool) {
         let user = operator_user(self.namespace());

@@ -1,0 +1,287 @@
+//! The replicas: how they find one another, and the signed calls between them.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `members` | who the replicas are, from what Endpoints and EndpointSlices say: pure |
+//! | `discovery`, `membership` | the watches of both, and what was last seen |
+//! | `access` | whether both may be watched |
+//! | `key`, `signature`, `replays` | the key that all replicas have, what is signed with it, and that each call counts once |
+//! | `client`, `messages`, `calls` | what is asked of other replicas |
+//! | `sessions` | which replica holds which agent, as the objects say |
+
+mod access;
+mod calls;
+mod client;
+mod discovery;
+mod key;
+mod members;
+mod membership;
+mod messages;
+mod metrics;
+mod replays;
+mod sessions;
+mod signature;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderMap;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Endpoints;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::warn;
+
+pub use calls::{RelayError, RemoteAgent, RemoteHolders};
+pub use client::CallError;
+pub use membership::Replica;
+pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS};
+pub use signature::Refusal;
+
+use access::Allowed;
+use client::PeerClient;
+use discovery::Looked;
+use key::PeerKey;
+use members::PodNames;
+use membership::Membership;
+use metrics::{ClusterMetrics, Reason};
+use replays::Replays;
+use sessions::Sessions;
+use signature::{Call, Signed};
+
+/// This replica, as others would reach it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its id.
+    pub replica_id: String,
+    /// Where its REST listens.
+    pub address: SocketAddr,
+    /// The name of its machine, told where it listens on all addresses.
+    pub host: String,
+}
+
+/// How replicas are found.
+#[derive(Clone, Debug)]
+pub struct Lookup {
+    /// The namespace of their Endpoints and EndpointSlices.
+    pub namespace: String,
+    /// How the name of their Service begins.
+    pub service_name_prefix: String,
+    /// The name of the REST port in their Service; empty: a port without one.
+    pub http_port_name: String,
+    /// The domain of pods' names, to reach replicas by; none: they are reached by address.
+    pub pod_domain: Option<String>,
+    /// Whether it is an error that not both kinds of objects may be watched.
+    pub fail_fast: bool,
+}
+
+/// Where a cluster is joined.
+pub struct Ways {
+    /// The operator's own API server: the Secret with the key, and the KubesvcAgents.
+    pub own: Client,
+    /// The operator's namespace.
+    pub namespace: String,
+    /// The API server that knows the Endpoints.
+    pub discovery: Client,
+}
+
+/// The replicas, as this one sees them.
+pub struct Cluster {
+    replica_id: String,
+    identity: Identity,
+    started: Timestamp,
+    membership: Arc<Membership>,
+    metrics: ClusterMetrics,
+    /// None for a replica that looks for nobody.
+    link: Option<Link>,
+}
+
+/// What it takes to talk to other replicas.
+struct Link {
+    key: Arc<PeerKey>,
+    client: PeerClient,
+    sessions: Arc<Sessions>,
+    replays: Mutex<Replays>,
+    began: Instant,
+    /// Replicas that gave no answer, and since when, by URL.
+    resting: Mutex<HashMap<String, Instant>>,
+}
+
+/// A call of another replica that is not checked yet, since its body has not been read.
+pub struct Unchecked(Signed);
+
+impl Cluster {
+    /// The only replica: it looks for nobody, and takes no calls of others.
+    pub fn alone(identity: Identity) -> Self {
+        Self::new(identity, Membership::default(), None)
+    }
+
+    /// Joins the other replicas: looks whether they may be looked for, reads or makes the key, and watches until stopped.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do: a right, or a good key.
+    pub async fn join(
+        identity: Identity,
+        lookup: Lookup,
+        ways: Ways,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Result<Self, String> {
+        let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
+        if !denied.is_empty() {
+            let problem = cannot_look(&denied, &lookup.namespace);
+            if lookup.fail_fast {
+                return Err(problem);
+            }
+            warn!("{problem}; going on, since kubesvc.cluster-kubernetes.failFast is false");
+        }
+        let key = Arc::new(PeerKey::open(ways.own.clone(), &ways.namespace).await?);
+        let sessions = Arc::new(Sessions::default());
+        tasks.spawn(sessions::watch(ways.own, ways.namespace, Arc::clone(&sessions), stop.clone()));
+        let names =
+            lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
+        let link = Link {
+            client: PeerClient::new(&identity.replica_id, Arc::clone(&key)),
+            key,
+            sessions,
+            replays: Mutex::default(),
+            began: Instant::now(),
+            resting: Mutex::default(),
+        };
+        let cluster = Self::new(identity, Membership::new(names), Some(link));
+        cluster.watch(allowed, lookup, &ways.discovery, tasks, stop);
+        Ok(cluster)
+    }
+
+    fn new(identity: Identity, membership: Membership, link: Option<Link>) -> Self {
+        Self {
+            replica_id: identity.replica_id.clone(),
+            identity,
+            started: Timestamp::now(),
+            membership: Arc::new(membership),
+            metrics: ClusterMetrics::default(),
+            link,
+        }
+    }
+
+    fn watch(
+        &self,
+        allowed: Allowed,
+        lookup: Lookup,
+        client: &Client,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        let looked = Looked {
+            namespace: lookup.namespace,
+            service_prefix: lookup.service_name_prefix,
+            port_name: lookup.http_port_name,
+        };
+        let (client, membership) = (|| client.clone(), || Arc::clone(&self.membership));
+        if allowed.endpoints {
+            tasks.spawn(discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone()));
+        }
+        if allowed.slices {
+            tasks.spawn(discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone()));
+        }
+    }
+
+    /// Adds what is counted to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register(registry);
+    }
+
+    /// All replicas by id, this one always among them. `ready`: whether this one is, where no object says so.
+    pub fn replicas(&self, ready: bool) -> Vec<Replica> {
+        let mut all: Vec<_> = self.membership.replicas().to_vec();
+        match all.iter_mut().find(|replica| self.is_self(replica)) {
+            Some(own) => own.id.clone_from(&self.replica_id),
+            None => all.push(self.myself(ready)),
+        }
+        all.sort_by(|one, other| one.id.cmp(&other.id));
+        all
+    }
+
+    /// The other replicas, ready or not.
+    fn others(&self) -> Vec<Replica> {
+        self.membership.replicas().iter().filter(|replica| !self.is_self(replica)).cloned().collect()
+    }
+
+    /// Whether a replica is this one. Where no object names its pod that is seen only from a fixed address of its own.
+    fn is_self(&self, replica: &Replica) -> bool {
+        let at_own_address = || replica.id == self.identity.address.to_string();
+        if replica.named { replica.id == self.replica_id } else { at_own_address() }
+    }
+
+    fn myself(&self, ready: bool) -> Replica {
+        let address = self.identity.address;
+        let host =
+            if address.ip().is_unspecified() { self.identity.host.clone() } else { address.ip().to_string() };
+        Replica {
+            id: self.replica_id.clone(),
+            base_url: members::base_url(&host, address.port(), None),
+            ready,
+            last_updated: self.started,
+            named: true,
+        }
+    }
+
+    /// Looks at the headers of a call of another replica, before its body is read.
+    ///
+    /// # Errors
+    /// It has no signature, or none of now for this replica.
+    pub fn look_at(&self, headers: &HeaderMap) -> Result<Unchecked, Refusal> {
+        let read = match &self.link {
+            None => Err(Refusal::Alone),
+            Some(_) => Signed::read(headers, &self.replica_id, Timestamp::now().as_millisecond()),
+        };
+        read.map(Unchecked).map_err(|refusal| self.count(refusal))
+    }
+
+    /// Checks a call of another replica as a whole. One that is taken is never taken again. A signature that does not fit
+    /// has the key read again, in case it was changed.
+    ///
+    /// # Errors
+    /// The signature does not fit, or the call was seen before.
+    pub async fn admit(&self, call: Unchecked, method: &str, path: &str, body: &[u8]) -> Result<(), Refusal> {
+        let Some(link) = &self.link else { return Err(self.count(Refusal::Alone)) };
+        link.admit(call.0, Call { method, path, body }).await.map_err(|refusal| self.count(refusal))
+    }
+
+    fn count(&self, refusal: Refusal) -> Refusal {
+        self.metrics.refused.get_or_create(&Reason { reason: refusal.word() }).inc();
+        refusal
+    }
+}
+
+impl Link {
+    async fn admit(&self, signed: Signed, call: Call<'_>) -> Result<(), Refusal> {
+        let key = self.key.current();
+        if !signed.fits(&key, call) {
+            let other = self.key.other_than(&key).await;
+            if !other.is_some_and(|other| signed.fits(&other, call)) {
+                return Err(Refusal::Wrong);
+            }
+        }
+        // Only what is signed is remembered, so that strangers cannot fill the memory.
+        self.replays.lock().take(signed.stamp.nonce, self.began.elapsed())
+    }
+}
+
+fn cannot_look(denied: &[String], namespace: &str) -> String {
+    format!(
+        "the operator may not {} in namespace {namespace}, and so cannot find other replicas; apply \
+         config/rbac/replicas.yaml there, which grants list and watch of endpoints and endpointslices.discovery.k8s.io \
+         to its service account, or set kubesvc.cluster: local for one replica",
+        denied.join(", nor ")
+    )
+}
+
+#[cfg(test)]
+mod tests;

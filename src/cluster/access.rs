@@ -1,0 +1,80 @@
+//! Whether the objects that tell of replicas may be listed and watched.
+
+use std::time::Duration;
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::telemetry::errors::chain;
+
+/// How long the API server may take for one question.
+const WAIT: Duration = Duration::from_secs(15);
+/// What must be allowed of each.
+const VERBS: [&str; 2] = ["list", "watch"];
+
+/// What may be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Allowed {
+    pub(super) endpoints: bool,
+    pub(super) slices: bool,
+}
+
+/// Asks whether Endpoints and EndpointSlices of a namespace may be listed and watched. The second answer names what may
+/// not, one text each.
+///
+/// # Errors
+/// The API server does not say.
+pub(super) async fn review(client: &Client, namespace: &str) -> Result<(Allowed, Vec<String>), String> {
+    let endpoints = denied(client, namespace, "", "endpoints").await?;
+    let slices = denied(client, namespace, "discovery.k8s.io", "endpointslices").await?;
+    let allowed = Allowed { endpoints: endpoints.is_none(), slices: slices.is_none() };
+    Ok((allowed, endpoints.into_iter().chain(slices).collect()))
+}
+
+async fn denied(
+    client: &Client,
+    namespace: &str,
+    group: &str,
+    resource: &str,
+) -> Result<Option<String>, String> {
+    let mut missing = Vec::new();
+    for verb in VERBS {
+        if !may(client, namespace, group, resource, verb).await? {
+            missing.push(verb);
+        }
+    }
+    let of_group = if group.is_empty() { String::new() } else { format!(".{group}") };
+    Ok((!missing.is_empty()).then(|| format!("{} {resource}{of_group}", missing.join(" and "))))
+}
+
+async fn may(
+    client: &Client,
+    namespace: &str,
+    group: &str,
+    resource: &str,
+    verb: &str,
+) -> Result<bool, String> {
+    let question = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                namespace: Some(namespace.to_owned()),
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some(verb.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let what = format!("whether the operator may {verb} {resource} in namespace {namespace}");
+    match tokio::time::timeout(WAIT, reviews.create(&PostParams::default(), &question)).await {
+        Ok(Ok(answer)) => Ok(answer.status.is_some_and(|status| status.allowed)),
+        Ok(Err(error)) => Err(format!("the API server does not say {what}: {}", chain(&error))),
+        Err(_) => Err(format!("the API server did not say {what} within {} s", WAIT.as_secs())),
+    }
+}

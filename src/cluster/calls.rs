@@ -1,0 +1,185 @@
+//! What is asked of the other replicas.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use http::Method;
+use jiff::Timestamp;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::DeserializeOwned;
+use tracing::{debug, warn};
+
+use super::client::{Ask, CallError};
+use super::messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS};
+use super::{Cluster, Link, Replica};
+use crate::fleet::AgentView;
+
+/// How long another replica may take to answer a question that somebody waits for.
+const QUESTION: Duration = Duration::from_secs(2);
+/// How long it may take to cut an agent's stream.
+const DISCONNECT: Duration = Duration::from_secs(5);
+/// A replica that gave no answer is asked no question again for so long; what the objects say stands for it.
+const REST_AFTER_SILENCE: Duration = Duration::from_secs(3);
+
+/// An agent of another replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteAgent {
+    /// The agent. Where its replica does not answer: what its KubesvcAgent says, which names no accounts.
+    pub agent: AgentView,
+    /// Whether its replica has answered.
+    pub replica_answers: bool,
+}
+
+/// Which agents of other replicas hold accounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteHolders {
+    /// Ids of agents, by the uid of the account that they hold.
+    pub agents: BTreeMap<String, Vec<String>>,
+    /// Agents of replicas that do not answer: what they hold is not known.
+    pub unknown: HashSet<String>,
+}
+
+/// Why an agent of another replica was not disconnected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RelayError {
+    /// No replica has it.
+    #[error("it is not connected")]
+    NotConnected,
+    /// A replica has it that nothing else is known of.
+    #[error("it is connected to replica {0}, which is not among the replicas that this one has found")]
+    NotFound(String),
+    /// The replica that has it gave no good answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl Cluster {
+    /// The agents of the other replicas, asked for at once.
+    pub async fn agents(&self) -> Vec<RemoteAgent> {
+        let Some(link) = &self.link else { return Vec::new() };
+        let ask = get("/internal/v1/agents");
+        let (answers, silent) = self.ask_all::<AgentsOfReplica>(link, &ask).await;
+        let answered = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
+        let agents = answered.flat_map(|answer| answer.agents);
+        let known = agents.map(|agent| RemoteAgent { agent, replica_answers: true });
+        let silent = silent.iter().map(|replica| replica.id.as_str()).collect();
+        let told = link.sessions.of_replicas(&silent);
+        known.chain(told.into_iter().map(|agent| RemoteAgent { agent, replica_answers: false })).collect()
+    }
+
+    /// Which agents of the other replicas hold these accounts.
+    pub async fn holders(&self, uids: &[String]) -> RemoteHolders {
+        let mut all = RemoteHolders::default();
+        let Some(link) = &self.link else { return all };
+        for uids in uids.chunks(MOST_UIDS) {
+            let body = serde_json::to_vec(&HoldersQuestion { uids: uids.to_vec() }).expect("texts are JSON");
+            let ask =
+                Ask { method: Method::POST, path: "/internal/v1/holders".to_owned(), body, within: QUESTION };
+            let (answers, silent) = self.ask_all::<Holders>(link, &ask).await;
+            for answer in answers.into_iter().filter(|answer| answer.replica_id != self.replica_id) {
+                for (uid, agents) in answer.agents {
+                    all.agents.entry(uid).or_default().extend(agents);
+                }
+            }
+            let silent = silent.iter().map(|replica| replica.id.as_str()).collect();
+            all.unknown.extend(link.sessions.of_replicas(&silent).into_iter().map(|agent| agent.agent_id));
+        }
+        all
+    }
+
+    /// Closes the stream of an agent that another replica has.
+    ///
+    /// # Errors
+    /// No other replica has it, or the one that has it cannot be reached.
+    pub async fn disconnect(&self, agent_id: &str) -> Result<(), RelayError> {
+        let Some(link) = &self.link else { return Err(RelayError::NotConnected) };
+        let others = self.others();
+        let holder = link.sessions.replica_of(agent_id).filter(|replica| *replica != self.replica_id);
+        let known = others.iter().find(|replica| Some(&replica.id) == holder.as_ref());
+        if let Some(replica) = known
+            && self.relay(link, replica, agent_id).await?
+        {
+            return Ok(());
+        }
+        // The objects may lag behind, and where Endpoints name no pods they name no replica either.
+        let rest = others.iter().filter(|replica| known.is_none_or(|known| known.id != replica.id));
+        let relayed = join_all(rest.map(|replica| self.relay(link, replica, agent_id))).await;
+        match (relayed.contains(&Ok(true)), known, holder) {
+            (true, _, _) => Ok(()),
+            (false, None, Some(replica)) => Err(RelayError::NotFound(replica)),
+            (false, _, _) => Err(RelayError::NotConnected),
+        }
+    }
+
+    /// Whether that replica had the agent, and closed its stream.
+    async fn relay(&self, link: &Link, replica: &Replica, agent_id: &str) -> Result<bool, CallError> {
+        let timestamp = Timestamp::now().as_millisecond();
+        let message = Disconnect { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
+        let ask = Ask {
+            method: Method::POST,
+            path: format!(
+                "/internal/v1/agents/{}/disconnect",
+                utf8_percent_encode(agent_id, NON_ALPHANUMERIC)
+            ),
+            body: serde_json::to_vec(&message).expect("texts and numbers are JSON"),
+            within: DISCONNECT,
+        };
+        self.metrics.calls.inc();
+        let answer = link.client.ask::<serde_json::Value>(replica, &ask).await;
+        match answer {
+            Ok(_) => Ok(true),
+            Err(CallError::Refused { status: 404, .. }) => Ok(false),
+            Err(problem) => {
+                self.metrics.failed.inc();
+                warn!(agentId = agent_id, error = %problem, "an agent could not be disconnected");
+                Err(problem)
+            }
+        }
+    }
+
+    /// Asks all other replicas at once: their answers, and who gave none.
+    async fn ask_all<T: DeserializeOwned>(&self, link: &Link, ask: &Ask) -> (Vec<T>, Vec<Replica>) {
+        let others = self.others();
+        let asking = others.iter().map(|replica| async move {
+            if link.is_resting(replica) {
+                return None;
+            }
+            self.metrics.calls.inc();
+            match link.client.ask::<T>(replica, ask).await {
+                Ok(answer) => Some(answer),
+                Err(problem) => {
+                    self.metrics.failed.inc();
+                    warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
+                    link.rest(replica);
+                    None
+                }
+            }
+        });
+        let answers = join_all(asking).await;
+        let silent = others.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        let silent = silent.map(|(replica, _)| replica.clone()).collect();
+        (answers.into_iter().flatten().collect(), silent)
+    }
+}
+
+impl Link {
+    /// Whether a replica gave no answer a moment ago.
+    fn is_resting(&self, replica: &Replica) -> bool {
+        let mut resting = self.resting.lock();
+        resting.retain(|_, since| since.elapsed() < REST_AFTER_SILENCE);
+        let rests = resting.contains_key(&replica.base_url);
+        if rests {
+            debug!(replica = replica.id, "not asked, since it gave no answer a moment ago");
+        }
+        rests
+    }
+
+    fn rest(&self, replica: &Replica) {
+        self.resting.lock().insert(replica.base_url.clone(), Instant::now());
+    }
+}
+
+fn get(path: &str) -> Ask {
+    Ask { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION }
+}

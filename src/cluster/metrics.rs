@@ -1,0 +1,41 @@
+//! What is counted of calls between replicas.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Reason {
+    /// One of a fixed set of words.
+    pub(super) reason: &'static str,
+}
+
+/// The counters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClusterMetrics {
+    /// Calls to other replicas.
+    pub(super) calls: Counter,
+    /// Calls to other replicas that got no good answer.
+    pub(super) failed: Counter,
+    /// Calls of other replicas that were refused, by reason.
+    pub(super) refused: Family<Reason, Counter>,
+}
+
+impl ClusterMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("kubesvc_peer");
+        registry.register("calls", "Calls to other replicas", self.calls.clone());
+        registry.register(
+            "calls_failed",
+            "Calls to other replicas without a good answer",
+            self.failed.clone(),
+        );
+        registry.register(
+            "calls_refused",
+            "Calls of others refused for their signature",
+            self.refused.clone(),
+        );
+    }
+}

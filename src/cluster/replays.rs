@@ -1,0 +1,80 @@
+//! Which calls were seen, for as long as their signatures are good. Bounded: what is full takes no more, and never
+//! forgets too early.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use super::signature::{Refusal, WINDOW};
+
+/// How many calls are remembered. More within a minute are refused.
+const MOST: usize = 100_000;
+
+/// The nonces of calls that were taken. Pure: time comes in as what has passed since the start.
+#[derive(Debug)]
+pub(super) struct Replays {
+    seen: HashSet<String>,
+    order: VecDeque<(Duration, String)>,
+    most: usize,
+}
+
+impl Default for Replays {
+    fn default() -> Self {
+        Self { seen: HashSet::new(), order: VecDeque::new(), most: MOST }
+    }
+}
+
+impl Replays {
+    /// Takes the nonce of a call whose signature is good.
+    ///
+    /// # Errors
+    /// It was seen before, or too many are remembered.
+    pub(super) fn take(&mut self, nonce: String, now: Duration) -> Result<(), Refusal> {
+        // A call from a clock that is ahead stays good for twice the window.
+        let forgettable = |at: &Duration| now.saturating_sub(*at) > WINDOW * 2;
+        while self.order.front().is_some_and(|(at, _)| forgettable(at)) {
+            if let Some((_, nonce)) = self.order.pop_front() {
+                self.seen.remove(&nonce);
+            }
+        }
+        if self.seen.contains(&nonce) {
+            return Err(Refusal::Replayed);
+        }
+        if self.order.len() >= self.most {
+            return Err(Refusal::TooMany);
+        }
+        self.seen.insert(nonce.clone());
+        self.order.push_back((now, nonce));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_call_is_taken_once_for_as_long_as_its_signature_is_good() {
+        let mut replays = Replays::default();
+        assert_eq!(replays.take("a".into(), at(0)), Ok(()));
+        assert_eq!(replays.take("a".into(), at(0)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("b".into(), at(30)), Ok(()));
+        assert_eq!(replays.take("a".into(), at(60)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("a".into(), at(61)), Ok(()), "by then its time is refused");
+        assert_eq!(replays.take("b".into(), at(61)), Err(Refusal::Replayed));
+    }
+
+    #[test]
+    fn a_full_memory_takes_nothing_rather_than_forget() {
+        let mut replays = Replays { most: 2, ..Replays::default() };
+        assert_eq!(replays.take("a".into(), at(0)), Ok(()));
+        assert_eq!(replays.take("b".into(), at(10)), Ok(()));
+        assert_eq!(replays.take("c".into(), at(20)), Err(Refusal::TooMany));
+        assert_eq!(replays.take("a".into(), at(20)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("c".into(), at(61)), Ok(()), "a is forgotten");
+        assert_eq!(replays.seen.len(), replays.order.len());
+    }
+}

@@ -1,0 +1,194 @@
+//! Signatures of calls between replicas: HMAC-SHA-256 over everything that a call does. Pure.
+//!
+//! The REST port may be plain text, so the key itself is never sent, and a call that somebody has listened to is good
+//! for one replica, once, for half a minute.
+
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{CONTROLS, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use super::key::Key;
+
+/// How far the clocks of two replicas may lie apart, and how long a call may be on its way.
+pub(super) const WINDOW: Duration = Duration::from_secs(30);
+/// What a call says of the replica that it is for, where the caller knows only the address.
+const ANYONE: &str = "*";
+/// The longest nonce and id that are taken, in bytes.
+const LONGEST: usize = 512;
+
+const FROM: HeaderName = HeaderName::from_static("x-kubesvc-from");
+const TO: HeaderName = HeaderName::from_static("x-kubesvc-to");
+const TIME: HeaderName = HeaderName::from_static("x-kubesvc-time");
+const NONCE: HeaderName = HeaderName::from_static("x-kubesvc-nonce");
+const SIGNATURE: HeaderName = HeaderName::from_static("x-kubesvc-signature");
+
+/// Why a call was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It has no signature, or not all that belongs to one.
+    #[error("this call is for replicas of kubesvc, which sign it: the header {0} is missing or malformed")]
+    Unsigned(String),
+    /// There is no key, since there are no other replicas.
+    #[error("calls between replicas are not taken: kubesvc.cluster is local")]
+    Alone,
+    /// It was signed for somebody else.
+    #[error("the call was signed for replica {to:?}, and this is {here:?}")]
+    Elsewhere {
+        /// Whom it was signed for.
+        to: String,
+        /// Who got it.
+        here: String,
+    },
+    /// It is too old, or from the future.
+    #[error(
+        "the call was signed {apart} s {when} by this replica's clock, and {} s are allowed; set the clocks right",
+        WINDOW.as_secs()
+    )]
+    Untimely {
+        /// How many seconds lie between.
+        apart: u64,
+        /// `ago` or `ahead`.
+        when: &'static str,
+    },
+    /// It was signed with another key, or changed on its way.
+    #[error(
+        "the signature does not fit the call; both replicas must have the key of the same Secret kubesvc-peer"
+    )]
+    Wrong,
+    /// It was seen before.
+    #[error("the call was seen before, and each is taken once")]
+    Replayed,
+    /// More calls have come within a minute than can be remembered.
+    #[error("too many calls of other replicas within a minute; try again")]
+    TooMany,
+}
+
+impl Refusal {
+    /// One word for the metric.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Unsigned(_) => "unsigned",
+            Self::Alone => "alone",
+            Self::Elsewhere { .. } => "elsewhere",
+            Self::Untimely { .. } => "untimely",
+            Self::Wrong => "wrong",
+            Self::Replayed => "replayed",
+            Self::TooMany => "too-many",
+        }
+    }
+}
+
+/// What is signed beside the stamp.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    /// `GET`, `POST`.
+    pub(super) method: &'a str,
+    /// Path and query, as sent.
+    pub(super) path: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+/// Who signed a call, for whom, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    from: String,
+    to: String,
+    /// Epoch milliseconds.
+    time: i64,
+    /// Never the same twice.
+    pub(super) nonce: String,
+}
+
+/// A signature as it came, not checked yet.
+#[derive(Clone, Debug)]
+pub(super) struct Signed {
+    pub(super) stamp: Stamp,
+    signature: Vec<u8>,
+}
+
+impl Stamp {
+    /// A stamp of one call. `to`: the id of the replica it is for, where it is known.
+    pub(super) fn new(from: &str, to: Option<&str>, now_ms: i64, nonce: String) -> Self {
+        Self { from: spelled(from), to: to.map_or_else(|| ANYONE.to_owned(), spelled), time: now_ms, nonce }
+    }
+
+    /// The headers of the call.
+    ///
+    /// # Errors
+    /// An id that cannot stand in a header.
+    pub(super) fn headers(
+        &self,
+        key: &Key,
+        call: Call<'_>,
+    ) -> Result<[(HeaderName, HeaderValue); 5], String> {
+        let value = |text: &str| {
+            HeaderValue::from_str(text).map_err(|_| format!("{text:?} cannot stand in a header"))
+        };
+        let signature = hex::encode(self.mac(key, call).finalize().into_bytes());
+        Ok([
+            (FROM, value(&self.from)?),
+            (TO, value(&self.to)?),
+            (TIME, value(&self.time.to_string())?),
+            (NONCE, value(&self.nonce)?),
+            (SIGNATURE, value(&signature)?),
+        ])
+    }
+
+    fn mac(&self, key: &Key, call: Call<'_>) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
+        let digest = hex::encode(Sha256::digest(call.body));
+        let time = self.time.to_string();
+        // None of these can hold a line break, so no two calls have the same text.
+        for line in
+            ["kubesvc-peer-1", call.method, call.path, &digest, &time, &self.nonce, &self.from, &self.to]
+        {
+            mac.update(line.as_bytes());
+            mac.update(b"\n");
+        }
+        mac
+    }
+}
+
+impl Signed {
+    /// Reads the headers of a call, and looks whether it is for this replica and of now.
+    pub(super) fn read(headers: &HeaderMap, here: &str, now_ms: i64) -> Result<Self, Refusal> {
+        let text = |name: &HeaderName| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            let good = value.filter(|text| !text.is_empty() && text.len() <= LONGEST);
+            good.map(str::to_owned).ok_or_else(|| Refusal::Unsigned(name.to_string()))
+        };
+        let unsigned = |name: HeaderName| move || Refusal::Unsigned(name.to_string());
+        let signature = hex::decode(text(&SIGNATURE)?).map_err(|_| unsigned(SIGNATURE)())?;
+        let time: i64 = text(&TIME)?.parse().map_err(|_| unsigned(TIME)())?;
+        let stamp = Stamp { from: text(&FROM)?, to: text(&TO)?, time, nonce: text(&NONCE)? };
+        if stamp.to != ANYONE && stamp.to != spelled(here) {
+            return Err(Refusal::Elsewhere { to: stamp.to, here: here.to_owned() });
+        }
+        timely(time, now_ms)?;
+        Ok(Self { stamp, signature })
+    }
+
+    /// Whether the signature fits the call; takes the same time wherever it differs.
+    pub(super) fn fits(&self, key: &Key, call: Call<'_>) -> bool {
+        self.stamp.mac(key, call).verify_slice(&self.signature).is_ok()
+    }
+}
+
+fn timely(time: i64, now_ms: i64) -> Result<(), Refusal> {
+    let apart = time.abs_diff(now_ms);
+    if u128::from(apart) <= WINDOW.as_millis() {
+        return Ok(());
+    }
+    Err(Refusal::Untimely { apart: apart / 1000, when: if time < now_ms { "ago" } else { "ahead" } })
+}
+
+/// An id as it stands in a header.
+fn spelled(id: &str) -> String {
+    utf8_percent_encode(id, CONTROLS).to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What a signature holds, and what it does not let through.
+
+use super::*;
+
+const NOW: i64 = 1_763_740_800_000;
+const GET: Call<'_> = Call { method: "GET", path: "/internal/v1/agents?x=1", body: b"" };
+
+fn key(byte: u8) -> Key {
+    Key::new(vec![byte; 32]).expect("long enough")
+}
+
+fn headers(from: &str, to: Option<&str>, time: i64, call: Call<'_>) -> HeaderMap {
+    let stamp = Stamp::new(from, to, time, "nonce-1".to_owned());
+    stamp.headers(&key(1), call).expect("headers").into_iter().collect()
+}
+
+fn outcome(headers: &HeaderMap, here: &str, now: i64, with: &Key, call: Call<'_>) -> Result<(), Refusal> {
+    let signed = Signed::read(headers, here, now)?;
+    if signed.fits(with, call) { Ok(()) } else { Err(Refusal::Wrong) }
+}
+
+#[test]
+fn a_signed_call_is_taken_by_the_replica_it_is_for() {
+    for (here, to) in [("b", Some("b")), ("b", None), ("b ü\n", Some("b ü\n"))] {
+        let headers = headers("a ü", to, NOW, GET);
+        assert_eq!(outcome(&headers, here, NOW, &key(1), GET), Ok(()), "{here} {to:?}");
+    }
+    let elsewhere = outcome(&headers("a", Some("c"), NOW, GET), "b", NOW, &key(1), GET);
+    assert_eq!(elsewhere, Err(Refusal::Elsewhere { to: "c".into(), here: "b".into() }));
+}
+
+#[test]
+fn nothing_of_a_call_can_be_changed() {
+    let good = headers("a", Some("b"), NOW, GET);
+    for call in [
+        Call { method: "POST", ..GET },
+        Call { path: "/internal/v1/agents", ..GET },
+        Call { path: "/internal/v1/agents?x=1\n", ..GET },
+        Call { body: b" ", ..GET },
+    ] {
+        assert_eq!(outcome(&good, "b", NOW, &key(1), call), Err(Refusal::Wrong), "{call:?}");
+    }
+    assert_eq!(outcome(&good, "b", NOW, &key(2), GET), Err(Refusal::Wrong));
+    for (name, value) in [
+        (FROM, "x".to_owned()),
+        (TO, "*".to_owned()),
+        (TIME, (NOW + 1).to_string()),
+        (NONCE, "nonce-2".to_owned()),
+        (SIGNATURE, "00".to_owned()),
+        (SIGNATURE, hex::encode([0; 32])),
+    ] {
+        let mut changed = good.clone();
+        changed.insert(name.clone(), HeaderValue::from_str(&value).expect("a value"));
+        assert_eq!(outcome(&changed, "b", NOW, &key(1), GET), Err(Refusal::Wrong), "{name}");
+    }
+}
+
+#[test]
+fn each_part_of_a_signature_must_be_there_and_well_formed() {
+    let good = headers("a", Some("b"), NOW, GET);
+    for name in [FROM, TO, TIME, NONCE, SIGNATURE] {
+        let mut missing = good.clone();
+        missing.remove(&name);
+        let unsigned = Err(Refusal::Unsigned(name.to_string()));
+        assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned);
+        for bad in ["", "\u{e9}"] {
+            missing.insert(name.clone(), HeaderValue::from_bytes(bad.as_bytes()).expect("bytes"));
+            assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned, "{bad:?}");
+        }
+        missing.insert(name.clone(), HeaderValue::from_str(&"1".repeat(LONGEST + 1)).expect("text"));
+        assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned);
+    }
+    for (name, bad) in [(TIME, "soon"), (TIME, "99999999999999999999"), (SIGNATURE, "xyz")] {
+        let mut malformed = good.clone();
+        malformed.insert(name.clone(), HeaderValue::from_static(bad));
+        let unsigned = Err(Refusal::Unsigned(name.to_string()));
+        assert_eq!(outcome(&malformed, "b", NOW, &key(1), GET), unsigned, "{bad}");
+    }
+}
+
+#[test]
+fn a_signature_is_good_for_half_a_minute_on_either_side() {
+    let at = |time: i64| outcome(&headers("a", None, time, GET), "b", NOW, &key(1), GET);
+    assert_eq!(at(NOW - 30_000), Ok(()));
+    assert_eq!(at(NOW + 30_000), Ok(()));
+    assert_eq!(at(NOW - 31_000), Err(Refusal::Untimely { apart: 31, when: "ago" }));
+    assert_eq!(at(NOW + 31_000), Err(Refusal::Untimely { apart: 31, when: "ahead" }));
+    for time in [i64::MIN, i64::MAX] {
+        assert!(matches!(at(time), Err(Refusal::Untimely { .. })));
+    }
+}
+
+#[test]
+fn what_is_said_of_a_refusal_and_of_a_key_holds_no_key() {
+    let headers = headers("a", Some("b"), NOW, GET);
+    let needle = hex::encode([1; 32]);
+    let all = format!("{headers:?} {:?} {}", key(1), Refusal::Wrong);
+    assert!(!all.contains(&needle) && !all.contains("[1, 1"), "{all}");
+}

@@ -1,0 +1,85 @@
+//! How several replicas find one another.
+
+use std::path::PathBuf;
+
+use crate::config::error::Problem;
+use crate::config::layer::Values;
+
+const MODE: &str = "kubesvc.cluster";
+
+/// How several replicas find one another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// Whether they look for one another at all.
+    pub mode: ClusterMode,
+    /// The kubeconfig of the API server that knows their Endpoints; none: the operator's own API server.
+    pub kubeconfig_file: Option<PathBuf>,
+    /// Whether that API server must show a certificate that is trusted.
+    pub verify_ssl: bool,
+    /// Where their Endpoints are; none: the operator's own namespace.
+    pub namespace: Option<String>,
+    /// The name of the REST port in their Service.
+    pub http_port_name: String,
+    /// How the name of their Service begins.
+    pub service_name_prefix: String,
+    /// Whether the operator ends when it may not list and watch their Endpoints and EndpointSlices.
+    pub fail_fast: bool,
+    /// The domain of pods' names, to reach replicas by; none: they are reached by address.
+    pub pod_domain: Option<String>,
+}
+
+/// Whether replicas look for one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterMode {
+    /// There is one replica.
+    Local,
+    /// They watch their own Endpoints and EndpointSlices.
+    Kubernetes,
+}
+
+pub(super) fn build(v: &Values) -> Result<ClusterSettings, Problem> {
+    let by_name = v.boolean("kubesvc.cluster-kubernetes.useDNS")?;
+    let domain = v.string("kubesvc.cluster-kubernetes.domainName")?;
+    Ok(ClusterSettings {
+        mode: mode(v)?,
+        kubeconfig_file: v.optional("kubesvc.cluster-kubernetes.kubeconfigFile")?.map(PathBuf::from),
+        verify_ssl: v.boolean("kubesvc.cluster-kubernetes.verifySsl")?,
+        namespace: v.optional("kubesvc.cluster-kubernetes.namespace")?,
+        http_port_name: v.string("kubesvc.cluster-kubernetes.httpPortName")?,
+        service_name_prefix: v.string("kubesvc.cluster-kubernetes.clouddriverServiceNamePrefix")?,
+        fail_fast: v.boolean("kubesvc.cluster-kubernetes.failFast")?,
+        pod_domain: by_name.then_some(domain),
+    })
+}
+
+/// A file of SQLite belongs to one process, so there is nobody to look for unless somebody says so.
+fn mode(v: &Values) -> Result<ClusterMode, Problem> {
+    Ok(match v.optional(MODE)?.as_deref() {
+        Some("local") => ClusterMode::Local,
+        Some(_) => ClusterMode::Kubernetes,
+        None if is_sqlite(v)? => ClusterMode::Local,
+        None => ClusterMode::Kubernetes,
+    })
+}
+
+fn is_sqlite(v: &Values) -> Result<bool, Problem> {
+    Ok(v.string("kubesvc.database.url")?.starts_with("sqlite:"))
+}
+
+/// What a person should know about these settings, one line each.
+pub(crate) fn notes(v: &Values) -> Result<Vec<String>, Problem> {
+    let mode = v.optional(MODE)?;
+    let mut notes = Vec::new();
+    if mode.as_deref() == Some("database") {
+        notes.push(format!(
+            "`{MODE}: database` is taken as kubernetes: replicas find one another through the API server"
+        ));
+    }
+    if mode.is_some_and(|mode| mode != "local") && is_sqlite(v)? {
+        notes.push(format!(
+            "`{MODE}` is for several replicas, and kubesvc.database.url names SQLite, which serves one: give the \
+             replicas MySQL, MariaDB or PostgreSQL, or set {MODE}: local"
+        ));
+    }
+    Ok(notes)
+}

@@ -1,0 +1,71 @@
+//! Joins the other replicas, as the settings say.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::run::Place;
+use crate::cluster::{Cluster, Identity, Lookup, Ways};
+use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
+use crate::telemetry::errors::chain;
+
+/// Joins the other replicas, or stays alone.
+///
+/// # Errors
+/// One line that says what is missing and what to do.
+pub(super) async fn join(
+    settings: &OperatorSettings,
+    place: &Place,
+    address: SocketAddr,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Cluster, String> {
+    let identity = Identity {
+        replica_id: place.replica_id.clone(),
+        address,
+        host: gethostname::gethostname().to_string_lossy().into_owned(),
+    };
+    let settings = &settings.cluster;
+    if settings.mode == ClusterMode::Local {
+        return Ok(Cluster::alone(identity));
+    }
+    let lookup = Lookup {
+        namespace: settings.namespace.clone().unwrap_or_else(|| place.namespace.clone()),
+        service_name_prefix: settings.service_name_prefix.clone(),
+        http_port_name: settings.http_port_name.clone(),
+        pod_domain: settings.pod_domain.clone(),
+        fail_fast: settings.fail_fast,
+    };
+    let ways = Ways {
+        own: place.client.clone(),
+        namespace: place.namespace.clone(),
+        discovery: discovery(settings, place).await?,
+    };
+    Cluster::join(identity, lookup, ways, tasks, stop).await
+}
+
+/// The client for finding replicas: the operator's own, unless the settings say otherwise.
+async fn discovery(settings: &ClusterSettings, place: &Place) -> Result<Client, String> {
+    let mut config = match &settings.kubeconfig_file {
+        Some(path) => from_file(path).await?,
+        None if settings.verify_ssl => return Ok(place.client.clone()),
+        None => place.config.clone(),
+    };
+    config.default_retry = false;
+    config.accept_invalid_certs |= !settings.verify_ssl;
+    let server = config.cluster_url.to_string();
+    Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))
+}
+
+async fn from_file(path: &Path) -> Result<Config, String> {
+    let unusable = |error: &(dyn std::error::Error + 'static)| {
+        format!("kubesvc.cluster-kubernetes.kubeconfigFile {}: {}", path.display(), chain(error))
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
+    let options = KubeConfigOptions::default();
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| unusable(&error))
+}

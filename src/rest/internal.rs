@@ -1,0 +1,85 @@
+//! `/internal/v1`: what other replicas ask of this one. Every call is signed; what is not is refused before anything is
+//! looked at. Not for callers, and so not in the OpenAPI description.
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+use super::agents::not_connected;
+use super::error::{Problem, no_route};
+use super::extract::PathName;
+use super::{RestState, body};
+use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Refusal};
+
+/// The calls, behind the check of their signatures.
+pub(super) fn routes(state: &RestState) -> Router<RestState> {
+    Router::new()
+        .route("/internal/v1/agents", get(agents))
+        .route("/internal/v1/agents/{id}/disconnect", post(disconnect))
+        .route("/internal/v1/holders", post(holders))
+        .route("/internal", any(no_route))
+        .route("/internal/{*rest}", any(no_route))
+        .route_layer(from_fn_with_state(state.clone(), signed))
+}
+
+/// Lets signed calls through, once each.
+async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let unchecked = state.cluster.look_at(&parts.headers).map_err(|refusal| refuse(&refusal))?;
+    let body = body::raw(&parts.headers, body, state.settings.max_body_bytes).await?;
+    let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
+    let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body).await;
+    admitted.map_err(|refusal| refuse(&refusal))?;
+    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+}
+
+fn refuse(refusal: &Refusal) -> Problem {
+    // No warning: strangers could fill the log with it. It is counted, and a replica tells of its own failed calls.
+    tracing::debug!(%refusal, "a call to /internal was refused");
+    match refusal {
+        Refusal::TooMany => Problem::unavailable(refusal.to_string()),
+        _ => Problem::unauthorized(refusal.to_string()),
+    }
+}
+
+async fn agents(State(state): State<RestState>) -> Json<AgentsOfReplica> {
+    Json(AgentsOfReplica { replica_id: state.settings.replica_id.clone(), agents: state.fleet.agents() })
+}
+
+async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Holders>, Problem> {
+    let HoldersQuestion { uids } = read(&state, body).await?;
+    if uids.len() > MOST_UIDS {
+        return Err(Problem::bad_request(format!("uids may have {MOST_UIDS} items at most")));
+    }
+    let of = |uid: String| {
+        let agents: Vec<_> = state.fleet.holders(&uid).into_iter().map(|agent| agent.agent_id).collect();
+        (!agents.is_empty()).then_some((uid, agents))
+    };
+    let agents = uids.into_iter().filter_map(of).collect();
+    Ok(Json(Holders { replica_id: state.settings.replica_id.clone(), agents }))
+}
+
+async fn disconnect(
+    State(state): State<RestState>,
+    id: PathName,
+    body: Body,
+) -> Result<Json<Value>, Problem> {
+    let Disconnect { origin, .. } = read(&state, body).await?;
+    let id = id.agent()?;
+    if !state.fleet.disconnect(&id) {
+        return Err(not_connected(&id));
+    }
+    tracing::info!(agentId = id, origin, "disconnected, relayed by another replica");
+    Ok(Json(json!({})))
+}
+
+async fn read<T: serde::de::DeserializeOwned>(state: &RestState, body: Body) -> Result<T, Problem> {
+    let bytes = body::raw(&HeaderMap::new(), body, state.settings.max_body_bytes).await?;
+    serde_json::from_slice(&bytes)
+        .map_err(|problem| Problem::new(StatusCode::BAD_REQUEST, format!("the body does not fit: {problem}")))
+}

@@ -1,0 +1,44 @@
+//! Several replicas on one API server and one database: how they find one another, and what they ask of one another.
+//!
+//! | file | what |
+//! |---|---|
+//! | `finding.rs` | Endpoints and EndpointSlices, and the rights to watch them |
+//! | `agents.rs` | agents of all replicas, wherever one asks |
+//! | `signatures.rs` | calls between replicas, and what is refused |
+
+mod agents;
+mod finding;
+mod signatures;
+
+use crate::harness::wait::eventually;
+use crate::world::{Database, Operator, PATIENCE, World};
+
+/// The id of the first operator of each world.
+const FIRST: &str = "operator-0";
+/// The id of the second.
+const SECOND: &str = "operator-1";
+
+/// Two replicas that know one another.
+async fn two(database: Database) -> (World, Operator) {
+    let world = World::prepare().database(database).setting("server.address", "*").start().await;
+    let second = world.replica(SECOND).await;
+    world.tell_of(FIRST, world.operator(), true).await;
+    world.tell_of(SECOND, &second, true).await;
+    for replica in [world.operator(), &second] {
+        until_replicas(replica, &[(FIRST, true), (SECOND, true)]).await;
+    }
+    (world, second)
+}
+
+/// Waits until a replica lists these, ready or not.
+async fn until_replicas(asked: &Operator, expected: &[(&str, bool)]) {
+    eventually(&format!("replicas {expected:?}"), PATIENCE, async || {
+        let answer = asked.get("/armory/clouddrivers").await?;
+        let listed = answer.json.as_array().ok_or("no list")?.iter();
+        let listed: Vec<_> = listed
+            .map(|one| (one["id"].as_str().unwrap_or_default(), one["ready"].as_bool().unwrap_or_default()))
+            .collect();
+        if listed == expected { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+}

@@ -1,0 +1,127 @@
+//! How replicas find one another.
+
+use k8s_openapi::api::core::v1::Endpoints;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+
+use super::{FIRST, SECOND, two, until_replicas};
+use crate::harness::must;
+use crate::world::{Database, SERVICE, World, address};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_are_those_in_slices_and_endpoints_and_always_the_one_that_is_asked() {
+    let world = World::prepare().database(Database::Postgres).setting("server.address", "*").start().await;
+    until_replicas(world.operator(), &[(FIRST, true)]).await;
+    let second = world.replica(SECOND).await;
+    world.tell_of(SECOND, &second, false).await;
+    until_replicas(world.operator(), &[(FIRST, true), (SECOND, false)]).await;
+    until_replicas(&second, &[(SECOND, false)]).await;
+    world.tell_of(SECOND, &second, true).await;
+    world.tell_of(FIRST, world.operator(), true).await;
+    for replica in [world.operator(), &second] {
+        until_replicas(replica, &[(FIRST, true), (SECOND, true)]).await;
+    }
+
+    let one = world.get(&format!("/armory/clouddrivers/{SECOND}")).await;
+    let base_url = format!("http://{}:{}", address(), second.rest_port());
+    assert_eq!(one.json["baseUrl"], json!(base_url), "{one}");
+    assert!(one.json["lastUpdated"].as_str().is_some_and(|time| time.ends_with('Z')), "{one}");
+    assert_eq!(world.get("/armory/clouddrivers/operator-7").await.status, 404);
+
+    // Endpoints tell of one more, of the second once more, and of other Services.
+    let endpoints: Endpoints = serde_json::from_value(json!({
+        "metadata": {"name": format!("{SERVICE}-ro")},
+        "subsets": [{
+            "addresses": [{"ip": address().to_string()}],
+            "notReadyAddresses": [{"ip": "10.11.12.13", "targetRef": {"kind": "Pod", "name": "operator-9"}}],
+            "ports": [{"name": "http", "port": second.rest_port()}],
+        }],
+    }))
+    .expect("Endpoints");
+    let mut other = endpoints.clone();
+    other.metadata.name = Some("other".to_owned());
+    let api = world.api::<Endpoints>();
+    for one in [&other, &endpoints] {
+        must(api.create(&PostParams::default(), one).await.map_err(|e| e.to_string()));
+    }
+    let all = [(FIRST, true), (SECOND, true), ("operator-9", false)];
+    until_replicas(world.operator(), &all).await;
+    until_replicas(&second, &all).await;
+
+    must(api.delete(&format!("{SERVICE}-ro"), &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    until_replicas(&second, &[(FIRST, true), (SECOND, true)]).await;
+    let slices = world.api::<EndpointSlice>();
+    must(slices.delete(SECOND, &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    until_replicas(world.operator(), &[(FIRST, true)]).await;
+    until_replicas(&second, &[(FIRST, true), (SECOND, true)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_comes_back_finds_the_others_again() {
+    let (world, second) = two(Database::MariaDb).await;
+    world.operator().kill_and_start().await;
+    until_replicas(world.operator(), &[(FIRST, true), (SECOND, true)]).await;
+    assert!(second.is_running());
+    let pools = world.get("/armory/clouddrivers/sql/pool/settings").await;
+    assert_eq!(
+        (&pools.json[0]["name"], &pools.json[0]["database"]),
+        (&json!("writer"), &json!("mysql")),
+        "{pools}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_watch_the_operator_ends_and_says_what_to_grant() {
+    let world = World::prepare().database(Database::Postgres).without_operator().start().await;
+    world.forbid(&["endpoints"]).await;
+    world.operator().launch_with(&[]);
+    let refused = world.operator().try_ready().await.expect_err("a right is missing");
+    assert!(refused.contains("exit code 1"), "{refused}");
+    let namespace = world.namespace();
+    let expected = format!("may not list and watch endpoints in namespace {namespace}");
+    assert!(refused.contains(&expected) && refused.contains("config/rbac/replicas.yaml"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_failing_fast_what_may_be_watched_is_watched() {
+    let world = World::prepare()
+        .database(Database::Postgres)
+        .setting("kubesvc.cluster-kubernetes.failFast", false)
+        .setting("server.address", "*")
+        .without_operator()
+        .start()
+        .await;
+    world.forbid(&["endpoints"]).await;
+    world.operator().start().await;
+    let log = world.operator().log_text();
+    assert!(log.contains("may not list and watch endpoints") && log.contains("failFast"), "{log}");
+    world.tell_of("operator-9", world.operator(), true).await;
+    until_replicas(world.operator(), &[(FIRST, true), ("operator-9", true)]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service() {
+    let world = World::prepare()
+        .database(Database::Postgres)
+        .setting("server.address", "*")
+        .setting("kubesvc.cluster-kubernetes.clouddriverServiceNamePrefix", "spin-clouddriver")
+        .setting("kubesvc.cluster-kubernetes.verifySsl", false)
+        .setting("kubesvc.cluster-kubernetes.useDNS", true)
+        .setting("kubesvc.cluster-kubernetes.domainName", "example.test")
+        .without_operator()
+        .start()
+        .await;
+    world.forbid(&["endpoints", "endpointslices"]).await;
+    let admin = world.control_plane().kubeconfig_path();
+    let variable = ("KUBESVC_CLUSTERKUBERNETES_KUBECONFIGFILE", admin.to_str().expect("a path in UTF-8"));
+    world.operator().launch_with(&[variable]);
+    world.operator().ready().await;
+    world.tell_of(FIRST, world.operator(), true).await;
+    until_replicas(world.operator(), &[(FIRST, true)]).await;
+    let name = address().to_string().replace('.', "-");
+    let expected =
+        format!("http://{name}.{}.pod.example.test:{}", world.namespace(), world.operator().rest_port());
+    let shown = world.get(&format!("/armory/clouddrivers/{FIRST}")).await;
+    assert_eq!(shown.json["baseUrl"], json!(expected), "{shown}");
+}

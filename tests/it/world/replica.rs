@@ -1,0 +1,104 @@
+//! Further operators of a world: replicas on the same API server and the same database.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::operator::{Launch, Operator};
+use super::rest::{self, Answer, Call};
+use super::{World, prepare};
+use crate::harness::{must, ports};
+
+/// The Service that replicas are looked for under, unless the settings say otherwise.
+pub(crate) const SERVICE: &str = "spin-clouddriver";
+
+impl World {
+    /// Starts another replica with this id and the settings of the first, and waits until it is ready.
+    pub(crate) async fn replica(&self, id: &str) -> Operator {
+        let replica = self.unstarted_replica(id);
+        replica.start().await;
+        replica
+    }
+
+    /// As [`World::replica`], to be started by the test.
+    pub(crate) fn unstarted_replica(&self, id: &str) -> Operator {
+        let (rest, hub) = (ports::free(), ports::free());
+        let text = std::fs::read_to_string(self.folder.file("kubesvc.yml")).map_err(|e| e.to_string());
+        let mut settings: Value = serde_json::from_str(&must(text)).expect("settings are written as JSON");
+        prepare::set(&mut settings, "server.port", json!(rest));
+        prepare::set(&mut settings, "kubesvc.grpc.server.port", json!(hub));
+        let log = self.folder.file(&format!("{id}.log"));
+        self.logs.lock().push((id.to_owned(), log.clone()));
+        Operator::new(Launch {
+            config: must(self.folder.write(&format!("kubesvc-{id}.yml"), &format!("{settings:#}"))),
+            kubeconfig: self.folder.file("operator.kubeconfig"),
+            namespace: self.namespace().to_owned(),
+            environment: vec![("POD_NAME".to_owned(), id.to_owned())],
+            log,
+            bears_file_limits: false,
+            rest,
+            hub,
+        })
+    }
+
+    /// Tells of a replica as Kubernetes would: an EndpointSlice of the Service, with its pod, at an address of this
+    /// machine that is not a loopback one, since the API server takes none of these.
+    pub(crate) async fn tell_of(&self, id: &str, replica: &Operator, ready: bool) {
+        self.slice(
+            id,
+            json!({
+                "metadata": {"name": id, "labels": {"kubernetes.io/service-name": SERVICE}},
+                "addressType": "IPv4",
+                "endpoints": [{
+                    "addresses": [address().to_string()],
+                    "conditions": {"ready": ready},
+                    "targetRef": {"kind": "Pod", "name": id, "namespace": self.namespace()},
+                }],
+                "ports": [{"name": "http", "port": replica.rest_port(), "protocol": "TCP"}],
+            }),
+        )
+        .await;
+    }
+
+    async fn slice(&self, name: &str, mut slice: Value) {
+        slice["apiVersion"] = json!("discovery.k8s.io/v1");
+        slice["kind"] = json!("EndpointSlice");
+        let params = PatchParams::apply("test").force();
+        let answer = self.api::<EndpointSlice>().patch(name, &params, &Patch::Apply(slice)).await;
+        must(answer.map_err(|e| format!("EndpointSlice {name}: {e}")));
+    }
+}
+
+impl Operator {
+    /// Calls its REST API.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn call(&self, call: Call) -> Result<Answer, String> {
+        rest::send(self.rest_port(), call).await
+    }
+
+    /// `GET`.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn get(&self, path: &str) -> Result<Answer, String> {
+        self.call(Call::get(path)).await
+    }
+}
+
+/// An address of this machine by which it reaches others. Nothing is sent.
+pub(crate) fn address() -> Ipv4Addr {
+    let found = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("203.0.113.1:9")?;
+        socket.local_addr()
+    });
+    match found {
+        Ok(SocketAddr::V4(address)) if !address.ip().is_loopback() => *address.ip(),
+        found => must(Err(format!("these tests need an IPv4 address that is not a loopback one: {found:?}"))),
+    }
+}
