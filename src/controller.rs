@@ -14,6 +14,7 @@ mod metrics;
 mod namespaces;
 mod observe;
 mod reconcile;
+mod replicas;
 mod schedule;
 mod work;
 
@@ -32,6 +33,7 @@ use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
+use crate::leases::{LeaseObjects, Mandate, Replicas};
 use crate::objects::{AccountKey, Accounts};
 use crate::secrets::CredentialSource;
 use crate::store::Store;
@@ -49,7 +51,8 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// How often the rows are compared with the objects.
 const ROW_DIFF: Duration = Duration::from_secs(60);
 
-/// What the controller works with; the composition root puts it together.
+/// What the controller works with; the composition root puts it together. Clones share all of it.
+#[derive(Clone)]
 pub struct Context {
     /// The client for objects.
     pub client: Client,
@@ -61,7 +64,7 @@ pub struct Context {
     pub credentials: Arc<dyn CredentialSource>,
     /// The rows.
     pub projection: Arc<Projection>,
-    /// The database, for the lists of namespaces.
+    /// The database, to be read.
     pub store: Arc<dyn Store>,
     /// Where rows of somebody else's become accounts; none: they are left alone.
     pub adopts: Option<AdoptedRows>,
@@ -79,16 +82,32 @@ pub struct Context {
     pub replica_id: String,
     /// Counters.
     pub metrics: ControllerMetrics,
+    /// The right to lead.
+    pub mandate: Mandate,
+    /// Which replicas are alive.
+    pub replicas: Arc<Replicas>,
+    /// Their Leases; absent where there is one replica.
+    pub leases: Option<LeaseObjects>,
 }
 
-/// Leads until cancelled: works off what is waiting, then returns.
-pub async fn run(context: Context, stop: CancellationToken) {
-    context.accounts.synced().await;
-    let events = events::Events::start(context.client.clone(), &context.replica_id, stop.clone());
+/// Leads until `stop`: works off what is under way, then returns. At `over` the lead is lost, and everything ends at
+/// once, whatever is under way. It may be run again; nothing is remembered but the ticks.
+pub async fn run(context: Context, stop: CancellationToken, over: CancellationToken) {
+    over.run_until_cancelled(lead(context, stop, over.clone())).await;
+}
+
+async fn lead(context: Context, stop: CancellationToken, over: CancellationToken) {
+    if stop.run_until_cancelled(context.accounts.synced()).await.is_none() {
+        return;
+    }
+    // An Event that waits goes with the lead.
+    let telling = over.child_token();
+    let events = events::Events::start(context.client.clone(), &context.replica_id, telling.clone());
+    let _ended = telling.drop_guard();
     let controller = Arc::new(leader::Controller::new(context, events));
     info!(accounts = controller.context.accounts.len(), "leading");
     tokio::join!(
-        work::run(Arc::clone(&controller), stop.clone()),
+        work::run(Arc::clone(&controller), stop.clone(), over),
         keep_time(&controller, &stop),
         follow_fleet(&controller, &stop),
         follow_secrets(&controller, &stop),
@@ -96,15 +115,20 @@ pub async fn run(context: Context, stop: CancellationToken) {
         repair_rows(&controller, &stop),
         adopt::keep(&controller, &stop),
         namespaces::keep(&controller, &stop),
+        replicas::tend(&controller, &stop),
     );
 }
 
-/// Advances the leader's seconds. A process that slept finds one tick gone, however long it slept.
+/// Advances the leader's seconds. A process that slept finds one tick gone, however long it slept; one whose mandate has
+/// run out meanwhile finds none.
 async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     second.tick().await;
     while stop.run_until_cancelled(second.tick()).await.is_some() {
+        if !controller.context.mandate.holds() {
+            continue;
+        }
         controller.context.ticks.advance();
         controller.schedule.wake_due(controller.context.ticks.now());
     }

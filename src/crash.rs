@@ -64,6 +64,12 @@ pub const POINTS: &[&str] = &[
     "object-delete:after",
     "assignments:before",
     "assignments:after",
+    "term:before",
+    "term:after",
+    "lease:before",
+    "lease:after",
+    "replica-lease:before",
+    "replica-lease:after",
 ];
 
 /// A time in seconds that is `usual`, unless the fault tests shorten it: with the feature `failpoints` this environment

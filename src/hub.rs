@@ -65,6 +65,7 @@ pub use registration::{
 
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
+use crate::leases::{Leadership, Replicas};
 use crate::objects::{AccountObjects, Accounts};
 use crate::secrets::CredentialSource;
 use crate::wakes::Wakes;
@@ -205,6 +206,10 @@ pub struct Ports {
     pub ticks: Arc<Ticks>,
     /// Is told the uids of accounts that should be decided anew.
     pub leader: Arc<Wakes<String>>,
+    /// Whether this replica leads.
+    pub leadership: Arc<Leadership>,
+    /// Which replicas are alive.
+    pub replicas: Arc<Replicas>,
 }
 
 /// The agents of this replica.
@@ -217,6 +222,8 @@ pub struct Hub {
     assignment_rows: Arc<dyn AssignmentRows>,
     ticks: Arc<Ticks>,
     leader: Arc<Wakes<String>>,
+    leadership: Arc<Leadership>,
+    replicas: Arc<Replicas>,
     registry: Registry,
     places: Mutex<Places>,
     /// Answers of agents about accounts without a zone.
@@ -233,6 +240,8 @@ pub struct Hub {
     complaints: Seldom,
     registering: Semaphore,
     resolving: Semaphore,
+    /// How many sessions wait to be registered, or are being.
+    backlog: watch::Sender<usize>,
     started: Instant,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
@@ -251,6 +260,8 @@ impl Hub {
             assignment_rows: ports.assignment_rows,
             ticks: ports.ticks,
             leader: ports.leader,
+            leadership: ports.leadership,
+            replicas: ports.replicas,
             registry: Registry::default(),
             places: Mutex::default(),
             offers: Mutex::default(),
@@ -262,6 +273,7 @@ impl Hub {
             complaints: Seldom::default(),
             registering: Semaphore::new(REGISTERING),
             resolving: Semaphore::new(RESOLVING),
+            backlog: watch::Sender::new(0),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -282,9 +294,14 @@ impl Hub {
         Ok(BoundHub { listener, address })
     }
 
-    /// Agents that were connected to an operator before this one count as away from now on: they may come back within
-    /// the grace. To be called once before the leader decides; what cannot be read is logged, and the grace of a new
-    /// leader covers it.
+    /// How many registrations of agents wait, as it changes.
+    pub fn backlog(&self) -> watch::Receiver<usize> {
+        self.backlog.subscribe()
+    }
+
+    /// Agents that are connected by their objects, and not here, count as away from now on: they may come back within
+    /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read is logged,
+    /// and the grace of a new leader covers it.
     pub async fn remember_agents(&self) {
         match self.agents.known().await {
             Ok(known) => dispatch::remember(self, known),

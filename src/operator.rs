@@ -4,6 +4,7 @@ mod arguments;
 mod cli;
 mod cluster;
 mod copy;
+mod lead;
 mod peers;
 mod readiness;
 mod run;

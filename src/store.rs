@@ -14,6 +14,8 @@ use async_trait::async_trait;
 use crate::account::row::AccountRow;
 pub use crate::account::row::ForeignRow;
 
+pub use terms::Term;
+
 mod batches;
 #[cfg(test)]
 mod by_hand;
@@ -34,6 +36,7 @@ mod sqlite;
 mod statements;
 #[cfg(test)]
 mod stories;
+mod terms;
 mod trouble;
 mod url;
 mod vendor;
@@ -63,6 +66,9 @@ pub enum StoreError {
     /// The settings or the schema do not fit; the message says what to do.
     #[error("{0}")]
     Unfit(String),
+    /// Another replica leads: a later term has begun, and nothing was written.
+    #[error("another replica leads: a later term has begun in kubesvc_locks")]
+    Deposed,
 }
 
 impl StoreError {
@@ -104,6 +110,8 @@ pub struct Changes {
     /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR`]. One whose name a
     /// row with another uid has is refused.
     pub adopts: Vec<Arc<AccountRow>>,
+    /// The leader's term that they are written under; absent: whoever writes is the only one.
+    pub term: Option<Term>,
 }
 
 impl Changes {
@@ -135,6 +143,8 @@ pub struct AssignmentChanges {
     pub deletes: Vec<(String, String)>,
     /// Rows to be there; account name and agent stand in it once.
     pub puts: Vec<Assignment>,
+    /// The leader's term, where it is the leader who writes for a replica that is gone; absent: the replica itself does.
+    pub term: Option<Term>,
 }
 
 /// What `kubesvc_accounts` holds of ours.
@@ -185,6 +195,9 @@ pub trait Store: Send + Sync {
     /// always say which.
     async fn write(&self, changes: &Changes) -> Result<(), StoreError>;
 
+    /// Begins a leader's term: whatever is written under an earlier one is [`StoreError::Deposed`] from now on.
+    async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError>;
+
     /// All rows of `kubesvc_accounts` that are ours (uid not NULL).
     async fn accounts(&self) -> Result<Accounts, StoreError>;
 
@@ -204,6 +217,9 @@ pub trait Store: Send + Sync {
 
     /// All assignments of a replica.
     async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError>;
+
+    /// The replicas that have assignments, each once.
+    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError>;
 
     /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
@@ -250,6 +266,11 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
 /// Looks whether a URL can name a database, without opening it. The message is as [`open`]'s.
 pub fn check_url(url: &str) -> Result<(), StoreError> {
     url::parse(url).map(drop)
+}
+
+/// Whether the database that a URL names can serve several replicas.
+pub fn serves_several(url: &str) -> bool {
+    !matches!(url::parse(url), Ok(url::Database::Sqlite(_)))
 }
 
 async fn open_adapter(url: &str) -> Result<Arc<dyn copying::Adapter>, StoreError> {

@@ -38,6 +38,12 @@ pub fn credential_secret_name(object_name: &str) -> String {
     format!("{object_name}-kubeconfig")
 }
 
+/// A name of an object, or the end of one, for anything: a slug of at most 200 characters, a dash and 8 hex digits of
+/// its SHA-256.
+pub fn derived_name(name: &str) -> String {
+    derived(&[name])
+}
+
 /// A digest of an account name, for lists that must stay small: 16 hex digits of its SHA-256.
 pub fn digest(account_name: &str) -> String {
     hex::encode(&Sha256::digest(account_name)[..8])

@@ -48,6 +48,8 @@ pub struct OperatorSettings {
     pub agents: AgentsSettings,
     /// How several replicas find one another.
     pub cluster: ClusterSettings,
+    /// How replicas agree on one that leads.
+    pub leader_election: LeaderElectionSettings,
     /// Logs.
     pub logging: LoggingSettings,
 }
@@ -137,6 +139,18 @@ pub struct KubernetesBudget {
     pub registration_qps: u32,
 }
 
+/// How replicas agree on one that leads. `duration` is longer than `renew_deadline`, and that is longer than 1.2 times
+/// `retry_period`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaderElectionSettings {
+    /// A Lease that has not changed for so long has run out; 2 s to 1 hour.
+    pub duration: Duration,
+    /// A leader that could not renew its Lease for so long leads no more.
+    pub renew_deadline: Duration,
+    /// The time between two tries.
+    pub retry_period: Duration,
+}
+
 /// Which agents may have accounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentsSettings {
@@ -168,6 +182,7 @@ impl fmt::Debug for OperatorSettings {
             .field("kubernetes", &self.kubernetes)
             .field("agents", &self.agents)
             .field("cluster", &self.cluster)
+            .field("leader_election", &self.leader_election)
             .field("logging", &self.logging)
             .finish()
     }
@@ -216,8 +231,27 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             },
         },
         cluster: cluster::build(v)?,
+        leader_election: leader_election(v)?,
         logging: super::logging::build(v)?,
     })
+}
+
+/// A leader gives up before others may take its Lease, and tries more than once before that.
+fn leader_election(v: &Values) -> Result<LeaderElectionSettings, Problem> {
+    const DURATION: &str = "kubesvc.leaderElection.leaseDurationSeconds";
+    const DEADLINE: &str = "kubesvc.leaderElection.renewDeadlineSeconds";
+    const RETRY: &str = "kubesvc.leaderElection.retryPeriodSeconds";
+    let (duration, renew_deadline, retry_period) =
+        (v.seconds(DURATION)?, v.seconds(DEADLINE)?, v.seconds(RETRY)?);
+    if duration <= renew_deadline {
+        let allowed = format!("less than {DURATION}, which is {duration:?}");
+        return Err(v.out_of_bounds(DEADLINE, format!("{renew_deadline:?}"), allowed));
+    }
+    if renew_deadline <= retry_period.mul_f64(1.2) {
+        let allowed = format!("less than {DEADLINE} / 1.2, which is {:.1?}", renew_deadline.div_f64(1.2));
+        return Err(v.out_of_bounds(RETRY, format!("{retry_period:?}"), allowed));
+    }
+    Ok(LeaderElectionSettings { duration, renew_deadline, retry_period })
 }
 
 /// Documented: 0 seconds sends no pings. A wait of 0 closes no connection, which pings without an end do as well.

@@ -21,6 +21,11 @@ impl Controller {
     pub(super) async fn reconcile(&self, key: &AccountKey) {
         self.context.metrics.looks.inc();
         for _ in 0..ACTIONS_IN_A_ROW {
+            if !self.context.mandate.holds() {
+                // It slept, or is cut off from the API server. If nobody else leads, it goes on in a moment.
+                self.schedule.look_again(key, Some(self.context.ticks.now() + 1));
+                return;
+            }
             let Some(account) = self.context.accounts.get(key) else {
                 self.schedule.look_again(key, None);
                 self.bury(key).await;

@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 use super::CONCURRENCY;
 use super::leader::Controller;
 
-/// Works until stopped, then waits for what is under way.
-pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
+/// Works until stopped, then waits for what is under way. When the lead is over, nothing is waited for.
+pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, over: CancellationToken) {
     let permits = Arc::new(Semaphore::new(CONCURRENCY));
     let workers = TaskTracker::new();
     loop {
@@ -20,11 +20,11 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken) {
         let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
         let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
         let controller = Arc::clone(&controller);
-        workers.spawn(async move {
+        workers.spawn(over.clone().run_until_cancelled_owned(async move {
             controller.reconcile(&key).await;
             controller.schedule.end(&key);
             drop(permit);
-        });
+        }));
     }
     workers.close();
     workers.wait().await;

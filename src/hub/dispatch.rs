@@ -102,6 +102,10 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         for (agent_id, zone, away) in hub.registry.forget(before) {
+            // The session of another replica is that one's to end, or the leader's when that replica is gone.
+            if !away.is_ours {
+                continue;
+            }
             let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id);
             if let Ok(Err(problem)) = tokio::time::timeout(SWEEP, told).await {
                 warn!(agentId = agent_id, error = %problem, "cannot mark the agent as disconnected");
@@ -110,12 +114,15 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-/// Agents that an earlier operator had count as away from now on.
+/// Agents that an earlier operator or another replica had count as away from now on.
 pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     let since = hub.ticks.now();
-    for KnownAgent { agent_id, zone, session_id, approved, connected, .. } in known {
+    hub.registry.begin_grace(since);
+    for KnownAgent { agent_id, zone, session_id, replica, approved, connected, .. } in known {
         if connected {
-            hub.registry.remember(&agent_id, &zone, Away { approved, since, session_id, session: None });
+            let is_ours = replica == hub.settings.replica_id;
+            let away = Away { approved, since, session_id, is_ours, session: None };
+            hub.registry.remember(&agent_id, &zone, away);
         }
     }
 }

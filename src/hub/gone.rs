@@ -1,5 +1,6 @@
 //! Objects of agents that do not come back: marked as disconnected, and later removed. Counted in ticks since they were
-//! first seen so, so that a process that slept removes nobody.
+//! first seen so, so that a process that slept removes nobody. Of several replicas only the leader does it, and an agent
+//! that another living replica has is not touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tracing::{info, warn};
 
 use super::Hub;
 use super::registration::KnownAgent;
-use crate::account::lifecycle::Tick;
+use crate::account::lifecycle::{Fact, Tick};
 
 /// All objects are looked at so often, or at least twice in the time after which one is removed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -78,8 +79,22 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-/// Looks at all objects once.
+/// Whether an agent is connected, connecting, or may still come back: here, or at a replica that is not known to be
+/// gone.
+fn is_here(hub: &Hub, agent: &KnownAgent) -> bool {
+    let ours = agent.replica == hub.settings.replica_id;
+    let is_elsewhere =
+        || agent.connected && !ours && hub.replicas.is_alive(&agent.replica) != Fact::Known(false);
+    hub.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
+}
+
+/// Looks at all objects once, if this replica leads.
 pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
+    if !hub.leadership.leads() {
+        // Whoever leads next counts anew.
+        *gone = Gone::default();
+        return;
+    }
     let known = match tokio::time::timeout(WAIT, hub.agents.known()).await {
         Ok(Ok(known)) => known,
         Ok(Err(problem)) => return warn!(error = %problem, "cannot list the agents' objects"),
@@ -87,8 +102,11 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
     };
     gone.keep_only(&known);
     for agent in known {
-        let is_here = hub.registry.knows(&agent.agent_id, &agent.zone);
-        let fate = gone.judge(&agent, is_here, hub.ticks.now(), hub.settings.remove_agents_after);
+        if !hub.leadership.leads() {
+            return;
+        }
+        let fate =
+            gone.judge(&agent, is_here(hub, &agent), hub.ticks.now(), hub.settings.remove_agents_after);
         let done = match fate {
             Fate::Keep => continue,
             Fate::MarkDisconnected => {

@@ -49,6 +49,8 @@ pub struct KnownAgent {
     pub zone: String,
     /// Its session in force, or its last one.
     pub session_id: String,
+    /// The replica of that session; empty if there was none.
+    pub replica: String,
     /// Whether it is given accounts.
     pub approved: bool,
     /// Whether the object says that it is connected.

@@ -15,6 +15,8 @@ pub(super) struct Away {
     pub(super) approved: bool,
     pub(super) since: Tick,
     pub(super) session_id: String,
+    /// Whether that session was of this replica.
+    pub(super) is_ours: bool,
     /// What it was told and has said; absent for an agent of an earlier operator.
     pub(super) session: Option<Arc<Session>>,
 }
@@ -111,11 +113,19 @@ impl Registry {
                 approved: session.is_approved(),
                 since: now,
                 session_id: session.id.clone(),
+                is_ours: true,
                 session: Some(Arc::clone(session)),
             };
             zone.away.insert(session.agent_id.clone(), away);
         }
         in_force
+    }
+
+    /// Whoever is away counts as away from now on: a leader knows nothing of what was before it led.
+    pub(super) fn begin_grace(&self, now: Tick) {
+        for zone in self.inner.write().zones.values_mut() {
+            zone.away.values_mut().for_each(|away| away.since = now);
+        }
     }
 
     /// An agent that an earlier operator had counts as away from now on, unless it is back.

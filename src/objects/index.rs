@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -55,11 +55,15 @@ struct Index {
 /// The accounts, and who is to be told when one changes.
 pub struct Accounts {
     index: RwLock<Index>,
-    followers: RwLock<Vec<Arc<Wakes<AccountKey>>>>,
-    /// Watches whose first list is complete.
-    listed: RwLock<HashSet<Option<String>>>,
+    followers: RwLock<Vec<Weak<Wakes<AccountKey>>>>,
+    /// Watches whose first list is complete, and which of the lists that were asked for their last one is.
+    listed: RwLock<HashMap<Option<String>, u64>>,
     watches: usize,
     synced: watch::Sender<bool>,
+    /// How many lists were asked for.
+    asked: watch::Sender<u64>,
+    /// The last list that all watches have taken in.
+    answered: watch::Sender<u64>,
 }
 
 impl Default for Accounts {
@@ -77,6 +81,8 @@ impl Accounts {
             listed: RwLock::default(),
             watches,
             synced: watch::Sender::new(false),
+            asked: watch::Sender::new(0),
+            answered: watch::Sender::new(0),
         }
     }
 
@@ -136,10 +142,30 @@ impl Accounts {
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// A set of its own that is told of every change from now on, and of all there is now.
+    /// Has all watches list everything once more from the API server, and waits until that was taken in: from then on
+    /// all that was written before this call is known here.
+    pub async fn list_anew(&self) {
+        let mut wanted = 0;
+        self.asked.send_modify(|asked| {
+            *asked += 1;
+            wanted = *asked;
+        });
+        // The sender lives as long as self.
+        let _ = self.answered.subscribe().wait_for(|answered| *answered >= wanted).await;
+    }
+
+    /// How many lists were asked for; it changes when one more is.
+    pub(super) fn asked(&self) -> watch::Receiver<u64> {
+        self.asked.subscribe()
+    }
+
+    /// A set of its own that is told of every change from now on, and of all there is now, until it is dropped.
     pub fn follow(&self) -> Arc<Wakes<AccountKey>> {
         let wakes = Arc::new(Wakes::default());
-        self.followers.write().push(Arc::clone(&wakes));
+        let mut followers = self.followers.write();
+        followers.retain(|follower| follower.strong_count() > 0);
+        followers.push(Arc::downgrade(&wakes));
+        drop(followers);
         wakes.wake_all(self.index.read().entries.keys().cloned());
         wakes
     }
@@ -196,8 +222,9 @@ impl Accounts {
         self.tell(key);
     }
 
-    /// A complete list of a namespace, or of all, was taken in: whatever of it is not in the list is gone.
-    pub(super) fn listed(&self, namespace: Option<&str>, present: &HashSet<AccountKey>) {
+    /// A complete list of a namespace, or of all, was taken in: whatever of it is not in the list is gone. `asked` is how
+    /// many lists had been asked for when it began.
+    pub(super) fn listed(&self, namespace: Option<&str>, present: &HashSet<AccountKey>, asked: u64) {
         let of_it = |key: &&AccountKey| namespace.is_none_or(|namespace| namespace == key.namespace);
         let missing: Vec<_> = {
             let index = self.index.read();
@@ -207,9 +234,10 @@ impl Accounts {
             self.gone(key);
         }
         let mut listed = self.listed.write();
-        listed.insert(namespace.map(str::to_owned));
+        listed.insert(namespace.map(str::to_owned), asked);
         if listed.len() >= self.watches {
             self.synced.send_replace(true);
+            self.answered.send_replace(listed.values().copied().min().unwrap_or_default());
         }
     }
 
@@ -232,7 +260,7 @@ impl Accounts {
     }
 
     fn tell(&self, key: &AccountKey) {
-        for follower in self.followers.read().iter() {
+        for follower in self.followers.read().iter().filter_map(Weak::upgrade) {
             follower.wake(key.clone());
         }
     }
@@ -346,9 +374,9 @@ mod tests {
         let mut other = account("b", "2", "11");
         other.metadata.namespace = Some("other".to_owned());
         accounts.seen(other);
-        accounts.listed(Some("other"), &HashSet::new());
+        accounts.listed(Some("other"), &HashSet::new(), 0);
         assert!(!accounts.is_synced(), "one of two lists is complete");
-        accounts.listed(Some("ns"), &HashSet::from([key("a")]));
+        accounts.listed(Some("ns"), &HashSet::from([key("a")]), 0);
         assert!(accounts.is_synced());
         assert_eq!(accounts.len(), 1);
     }

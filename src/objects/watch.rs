@@ -14,7 +14,8 @@ use super::guarded::Guarded;
 use super::index::{AccountKey, Accounts};
 
 /// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged and left
-/// out; it does not stop the watch. A lost watch is resumed with backoff.
+/// out; it does not stop the watch. A lost watch is resumed with backoff; one that is asked to
+/// [list anew](Accounts::list_anew) starts with a list that the API server does not take from its cache.
 pub async fn watch_accounts(
     client: Client,
     namespace: Option<String>,
@@ -25,20 +26,33 @@ pub async fn watch_accounts(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let stream = watcher::watcher(api, watcher::Config::default()).default_backoff();
-    let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
-    let mut listing = HashSet::new();
-    while let Some(event) = stream.next().await {
+    let new_stream = || watcher::watcher(api.clone(), watcher::Config::default()).default_backoff().boxed();
+    let (mut stream, mut wishes) = (new_stream(), accounts.asked());
+    let (mut listing, mut asked) = (HashSet::new(), *wishes.borrow_and_update());
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            // The sender lives as long as the accounts.
+            _ = wishes.changed() => {
+                asked = *wishes.borrow_and_update();
+                stream = new_stream();
+                continue;
+            }
+            event = stream.next() => event,
+        };
         match event {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => {
+            None => return,
+            Some(Ok(Event::Init)) => listing.clear(),
+            Some(Ok(Event::InitApply(object))) => {
                 listing.insert(key_of(&object));
                 take_in(&accounts, object);
             }
-            Ok(Event::InitDone) => accounts.listed(namespace.as_deref(), &std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => take_in(&accounts, object),
-            Ok(Event::Delete(object)) => accounts.gone(&key_of(&object)),
-            Err(problem) => {
+            Some(Ok(Event::InitDone)) => {
+                accounts.listed(namespace.as_deref(), &std::mem::take(&mut listing), asked);
+            }
+            Some(Ok(Event::Apply(object))) => take_in(&accounts, object),
+            Some(Ok(Event::Delete(object))) => accounts.gone(&key_of(&object)),
+            Some(Err(problem)) => {
                 warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts");
             }
         }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::leases::Leadership;
 use crate::objects::Accounts;
 use crate::rest::Readiness;
 use crate::store::projection::Projection;
 
-/// Ready when it listens, the database answers and the watch is synced.
+/// Ready when it listens, the database answers and the watch is synced; whether it leads makes no difference.
 pub(super) struct OperatorReadiness {
     pub(super) accounts: Arc<Accounts>,
     pub(super) projection: Arc<Projection>,
+    pub(super) leadership: Arc<Leadership>,
     pub(super) stopping: AtomicBool,
 }
 
@@ -30,5 +32,9 @@ impl Readiness for OperatorReadiness {
             missing.push(("database".to_owned(), why));
         }
         missing
+    }
+
+    fn leader(&self) -> Option<String> {
+        self.leadership.leader()
     }
 }

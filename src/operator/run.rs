@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::{Client, Config};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::arguments::RunArguments;
 use super::cluster;
+use super::lead::Leader;
 use super::peers;
 use super::readiness::OperatorReadiness;
 use crate::account::lifecycle::Policy;
@@ -24,6 +26,7 @@ use crate::controller::{self, AdoptedRows, ControllerMetrics};
 use crate::crash;
 use crate::fleet::{Fleet, Ticks};
 use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
+use crate::leases::{Elector, Leadership, LeaseObjects, Mandate, OwnLease, Replicas, Times};
 use crate::objects::{Accounts, KubeAccountObjects, watch_accounts, watch_secrets};
 use crate::rest::{self, RestPorts, RestSettings, RestState};
 use crate::secrets::{CredentialSource, Credentials};
@@ -64,6 +67,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
 
     let credentials: Arc<dyn CredentialSource> =
         Arc::new(Credentials::new(place.client.clone(), settings.secrets.folders.clone()));
+    let peers = Peers::new(settings, &place);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings))
         .paced(Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps));
@@ -76,9 +80,10 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &place.replica_id)),
         ticks: Arc::clone(&ticks),
         leader: Arc::clone(&wakes),
+        leadership: Arc::clone(&peers.leadership),
+        replicas: Arc::clone(&peers.replicas),
     };
     let hub = Hub::new(hub_settings(settings, &place, rest_address.port()), ports);
-    hub.remember_agents().await;
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -91,10 +96,11 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     );
 
     let metrics = ControllerMetrics::default();
-    let exposition = exposition(&metrics, &hub, &projection, &cluster);
+    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership);
     let readiness = Arc::new(OperatorReadiness {
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
+        leadership: Arc::clone(&peers.leadership),
         stopping: AtomicBool::new(false),
     });
     let fleet: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
@@ -122,25 +128,94 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         wakes,
         changed_secrets,
         budget,
+        mandate: Mandate::alone(&place.replica_id),
+        replicas: Arc::clone(&peers.replicas),
+        leases: peers.leases.clone(),
         replica_id: place.replica_id,
         metrics,
     };
-    // The rows are written until the controller has said its last one.
-    let (leading, writing) = (stop.clone(), CancellationToken::new());
+    let leader = Leader {
+        context,
+        hub: Arc::clone(&hub),
+        leadership: Arc::clone(&peers.leadership),
+        has_peers: peers.leases.is_some(),
+    };
+    if leader.has_peers {
+        projection.follow();
+    }
+    // The rows are written until the controller has said its last one, and only then is the Lease released.
+    let (leading, writing, releasing) = (stop.clone(), CancellationToken::new(), CancellationToken::new());
+    let left = CancellationToken::new();
+    peers.start(&tasks, &hub, &releasing, &left);
     let written = writing.clone();
-    tasks.spawn(async move { projection.run(written).await });
     tasks.spawn(async move {
-        controller::run(context, leading).await;
+        projection.run(written).await;
+        releasing.cancel();
+    });
+    tasks.spawn(async move {
+        leader.run(leading).await;
         writing.cancel();
     });
     tasks.spawn(rest::serve(rest_listener, rest::router(state), stop.clone()));
-    tasks.spawn(bound.serve(hub, stop.clone()));
+    let serving = bound.serve(hub, stop.clone());
+    tasks.spawn(async move {
+        let served = serving.await;
+        left.cancel();
+        served
+    });
     tasks.close();
     stop.cancelled().await;
     readiness.stopping.store(true, Ordering::Relaxed);
     tasks.wait().await;
     info!("stopped");
     Ok(())
+}
+
+/// What this replica has to do with others.
+struct Peers {
+    /// Absent: it is the only one.
+    leases: Option<LeaseObjects>,
+    replica_id: String,
+    times: Times,
+    leadership: Arc<Leadership>,
+    replicas: Arc<Replicas>,
+}
+
+impl Peers {
+    fn new(settings: &OperatorSettings, place: &Place) -> Self {
+        let election = settings.leader_election;
+        let times = Times {
+            duration: election.duration,
+            renew_deadline: election.renew_deadline,
+            retry_period: election.retry_period,
+        };
+        let (id, replica_id) = (&place.replica_id, place.replica_id.clone());
+        if may_have_peers(settings) {
+            let leases = Some(LeaseObjects::new(place.client.clone(), &place.namespace));
+            let (leadership, replicas) = (Leadership::unknown(), Replicas::unknown(id, times));
+            return Self { leases, replica_id, times, leadership, replicas };
+        }
+        let (leadership, replicas) = (Leadership::alone(id), Replicas::alone(id));
+        Self { leases: None, replica_id, times, leadership, replicas }
+    }
+
+    /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
+    fn start(self, tasks: &TaskTracker, hub: &Hub, releasing: &CancellationToken, left: &CancellationToken) {
+        let Some(leases) = self.leases else { return };
+        let changed = Arc::new(Notify::new());
+        let (watched, told) = (leases.clone(), Arc::clone(&changed));
+        let (replicas, until) = (self.replicas, releasing.clone());
+        tasks.spawn(async move { replicas.run(watched, told, until).await });
+        let own = OwnLease::new(leases.clone(), &self.replica_id, self.times, hub.backlog());
+        tasks.spawn(own.run(left.clone()));
+        let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
+        tasks.spawn(elector.run(releasing.clone()));
+    }
+}
+
+/// Whether there may be other replicas: a file of SQLite's belongs to one.
+fn may_have_peers(settings: &OperatorSettings) -> bool {
+    store::serves_several(&settings.database_url)
 }
 
 /// Who and where this replica is.
@@ -257,11 +332,13 @@ fn exposition(
     hub: &Hub,
     projection: &Projection,
     cluster: &Cluster,
+    leadership: &Leadership,
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
     hub.register(&mut metrics.registry);
     projection.register(&mut metrics.registry);
     cluster.register(&mut metrics.registry);
+    leadership.register(&mut metrics.registry);
     Arc::new(move || metrics.encode())
 }

@@ -13,6 +13,9 @@ use super::{RestState, openapi};
 pub trait Readiness: Send + Sync {
     /// What is missing, and why; empty when it is ready.
     fn missing(&self) -> Vec<(String, String)>;
+
+    /// The replica that leads, as far as it is known here.
+    fn leader(&self) -> Option<String>;
 }
 
 /// How the process is.
@@ -20,6 +23,12 @@ pub trait Readiness: Send + Sync {
 pub(super) struct Health {
     /// `UP` or `DOWN`.
     status: &'static str,
+    /// This replica; not at `/health/liveness`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replica: Option<String>,
+    /// The replica that leads, as far as it is known here; not at `/health/liveness`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<String>,
     /// What is missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<Missing>,
@@ -37,11 +46,10 @@ pub(super) struct Missing {
 fn ready(state: &RestState) -> (StatusCode, Json<Health>) {
     let missing: Vec<Missing> =
         state.readiness.missing().into_iter().map(|(what, why)| Missing { what, why }).collect();
-    if missing.is_empty() {
-        (StatusCode::OK, Json(Health { status: "UP", missing }))
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status: "DOWN", missing }))
-    }
+    let (code, status) =
+        if missing.is_empty() { (StatusCode::OK, "UP") } else { (StatusCode::SERVICE_UNAVAILABLE, "DOWN") };
+    let (replica, leader) = (Some(state.settings.replica_id.clone()), state.readiness.leader());
+    (code, Json(Health { status, replica, leader, missing }))
 }
 
 /// Whether the process can serve.
@@ -62,7 +70,7 @@ pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
     ))]
 pub(super) async fn liveness() -> Json<Health> {
-    Json(Health { status: "UP", missing: Vec::new() })
+    Json(Health { status: "UP", replica: None, leader: None, missing: Vec::new() })
 }
 
 /// Whether the process can serve.

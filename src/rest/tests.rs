@@ -74,6 +74,14 @@ impl Store for NoStore {
         Ok(Vec::new())
     }
 
+    async fn begin_term(&self, _: &str) -> Result<store::Term, StoreError> {
+        Err(StoreError::unavailable("nobody leads here"))
+    }
+
+    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
         Ok(None)
     }
@@ -102,6 +110,10 @@ impl Store for NoStore {
 struct Waiting(Vec<(String, String)>);
 
 impl Readiness for Waiting {
+    fn leader(&self) -> Option<String> {
+        Some("replica".to_owned())
+    }
+
     fn missing(&self) -> Vec<(String, String)> {
         self.0.clone()
     }

@@ -15,12 +15,13 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, StoreError, now, trouble};
+use super::{AssignmentChanges, Changes, StoreError, Term, now, trouble};
 
 mod accounts;
 mod assignments;
 mod errors;
 mod schema;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -94,6 +95,7 @@ async fn commit(
     let packet = store.packet.load(Ordering::Relaxed);
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let result = async {
+        terms::hold(&mut transaction, changes.term).await?;
         accounts::delete(&mut transaction, &changes.deletes).await?;
         accounts::put(&mut transaction, &changes.puts, now(), packet, Taking::Ours).await?;
         accounts::put(&mut transaction, &changes.adopts, now(), packet, Taking::Theirs).await?;
@@ -109,7 +111,17 @@ async fn commit_assignments(
     changes: &AssignmentChanges,
 ) -> Result<(), StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
-    let result = assignments::write(&mut transaction, replica_id, changes, now()).await;
+    let result = async {
+        terms::hold(&mut transaction, changes.term).await?;
+        assignments::write(&mut transaction, replica_id, changes, now()).await
+    }
+    .await;
+    end(transaction, result).await
+}
+
+async fn commit_term(connection: &mut MySqlConnection, replica_id: &str) -> Result<Term, StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let result = terms::begin(&mut transaction, replica_id).await;
     end(transaction, result).await
 }
 
@@ -132,12 +144,12 @@ async fn commit_namespaces(
 }
 
 /// Commits, or rolls back: after some errors the server has undone the last statement alone.
-async fn end(
+async fn end<T>(
     transaction: sqlx::Transaction<'_, Db>,
-    result: Result<(), StoreError>,
-) -> Result<(), StoreError> {
+    result: Result<T, StoreError>,
+) -> Result<T, StoreError> {
     match result {
-        Ok(()) => bounded(transaction.commit(), errors::classify).await,
+        Ok(done) => bounded(transaction.commit(), errors::classify).await.map(|()| done),
         Err(error) if trouble::is_suspect(&Err::<(), _>(error.clone())) => Err(error),
         Err(error) => bounded(transaction.rollback(), errors::classify).await.and(Err(error)),
     }

@@ -11,12 +11,13 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, StoreError, now};
+use super::{AssignmentChanges, Changes, StoreError, Term, now};
 
 mod accounts;
 mod assignments;
 mod errors;
 mod schema;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -73,6 +74,7 @@ fn options(address: &Address) -> Result<PgConnectOptions, StoreError> {
 /// What goes wrong inside rolls back: a transaction that is dropped does.
 async fn commit(_: &Postgres, connection: &mut PgConnection, changes: &Changes) -> Result<(), StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    terms::hold(&mut transaction, changes.term).await?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
     accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
     accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
@@ -86,8 +88,15 @@ async fn commit_assignments(
     changes: &AssignmentChanges,
 ) -> Result<(), StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    terms::hold(&mut transaction, changes.term).await?;
     assignments::write(&mut transaction, replica_id, changes, now()).await?;
     bounded(transaction.commit(), errors::classify).await
+}
+
+async fn commit_term(connection: &mut PgConnection, replica_id: &str) -> Result<Term, StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let term = terms::begin(&mut transaction, replica_id).await?;
+    bounded(transaction.commit(), errors::classify).await.map(|()| term)
 }
 
 async fn commit_namespaces(

@@ -7,6 +7,10 @@
 //!
 //! While the database cannot be used everything waits, at most one row for each account, and is written when it is
 //! back; before that the table is read again, for a commit whose answer was lost may be in it or not.
+//!
+//! With several replicas only the leader writes, under a [term](crate::store::Term) that it begins before its first
+//! row. A replica that led, slept and goes on finds at its next transaction that a later term has begun: nothing of it
+//! is written, and its lead is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,19 +24,25 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Changes, Store, StoreError};
+use super::{AssignmentChanges, Changes, Store, StoreError, Term};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
 use crate::crash;
+use office::Office;
 use state::{Kind, State, Task, Want};
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod leading;
+mod office;
+#[cfg(test)]
 mod properties;
 mod state;
 #[cfg(test)]
 mod tests;
+
+pub use office::{Confirm, Lead};
 
 /// How many rows one transaction takes at most; the rest is the next one.
 const MOST_ROWS: usize = 2_048;
@@ -40,6 +50,8 @@ const MOST_ROWS: usize = 2_048;
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// How long the last rows may take when the program ends.
 const LAST_ROWS: Duration = Duration::from_secs(5);
+/// How long the database may take to begin a term; after that the leader goes on without rows.
+const TERM_WAIT: Duration = Duration::from_secs(5);
 /// The longest wait between two tries, before the jitter that at most doubles it.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -74,12 +86,15 @@ pub struct Counters {
     pub refused: Counter,
     /// Accounts whose row waits to be written.
     pub pending: Gauge,
+    /// Writes that came too late: another replica leads by now.
+    pub late: Counter,
 }
 
 /// The rows of `kubesvc_accounts`, as the objects call for them. [`Projection::run`] is the task that writes.
 pub struct Projection {
     store: Arc<dyn Store>,
     state: Mutex<State>,
+    office: Mutex<Office>,
     /// Held while the table is read or written, so that what is known of it is never older than what was read.
     table: tokio::sync::Mutex<()>,
     wake: Notify,
@@ -95,6 +110,7 @@ impl Projection {
         Arc::new(Self {
             store,
             state: Mutex::new(State::default()),
+            office: Mutex::default(),
             table: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             trouble,
@@ -150,6 +166,47 @@ impl Projection {
         while self.state.lock().has_waiting() && self.round(false).await.is_ok() {}
     }
 
+    /// Writes nothing until this replica [leads](Projection::lead): there are others. What waits is forgotten.
+    pub fn follow(&self) {
+        *self.office.lock() = Office::Follows;
+        self.drop_waiting();
+        self.count_pending();
+    }
+
+    /// This replica leads. A term is begun and confirmed at once if the database allows, and else before the first row;
+    /// what the table holds is read anew. It goes on until [`Projection::follow`], or until `over` is cancelled.
+    pub async fn lead(&self, lead: Lead) {
+        let _table = self.table.lock().await;
+        self.drop_waiting();
+        *self.state.lock() = State::default();
+        *self.office.lock() = Office::Elected(lead);
+        let begin = async {
+            self.take_office().await?;
+            self.read().await
+        };
+        let begun = tokio::time::timeout(TERM_WAIT, begin).await;
+        match begun.unwrap_or_else(|_| Err(StoreError::unavailable("the database does not answer in time"))) {
+            Ok(()) => self.recover(),
+            Err(error) => self.fail(&error),
+        }
+        self.wake.notify_one();
+    }
+
+    /// The term that rows are written under; absent while there is none, and where there is only this process.
+    pub fn term(&self) -> Option<Term> {
+        self.office.lock().term()
+    }
+
+    /// Writes assignments for a replica that is gone, under the leader's term.
+    pub async fn write_assignments(
+        &self,
+        replica_id: &str,
+        mut changes: AssignmentChanges,
+    ) -> Result<(), StoreError> {
+        changes.term = self.may_write()?;
+        self.judged(self.store.write_assignments(replica_id, &changes).await)
+    }
+
     /// Reads what the database holds now. On an error nothing is known any more, and [`Projection::run`] tries again.
     pub async fn load(&self) -> Result<(), StoreError> {
         let _table = self.table.lock().await;
@@ -163,11 +220,13 @@ impl Projection {
     ///
     /// Somebody else's row is known once the table was read or a row was refused; that it is gone, with the next repair.
     pub fn fact(&self, uid: &str, account_name: &str) -> RowFact {
-        if self.trouble.borrow().is_some() {
+        if self.trouble.borrow().is_some() || !self.office.lock().writes() {
             return RowFact::Unavailable;
         }
         let state = self.state.lock();
-        if state.has_row(uid) {
+        if state.is_stale() {
+            RowFact::Unavailable
+        } else if state.has_row(uid) {
             RowFact::Present
         } else if state.is_foreign(account_name) {
             RowFact::Foreign
@@ -186,6 +245,7 @@ impl Projection {
     /// [`StoreError::Refused`]: it is not written, or the account is deleted. [`StoreError::Unavailable`] and
     /// [`StoreError::Unfit`]: it is not known to be written; it waits as after [`Projection::say`].
     pub async fn insert(&self, row: AccountRow) -> Result<(), StoreError> {
+        self.may_write()?;
         let (done, wait) = oneshot::channel();
         self.state.lock().insert(row, done)?;
         self.written(wait).await
@@ -194,6 +254,7 @@ impl Projection {
     /// As [`Projection::insert`], in place of a row of that name that is not ours, wherever it stands; see
     /// [`Changes::adopts`].
     pub async fn adopt(&self, row: AccountRow) -> Result<(), StoreError> {
+        self.may_write()?;
         let (done, wait) = oneshot::channel();
         self.state.lock().adopt(row, done)?;
         self.written(wait).await
@@ -202,7 +263,7 @@ impl Projection {
     /// Says what a row shall be, and goes on: the newest word of each account is written. Nothing happens if the
     /// database holds just that, if it has refused just that since the last repair, or if the account was deleted.
     pub fn say(&self, row: AccountRow) {
-        if self.state.lock().say(row) {
+        if self.may_write().is_ok() && self.state.lock().say(row) {
             self.changed();
         }
     }
@@ -210,6 +271,7 @@ impl Projection {
     /// Deletes all rows of an account, and returns when that is committed. What waits for this uid is dropped, and
     /// what is said of it later is ignored. On an error the deletion waits, as [`Projection::insert`] does.
     pub async fn delete(&self, uid: &str) -> Result<(), StoreError> {
+        self.may_write()?;
         let (done, wait) = oneshot::channel();
         self.state.lock().delete(uid, done);
         self.written(wait).await
@@ -226,6 +288,8 @@ impl Projection {
     ) -> Result<Repair, StoreError> {
         let tasks = {
             let _table = self.table.lock().await;
+            self.take_office().await.inspect_err(|error| self.fail(error))?;
+            self.may_write()?;
             let expected = expected();
             self.read().await.inspect_err(|error| self.fail(error))?;
             self.state.lock().repair(expected)
@@ -264,10 +328,15 @@ impl Projection {
 
     /// Puts the counters into a registry.
     pub fn register(&self, registry: &mut Registry) {
-        let Counters { commits, rows, refused, pending } = &self.counters;
+        let Counters { commits, rows, refused, pending, late } = &self.counters;
         registry.register("kubesvc_store_commits", "Transactions committed", commits.clone());
         registry.register("kubesvc_store_rows_written", "Account rows written or deleted", rows.clone());
         registry.register("kubesvc_store_rows_refused", "Account rows the database refused", refused.clone());
+        registry.register(
+            "kubesvc_store_late_writes",
+            "Writes refused because another replica leads",
+            late.clone(),
+        );
         registry.register("kubesvc_store_pending", "Account rows that wait to be written", pending.clone());
     }
 
@@ -292,6 +361,11 @@ impl Projection {
     /// Writes what waits, in one transaction if nothing in it is refused.
     async fn round(&self, ping: bool) -> Result<(), StoreError> {
         let _table = self.table.lock().await;
+        self.take_office().await?;
+        if !self.office.lock().writes() {
+            self.drop_waiting();
+            return self.store.ping().await;
+        }
         if self.state.lock().is_stale() {
             self.read().await?;
         } else if ping {
@@ -305,6 +379,12 @@ impl Projection {
                 Err(StoreError::Refused { .. }) if part.len() > 1 => {
                     let later = part.split_off(part.len() / 2);
                     parts.extend([later, part]);
+                }
+                Err(StoreError::Deposed) => {
+                    // Nobody hears of what was to be written: the leader's work is over.
+                    drop((part, parts));
+                    self.drop_waiting();
+                    break;
                 }
                 Err(error @ StoreError::Refused { .. }) => {
                     tracing::warn!(error = error.in_full(), "a row is left as it is");
@@ -330,7 +410,7 @@ impl Projection {
         if part.is_empty() {
             return Ok(());
         }
-        let mut changes = Changes::default();
+        let mut changes = Changes { term: self.may_write()?, ..Changes::default() };
         let mut kinds = [false; 4];
         for task in part {
             kinds[task.kind as usize] = true;
@@ -346,11 +426,63 @@ impl Projection {
             }
         };
         pass(["row-insert:before", "row-update:before", "row-delete:before", "row-adopt:before"]);
-        self.store.write(&changes).await?;
+        self.judged(self.store.write(&changes).await)?;
         pass(["row-insert:after", "row-update:after", "row-delete:after", "row-adopt:after"]);
         self.counters.commits.inc();
         self.counters.rows.inc_by(part.len() as u64);
         Ok(())
+    }
+
+    /// Begins a term if this replica was elected and has none. The caller holds the table.
+    async fn take_office(&self) -> Result<(), StoreError> {
+        let Office::Elected(lead) = self.office.lock().clone() else { return Ok(()) };
+        if lead.over.is_cancelled() {
+            return Ok(());
+        }
+        crash::point("term:before");
+        let term = self.store.begin_term(&lead.replica_id).await?;
+        crash::point("term:after");
+        let confirmed = (lead.confirm)().await && !lead.over.is_cancelled();
+        let mut office = self.office.lock();
+        // It may have been ended meanwhile, by whoever knows.
+        if matches!(&*office, Office::Elected(_)) {
+            if confirmed {
+                tracing::info!(term = term.number(), "rows are written under this term");
+                *office = Office::Leads(lead, term);
+            } else {
+                lead.over.cancel();
+                *office = Office::Follows;
+            }
+        }
+        Ok(())
+    }
+
+    /// The term to write under; an error if another replica writes.
+    fn may_write(&self) -> Result<Option<Term>, StoreError> {
+        let office = self.office.lock();
+        if office.writes() { Ok(office.term()) } else { Err(StoreError::Deposed) }
+    }
+
+    /// Ends the lead if the database knows a later term.
+    fn judged<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if matches!(answer, Err(StoreError::Deposed)) {
+            self.counters.late.inc();
+            let mut office = self.office.lock();
+            if let Office::Leads(lead, term) = &*office {
+                tracing::warn!(
+                    term = term.number(),
+                    "a late write was refused: another replica leads, and a later term has begun"
+                );
+                lead.over.cancel();
+                *office = Office::Follows;
+            }
+        }
+        answer
+    }
+
+    /// What waits is not written any more; whoever waits for it hears so.
+    fn drop_waiting(&self) {
+        self.state.lock().forget_waiting(&StoreError::Deposed);
     }
 
     async fn read(&self) -> Result<(), StoreError> {

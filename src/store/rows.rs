@@ -86,6 +86,9 @@ pub(super) const SELECT_FOREIGN: &str =
 pub(super) const SELECT_ASSIGNMENTS: &str = "SELECT account_name, agent_id, connections, caching, reachable FROM \
      kubesvc_assignments WHERE cd_id = ";
 
+/// Selects the replicas that have assignments.
+pub(super) const SELECT_REPLICAS: &str = "SELECT DISTINCT cd_id FROM kubesvc_assignments ORDER BY cd_id";
+
 /// The order in which rows are written, on every database: two writers never wait for one another in a ring.
 pub(super) fn sorted(rows: &[std::sync::Arc<AccountRow>]) -> Vec<&AccountRow> {
     let mut rows: Vec<&AccountRow> = rows.iter().map(AsRef::as_ref).collect();

@@ -180,6 +180,13 @@ macro_rules! store {
                 result
             }
 
+            async fn try_begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
+                let mut connection = self.writer().await?;
+                let result = commit_term(&mut connection, replica_id).await;
+                self.settle(connection, &result);
+                result
+            }
+
             async fn try_put_namespaces(&self, lists: &[(&str, String)]) -> Result<Vec<String>, StoreError> {
                 let mut connection = self.writer().await?;
                 let result = commit_namespaces(&mut connection, lists).await;
@@ -196,6 +203,17 @@ macro_rules! store {
                 }
                 $crate::store::limits::check(changes)?;
                 $crate::store::server::again(|| self.try_write(changes)).await
+            }
+
+            async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
+                $crate::store::server::again(|| self.try_begin_term(replica_id)).await
+            }
+
+            async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = terms::replicas(&mut connection).await;
+                self.settle(connection, &result);
+                result
             }
 
             async fn accounts(&self) -> Result<$crate::store::Accounts, StoreError> {

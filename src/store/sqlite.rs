@@ -18,7 +18,7 @@ use sqlx::sqlite::{
 
 use super::{
     Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, PoolSettings, Store,
-    StoreError, limits, now, pools,
+    StoreError, Term, limits, now, pools,
     rows::{self, Taking},
     trouble,
 };
@@ -28,6 +28,7 @@ mod assignments;
 mod errors;
 mod file;
 mod schema;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -100,6 +101,13 @@ impl Sqlite {
         result
     }
 
+    async fn try_begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
+        let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
+        let result = commit_term(&mut connection, replica_id).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
     async fn try_put_namespaces(&self, lists: &[(&str, String)]) -> Result<Vec<String>, StoreError> {
         let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
         let result = commit_namespaces(&mut connection, lists).await;
@@ -135,6 +143,7 @@ impl Sqlite {
 
 async fn commit(connection: &mut SqliteConnection, changes: &Changes) -> Result<(), StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    terms::hold(&mut transaction, changes.term).await?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
     accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
     accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
@@ -148,8 +157,16 @@ async fn commit_assignments(
     changes: &AssignmentChanges,
 ) -> Result<(), StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    terms::hold(&mut transaction, changes.term).await?;
     assignments::write(&mut transaction, replica_id, changes, now()).await?;
     transaction.commit().await.map_err(errors::classify)
+}
+
+async fn commit_term(connection: &mut SqliteConnection, replica_id: &str) -> Result<Term, StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    let term = terms::begin(&mut transaction, replica_id).await?;
+    transaction.commit().await.map_err(errors::classify)?;
+    Ok(term)
 }
 
 async fn commit_namespaces(
@@ -183,6 +200,17 @@ impl Store for Sqlite {
         }
         limits::check(changes)?;
         (|| self.try_write(changes)).retry(self.retry).when(trouble::is_busy).await
+    }
+
+    async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
+        (|| self.try_begin_term(replica_id)).retry(self.retry).when(trouble::is_busy).await
+    }
+
+    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = terms::replicas(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
     }
 
     async fn accounts(&self) -> Result<Accounts, StoreError> {

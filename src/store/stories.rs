@@ -17,7 +17,9 @@ macro_rules! stories {
             a_uid_that_takes_over_a_name_starts_without_assignments, nothing_of_others_is_read,
             adopted_rows_take_the_place_of_no_row_of_ours, as_many_rows_are_adopted_as_are_written,
             a_space_at_the_end_makes_another_name_or_none,
-            the_pools_are_told
+            the_pools_are_told,
+            a_later_term_ends_the_earlier_ones, terms_that_begin_at_once_follow_one_another,
+            replicas_with_assignments_are_named
         }
     };
     (@each $fresh:expr, $($story:ident),+) => {
@@ -281,7 +283,7 @@ fn assignment(account: &str, agent: &str) -> Assignment {
 }
 
 async fn assign(store: &dyn Store, replica: &str, puts: Vec<Assignment>) {
-    let changes = AssignmentChanges { deletes: Vec::new(), puts };
+    let changes = AssignmentChanges { puts, ..AssignmentChanges::default() };
     store.write_assignments(replica, &changes).await.expect("the assignments are written");
 }
 
@@ -302,6 +304,7 @@ pub(super) async fn assignments_are_kept_by_replica(store: &dyn Store) {
     let changes = AssignmentChanges {
         deletes: vec![("a".to_owned(), "agent-2".to_owned()), ("none".to_owned(), "none".to_owned())],
         puts: vec![caching.clone(), assignment("\u{1f680}", "AGENT-1")],
+        term: None,
     };
     store.write_assignments("operator-0", &changes).await.expect("written");
     assert_eq!(assigned(store, "operator-0").await, [caching, assignment("\u{1f680}", "AGENT-1")]);
@@ -311,7 +314,7 @@ pub(super) async fn assignments_are_kept_by_replica(store: &dyn Store) {
     assign(store, "operator-2", many.clone()).await;
     assert_eq!(assigned(store, "operator-2").await, many);
     let deletes = many.into_iter().map(|row| (row.account_name, row.agent_id)).collect();
-    let changes = AssignmentChanges { deletes, puts: Vec::new() };
+    let changes = AssignmentChanges { deletes, ..AssignmentChanges::default() };
     store.write_assignments("operator-2", &changes).await.expect("deleted");
     assert_eq!(assigned(store, "operator-2").await, []);
 }
@@ -326,7 +329,7 @@ pub(super) async fn assignments_that_no_database_takes_are_refused(store: &dyn S
         ("operator-0", good.clone()),
         (long.as_str(), assignment("b", "agent-1")),
     ] {
-        let changes = AssignmentChanges { deletes: Vec::new(), puts: vec![good.clone(), bad] };
+        let changes = AssignmentChanges { puts: vec![good.clone(), bad], ..AssignmentChanges::default() };
         let error = store.write_assignments(replica, &changes).await.expect_err("refused");
         assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
         assert!(error.in_full().contains("kubesvc_assignments row"), "{}", error.in_full());
@@ -407,4 +410,53 @@ pub(super) async fn the_pools_are_told(store: &dyn Store) {
         assert!(["sqlite", "mysql", "postgres"].contains(&pool.database), "{pool:?}");
         assert!(!pool.acquire_timeout.is_zero() && pool.min_connections == 0, "{pool:?}");
     }
+}
+
+pub(super) async fn a_later_term_ends_the_earlier_ones(store: &dyn Store) {
+    let puts = |name: &str, uid: &str, term| Changes {
+        puts: vec![row(name, uid).into()],
+        term,
+        ..Changes::default()
+    };
+    let first = store.begin_term("operator-0").await.expect("a term");
+    store.write(&puts("one", "uid-1", Some(first))).await.expect("it is the newest");
+
+    let second = store.begin_term(&"ü".repeat(300)).await.expect("a term, however long its owner is named");
+    assert!(second > first);
+    let deposed = |error: StoreError| matches!(error, StoreError::Deposed);
+    assert!(deposed(store.write(&puts("two", "uid-2", Some(first))).await.expect_err("an earlier term")));
+    let changes = Changes { deletes: vec!["uid-1".to_owned()], term: Some(first), ..Changes::default() };
+    assert!(deposed(store.write(&changes).await.expect_err("an earlier term")));
+    let changes = AssignmentChanges {
+        puts: vec![assignment("one", "agent-1")],
+        term: Some(first),
+        ..AssignmentChanges::default()
+    };
+    assert!(deposed(store.write_assignments("operator-9", &changes).await.expect_err("an earlier term")));
+    assert_eq!(rows(store).await, [row("one", "uid-1")], "nothing of it was written");
+    assert_eq!(assigned(store, "operator-9").await, []);
+
+    store.write(&puts("two", "uid-2", Some(second))).await.expect("it is the newest");
+    store
+        .write_assignments("operator-9", &AssignmentChanges { term: Some(second), ..changes })
+        .await
+        .expect("newest");
+    assert_eq!(assigned(store, "operator-9").await.len(), 1);
+}
+
+pub(super) async fn terms_that_begin_at_once_follow_one_another(store: &dyn Store) {
+    let terms = futures::future::join_all(
+        (0..8).map(|at| async move { store.begin_term(&format!("operator-{at}")).await.expect("a term") }),
+    )
+    .await;
+    let mut sorted: Vec<_> = terms.iter().map(|term| term.number()).collect();
+    sorted.sort_unstable();
+    assert_eq!(sorted, (sorted[0]..sorted[0] + 8).collect::<Vec<_>>(), "each is another one");
+}
+
+pub(super) async fn replicas_with_assignments_are_named(store: &dyn Store) {
+    assert_eq!(store.assigned_replicas().await.expect("none"), Vec::<String>::new());
+    assign(store, "operator-1", vec![assignment("a", "agent-1"), assignment("b", "agent-1")]).await;
+    assign(store, "operator-0", vec![assignment("a", "agent-2")]).await;
+    assert_eq!(store.assigned_replicas().await.expect("two"), ["operator-0", "operator-1"]);
 }

@@ -36,6 +36,7 @@ const MAP: &[(&str, Layer)] = &[
     ("cluster", Layer::Port),
     ("objects", Layer::Port),
     ("store", Layer::Port),
+    ("leases", Layer::Port),
     ("secrets", Layer::Port),
     ("wire", Layer::Port),
     ("config", Layer::Port),
@@ -49,7 +50,8 @@ const MAP: &[(&str, Layer)] = &[
 ];
 
 /// What the agent must never see: it runs near foreign clusters, and needs none of it.
-const NOT_FOR_AGENTS: &[&str] = &["store", "cluster", "controller", "hub", "rest", "objects", "secrets"];
+const NOT_FOR_AGENTS: &[&str] =
+    &["store", "cluster", "leases", "controller", "hub", "rest", "objects", "secrets"];
 
 fn layer(module: &str) -> Option<Layer> {
     MAP.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
@@ -149,9 +151,15 @@ fn wakes_touch_nothing_outside_and_read_no_clock() {
 /// The agent's reactions and the hub's duties are decided without I/O, as the lifecycle is.
 #[test]
 fn what_an_agent_and_a_replica_decide_is_pure() {
-    for module in
-        ["agent::reactions", "hub::duties", "hub::asking", "hub::static_accounts", "hub::assignments::desk"]
-    {
+    for module in [
+        "agent::reactions",
+        "hub::duties",
+        "hub::asking",
+        "hub::static_accounts",
+        "hub::assignments::desk",
+        "leases::election",
+        "leases::roll",
+    ] {
         hold_free_of(module, &[&["tokio"], &["tonic"], &["kube", "Client"], &["sqlx"]]);
         hold_free_of(module, CLOCKS);
     }

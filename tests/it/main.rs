@@ -17,6 +17,7 @@ mod docs;
 mod drift;
 mod faults;
 mod gitops;
+mod leaders;
 mod plugin;
 mod references;
 mod replicas;

@@ -15,6 +15,7 @@
 //! | `prepare.rs` | the start, and what may be said before it: settings, environment, a control plane of its own |
 //! | `scenes.rs` | worlds that several tests begin with |
 //! | `operator.rs`, `agent.rs` | the two programs: stop, continue, kill, start again, with any environment |
+//! | `peers.rs` | further replicas of the operator, and which one leads |
 //! | `rights.rs` | the definitions, and the rights that the operator has |
 //! | `replica.rs` | further operators on the same API server and database, and how they find one another |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
@@ -29,6 +30,7 @@ mod agent;
 mod cluster;
 mod database;
 mod operator;
+mod peers;
 mod prepare;
 mod replica;
 mod rest;
@@ -51,6 +53,7 @@ pub(crate) use self::{
     cluster::Cluster,
     database::{Database, Theirs, connect},
     operator::Operator,
+    peers::one_leads,
     prepare::Prepare,
     replica::{SERVICE, address},
     rest::{Answer, Call},

@@ -279,6 +279,24 @@ const ROWS: &[Row] = &[
         "domain of those names",
     ),
     read(
+        "kubesvc.leaderElection.leaseDurationSeconds",
+        seconds(2, 3600),
+        "15",
+        "how long others wait for a leader that does not renew its Lease",
+    ),
+    read(
+        "kubesvc.leaderElection.renewDeadlineSeconds",
+        seconds(2, 3600),
+        "10",
+        "how long a leader that cannot renew its Lease goes on; less than that",
+    ),
+    read(
+        "kubesvc.leaderElection.retryPeriodSeconds",
+        seconds(1, 3600),
+        "2",
+        "time between two tries; 1.2 times it is less than the deadline",
+    ),
+    read(
         "kubesvc.heartbeat.enabled",
         Kind::Flag,
         "true",

@@ -57,6 +57,10 @@ kubesvc:
     failFast: true  # default
     useDNS: false  # default
     domainName: "cluster.local"  # default
+  leaderElection:
+    leaseDurationSeconds: 15  # default
+    renewDeadlineSeconds: 10  # default
+    retryPeriodSeconds: 2  # default
   heartbeat:
     enabled: true  # default
     initialDelay: 0  # default

@@ -222,3 +222,23 @@ fn levels_of_logs() {
         );
     }
 }
+
+#[test]
+fn a_leader_gives_up_before_others_take_its_lease() {
+    let times = |duration: u32, deadline: u32, retry: u32| {
+        operator(&format!(
+            "kubesvc.leaderElection: {{leaseDurationSeconds: {duration}, renewDeadlineSeconds: {deadline}, \
+             retryPeriodSeconds: {retry}}}"
+        ))
+    };
+    let shortest = times(3, 2, 1).expect("these fit").settings.leader_election;
+    assert_eq!(shortest.duration, std::time::Duration::from_secs(3));
+    for (duration, deadline, retry, wrong) in [
+        (15, 15, 2, "renewDeadlineSeconds"),
+        (15, 10, 9, "retryPeriodSeconds"),
+        (6, 2, 2, "retryPeriodSeconds"),
+    ] {
+        let problem = times(duration, deadline, retry).expect_err("they do not fit").to_string();
+        assert!(problem.contains(wrong), "{problem}");
+    }
+}

@@ -104,6 +104,7 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
     KnownAgent {
         agent_id: agent.spec.agent_id,
         zone: agent.spec.zone_id,
+        replica: status.session.as_ref().map(|session| session.replica.clone()).unwrap_or_default(),
         session_id: status.session.map(|session| session.id).unwrap_or_default(),
         approved: agent.spec.approved,
         connected: status.connected,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use tokio::sync::watch;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
@@ -140,6 +141,7 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since,
     };
+    let _waits = Waiting::new(&hub.backlog);
     for wait in REGISTRATION_WAITS {
         tokio::time::sleep(wait).await;
         let Ok(_place) = hub.registering.acquire().await else { break };
@@ -159,6 +161,22 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
     Err(Refusal::for_now(Reason::Overloaded, message, COME_AGAIN))
+}
+
+/// Counts a registration for as long as it waits, however it ends.
+struct Waiting<'h>(&'h watch::Sender<usize>);
+
+impl<'h> Waiting<'h> {
+    fn new(backlog: &'h watch::Sender<usize>) -> Self {
+        backlog.send_modify(|count| *count += 1);
+        Self(backlog)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
 }
 
 /// What the agent holds by its own hello, and what the former stream of the same process was sent. A word stands only

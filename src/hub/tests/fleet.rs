@@ -4,6 +4,7 @@ use super::support::*;
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
 use crate::hub::{HubSettings, KnownAgent};
+use crate::leases::{Leadership, Replicas, Times};
 use crate::store::Assignment;
 use crate::wire::ops;
 
@@ -12,6 +13,7 @@ fn known(agent_id: &str, connected: bool) -> KnownAgent {
         agent_id: agent_id.into(),
         zone: "z".into(),
         uid: format!("uid-{agent_id}"),
+        replica: "r-0".into(),
         connected,
         ..KnownAgent::default()
     }
@@ -59,6 +61,60 @@ async fn objects_of_agents_long_gone_are_removed_and_those_of_others_are_not() {
     gone::look(&hub.hub, &mut gone).await;
     assert_eq!(hub.objects.removed.lock().as_slice(), ["gone", "lying"]);
     assert!(!hub.objects.log.lock().contains(&"disconnected here".to_owned()));
+}
+
+#[tokio::test]
+async fn a_replica_that_follows_touches_no_object_of_an_agent_that_is_gone() {
+    let settings = HubSettings { remove_agents_after: 10, ..HubSettings::default() };
+    let hub = TestHub::that_leads(settings, Some(Leadership::unknown())).await;
+    hub.objects.known.lock().extend([known("gone", false), known("lying", true)]);
+    let mut gone = Gone::default();
+    for _ in 0..2 {
+        gone::look(&hub.hub, &mut gone).await;
+        (0..10).for_each(|_| hub.ticks.advance());
+    }
+    assert!(hub.objects.removed.lock().is_empty() && hub.objects.log.lock().is_empty());
+}
+
+#[tokio::test]
+async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
+    let settings = HubSettings { remove_agents_after: 10, ..HubSettings::default() };
+    let hub = TestHub::of_replicas(settings, None, Replicas::unknown("r-0", Times::default())).await;
+    let elsewhere = KnownAgent { replica: "r-1".into(), ..known("elsewhere", true) };
+    let left = KnownAgent { replica: "r-1".into(), ..known("left", false) };
+    hub.objects.known.lock().extend([elsewhere, left]);
+    let mut gone = Gone::default();
+    for _ in 0..2 {
+        gone::look(&hub.hub, &mut gone).await;
+        (0..10).for_each(|_| hub.ticks.advance());
+    }
+    assert_eq!(hub.objects.removed.lock().as_slice(), ["left"]);
+    assert!(hub.objects.log.lock().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_begins_to_lead_grants_those_who_are_away_the_whole_grace() {
+    let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
+    hub.objects.known.lock().push(KnownAgent { replica: "r-1".into(), ..known("a", true) });
+    hub.hub.remember_agents().await;
+    (0..10).for_each(|_| hub.ticks.advance());
+    hub.hub.remember_agents().await;
+    assert!(hub.hub.registry.forget(0).is_empty(), "it is away since now");
+    assert_eq!(hub.hub.registry.forget(10).len(), 1);
+}
+
+#[tokio::test]
+async fn registrations_that_wait_are_counted() {
+    let hub = TestHub::start().await;
+    let mut backlog = hub.hub.backlog();
+    *hub.objects.failing.lock() = 1;
+    let _agent = hub.agent("a").await;
+    assert_eq!(*backlog.borrow_and_update(), 0, "none waits any more");
+    *hub.objects.failing.lock() = 100;
+    let waiting = hub.greet(hello("b")).await;
+    backlog.wait_for(|count| *count == 1).await.expect("the hub lives");
+    drop(waiting);
+    backlog.wait_for(|count| *count == 0).await.expect("the hub lives");
 }
 
 #[tokio::test]

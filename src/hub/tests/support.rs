@@ -122,6 +122,20 @@ impl TestHub {
     }
 
     pub(super) async fn with(settings: HubSettings) -> Self {
+        Self::that_leads(settings, None).await
+    }
+
+    /// One whose leadership is as given.
+    pub(super) async fn that_leads(settings: HubSettings, leads: Option<Arc<Leadership>>) -> Self {
+        Self::of_replicas(settings, leads, Replicas::alone("r-0")).await
+    }
+
+    /// One among these replicas; it leads alone unless said otherwise.
+    pub(super) async fn of_replicas(
+        settings: HubSettings,
+        leads: Option<Arc<Leadership>>,
+        replicas: Arc<Replicas>,
+    ) -> Self {
         let settings = HubSettings {
             address: "127.0.0.1".into(),
             port: 0,
@@ -151,6 +165,8 @@ impl TestHub {
             assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
             ticks: Arc::clone(&ticks),
             leader: Arc::clone(&leader),
+            leadership: leads.unwrap_or_else(|| Leadership::alone("r-0")),
+            replicas,
         };
         let hub = Hub::new(settings, ports);
         let bound = hub.bind().await.expect("an ephemeral port can be had");

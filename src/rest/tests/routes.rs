@@ -123,7 +123,8 @@ async fn calls_for_replicas_are_refused_whatever_they_are_where_there_is_one_rep
 
 #[tokio::test]
 async fn health_says_what_is_missing() {
-    assert_eq!(get_of("/health/readiness").await.json(), json!({"status": "UP"}));
+    let up = json!({"status": "UP", "replica": "replica", "leader": "replica"});
+    assert_eq!(get_of("/health/readiness").await.json(), up);
     assert_eq!(get_of("/health").await.status, 200);
     for path in ["/health", "/health/readiness"] {
         let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
@@ -131,7 +132,7 @@ async fn health_says_what_is_missing() {
         assert_eq!(answer.status, 503);
         assert_eq!(
             answer.json(),
-            json!({"status": "DOWN", "missing": [{"what": "database", "why": "not migrated"}]})
+            json!({"status": "DOWN", "replica": "replica", "leader": "replica", "missing": [{"what": "database", "why": "not migrated"}]})
         );
     }
     assert_eq!(get_of("/health/liveness").await.json(), json!({"status": "UP"}));

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use crate::account::row::AccountRow;
 use crate::store::{
     Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Malformed, NamespaceList, Store,
-    StoreError, limits,
+    StoreError, Term, limits,
 };
 
 pub(super) struct Fake {
@@ -34,6 +34,8 @@ pub(super) struct Fake {
     pub(super) foreign: Mutex<Vec<String>>,
     /// Each write takes one; many to begin with.
     pub(super) gate: Semaphore,
+    /// The newest term.
+    pub(super) term: Mutex<Term>,
 }
 
 impl Fake {
@@ -50,6 +52,7 @@ impl Fake {
             refuses: Mutex::default(),
             foreign: Mutex::default(),
             gate: Semaphore::new(1_000_000),
+            term: Mutex::new(Term(0)),
         })
     }
 
@@ -88,6 +91,9 @@ impl Store for Fake {
             return Err(StoreError::unavailable("the disk is full"));
         }
         limits::check(changes)?;
+        if changes.term.is_some_and(|term| term != *self.term.lock()) {
+            return Err(StoreError::Deposed);
+        }
         let (refuses, mut foreign) = (self.refuses.lock(), self.foreign.lock());
         let put = changes.puts.iter().find(|row| foreign.contains(&row.name));
         let any = changes.puts.iter().chain(&changes.adopts).find(|row| refuses.contains(&row.name));
@@ -116,6 +122,17 @@ impl Store for Fake {
 
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         self.answers().map(|()| lists.iter().map(|list| list.uid.clone()).collect())
+    }
+
+    async fn begin_term(&self, _: &str) -> Result<Term, StoreError> {
+        self.answers()?;
+        let mut term = self.term.lock();
+        term.0 += 1;
+        Ok(*term)
+    }
+
+    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+        self.answers().map(|()| Vec::new())
     }
 
     async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {

@@ -331,6 +331,14 @@ impl State {
         }
     }
 
+    /// Nothing of what waits or is being written is to be written any more.
+    pub(super) fn forget_waiting(&mut self, error: &StoreError) {
+        self.flying.clear();
+        for (_, job) in std::mem::take(&mut self.waiting) {
+            job.answer(&Err(error.clone()));
+        }
+    }
+
     /// The table was read.
     pub(super) fn loaded(&mut self, accounts: Accounts) {
         self.known.clear();

@@ -142,6 +142,12 @@ impl Connection {
         Ok(rows)
     }
 
+    /// The replicas that have rows in `kubesvc_assignments`, in order.
+    pub(super) async fn assigned_replicas(&mut self) -> sqlx::Result<Vec<String>> {
+        const SELECT: &str = "SELECT DISTINCT cd_id FROM kubesvc_assignments ORDER BY 1";
+        on!(self, database => sqlx::query_scalar(SELECT).fetch_all(database).await)
+    }
+
     /// Account and agent of each row of `kubesvc_assignments`, in order.
     pub(super) async fn assignments(&mut self) -> sqlx::Result<Vec<(String, String)>> {
         const SELECT: &str = "SELECT account_name, agent_id FROM kubesvc_assignments ORDER BY 1, 2";

@@ -18,6 +18,8 @@ const END: Duration = Duration::from_secs(25);
 
 /// What each start has in common.
 pub(super) struct Launch {
+    /// The replica's id.
+    pub(super) id: String,
     pub(super) config: PathBuf,
     pub(super) kubeconfig: PathBuf,
     pub(super) namespace: String,
@@ -37,6 +39,16 @@ pub(crate) struct Operator {
 impl Operator {
     pub(super) fn new(launch: Launch) -> Self {
         Self { launch, process: Mutex::new(None) }
+    }
+
+    /// What its starts have in common.
+    pub(super) fn launch(&self) -> &Launch {
+        &self.launch
+    }
+
+    /// The id under which its replica is known.
+    pub(crate) fn replica_id(&self) -> &str {
+        &self.launch.id
     }
 
     /// Starts it and waits until it says that it is ready.
@@ -61,7 +73,7 @@ impl Operator {
             .arg("--kubeconfig")
             .arg(&self.launch.kubeconfig)
             .args(["--namespace", &self.launch.namespace])
-            .env("POD_NAME", "operator-0");
+            .env("POD_NAME", &self.launch.id);
         for (name, value) in &self.launch.environment {
             command.env(name, value);
         }

@@ -97,6 +97,7 @@ impl Prepare {
             must(folder.write("operator.kubeconfig", &plane.kubeconfig_for_certificate(&identity)));
         let log = folder.file("operator.log");
         let operator = Operator::new(Launch {
+            id: "operator-0".to_owned(),
             config: must(folder.write("kubesvc.yml", &format!("{settings:#}"))),
             kubeconfig,
             namespace: namespace.name().to_owned(),

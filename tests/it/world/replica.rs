@@ -31,13 +31,15 @@ impl World {
         prepare::set(&mut settings, "kubesvc.grpc.server.port", json!(hub));
         let log = self.folder.file(&format!("{id}.log"));
         self.logs.lock().push((id.to_owned(), log.clone()));
+        let first = self.operator.launch();
         Operator::new(Launch {
+            id: id.to_owned(),
             config: must(self.folder.write(&format!("kubesvc-{id}.yml"), &format!("{settings:#}"))),
-            kubeconfig: self.folder.file("operator.kubeconfig"),
-            namespace: self.namespace().to_owned(),
-            environment: vec![("POD_NAME".to_owned(), id.to_owned())],
+            kubeconfig: first.kubeconfig.clone(),
+            namespace: first.namespace.clone(),
+            environment: first.environment.clone(),
             log,
-            bears_file_limits: false,
+            bears_file_limits: first.bears_file_limits,
             rest,
             hub,
         })

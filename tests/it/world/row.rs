@@ -59,6 +59,12 @@ impl World {
         must(read.await.map_err(|error| format!("the database: {error}")))
     }
 
+    /// The replicas that have rows in `kubesvc_assignments`, in order.
+    pub(crate) async fn assigned_replicas(&self) -> Vec<String> {
+        let read = async { self.open_database().await?.assigned_replicas().await };
+        must(read.await.map_err(|error| format!("the database: {error}")))
+    }
+
     /// Waits until exactly these accounts are assigned to these agents; both by name, accounts first.
     pub(crate) async fn until_assigned(&self, wanted: &[(&str, &str)]) {
         eventually("the assignments as they should be", PATIENCE, async || {

@@ -1,0 +1,67 @@
+//! What replicas that are gone have left behind: their rows in `kubesvc_assignments`, and their Leases.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::leader::Controller;
+use crate::account::lifecycle::Fact;
+use crate::store::{AssignmentChanges, StoreError};
+use crate::telemetry::errors::chain;
+
+/// How often it is looked, at least.
+const LOOK: Duration = Duration::from_secs(60);
+/// A pause after replicas have changed: several often come or go together.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Rows in one transaction.
+const ROWS: usize = 2048;
+
+/// Clears up at the start, whenever replicas come or go, and once a minute.
+pub(super) async fn tend(controller: &Controller, stop: &CancellationToken) {
+    let mut changes = controller.context.replicas.changes();
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let due = async {
+            tokio::select! {
+                _ = look.tick() => {}
+                // The sender lives as long as the replicas.
+                _ = changes.changed() => tokio::time::sleep(SETTLE).await,
+            }
+        };
+        if stop.run_until_cancelled(due).await.is_none() {
+            return;
+        }
+        if stop.run_until_cancelled(clear_up(controller)).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn clear_up(controller: &Controller) {
+    let context = &controller.context;
+    if let Err(error) = remove_rows(controller).await {
+        warn!(error = %chain(&error), "rows of replicas that are gone were not removed; tried again in a minute");
+    }
+    if let Some(leases) = &context.leases {
+        context.replicas.remove_long_gone(leases).await;
+    }
+}
+
+async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
+    let context = &controller.context;
+    for replica in context.store.assigned_replicas().await? {
+        if context.replicas.is_alive(&replica) != Fact::Known(false) {
+            continue;
+        }
+        let rows = context.store.assignments(&replica).await?;
+        info!(replica, rows = rows.len(), "the rows of a replica that is gone are removed");
+        for piece in rows.chunks(ROWS) {
+            let deletes = piece.iter().map(|row| (row.account_name.clone(), row.agent_id.clone())).collect();
+            let changes = AssignmentChanges { deletes, ..AssignmentChanges::default() };
+            context.projection.write_assignments(&replica, changes).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Participants with clocks of their own on one Lease: never do two of them lead.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// One step of real time.
+const STEP: Duration = Duration::from_millis(100);
+/// Ten minutes.
+const STEPS: u64 = 6_000;
+
+/// What happens to one participant.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It sleeps for so many steps; its clock goes on.
+    Sleeps(u64),
+    /// The API server does not reach it for so many steps.
+    CutOff(u64),
+    /// It releases the Lease if it has it.
+    Releases,
+    /// It starts anew under the same id.
+    Restarts,
+}
+
+#[derive(Clone, Debug)]
+struct Event {
+    at: u64,
+    who: usize,
+    fault: Fault,
+}
+
+/// A write on its way: it reaches the API server at one step, and its answer comes back at another.
+struct Flying {
+    sent: Moment,
+    replaces: Option<String>,
+    lands: u64,
+    returns: u64,
+    answer: Option<Option<Record>>,
+}
+
+struct Participant {
+    candidate: Candidate,
+    /// Its clock runs at this many thousandths of real time, from an offset of its own.
+    rate: u64,
+    offset: Duration,
+    asleep_until: u64,
+    cut_until: u64,
+    look_at: u64,
+    /// The version it would replace.
+    version: Option<String>,
+    flying: Option<Flying>,
+}
+
+impl Participant {
+    fn now(&self, step: u64) -> Moment {
+        self.offset
+            + STEP * u32::try_from(step).expect("it is small") * u32::try_from(self.rate).expect("small")
+                / 1000
+    }
+
+    fn leads(&self, step: u64) -> bool {
+        self.candidate.end().is_some_and(|end| self.now(step) < end)
+    }
+}
+
+/// The API server.
+#[derive(Default)]
+struct Server {
+    record: Option<Record>,
+    version: u64,
+}
+
+impl Server {
+    fn put(&mut self, holder: &str, replaces: Option<&str>) -> Option<Record> {
+        if self.record.as_ref().map(|record| record.version.as_str()) != replaces {
+            return None;
+        }
+        self.version += 1;
+        let record = Record { holder: holder.to_owned(), version: self.version.to_string() };
+        self.record = Some(record.clone());
+        Some(record)
+    }
+}
+
+struct Run {
+    participants: Vec<Participant>,
+    server: Server,
+    delays: Vec<u64>,
+    drawn: usize,
+    /// For how many steps somebody led.
+    led: u64,
+}
+
+impl Run {
+    fn delay(&mut self) -> u64 {
+        self.drawn += 1;
+        self.delays[self.drawn % self.delays.len()]
+    }
+
+    fn suffer(&mut self, event: &Event) {
+        let count = self.participants.len();
+        let one = &mut self.participants[event.who % count];
+        match event.fault {
+            Fault::Sleeps(steps) => one.asleep_until = event.at + steps,
+            Fault::CutOff(steps) => one.cut_until = event.at + steps,
+            Fault::Restarts => {
+                // What is on its way may still land, and nobody hears of it.
+                if let Some(Flying { replaces, answer: None, .. }) = one.flying.take() {
+                    self.server.put(&one.candidate.id, replaces.as_deref());
+                }
+                one.candidate = Candidate::new(&one.candidate.id, one.candidate.times);
+                (one.version, one.look_at) = (None, event.at);
+            }
+            Fault::Releases if one.candidate.renewed().is_some() && one.flying.is_none() => {
+                let now = one.now(event.at);
+                one.candidate.step_down();
+                one.candidate.pause(now, Duration::from_secs(4));
+                self.server.put("", one.version.clone().as_deref());
+            }
+            Fault::Releases => {}
+        }
+    }
+
+    fn go(&mut self, who: usize, step: u64) {
+        self.land(who, step);
+        let (delay, back) = (self.delay(), self.delay());
+        let one = &mut self.participants[who];
+        if step < one.asleep_until {
+            return;
+        }
+        let now = one.now(step);
+        if let Some(flying) = &one.flying {
+            let timed_out = step >= flying.returns.max(one.cut_until);
+            let Some(answer) = flying.answer.clone().filter(|_| timed_out) else {
+                // It is not waited for any longer than the Lease lasts.
+                if one.candidate.step(now) == Step::Lost {
+                    one.candidate.step_down();
+                }
+                return;
+            };
+            let sent = flying.sent;
+            one.flying = None;
+            match answer {
+                Some(record) => {
+                    one.version = Some(record.version.clone());
+                    one.candidate.wrote(record, sent);
+                }
+                None => {
+                    one.candidate.pause(now, one.candidate.times.retry_period);
+                    one.look_at = step;
+                }
+            }
+        }
+        if step < one.cut_until {
+            if one.candidate.step(now) == Step::Lost {
+                one.candidate.step_down();
+            }
+            return;
+        }
+        if step >= one.look_at {
+            one.look_at = step + 20 + delay;
+            one.version = self.server.record.as_ref().map(|record| record.version.clone());
+            one.candidate.saw(self.server.record.clone(), now);
+        }
+        match one.candidate.step(now) {
+            Step::Lost => one.candidate.step_down(),
+            Step::Wait(_) => {}
+            Step::Acquire | Step::Renew => {
+                let lands = step + delay;
+                let replaces = one.version.clone();
+                one.flying = Some(Flying { sent: now, replaces, lands, returns: lands + back, answer: None });
+            }
+        }
+    }
+
+    /// What was sent reaches the API server even if whoever sent it sleeps.
+    fn land(&mut self, who: usize, step: u64) {
+        let one = &mut self.participants[who];
+        if let Some(flying) = &mut one.flying
+            && flying.answer.is_none()
+            && step >= flying.lands
+        {
+            flying.answer = Some(self.server.put(&one.candidate.id, flying.replaces.as_deref()));
+        }
+    }
+
+    fn run(&mut self, events: &[Event]) -> Result<(), TestCaseError> {
+        for step in 0..STEPS {
+            for event in events.iter().filter(|event| event.at == step) {
+                self.suffer(event);
+            }
+            for who in 0..self.participants.len() {
+                self.go(who, step);
+                let leaders: Vec<_> = self.participants.iter().filter(|one| one.leads(step)).collect();
+                prop_assert!(leaders.len() < 2, "two lead at step {step}");
+            }
+            self.led += u64::from(self.participants.iter().any(|one| one.leads(step)));
+        }
+        Ok(())
+    }
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let fault = prop_oneof![
+        (1_u64..600).prop_map(Fault::Sleeps),
+        (1_u64..600).prop_map(Fault::CutOff),
+        Just(Fault::Releases),
+        Just(Fault::Restarts),
+    ];
+    (0..STEPS, 0_usize..8, fault).prop_map(|(at, who, fault)| Event { at, who, fault })
+}
+
+fn participants() -> impl Strategy<Value = Vec<Participant>> {
+    // Clocks within ten per cent of the real one, in both directions.
+    let one =
+        (900_u64..=1100, 0_u64..1_000_000).prop_map(|(rate, offset)| (rate, Duration::from_millis(offset)));
+    prop::collection::vec(one, 1..6).prop_map(|all| {
+        let new = |(who, (rate, offset)): (usize, (u64, Duration))| Participant {
+            candidate: Candidate::new(&format!("replica-{who}"), Times::default()),
+            rate,
+            offset,
+            asleep_until: 0,
+            cut_until: 0,
+            look_at: 0,
+            version: None,
+            flying: None,
+        };
+        all.into_iter().enumerate().map(new).collect()
+    })
+}
+
+impl std::fmt::Debug for Participant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} at {} ‰ from {:?}", self.candidate.id, self.rate, self.offset)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn never_do_two_lead(
+        participants in participants(),
+        events in prop::collection::vec(event(), 0..40),
+        delays in prop::collection::vec(0_u64..40, 1..200),
+    ) {
+        let mut run = Run { participants, server: Server::default(), delays, drawn: 0, led: 0 };
+        run.run(&events)?;
+    }
+
+    #[test]
+    fn somebody_leads_almost_always_while_nothing_fails(
+        participants in participants(),
+        delays in prop::collection::vec(0_u64..8, 1..200),
+    ) {
+        let mut run = Run { participants, server: Server::default(), delays, drawn: 0, led: 0 };
+        run.run(&[])?;
+        prop_assert!(run.led > STEPS - 100, "somebody led for {} of {STEPS} steps", run.led);
+    }
+}

@@ -1,0 +1,90 @@
+use super::*;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn record(holder: &str, version: u32) -> Record {
+    Record { holder: holder.to_owned(), version: version.to_string() }
+}
+
+fn candidate() -> Candidate {
+    Candidate::new("a", Times::default())
+}
+
+/// One that took the Lease at second 100.
+fn leader() -> Candidate {
+    let mut candidate = candidate();
+    candidate.wrote(record("a", 1), S(100));
+    candidate
+}
+
+#[test]
+fn nothing_is_taken_before_somebody_has_looked() {
+    assert_eq!(candidate().step(S(0)), Step::Wait(S(2)));
+}
+
+#[test]
+fn a_lease_that_is_absent_or_released_or_ours_is_taken_at_once() {
+    for seen in [None, Some(record("", 1)), Some(record("a", 1))] {
+        let mut candidate = candidate();
+        candidate.saw(seen, S(5));
+        assert_eq!(candidate.step(S(5)), Step::Acquire);
+    }
+}
+
+#[test]
+fn a_lease_of_another_is_taken_when_it_has_not_changed_for_its_duration() {
+    let mut candidate = candidate();
+    candidate.saw(Some(record("b", 1)), S(5));
+    assert_eq!(candidate.step(S(5)), Step::Wait(S(15)));
+    candidate.saw(Some(record("b", 1)), S(15));
+    assert_eq!(candidate.step(S(15)), Step::Wait(S(5)), "to look again changes nothing");
+    candidate.saw(Some(record("b", 2)), S(19));
+    assert_eq!(candidate.step(S(20)), Step::Wait(S(14)), "it was renewed");
+    assert_eq!(candidate.step(S(34)), Step::Acquire);
+    candidate.saw(Some(record("", 3)), S(20));
+    assert_eq!(candidate.step(S(20)), Step::Acquire, "it was released");
+}
+
+#[test]
+fn a_write_that_failed_is_not_tried_before_the_pause_is_over() {
+    let mut candidate = candidate();
+    candidate.saw(None, S(5));
+    candidate.pause(S(5), S(3));
+    assert_eq!(candidate.step(S(6)), Step::Wait(S(2)));
+    assert_eq!(candidate.step(S(8)), Step::Acquire);
+}
+
+#[test]
+fn a_leader_renews_in_time_and_gives_up_at_its_deadline() {
+    let mut leader = leader();
+    assert_eq!(leader.step(S(100)), Step::Wait(S(2)));
+    assert_eq!(leader.step(S(102)), Step::Renew);
+    leader.pause(S(109), S(2));
+    assert_eq!(leader.step(S(109)), Step::Wait(S(1)), "not longer than until the deadline");
+    assert_eq!(leader.step(S(110)), Step::Lost);
+    leader.step_down();
+    assert_eq!(leader.step(S(111)), Step::Acquire, "nobody has taken it yet");
+}
+
+#[test]
+fn a_leader_whose_lease_was_taken_released_or_deleted_by_hand_leads_no_more() {
+    for seen in [Some(record("b", 2)), Some(record("", 2)), None] {
+        let mut leader = leader();
+        leader.saw(seen, S(101));
+        assert_eq!(leader.step(S(101)), Step::Lost);
+    }
+    let mut leader = leader();
+    leader.saw(Some(record("a", 2)), S(103));
+    assert_eq!(leader.step(S(103)), Step::Renew, "somebody has edited it, and it is still ours");
+}
+
+#[test]
+fn the_holder_is_told_until_the_lease_has_run_out() {
+    let mut candidate = candidate();
+    assert_eq!(candidate.holder(S(0)), None);
+    candidate.saw(Some(record("b", 1)), S(5));
+    assert_eq!(candidate.holder(S(19)), Some("b"));
+    assert_eq!(candidate.holder(S(20)), None);
+    candidate.saw(Some(record("", 2)), S(20));
+    assert_eq!(candidate.holder(S(20)), None);
+}

@@ -1,0 +1,239 @@
+//! The leader's Lease: watched, taken, renewed and released. What is to be done is decided by [`Candidate`].
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::election::{Candidate, Moment, Step, Times};
+use super::leadership::{Leadership, Mandate};
+use super::objects::{self, Failed, LEADER_LEASE, LeaseObjects};
+use crate::crash;
+
+/// By how much the pause between two tries grows at most, at random, so that replicas do not try in step.
+const JITTER: f64 = 1.2;
+/// How long the API server may take for the release.
+const RELEASE_WAIT: Duration = Duration::from_secs(3);
+
+/// Keeps a [`Leadership`] true.
+pub struct Elector {
+    leases: LeaseObjects,
+    id: String,
+    times: Times,
+    leadership: Arc<Leadership>,
+    /// Somebody else's hand was seen on the Lease.
+    changed: Arc<Notify>,
+    candidate: Candidate,
+    /// The Lease as it was last read or written.
+    lease: Option<Lease>,
+    begun: Instant,
+    /// When it is to be read again.
+    look_at: Moment,
+    complained: bool,
+}
+
+impl Elector {
+    /// An elector for this replica. `changed` says that somebody else has written or deleted the Lease; without it that
+    /// is found at the next look.
+    pub fn new(
+        leases: LeaseObjects,
+        replica_id: &str,
+        times: Times,
+        leadership: Arc<Leadership>,
+        changed: Arc<Notify>,
+    ) -> Self {
+        Self {
+            leases,
+            id: replica_id.to_owned(),
+            times,
+            leadership,
+            changed,
+            candidate: Candidate::new(replica_id, times),
+            lease: None,
+            begun: Instant::now(),
+            look_at: Moment::ZERO,
+            complained: false,
+        }
+    }
+
+    /// Takes part until `finish`, then releases the Lease. The work of a leader has ended by then.
+    pub async fn run(mut self, finish: CancellationToken) {
+        while finish.run_until_cancelled(self.turn()).await.is_some() {
+            let pause = self.pause();
+            let (leadership, changed) = (Arc::clone(&self.leadership), Arc::clone(&self.changed));
+            tokio::select! {
+                () = finish.cancelled() => {}
+                () = leadership.resigned.notified() => self.let_go().await,
+                () = changed.notified() => self.look_at = Moment::ZERO,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        self.let_go().await;
+    }
+
+    fn now(&self) -> Moment {
+        self.begun.elapsed()
+    }
+
+    /// Does what is to be done now.
+    async fn turn(&mut self) {
+        if self.now() >= self.look_at && (self.candidate.renewed().is_none() || self.look_at.is_zero()) {
+            self.look().await;
+        }
+        match self.candidate.step(self.now()) {
+            Step::Wait(_) => {}
+            Step::Lost => self.lose(),
+            Step::Acquire | Step::Renew => self.write().await,
+        }
+        if self.candidate.step(self.now()) == Step::Lost {
+            self.lose();
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        let left = match self.candidate.step(self.now()) {
+            Step::Wait(left) => left,
+            Step::Acquire | Step::Renew | Step::Lost => Duration::ZERO,
+        };
+        match self.candidate.renewed() {
+            Some(_) => left,
+            None => left.min(self.look_at.saturating_sub(self.now())),
+        }
+    }
+
+    /// How long one request may take: a leader must not wait beyond its deadline.
+    fn within(&self) -> Duration {
+        let left = self.candidate.end().map(|end| end.saturating_sub(self.now()));
+        left.unwrap_or(self.times.renew_deadline).min(self.times.renew_deadline)
+    }
+
+    async fn look(&mut self) {
+        let read = self.leases.get(LEADER_LEASE, self.within()).await;
+        let now = self.now();
+        self.look_at = now + jittered(self.times.retry_period);
+        match read {
+            Ok(lease) => {
+                self.candidate.saw(lease.as_ref().map(objects::record), now);
+                self.lease = lease;
+                self.complained = false;
+            }
+            Err(failed) => self.complain("read", &failed),
+        }
+        if self.candidate.renewed().is_none() {
+            let holder = self.candidate.holder(now).filter(|holder| *holder != self.id);
+            if self.leadership.follows(holder)
+                && let Some(leader) = holder
+            {
+                info!(leader, "another replica leads");
+            }
+        }
+    }
+
+    async fn write(&mut self) {
+        let sent = self.now();
+        let lease = objects::held(self.lease.as_ref(), LEADER_LEASE, &self.id, self.times.duration);
+        crash::point("lease:before");
+        let written = self.leases.put(&lease, self.within()).await;
+        crash::point("lease:after");
+        match written {
+            Ok(lease) => {
+                self.candidate.wrote(objects::record(&lease), sent);
+                self.lease = Some(lease);
+                self.complained = false;
+                self.lead(sent);
+            }
+            Err(failed) => {
+                let pause = match self.candidate.renewed() {
+                    Some(_) => self.times.retry_period.min(self.within()),
+                    None => jittered(self.times.retry_period),
+                };
+                if matches!(failed, Failed::Changed) {
+                    // Whose it is now is seen at once; the pause is for the next write.
+                    self.look().await;
+                } else {
+                    self.complain("write", &failed);
+                }
+                self.candidate.pause(self.now(), pause);
+            }
+        }
+    }
+
+    /// The Lease is ours as of `sent`.
+    fn lead(&mut self, sent: Moment) {
+        if let Some(mandate) = self.leadership.mandate() {
+            mandate.renewed(sent);
+        } else if self.candidate.end().is_some_and(|end| self.now() < end) {
+            info!(lease = LEADER_LEASE, "this replica has the Lease");
+            let deadline = self.times.renew_deadline;
+            let mandate = Mandate::by_lease(self.leases.clone(), &self.id, self.begun, sent, deadline);
+            self.leadership.take(mandate);
+        }
+    }
+
+    fn lose(&mut self) {
+        self.candidate.step_down();
+        self.look_at = Moment::ZERO;
+        if self.leadership.mandate().is_some() {
+            warn!(lease = LEADER_LEASE, "the Lease is lost: this replica leads no more");
+            self.leadership.lose();
+        }
+    }
+
+    /// Gives the Lease back if it is ours, so that another replica takes it at once, and leaves it to the others for a
+    /// while.
+    async fn let_go(&mut self) {
+        let led = self.candidate.renewed().is_some();
+        self.candidate.step_down();
+        self.candidate.pause(self.now(), self.times.retry_period * 2);
+        self.leadership.lose();
+        self.look_at = Moment::ZERO;
+        if let Some(lease) = self.lease.take().filter(|_| led) {
+            match self.release(&lease).await {
+                Ok(()) => info!(lease = LEADER_LEASE, "the Lease is released"),
+                Err(error) => {
+                    let lease = LEADER_LEASE;
+                    warn!(lease, error, "the Lease is not released; others wait until it has run out");
+                }
+            }
+        }
+    }
+
+    /// Writes that nobody holds the Lease, unless somebody else does.
+    async fn release(&self, lease: &Lease) -> Result<(), String> {
+        let mut lease = lease.clone();
+        for _ in 0..2 {
+            match self.leases.put(&objects::released(&lease), RELEASE_WAIT).await {
+                Ok(_) => return Ok(()),
+                Err(Failed::Api(error)) => return Err(error),
+                Err(Failed::Changed) => {}
+            }
+            // A renewal of ours may have been under way.
+            match self.leases.get(LEADER_LEASE, RELEASE_WAIT).await {
+                Ok(Some(now)) if objects::holder(&now) == self.id => lease = now,
+                Ok(_) | Err(Failed::Changed) => return Ok(()),
+                Err(Failed::Api(error)) => return Err(error),
+            }
+        }
+        Err("it changes all the time".to_owned())
+    }
+
+    /// Says once that the API server does not do as it should.
+    fn complain(&mut self, what: &str, failed: &Failed) {
+        self.leadership.failed_renewals.inc();
+        let error = match failed {
+            Failed::Changed => "it is not there",
+            Failed::Api(error) => error.as_str(),
+        };
+        if !std::mem::replace(&mut self.complained, true) {
+            warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; trying again");
+        }
+    }
+}
+
+/// A pause, or up to 2.2 times as much.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(1.0 + fastrand::f64() * JITTER)
+}

@@ -1,0 +1,232 @@
+//! Which replicas are alive, by whether their Leases change. Pure: time is counted while this process runs and sees
+//! that Leases are shown to it, so that neither a nap nor an API server that is away makes the others dead.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::account::lifecycle::Fact;
+
+/// A replica's Lease as it was shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// The resourceVersion.
+    pub(super) version: String,
+    /// Whether somebody holds it; if not, it was released.
+    pub(super) is_held: bool,
+    /// How many registrations of agents wait at that replica.
+    pub(super) backlog: u32,
+}
+
+struct Entry {
+    shown: Shown,
+    /// When it was first shown so.
+    since: Duration,
+    was_alive: bool,
+}
+
+/// The Leases of all replicas, by name.
+pub(super) struct Roll {
+    /// Time that was counted.
+    now: Duration,
+    /// Time since something was shown.
+    quiet: Duration,
+    /// A Lease that has not changed for so long has run out.
+    duration: Duration,
+    /// When nothing was shown for so long, it is not known what others do.
+    longest_quiet: Duration,
+    is_synced: bool,
+    entries: HashMap<String, Entry>,
+}
+
+impl Roll {
+    /// Leases that are valid for `duration`; our own is shown at least once in `renewal`.
+    pub(super) fn new(duration: Duration, renewal: Duration) -> Self {
+        Self {
+            now: Duration::ZERO,
+            quiet: Duration::ZERO,
+            duration,
+            longest_quiet: renewal * 7 / 5,
+            is_synced: false,
+            entries: HashMap::new(),
+        }
+    }
+
+    /// Some time has passed, in which this process ran. True: another replica counts as dead now.
+    pub(super) fn tick(&mut self, passed: Duration) -> bool {
+        self.quiet += passed;
+        if self.quiet <= self.longest_quiet {
+            self.now += passed;
+        }
+        let (now, duration) = (self.now, self.duration);
+        let mut news = false;
+        for entry in self.entries.values_mut() {
+            let is_alive = entry.is_alive(now, duration);
+            news |= entry.was_alive && !is_alive;
+            entry.was_alive = is_alive;
+        }
+        news
+    }
+
+    /// A Lease is shown. True: its replica has come, has gone, or has no backlog any more.
+    pub(super) fn show(&mut self, name: &str, shown: Shown) -> bool {
+        self.quiet = Duration::ZERO;
+        let before = self.entries.get(name);
+        if before.is_some_and(|entry| entry.shown == shown) {
+            return false;
+        }
+        let was_alive = before.is_some_and(|entry| entry.is_alive(self.now, self.duration));
+        let had_backlog = before.is_some_and(|entry| entry.shown.backlog > 0);
+        let is_alive = shown.is_held;
+        let news = was_alive != is_alive || (had_backlog && shown.backlog == 0);
+        self.entries.insert(name.to_owned(), Entry { shown, since: self.now, was_alive: is_alive });
+        news
+    }
+
+    /// A Lease was deleted. True: its replica counted as alive.
+    pub(super) fn delete(&mut self, name: &str) -> bool {
+        self.quiet = Duration::ZERO;
+        self.entries.remove(name).is_some_and(|entry| entry.was_alive)
+    }
+
+    /// These are all Leases. What was not seen to change may have, while nothing was shown: who is alive has the whole
+    /// time anew.
+    pub(super) fn listed(&mut self, present: &HashSet<String>) {
+        self.quiet = Duration::ZERO;
+        self.is_synced = true;
+        self.entries.retain(|name, _| present.contains(name));
+        let (now, duration) = (self.now, self.duration);
+        for entry in self.entries.values_mut().filter(|entry| entry.is_alive(now, duration)) {
+            entry.since = now;
+        }
+    }
+
+    /// Whether the replica with this Lease is alive; unknown before the first list is complete.
+    pub(super) fn is_alive(&self, name: &str) -> Fact<bool> {
+        if !self.is_synced {
+            return Fact::Unknown;
+        }
+        Fact::Known(self.entries.get(name).is_some_and(|entry| entry.is_alive(self.now, self.duration)))
+    }
+
+    /// Names of the Leases of replicas that are alive.
+    pub(super) fn alive(&self) -> Vec<String> {
+        let alive = self.entries.iter().filter(|(_, entry)| entry.is_alive(self.now, self.duration));
+        let mut names: Vec<_> = alive.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// How many registrations wait at replicas that are alive.
+    pub(super) fn backlog(&self) -> u64 {
+        let alive = self.entries.values().filter(|entry| entry.is_alive(self.now, self.duration));
+        alive.map(|entry| u64::from(entry.shown.backlog)).sum()
+    }
+
+    /// Name and resourceVersion of Leases that have not changed for so long.
+    pub(super) fn unchanged_for(&self, time: Duration) -> Vec<(String, String)> {
+        let old = self.entries.iter().filter(|(_, entry)| self.now.saturating_sub(entry.since) >= time);
+        old.map(|(name, entry)| (name.clone(), entry.shown.version.clone())).collect()
+    }
+}
+
+impl Entry {
+    fn is_alive(&self, now: Duration, duration: Duration) -> bool {
+        self.shown.is_held && now.saturating_sub(self.since) < duration
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn shown(version: u32, backlog: u32) -> Shown {
+        Shown { version: version.to_string(), is_held: true, backlog }
+    }
+
+    /// A roll with one replica `b`, shown at the beginning.
+    fn roll() -> Roll {
+        let mut roll = Roll::new(SECOND * 15, SECOND * 5);
+        roll.show("b", shown(1, 0));
+        roll.listed(&HashSet::from(["b".to_owned()]));
+        roll
+    }
+
+    /// Seconds in which our own Lease is shown as it should be; the answer is whether there was news.
+    fn pass(roll: &mut Roll, seconds: u32) -> bool {
+        let mut news = false;
+        for second in 0..seconds {
+            news |= roll.tick(SECOND);
+            roll.show("a", shown(100 + second, 0));
+        }
+        news
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_list_is_complete() {
+        let mut roll = Roll::new(SECOND * 15, SECOND * 5);
+        roll.show("b", shown(1, 0));
+        assert_eq!(roll.is_alive("b"), Fact::Unknown);
+        roll.listed(&HashSet::from(["b".to_owned()]));
+        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+        assert_eq!(roll.is_alive("c"), Fact::Known(false));
+    }
+
+    #[test]
+    fn a_replica_whose_lease_does_not_change_is_dead_and_comes_back_when_it_does() {
+        let mut roll = roll();
+        assert!(!pass(&mut roll, 14) || roll.is_alive("b") == Fact::Known(true));
+        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+        assert!(pass(&mut roll, 1), "that is news");
+        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+        assert!(roll.show("b", shown(2, 0)), "so is that it is back");
+        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+        assert!(!roll.show("b", shown(3, 0)), "a renewal is none");
+    }
+
+    #[test]
+    fn a_released_or_deleted_lease_is_of_a_replica_that_is_gone() {
+        let mut roll = roll();
+        assert!(roll.show("b", Shown { is_held: false, ..shown(2, 0) }));
+        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+        roll.show("b", shown(3, 0));
+        assert!(roll.delete("b"));
+        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+    }
+
+    #[test]
+    fn while_nothing_is_shown_nobody_dies() {
+        let mut roll = roll();
+        for _ in 0..600 {
+            assert!(!roll.tick(SECOND));
+        }
+        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+        roll.listed(&HashSet::from(["b".to_owned()]));
+        pass(&mut roll, 14);
+        assert_eq!(roll.is_alive("b"), Fact::Known(true), "it has had no time to renew");
+        pass(&mut roll, 1);
+        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+    }
+
+    #[test]
+    fn that_a_backlog_is_gone_is_news() {
+        let mut roll = roll();
+        assert!(!roll.show("b", shown(2, 7)));
+        assert_eq!(roll.backlog(), 7);
+        assert!(!roll.show("b", shown(3, 3)));
+        assert!(roll.show("b", shown(4, 0)));
+        roll.show("b", shown(5, 9));
+        pass(&mut roll, 15);
+        assert_eq!(roll.backlog(), 0, "the dead have none");
+    }
+
+    #[test]
+    fn leases_that_have_not_changed_for_long_are_named() {
+        let mut roll = roll();
+        pass(&mut roll, 599);
+        assert!(roll.unchanged_for(SECOND * 600).is_empty());
+        pass(&mut roll, 1);
+        assert_eq!(roll.unchanged_for(SECOND * 600), [("b".to_owned(), "1".to_owned())]);
+    }
+}

@@ -1,0 +1,243 @@
+//! Several replicas on one namespace and one database: one of them leads, whatever becomes of it.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::json;
+
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, Operator, PATIENCE, Prepare, World, one_leads};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+/// The leader's Lease.
+const LEADER: &str = "kubesvc-operator";
+
+fn prepare(database: Database, lease: u64) -> Prepare {
+    World::prepare()
+        .database(database)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", lease)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", lease * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+}
+
+/// Two replicas, the first of which leads.
+async fn two(prepare: Prepare) -> (World, Operator) {
+    let world = prepare.start().await;
+    let other = world.unstarted_replica("operator-1");
+    other.start().await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 0, "the first one was first");
+    (world, other)
+}
+
+/// An account goes all the way through whoever leads: finalizer, row, state.
+async fn somebody_works(world: &World, name: &str) {
+    world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
+    world.until(name, State::Inactive).await;
+    world.until_row(name, "INACTIVE").await;
+}
+
+fn holder(lease: Option<&Lease>) -> String {
+    lease.and_then(|lease| lease.spec.clone()?.holder_identity).unwrap_or_default()
+}
+
+/// Waits until one that leads says so itself, and tells for how long.
+async fn until_leading(replica: &Operator, since: Instant) -> Duration {
+    eventually("it leads", PATIENCE, async || match replica.metric("kubesvc_leader").await? {
+        1 => Ok(()),
+        other => Err(format!("{other}")),
+    })
+    .await;
+    since.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exactly_one_of_three_replicas_leads_and_all_of_them_say_who() {
+    let (world, second) = two(prepare(Database::Postgres, LEASE)).await;
+    let third = world.unstarted_replica("operator-2");
+    third.start().await;
+    let all = [world.operator(), &second, &third];
+    assert_eq!(world.until_one_leads(&all).await, 0, "who leads goes on");
+    somebody_works(&world, "one").await;
+    for replica in &all {
+        assert_eq!(must(replica.get("/health/readiness").await).status, 200, "a follower is ready");
+        let name = format!("kubesvc-replica-{}", replica.replica_id());
+        let lease = world.lease(&name).await;
+        assert_eq!(holder(lease.as_ref()), replica.replica_id());
+        let annotations = lease.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
+        assert_eq!(annotations.get("kubesvc.io/registration-backlog").map(String::as_str), Some("0"));
+    }
+    // One write each for finalizer and state: the others wrote nothing.
+    let writes = world.writes_to("one");
+    assert_eq!(writes.len(), 2, "{writes:#?}");
+    assert!(must(second.metric("kubesvc_leader_terms_total").await) == 0);
+
+    // A follower that ends takes nothing with it.
+    let terms = must(world.operator().metric("kubesvc_leader_terms_total").await);
+    second.kill_and_start().await;
+    assert!(third.terminate().await.success());
+    assert_eq!(world.until_one_leads(&[world.operator(), &second]).await, 0);
+    assert_eq!(must(world.operator().metric("kubesvc_leader_terms_total").await), terms);
+    let released = world.lease("kubesvc-replica-operator-2").await;
+    assert_eq!(holder(released.as_ref()), "", "its own Lease is released");
+    assert_eq!(world.writes_to("one").len(), 2);
+    somebody_works(&world, "two").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_asked_to_end_hands_over_at_once() {
+    let (world, other) = two(prepare(Database::MariaDb, 20)).await;
+    somebody_works(&world, "one").await;
+    assert!(world.operator().terminate().await.success());
+    let took = until_leading(&other, Instant::now()).await;
+    assert!(took < Duration::from_secs(4), "{took:?} is more than a fifth of the Lease");
+    somebody_works(&world, "two").await;
+    // The one that comes back follows, and the rest is as before.
+    world.operator().start().await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
+    assert_eq!(world.rows().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_account_is_lost() {
+    let (world, other) =
+        two(prepare(Database::Postgres, LEASE).setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 20))
+            .await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").zone("east").start().await;
+    world.account("held").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let epoch = world.until("held", State::Active).await.status_or_default().epoch;
+    world.until_row("held", "ACTIVE").await;
+    world.until_assigned(&[("held", agent.id())]).await;
+
+    let died = Instant::now();
+    world.operator().kill();
+    agent.set("clouddriver.grpc", json!(format!("127.0.0.1:{}", other.hub_port())));
+    agent.launch();
+    let took = until_leading(&other, died).await;
+    assert!(took < Duration::from_millis(LEASE * 1300), "{took:?} is more than 1.3 times the Lease");
+    assert!(took > Duration::from_millis((LEASE - 2) * 1000), "{took:?}: nobody may take it that early");
+    somebody_works(&world, "next").await;
+    eventually("the agent at the other replica", PATIENCE, async || {
+        let agents = other.get("/armory/agents").await?;
+        let held = &agents.json[0]["accounts"];
+        if *held == json!(["held"]) { Ok(()) } else { Err(agents.to_string()) }
+    })
+    .await;
+    assert_eq!(world.state("held").await, Some(State::Active));
+    let account = world.object("held").await.expect("it is there");
+    assert_eq!(account.status_or_default().epoch, epoch, "it was not given anew");
+    // The rows of the dead replica go; those of the living one stay.
+    eventually("one row, of the living replica", PATIENCE, async || {
+        let rows = world.assigned_replicas().await;
+        if rows == ["operator-1"] { Ok(()) } else { Err(format!("{rows:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_slept_longer_than_its_lease_follows_when_it_wakes_up() {
+    let (world, other) = two(prepare(Database::Postgres, LEASE)).await;
+    somebody_works(&world, "one").await;
+    world.operator().pause();
+    until_leading(&other, Instant::now()).await;
+    somebody_works(&world, "two").await;
+    world.patch("one", json!({"spec": {"environment": "changed"}})).await;
+    let handled = |one: &KubesvcAccount| one.status_or_default().observed_generation == one.generation();
+    world.until_account("one", "is handled", handled).await;
+    let writes = world.operator_writes("kubesvcaccounts").len();
+
+    world.operator().resume();
+    assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 1);
+    assert!(world.operator().log_text().contains("this replica leads no more"));
+    somebody_works(&world, "three").await;
+    let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
+    assert!(since.iter().all(|write| write.name == "three"), "{since:#?}");
+    assert_eq!(since.len(), 2, "{since:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_leader_writes_too_late_are_refused_counted_and_logged() {
+    for database in [Database::Postgres, Database::MariaDb] {
+        let (world, other) = two(prepare(database, LEASE)).await;
+        somebody_works(&world, "one").await;
+        // What another replica does that takes over while this one sleeps.
+        world
+            .execute("UPDATE kubesvc_locks SET token = token + 1, owner = 'somebody' WHERE name = 'leader'")
+            .await;
+        world.execute("UPDATE kubesvc_accounts SET status = 'SOMETHING' WHERE name = 'one'").await;
+        world.account("late").zone("east").inactive().kubeconfig("apiVersion: v1\n").create().await;
+        eventually("a late write that is counted", PATIENCE, async || {
+            match world.operator().metric("kubesvc_store_late_writes_total").await? {
+                0 => Err("none".to_owned()),
+                _ => Ok(()),
+            }
+        })
+        .await;
+        assert!(world.operator().log_text().contains("a late write was refused"));
+        // It lets go, and whoever leads then has a term of its own and writes what was refused.
+        world.until_one_leads(&[world.operator(), &other]).await;
+        world.until_row("late", "INACTIVE").await;
+        world.until_row("one", "INACTIVE").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
+    let (world, other) = two(prepare(Database::Postgres, LEASE)).await;
+    let leases = world.api::<Lease>();
+    let both = [world.operator(), &other];
+    must(leases.delete(LEADER, &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    eventually("a Lease again", PATIENCE, async || {
+        let lease = world.lease(LEADER).await;
+        if holder(lease.as_ref()).starts_with("operator-") { Ok(()) } else { Err(format!("{lease:?}")) }
+    })
+    .await;
+    world.until_one_leads(&both).await;
+    somebody_works(&world, "deleted").await;
+
+    let edit = Patch::Merge(json!({"spec": {"holderIdentity": "nobody-who-lives"}}));
+    must(leases.patch(LEADER, &PatchParams::default(), &edit).await.map_err(|e| e.to_string()));
+    eventually("nobody leads", PATIENCE, async || match one_leads(&both).await {
+        Err(why) if why == "[] lead" => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    world.until_one_leads(&both).await;
+    somebody_works(&world, "edited").await;
+
+    // A Lease of a replica that is deleted is made anew.
+    must(
+        leases
+            .delete("kubesvc-replica-operator-1", &DeleteParams::default())
+            .await
+            .map_err(|e| e.to_string()),
+    );
+    eventually("the replica's Lease again", PATIENCE, async || {
+        let lease = world.lease("kubesvc-replica-operator-1").await;
+        if holder(lease.as_ref()) == "operator-1" { Ok(()) } else { Err(format!("{lease:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_api_server_nobody_leads_and_with_it_one_does() {
+    let (world, other) = two(prepare(Database::Postgres, LEASE).own_control_plane()).await;
+    let both = [world.operator(), &other];
+    somebody_works(&world, "one").await;
+    let writes = world.operator_writes("kubesvcaccounts").len();
+    world.control_plane().stop_apiserver();
+    eventually("nobody leads", PATIENCE, async || {
+        let leads = [both[0].metric("kubesvc_leader").await?, both[1].metric("kubesvc_leader").await?];
+        if leads == [0, 0] { Ok(()) } else { Err(format!("{leads:?}")) }
+    })
+    .await;
+    assert!(both.iter().all(|replica| replica.is_running()), "they wait for the API server");
+    must(world.control_plane().start_apiserver().await);
+    world.until_one_leads(&both).await;
+    somebody_works(&world, "two").await;
+    let since: Vec<_> = world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect();
+    assert!(since.iter().all(|write| write.name == "two"), "{since:#?}");
+}
