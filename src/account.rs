@@ -3,7 +3,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`spec`], [`status`] | the `KubesvcAccount` object |
-//! | [`fleet_member`] | the `KubesvcAgent` object |
+//! | [`fleet_member`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
 //! | [`definition`] | what of a spec reaches an agent, and when it has changed |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
@@ -16,6 +16,7 @@
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`names`] | object names derived from account and agent names |
+//! | [`zones`] | which zones matter to an account |
 //! | [`precedence`] | which of several objects with one account name has it |
 
 pub mod adoption;
@@ -30,6 +31,7 @@ pub mod kept_by;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod names;
+pub mod outbox;
 pub mod owned_secret;
 pub mod precedence;
 pub mod row;
@@ -38,6 +40,7 @@ pub mod spec;
 pub mod spinnaker;
 pub mod state;
 pub mod status;
+pub mod zones;
 
 pub use fleet_member::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};

@@ -11,7 +11,6 @@ mod foreign;
 mod leader;
 mod memory;
 mod metrics;
-mod namespaces;
 mod observe;
 mod reconcile;
 mod replicas;
@@ -114,7 +113,6 @@ async fn lead(context: Context, stop: CancellationToken, over: CancellationToken
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
         adopt::keep(&controller, &stop),
-        namespaces::keep(&controller, &stop),
         replicas::tend(&controller, &stop),
     );
 }

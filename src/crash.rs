@@ -30,6 +30,8 @@ pub const POINTS: &[&str] = &[
     "agent-left:after",
     "agent-remove:before",
     "agent-remove:after",
+    "agent-report:before",
+    "agent-report:after",
     "accepted:before",
     "accepted:after",
     "probe:before",

@@ -1,7 +1,11 @@
 //! The port through which the controller and REST see the connected agents; the hub stands behind it.
 
+mod elsewhere;
+mod everywhere;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +14,9 @@ use crate::account::lifecycle::{SessionFact, Tick};
 /// The leader's seconds. Only the leader's clock task advances them.
 #[derive(Debug, Default)]
 pub struct Ticks(AtomicU64);
+
+pub use elsewhere::Elsewhere;
+pub use everywhere::Everywhere;
 
 impl Ticks {
     /// Now.
@@ -45,7 +52,13 @@ pub struct AgentView {
     pub accounts: Vec<String>,
 }
 
-/// The connected agents. Reads are of memory and take no I/O.
+/// Why the agents cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("the agents' objects cannot be read: {0}")]
+pub struct FleetError(pub String);
+
+/// The connected agents. Reads are of memory and take no I/O, but for [`read`](Self::read).
+#[async_trait]
 pub trait Fleet: Send + Sync {
     /// Every session of the fleet with its last word about this account: what the leader decides from.
     fn sessions(&self, uid: &str) -> Vec<SessionFact>;
@@ -56,8 +69,17 @@ pub trait Fleet: Send + Sync {
     /// Agents that hold the account with this uid, by id.
     fn holders(&self, uid: &str) -> Vec<AgentView>;
 
-    /// Namespaces that an agent saw for this account, if one told them since it connected here.
+    /// Namespaces that an agent of this replica saw for this account, if one told them since it connected.
     fn namespaces(&self, uid: &str) -> Option<Vec<String>>;
+
+    /// Whether every session there may be is a session of this process, so that nothing has to be [read](Self::read).
+    fn is_all_here(&self) -> bool;
+
+    /// Makes sure that the sessions of a zone which were registered until now, at any replica, are seen.
+    ///
+    /// # Errors
+    /// The API server cannot be asked.
+    async fn read(&self, zone: &str) -> Result<(), FleetError>;
 
     /// Closes the stream of an agent, which may connect again at once. False if it is not connected.
     fn disconnect(&self, agent_id: &str) -> bool;

@@ -18,7 +18,8 @@
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`registration`], [`notes`], [`gone`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
-//! | [`assignments`] | the table `kubesvc_assignments` |
+//! | [`reports`] | what accounts wait to hear, for the replica that leads |
+//! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
 //! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod asking;
@@ -30,11 +31,13 @@ mod hello;
 mod ledger;
 mod listener;
 mod metrics;
+mod namespaces;
 mod notes;
 mod offers;
 mod places;
 mod registration;
 mod registry;
+mod reports;
 mod seldom;
 mod server;
 mod session;
@@ -58,15 +61,16 @@ use tracing::{info, warn};
 
 pub use assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
 pub use metrics::{HubMetrics, Reason};
+pub use namespaces::{NamespaceRows, StoredNamespaces};
 pub use registration::{
-    AgentNote, AgentObjects, Approval, KnownAgent, KubeAgentObjects, Registered, Registration,
-    RegistrationError,
+    AgentNote, AgentObjects, KnownAgent, KubeAgentObjects, Registered, Registration, RegistrationError,
+    Reported,
 };
 
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
-use crate::objects::{AccountObjects, Accounts};
+use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
 use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
@@ -125,6 +129,11 @@ pub struct HubSettings {
     pub remove_agents_after: Tick,
     /// When `kubesvc_assignments` is read again and mended.
     pub assignment_checks: AssignmentChecks,
+    /// After how many ticks a session that owes an answer has failed.
+    pub operation_wait: Tick,
+    /// Other replicas may lead: before an account is sent to a session for the first time, its object is read from the
+    /// API server itself.
+    pub clustered: bool,
 }
 
 /// Pings of HTTP/2.
@@ -162,6 +171,8 @@ impl Default for HubSettings {
             accounts_watched: true,
             remove_agents_after: 600,
             assignment_checks: AssignmentChecks::default(),
+            operation_wait: 30,
+            clustered: false,
         }
     }
 }
@@ -198,10 +209,14 @@ pub struct Ports {
     pub account_objects: Arc<dyn AccountObjects>,
     /// Reads credentials.
     pub credentials: Arc<dyn CredentialSource>,
-    /// The KubesvcAgents.
+    /// The KubesvcAgents, to be written.
     pub agents: Arc<dyn AgentObjects>,
+    /// The KubesvcAgents as last seen.
+    pub agents_seen: Arc<Agents>,
     /// The rows of `kubesvc_assignments`.
     pub assignment_rows: Arc<dyn AssignmentRows>,
+    /// Where the lists of namespaces are kept.
+    pub namespace_rows: Arc<dyn NamespaceRows>,
     /// The leader's clock.
     pub ticks: Arc<Ticks>,
     /// Is told the uids of accounts that should be decided anew.
@@ -219,7 +234,9 @@ pub struct Hub {
     account_objects: Arc<dyn AccountObjects>,
     credentials: Arc<dyn CredentialSource>,
     agents: Arc<dyn AgentObjects>,
+    agents_seen: Arc<Agents>,
     assignment_rows: Arc<dyn AssignmentRows>,
+    namespace_rows: Arc<dyn NamespaceRows>,
     ticks: Arc<Ticks>,
     leader: Arc<Wakes<String>>,
     leadership: Arc<Leadership>,
@@ -230,6 +247,10 @@ pub struct Hub {
     offers: Mutex<Offers>,
     /// Sessions of which there may be something to tell.
     noteworthy: Wakes<u64>,
+    /// Sessions that may have an answer that the leader waits for.
+    reportable: Wakes<u64>,
+    /// Accounts whose list of namespaces is to be written.
+    listed: Wakes<String>,
     /// Sessions and accounts whose rows may have to change.
     assigned: Wakes<(u64, String)>,
     /// How many sessions stand.
@@ -257,7 +278,9 @@ impl Hub {
             account_objects: ports.account_objects,
             credentials: ports.credentials,
             agents: ports.agents,
+            agents_seen: ports.agents_seen,
             assignment_rows: ports.assignment_rows,
+            namespace_rows: ports.namespace_rows,
             ticks: ports.ticks,
             leader: ports.leader,
             leadership: ports.leadership,
@@ -266,6 +289,8 @@ impl Hub {
             places: Mutex::default(),
             offers: Mutex::default(),
             noteworthy: Wakes::default(),
+            reportable: Wakes::default(),
+            listed: Wakes::default(),
             assigned: Wakes::default(),
             standing: watch::Sender::new(0),
             namespaces: Mutex::default(),
@@ -319,6 +344,11 @@ impl Hub {
         self.metrics.register(registry);
     }
 
+    /// Whether this replica leads: then the leader reads its sessions in the process.
+    fn is_leading(&self) -> bool {
+        self.leadership.leads()
+    }
+
     fn moment(&self) -> Moment {
         self.started.elapsed()
     }
@@ -365,10 +395,12 @@ impl BoundHub {
         });
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, stop.clone()));
         hub.tasks.spawn(dispatch::route_changes(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(dispatch::follow_approvals(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(reports::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(namespaces::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
@@ -398,5 +430,7 @@ impl BoundHub {
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,13 @@
-//! The accounts as this process has last seen or written them: an index over one watch.
+//! The accounts, and the agents' objects, as this process has last seen or written them: an index over a watch each.
 
+mod agents;
 mod guarded;
 mod index;
 mod secrets;
 mod watch;
 mod write;
 
+pub use agents::{Agents, read_agents, version_of, watch_agents};
 pub use index::{AccountKey, Accounts};
 pub use secrets::watch_secrets;
 pub use watch::watch_accounts;

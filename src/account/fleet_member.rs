@@ -6,6 +6,8 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::outbox::OutboxEntry;
+
 /// An agent that has connected. Written by the operator; a person may change `approved`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -73,6 +75,10 @@ pub struct KubesvcAgentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
     pub static_accounts: Option<Vec<String>>,
+    /// Answers that accounts wait for, from the session in force to the replica that leads; empty where that is the same replica.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    pub outbox: Vec<OutboxEntry>,
     /// StaticAccounts is False while accounts of the agent's own file are refused; its message says which and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

@@ -33,6 +33,7 @@ mod taken;
 mod words;
 mod write;
 
+pub use context::silence;
 pub use observation::{
     CredentialFact, Fact, Identity, Observation, Offer, Policy, Presence, RowFact, SessionFact, Tick, Word,
 };
@@ -59,6 +60,9 @@ pub enum Action {
     DeleteRows,
     /// Read and vet the credential, so that the next observation knows it.
     ResolveCredential,
+    /// Read the sessions of the grant's zone from the API server, so that the next observation knows those that a watch
+    /// has not shown yet: a revoke is about to end.
+    ReadSessions,
     /// Delete the object itself: a static account that its agents no longer list.
     DeleteObject,
     /// Write the status.

@@ -22,6 +22,16 @@ pub fn is_dns_subdomain(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
 }
 
+/// Whether a text can be the value of a label.
+pub fn is_label_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    bytes.len() <= 63
+        && edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
 /// The name of the object for an account name: the name itself if it is a DNS label, else a slug of at most 200
 /// characters, a dash and 8 hex digits of its SHA-256.
 pub fn object_name(account_name: &str) -> String {

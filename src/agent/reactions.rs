@@ -71,7 +71,7 @@ pub enum Effect {
 }
 
 /// The accounts of this agent.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
     by_uid: HashMap<String, Account>,
     uid_of_name: HashMap<String, String>,
@@ -82,13 +82,13 @@ pub struct Table {
 }
 
 /// One account: held, starting, or held while another definition of it starts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Account {
     held: Option<Held>,
     starting: Option<Starting>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     account: AccountRef,
     definition: Arc<Definition>,
@@ -96,7 +96,7 @@ struct Held {
     since: Timestamp,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Starting {
     attempt: Attempt,
     account: AccountRef,

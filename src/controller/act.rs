@@ -12,7 +12,7 @@ use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
-use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, State};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use crate::crash;
 use crate::store::StoreError;
 
@@ -80,6 +80,10 @@ impl Controller {
                 self.resolve_credential(account).await;
                 Ok(Outcome::Done)
             }
+            Action::ReadSessions => {
+                self.read_sessions(account).await?;
+                Ok(Outcome::Done)
+            }
             Action::DeleteObject => self.delete_object(account).await,
             Action::WriteStatus(write) => self.write_status(account, *write).await,
         }
@@ -127,6 +131,16 @@ impl Controller {
         };
         let verdict = verdict.map(|credential| CredentialFact { version: credential.version });
         self.memories.judged(account.uid(), verdict);
+    }
+
+    /// Reads who is connected in the zone of the grant.
+    async fn read_sessions(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+        let status = account.status_or_default();
+        if let Some(zone) = status.granted_zone() {
+            self.context.fleet.read(zone).await?;
+        }
+        self.memories.update(account.uid(), |memory| memory.sessions_are_read = true);
+        Ok(())
     }
 
     /// Deletes the object as it was observed: one that has changed since, or was made anew under its name, stays.
@@ -208,9 +222,6 @@ impl Controller {
             let zone = write.status.zone_id.as_deref().unwrap_or_default();
             let reason = write.status.error_message.as_deref().unwrap_or_default();
             tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch, reason, "state changed");
-        }
-        if to == State::Active {
-            self.namespaces.wake(before.uid().to_owned());
         }
         if let Some(note) = &write.note
             && !self.events.tell(before, note)

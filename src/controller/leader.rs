@@ -7,7 +7,6 @@ use super::foreign::ForeignRows;
 use super::memory::Memories;
 use super::schedule::Schedule;
 use crate::account::lifecycle::Tick;
-use crate::wakes::Wakes;
 
 /// The controller at work.
 pub(super) struct Controller {
@@ -15,8 +14,6 @@ pub(super) struct Controller {
     pub(super) schedule: Schedule,
     pub(super) memories: Memories,
     pub(super) events: Events,
-    /// uids whose list of namespaces is to be written.
-    pub(super) namespaces: Wakes<String>,
     /// Rows that somebody else wrote.
     pub(super) foreign: ForeignRows,
     /// Rows among these that are to be adopted and cannot be.
@@ -33,7 +30,6 @@ impl Controller {
             schedule,
             memories: Memories::default(),
             events,
-            namespaces: Wakes::default(),
             foreign: ForeignRows::default(),
             left: Left::default(),
             leading_since,

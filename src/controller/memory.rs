@@ -31,6 +31,8 @@ pub(super) struct Memory {
     /// It differs from the one that was judged before.
     pub(super) credential_changed: bool,
     judged: Option<Result<CredentialFact, Failure>>,
+    /// The sessions of its zone were read since the status was written.
+    pub(super) sessions_are_read: bool,
     /// The database refuses the row: the status goes on without it.
     pub(super) row_refused: bool,
     /// The version of the object that the row was said of.
@@ -68,6 +70,7 @@ impl Memories {
         if memory.stage != Some(stage) {
             memory.stage = Some(stage);
             memory.since = now;
+            memory.sessions_are_read = false;
         }
         if memory.generation != account.generation() {
             memory.generation = account.generation();
@@ -103,6 +106,7 @@ impl Memories {
             memory.credential = Fact::Unknown;
             memory.credential_slow = false;
             memory.credential_changed = false;
+            memory.sessions_are_read = false;
             memory.errors = 0;
         });
     }

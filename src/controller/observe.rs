@@ -27,6 +27,7 @@ impl Controller {
             credential_changed: memory.credential_changed,
             row: self.row_fact(account, memory),
             sessions: &sessions,
+            sessions_are_read: memory.sessions_are_read || context.fleet.is_all_here(),
             rival: rival.as_deref(),
         };
         let decision = decide(&observation);

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::duties::Seat;
 use super::ledger::{Moment, PACE};
-use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
+use crate::account::KubesvcAccount;
+use crate::account::zones::asks;
 
 /// Questions that one agent may leave unanswered; further ones wait.
 pub(super) const MAX_OPEN: usize = 256;
@@ -26,12 +27,7 @@ impl Round {
     /// The round an account is in; absent: it does not ask.
     pub(super) fn of(account: &KubesvcAccount) -> Option<Self> {
         let status = account.status_or_default();
-        let asks = status.state() == State::ToMigrate
-            && status.phase() == GrantPhase::None
-            && account.desired() == DesiredState::Active
-            && account.spec.zone_id.is_none()
-            && !account.is_being_deleted();
-        asks.then_some(Self {
+        asks(account).then(|| Self {
             generation: account.generation(),
             epoch: status.epoch,
             failed_count: status.failed_count,

@@ -1,17 +1,17 @@
-//! The hub's own tasks: changes of objects to the sessions they concern, approvals, and forgetting who is long gone.
+//! The hub's own tasks: changes of objects to the sessions they concern, what the agents' objects say, and forgetting who is long gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Hub;
 use super::asking::Round;
-use super::registration::{Approval, KnownAgent};
+use super::registration::KnownAgent;
 use super::registry::Away;
-use crate::objects::AccountKey;
+use crate::account::KubesvcAgent;
+use crate::objects::{AccountKey, version_of};
 
 /// How many changes are routed in one go.
 const ROUTES: usize = 1000;
@@ -45,6 +45,7 @@ fn route(hub: &Hub, key: &AccountKey) {
     for uid in uids {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());
+            hub.reportable.wake(session.serial);
         }
         if round.is_none_or(|(asking, _)| asking != uid) {
             let asked = hub.offers.lock().close(&uid);
@@ -68,26 +69,28 @@ fn route(hub: &Hub, key: &AccountKey) {
     }
 }
 
-/// Takes in what a person says of agents.
-pub(super) async fn follow_approvals(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut approvals = hub.agents.approvals();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            approval = approvals.next() => match approval {
-                Some(approval) => approve(&hub, &approval),
-                None => return,
-            },
+/// Takes in what the agents' objects say: what a person has set, and which stream is in force.
+pub(super) async fn follow_agents(hub: Arc<Hub>, stop: CancellationToken) {
+    let changed = hub.agents_seen.follow();
+    while let Some(names) = stop.run_until_cancelled(changed.take(ROUTES)).await {
+        for agent in names.iter().filter_map(|name| hub.agents_seen.get(name)) {
+            heed(&hub, &agent);
         }
     }
 }
 
-fn approve(hub: &Hub, approval: &Approval) {
-    let session = hub.registry.of_agent(&approval.agent_id).filter(|session| session.zone == approval.zone);
+fn heed(hub: &Hub, agent: &KubesvcAgent) {
+    let (spec, status) = (&agent.spec, agent.status.as_ref());
+    let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
+    let in_force = status.and_then(|status| status.session.as_ref());
+    if session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
+        session.close("another stream of the agent is in force");
+        return;
+    }
     // One that is still registering is told as well; it looks at its accounts when it stands.
-    if session.approve(approval.approved) && hub.registry.is_standing(&session) {
-        info!(agentId = session.agent_id, approved = approval.approved, "approval of the agent changed");
+    if session.approve(spec.approved) && hub.registry.is_standing(&session) {
+        info!(agentId = session.agent_id, approved = spec.approved, "approval of the agent changed");
         hub.agent_came(&session, true);
     }
 }
@@ -102,10 +105,6 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         for (agent_id, zone, away) in hub.registry.forget(before) {
-            // The session of another replica is that one's to end, or the leader's when that replica is gone.
-            if !away.is_ours {
-                continue;
-            }
             let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id);
             if let Ok(Err(problem)) = tokio::time::timeout(SWEEP, told).await {
                 warn!(agentId = agent_id, error = %problem, "cannot mark the agent as disconnected");
@@ -114,14 +113,13 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-/// Agents that an earlier operator or another replica had count as away from now on.
+/// Agents that an earlier process of this replica had, and those that left it, count as away from now on.
 pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     let since = hub.ticks.now();
     hub.registry.begin_grace(since);
     for KnownAgent { agent_id, zone, session_id, replica, approved, connected, .. } in known {
-        if connected {
-            let is_ours = replica == hub.settings.replica_id;
-            let away = Away { approved, since, session_id, is_ours, session: None };
+        if connected && replica == hub.settings.replica_id {
+            let away = Away { approved, since, session_id, session: None };
             hub.registry.remember(&agent_id, &zone, away);
         }
     }

@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) command: Option<Command>,
     /// The last word, with its epoch.
     pub(super) word: Option<(i64, Word)>,
+    /// The object was read from the API server itself since the session was registered.
+    pub(super) confirmed: bool,
     pub(super) again: Option<Again>,
     /// The epoch of a drop that the agent could not do.
     pub(super) drop_failed: Option<i64>,
@@ -85,7 +87,7 @@ impl SilenceClock {
 }
 
 /// All accounts of one session.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
     entries: HashMap<String, Entry>,
     /// Account names with drops under way, and how many.
@@ -123,8 +125,39 @@ impl Ledger {
         Some(self.clock.read(now).saturating_sub(since))
     }
 
-    /// The agent may hold this, by its own hello or by what its former stream was sent.
-    pub(super) fn believe(&mut self, uid: &str, name: &str, epoch: i64, word: Option<(i64, Word)>) {
+    /// Whether the object was read from the API server itself since the session was registered.
+    pub(super) fn is_confirmed(&self, uid: &str) -> bool {
+        self.entries.get(uid).is_some_and(|entry| entry.confirmed)
+    }
+
+    /// The object was read from the API server itself.
+    pub(super) fn confirm(&mut self, uid: &str) {
+        if let Some(entry) = self.entries.get_mut(uid) {
+            entry.confirmed = true;
+        }
+    }
+
+    /// Whether any answer is owed.
+    pub(super) fn owes(&self) -> bool {
+        self.entries.values().any(|entry| entry.owed.is_some())
+    }
+
+    /// What the agent holds by its own hello (uid, name and epoch), and what the former stream of the same process was
+    /// sent. A word stands only where both agree; what the hello does not name may still be held, and is dropped or sent
+    /// again explicitly.
+    pub(super) fn seed(&mut self, held: &[(String, String, i64)], former: &Self) {
+        for (uid, entry) in former.entries().filter(|(_, entry)| entry.may_hold()) {
+            self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
+        }
+        for (uid, name, epoch) in held {
+            let word =
+                former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.word.clone());
+            let word = word.filter(|(said, word)| said == epoch && matches!(word, Word::Held(_)));
+            self.believe(uid, name, *epoch, word);
+        }
+    }
+
+    fn believe(&mut self, uid: &str, name: &str, epoch: i64, word: Option<(i64, Word)>) {
         let entry = self.at(uid, name);
         entry.believed = entry.believed.max(Some(epoch));
         if word.is_some() {

@@ -141,6 +141,11 @@ async fn write_due(hub: &Hub, notes: &mut Notes) {
     }
 }
 
+/// Writes what is to be told of a session now. Whether it stands.
+pub(super) async fn tell_now(hub: &Hub, session: &Session) -> bool {
+    write(hub, session, &note_of(session)).await == Some(true)
+}
+
 /// Whether it was written; false: not its turn; absent: the API server did not take it.
 async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
     let writing = hub.agents.note(&session.agent_id, &session.zone, &session.id, note);

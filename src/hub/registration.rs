@@ -2,11 +2,12 @@
 //! in `status`.
 
 mod kube_objects;
-mod status;
+pub(in crate::hub) mod status;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
 use jiff::Timestamp;
+
+use crate::account::outbox::OutboxEntry;
 
 pub use kube_objects::KubeAgentObjects;
 
@@ -38,6 +39,17 @@ pub struct Registration {
 pub struct Registered {
     /// Whether the agent is given accounts.
     pub approved: bool,
+    /// The version of the object that names the session.
+    pub version: u64,
+}
+
+/// What became of a session's outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// The object says it.
+    Written,
+    /// The object names another session: this one is no longer in force.
+    Superseded,
 }
 
 /// An agent that has an object.
@@ -74,23 +86,15 @@ pub struct AgentNote {
     pub problem: Option<(String, String)>,
 }
 
-/// Whether an agent is given accounts, as a person has set it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Approval {
-    /// The agent.
-    pub agent_id: String,
-    /// Its zone.
-    pub zone: String,
-    /// Whether it is given accounts.
-    pub approved: bool,
-}
-
 /// Why an object could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistrationError {
     /// A later connection of the same process is registered already.
     #[error("a later connection of the same process is registered")]
     Superseded,
+    /// Another process is connected under the agent's id, at another replica.
+    #[error("another process is connected under this id at replica {0}")]
+    ConnectedElsewhere(String),
     /// The name of the object is taken by another agent; the two names hash alike.
     #[error("KubesvcAgent {0} belongs to another agent; give the agent another AGENT_ID")]
     NameTaken(String),
@@ -117,7 +121,8 @@ pub trait AgentObjects: Send + Sync {
     /// only where someone else has written meanwhile.
     ///
     /// # Errors
-    /// The API server cannot be reached or refuses, or a later connection of the process is there already.
+    /// The API server cannot be reached or refuses; a later connection of the process is there already; another process
+    /// is connected under the agent's id.
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError>;
 
     /// Writes that a session has ended; nothing is written if the object names another session or says so already.
@@ -144,12 +149,21 @@ pub trait AgentObjects: Send + Sync {
         note: &AgentNote,
     ) -> Result<bool, RegistrationError>;
 
+    /// Writes the answers that accounts wait for, where the object names this session.
+    ///
+    /// # Errors
+    /// The API server cannot be reached or refuses.
+    async fn report(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+        outbox: &[OutboxEntry],
+    ) -> Result<Reported, RegistrationError>;
+
     /// Removes the object of an agent, if it is still the one that was seen.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError>;
-
-    /// Approvals as they are, and then as they change. The stream does not end.
-    fn approvals(&self) -> BoxStream<'static, Approval>;
 }

@@ -15,8 +15,6 @@ pub(super) struct Away {
     pub(super) approved: bool,
     pub(super) since: Tick,
     pub(super) session_id: String,
-    /// Whether that session was of this replica.
-    pub(super) is_ours: bool,
     /// What it was told and has said; absent for an agent of an earlier operator.
     pub(super) session: Option<Arc<Session>>,
 }
@@ -113,7 +111,6 @@ impl Registry {
                 approved: session.is_approved(),
                 since: now,
                 session_id: session.id.clone(),
-                is_ours: true,
                 session: Some(Arc::clone(session)),
             };
             zone.away.insert(session.agent_id.clone(), away);

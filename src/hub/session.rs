@@ -26,6 +26,7 @@ use super::asking::Questions;
 use super::hello::Greeting;
 use super::ledger::Ledger;
 use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact, Tick, Word};
+use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
 use statics::List;
 
@@ -44,6 +45,10 @@ pub(super) struct Session {
     pub(super) version: String,
     pub(super) connected_since: Timestamp,
     approved: watch::Sender<bool>,
+    /// The version of the agent's object that first named this session; 0 before that.
+    registered: AtomicU64,
+    /// The outbox as it was written last.
+    reported: Mutex<Vec<OutboxEntry>>,
     last_frame: Mutex<(Instant, Timestamp)>,
     close: CancellationToken,
     closed_because: Mutex<&'static str>,
@@ -71,6 +76,8 @@ impl Session {
             version: greeting.version.clone(),
             connected_since: now,
             approved: watch::Sender::new(false),
+            registered: AtomicU64::new(0),
+            reported: Mutex::default(),
             last_frame: Mutex::new((Instant::now(), now)),
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
@@ -90,6 +97,30 @@ impl Session {
     /// Approval was given or taken. Answers whether that is new.
     pub(super) fn approve(&self, approved: bool) -> bool {
         self.approved.send_replace(approved) != approved
+    }
+
+    /// The agent's object names this session since this version.
+    fn registered(&self, version: u64) {
+        self.registered.store(version, Ordering::Relaxed);
+    }
+
+    /// Whether the agent's object, at this version, names another session that came after this one.
+    pub(super) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
+        let registered = self.registered.load(Ordering::Relaxed);
+        registered > 0 && version > registered && in_force != Some(self.id.as_str())
+    }
+
+    /// Whether an outbox says something else than what was written. What nothing waits for any more may be left
+    /// standing, unless it would be taken for the session's last word.
+    pub(super) fn is_news(&self, outbox: &[OutboxEntry]) -> bool {
+        let reported = self.reported.lock();
+        let may_stand = outbox.is_empty() && reported.iter().all(OutboxEntry::may_stand);
+        !may_stand && *reported != outbox
+    }
+
+    /// The outbox was written.
+    pub(super) fn reported(&self, outbox: Vec<OutboxEntry>) {
+        *self.reported.lock() = outbox;
     }
 
     /// Waits until the agent is given accounts.

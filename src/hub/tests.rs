@@ -7,5 +7,6 @@ mod fakes;
 mod fleet;
 mod offers;
 mod port;
+mod reports;
 mod statics;
 mod support;

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use async_trait::async_trait;
+
 use super::Hub;
 use super::asking::Round;
-use super::places;
 use super::session::Session;
 use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact};
-use crate::fleet::{AgentView, Fleet};
+use crate::account::zones;
+use crate::fleet::{AgentView, Fleet, FleetError};
 
 /// How many zones an account that takes any zone is shown.
 const ZONES_SHOWN: usize = 64;
@@ -17,6 +19,7 @@ const OF_A_KIND: usize = 16;
 /// How many sessions an account that asks is shown, beside those of its last zone.
 const ASKED_SHOWN: usize = 256;
 
+#[async_trait]
 impl Fleet for Hub {
     /// All sessions of the zones that the account has to do with (its grant's, its pinned one, its last one), those
     /// away included. Of the other zones, where it takes any: while it asks, the sessions that [`asked`](Self::asked)
@@ -25,7 +28,7 @@ impl Fleet for Hub {
     fn sessions(&self, uid: &str) -> Vec<SessionFact> {
         let now = self.ticks.now();
         let account = self.accounts.by_uid(uid);
-        let zones = account.as_deref().map(places::zones_of).unwrap_or_default();
+        let zones = account.as_deref().map(zones::zones_of).unwrap_or_default();
         let epoch = account.as_deref().map(|account| account.status_or_default().epoch).unwrap_or_default();
         let round = account.as_deref().and_then(Round::of);
         let mut facts = Vec::new();
@@ -50,7 +53,7 @@ impl Fleet for Hub {
         }
         if let Some(round) = round {
             facts.extend(self.asked(uid, round, &zones));
-        } else if account.is_none_or(|account| places::takes_any_zone(&account)) {
+        } else if account.is_none_or(|account| zones::takes_any_zone(&account)) {
             let others = self.registry.representatives(ZONES_SHOWN).into_iter();
             let others = others.filter(|session| !zones.contains(&session.zone));
             facts.extend(others.map(|session| session.stranger(None)));
@@ -74,6 +77,14 @@ impl Fleet for Hub {
 
     fn namespaces(&self, uid: &str) -> Option<Vec<String>> {
         self.namespaces.lock().get(uid).map(|names| names.to_vec())
+    }
+
+    fn is_all_here(&self) -> bool {
+        true
+    }
+
+    async fn read(&self, _: &str) -> Result<(), FleetError> {
+        Ok(())
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {
@@ -130,6 +141,7 @@ impl Hub {
     /// again.
     pub(super) fn word_changed(&self, session: &Session, uid: &str) {
         self.noteworthy.wake(session.serial);
+        self.reportable.wake(session.serial);
         self.assigned.wake((session.serial, uid.to_owned()));
     }
 
@@ -183,8 +195,12 @@ impl Hub {
         }
     }
 
+    /// An agent has told which namespaces it saw for an account.
     pub(super) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
-        self.namespaces.lock().insert(uid.to_owned(), namespaces.into());
+        let before = self.namespaces.lock().insert(uid.to_owned(), namespaces.clone().into());
+        if before.as_deref() != Some(&namespaces) {
+            self.listed.wake(uid.to_owned());
+        }
     }
 
     pub(super) fn drop_namespaces<'a>(&self, uids: impl IntoIterator<Item = &'a String>) {

@@ -113,6 +113,8 @@ struct Standing {
 /// Whether this replica leads, and who does.
 pub struct Leadership {
     standing: watch::Sender<Standing>,
+    /// Whether this replica leads, for those to whom nothing else matters.
+    leading: watch::Sender<bool>,
     pub(super) resigned: Notify,
     leads: Gauge,
     taken: Counter,
@@ -130,6 +132,7 @@ impl Leadership {
     pub fn unknown() -> Arc<Self> {
         Arc::new(Self {
             standing: watch::Sender::new(Standing::default()),
+            leading: watch::Sender::new(false),
             resigned: Notify::new(),
             leads: Gauge::default(),
             taken: Counter::default(),
@@ -147,6 +150,11 @@ impl Leadership {
     /// Whether this replica leads now.
     pub fn leads(&self) -> bool {
         self.standing.borrow().mandate.as_ref().is_some_and(Mandate::holds)
+    }
+
+    /// Changes whenever this replica begins or ceases to lead.
+    pub fn follow(&self) -> watch::Receiver<bool> {
+        self.leading.subscribe()
     }
 
     /// The replica that leads, as far as it is known here.
@@ -193,14 +201,16 @@ impl Leadership {
         self.taken.inc();
         let leader = Some(mandate.holder().to_owned());
         self.standing.send_replace(Standing { mandate: Some(mandate), leader });
+        self.leading.send_replace(true);
     }
 
-    pub(super) fn lose(&self) {
+    pub(crate) fn lose(&self) {
         self.leads.set(0);
         self.standing.send_if_modified(|standing| {
             standing.leader = None;
             standing.mandate.take().map(|mandate| mandate.0.lost.cancel()).is_some()
         });
+        self.leading.send_if_modified(|leading| std::mem::replace(leading, false));
     }
 
     pub(super) fn mandate(&self) -> Option<Mandate> {

@@ -85,6 +85,20 @@ impl Replicas {
         self.changes.subscribe()
     }
 
+    /// For tests: these are alive, and no others.
+    #[cfg(test)]
+    pub(crate) fn now_are(&self, ids: &[&str]) {
+        if let Some(roll) = &self.roll {
+            let mut roll = roll.lock();
+            let names: HashSet<_> = ids.iter().map(|id| replica_lease(id)).collect();
+            for name in &names {
+                roll.show(name, Shown { version: "1".to_owned(), is_held: true, backlog: 0 });
+            }
+            roll.listed(&names);
+        }
+        self.changes.send_modify(|count| *count += 1);
+    }
+
     /// The Leases of replicas that are alive, for the log.
     fn alive(&self) -> Vec<String> {
         self.roll.as_ref().map(|roll| roll.lock().alive()).unwrap_or_default()

@@ -20,14 +20,16 @@ use crate::budget::Budget;
 use crate::cluster::Cluster;
 use crate::config::{
     self,
-    operator::{Approval, OperatorSettings},
+    operator::{Approval, ClusterMode, OperatorSettings},
 };
 use crate::controller::{self, AdoptedRows, ControllerMetrics};
 use crate::crash;
-use crate::fleet::{Fleet, Ticks};
-use crate::hub::{AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments};
+use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
+use crate::hub::{
+    AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments, StoredNamespaces,
+};
 use crate::leases::{Elector, Leadership, LeaseObjects, Mandate, OwnLease, Replicas, Times};
-use crate::objects::{Accounts, KubeAccountObjects, watch_accounts, watch_secrets};
+use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
 use crate::rest::{self, RestPorts, RestSettings, RestState};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown;
@@ -69,21 +71,39 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         Arc::new(Credentials::new(place.client.clone(), settings.secrets.folders.clone()));
     let peers = Peers::new(settings, &place);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
-    let agents = KubeAgentObjects::new(place.client.clone(), &place.namespace, approves(settings))
-        .paced(Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
+    let registrations =
+        Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
+    let agents = KubeAgentObjects::new(
+        place.client.clone(),
+        &place.namespace,
+        approves(settings),
+        Arc::clone(&peers.replicas),
+    )
+    .paced(registrations, budget.clone());
+    let agents_seen = Arc::new(Agents::default());
+    tasks.spawn(watch_agents(
+        place.client.clone(),
+        place.namespace.clone(),
+        Arc::clone(&agents_seen),
+        stop.clone(),
+    ));
     let ports = Ports {
         accounts: Arc::clone(&accounts),
         account_objects: Arc::new(KubeAccountObjects::new(place.client.clone(), budget.clone())),
         credentials: Arc::clone(&credentials),
         agents: Arc::new(agents),
+        agents_seen: Arc::clone(&agents_seen),
         assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &place.replica_id)),
+        namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&store))),
         ticks: Arc::clone(&ticks),
         leader: Arc::clone(&wakes),
         leadership: Arc::clone(&peers.leadership),
         replicas: Arc::clone(&peers.replicas),
     };
     let hub = Hub::new(hub_settings(settings, &place, rest_address.port()), ports);
+    // Those that an earlier process of this replica had are away, until they are back.
+    hub.remember_agents().await;
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -103,11 +123,16 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         leadership: Arc::clone(&peers.leadership),
         stopping: AtomicBool::new(false),
     });
-    let fleet: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
+    let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
+    let fleet = if peers.leases.is_some() {
+        everywhere(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &tasks, &stop)
+    } else {
+        Arc::clone(&here)
+    };
     let ports = RestPorts {
         client: place.client.clone(),
         accounts: Arc::clone(&accounts),
-        fleet: Arc::clone(&fleet),
+        fleet: here,
         cluster,
         store: Arc::clone(&store),
         readiness: Arc::<OperatorReadiness>::clone(&readiness),
@@ -171,6 +196,33 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     Ok(())
 }
 
+/// The agents of all replicas, kept in step until stopped.
+#[expect(clippy::too_many_arguments, reason = "it puts parts together")]
+fn everywhere(
+    place: &Place,
+    hub: &Arc<Hub>,
+    peers: &Peers,
+    accounts: &Arc<Accounts>,
+    agents: Arc<Agents>,
+    ticks: &Arc<Ticks>,
+    leader: &Arc<Wakes<String>>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Arc<dyn Fleet> {
+    let elsewhere = Arc::new(Elsewhere::new(
+        &place.replica_id,
+        Arc::clone(&agents),
+        Arc::clone(accounts),
+        Arc::clone(&peers.replicas),
+        Arc::clone(ticks),
+    ));
+    let (follows, leader, stop) = (Arc::clone(&elsewhere), Arc::clone(leader), stop.clone());
+    tasks.spawn(async move { follows.follow(&leader, &stop).await });
+    let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
+    let (accounts, client) = (Arc::clone(accounts), place.client.clone());
+    Arc::new(Everywhere::new(here, elsewhere, accounts, agents, client, &place.namespace))
+}
+
 /// What this replica has to do with others.
 struct Peers {
     /// Absent: it is the only one.
@@ -215,7 +267,7 @@ impl Peers {
 
 /// Whether there may be other replicas: a file of SQLite's belongs to one.
 fn may_have_peers(settings: &OperatorSettings) -> bool {
-    store::serves_several(&settings.database_url)
+    settings.cluster.mode != ClusterMode::Local && store::serves_several(&settings.database_url)
 }
 
 /// Who and where this replica is.
@@ -289,6 +341,8 @@ fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> H
         },
         accounts_watched: place.watches(&accounts_namespace),
         accounts_namespace,
+        operation_wait: policy.operation_wait,
+        clustered: may_have_peers(settings),
         remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
         ..usual
     }

@@ -22,7 +22,20 @@ mod serving;
 
 struct NoFleet;
 
+#[async_trait::async_trait]
 impl Fleet for NoFleet {
+    fn namespaces(&self, _: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    fn is_all_here(&self) -> bool {
+        true
+    }
+
+    async fn read(&self, _: &str) -> Result<(), crate::fleet::FleetError> {
+        Ok(())
+    }
+
     fn sessions(&self, _: &str) -> Vec<SessionFact> {
         Vec::new()
     }
@@ -33,10 +46,6 @@ impl Fleet for NoFleet {
 
     fn holders(&self, _: &str) -> Vec<AgentView> {
         Vec::new()
-    }
-
-    fn namespaces(&self, _: &str) -> Option<Vec<String>> {
-        None
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {

@@ -5,6 +5,7 @@ use kubesvc::account::spec::KubeconfigSource;
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};
 use kubesvc::budget::Budget;
 use kubesvc::hub::{AgentNote, AgentObjects, KubeAgentObjects, Registration};
+use kubesvc::leases::Replicas;
 use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
 use kubesvc::wire::common::AccountRef;
 use kubesvc::wire::ops::account_spec::Credential;
@@ -47,7 +48,8 @@ async fn agent_of(namespace: &TestNamespace) -> Option<KubesvcAgent> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     let namespace = namespace().await;
-    let agents = KubeAgentObjects::new(namespace.client(), namespace.name(), true);
+    let agents =
+        KubeAgentObjects::new(namespace.client(), namespace.name(), true, Replicas::alone("operator-0"));
     must(agents.register(&registration("s1")).await.map_err(|error| error.to_string()));
     let note = AgentNote {
         held: 3,

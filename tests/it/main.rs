@@ -16,6 +16,7 @@ mod database_servers;
 mod docs;
 mod drift;
 mod faults;
+mod followers;
 mod gitops;
 mod leaders;
 mod plugin;

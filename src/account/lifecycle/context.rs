@@ -16,6 +16,17 @@ pub(super) struct Context<'a> {
     pub(super) definition: String,
 }
 
+/// How far a revoke is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Every session has dropped the account or is gone.
+    Over,
+    /// So it seems; the sessions are to be read once more, from the API server itself.
+    ToConfirm,
+    /// Someone is waited for.
+    Blocked(Blocker),
+}
+
 /// Why a revoke is not over.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blocker {
@@ -188,9 +199,9 @@ impl<'a> Context<'a> {
         Some(self.observation.now + self.observation.policy.operation_wait.saturating_sub(owed))
     }
 
-    /// What keeps a revoke from ending; absent: every session has dropped the account or is gone.
-    pub(super) fn revoke_blockers(&self) -> Option<Blocker> {
-        let zone = self.status.granted_zone()?;
+    /// How far the revoke is: over when every session has dropped the account or is gone.
+    pub(super) fn revoke_progress(&self) -> Progress {
+        let Some(zone) = self.status.granted_zone() else { return Progress::Over };
         let (mut waiting, mut wake, mut failure) = (false, None, None);
         for session in self.observation.sessions.iter().filter(|session| session.zone == zone) {
             match self.drop_answer(session) {
@@ -203,8 +214,10 @@ impl<'a> Context<'a> {
             }
         }
         match failure {
-            Some(failure) => Some(Blocker::Failed(failure, wake)),
-            None => waiting.then_some(Blocker::Waiting(wake)),
+            Some(failure) => Progress::Blocked(Blocker::Failed(failure, wake)),
+            None if waiting => Progress::Blocked(Blocker::Waiting(wake)),
+            None if self.observation.sessions_are_read => Progress::Over,
+            None => Progress::ToConfirm,
         }
     }
 
@@ -221,7 +234,7 @@ impl<'a> Context<'a> {
             Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
                 DropAnswer::Failed(failure.clone())
             }
-            _ if self.is_silent(session) => DropAnswer::Failed(silence(session)),
+            _ if self.is_silent(session) => DropAnswer::Failed(silence(&session.agent_id)),
             _ => DropAnswer::Awaited(self.silent_at(session)),
         }
     }
@@ -233,10 +246,10 @@ impl<'a> Context<'a> {
 }
 
 /// What is said of an agent that is connected and does not answer.
-pub(super) fn silence(session: &SessionFact) -> Failure {
+pub fn silence(agent_id: &str) -> Failure {
     Failure::new(
         FailureClass::Timeout,
-        format!("agent {} is connected and did not answer in time; see its log", session.agent_id),
+        format!("agent {agent_id} is connected and did not answer in time; see its log"),
     )
 }
 

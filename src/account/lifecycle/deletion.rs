@@ -1,7 +1,7 @@
 //! The end of an account: the grant is revoked, then the rows go, then the finalizer.
 
 use super::active::{Due, due};
-use super::context::{Blocker, Context, earlier};
+use super::context::{Blocker, Context, Progress, earlier};
 use super::observation::RowFact;
 use super::revoke::begin;
 use super::write::Draft;
@@ -27,8 +27,9 @@ pub(super) fn decide(context: &Context<'_>) -> Decision {
 
 fn revoke(context: &Context<'_>) -> Decision {
     let forced = context.observation.account.annotation(FORCE_DELETE_ANNOTATION).is_some();
-    let blocker = match context.revoke_blockers() {
-        Some(blocker) if !forced => blocker,
+    let blocker = match context.revoke_progress() {
+        Progress::Blocked(blocker) if !forced => blocker,
+        Progress::ToConfirm if !forced => return Action::ReadSessions.into(),
         _ => return Draft::to(context, State::Deleting).released().into(),
     };
     match (context.state(), blocker) {

@@ -289,6 +289,7 @@ pub(super) struct Seen {
     credential_slow: bool,
     row: RowFact,
     sessions: Vec<SessionFact>,
+    sessions_are_read: bool,
 }
 
 /// Begins an observation of an account.
@@ -303,6 +304,7 @@ pub(super) fn seen(account: KubesvcAccount) -> Seen {
         credential_slow: false,
         row: RowFact::Present,
         sessions: Vec::new(),
+        sessions_are_read: true,
     }
 }
 
@@ -341,6 +343,11 @@ impl Seen {
         self
     }
 
+    pub(super) fn seen_by_a_watch_alone(mut self) -> Self {
+        self.sessions_are_read = false;
+        self
+    }
+
     pub(super) fn after(mut self, ticks: Tick) -> Self {
         self.now += ticks;
         self
@@ -359,6 +366,7 @@ impl Seen {
             credential_changed: false,
             row: self.row,
             sessions: &self.sessions,
+            sessions_are_read: self.sessions_are_read,
             rival: None,
         })
     }

@@ -165,6 +165,9 @@ pub struct Observation<'a> {
     pub row: RowFact,
     /// All sessions of the fleet, each with its word about this uid.
     pub sessions: &'a [SessionFact],
+    /// The sessions of the grant's zone were read from the API server itself since the status was written, or all of
+    /// them are this process's own. What a watch shows may be old, and a revoke ends for good.
+    pub sessions_are_read: bool,
     /// Another object with the same account name, which [takes precedence](crate::account::precedence).
     pub rival: Option<&'a str>,
 }

@@ -1,9 +1,9 @@
 //! Taking an account back from its zone.
 
-use super::Decision;
 use super::active::{Due, due};
-use super::context::{Blocker, Context, earlier};
+use super::context::{Blocker, Context, Progress, earlier};
 use super::write::Draft;
+use super::{Action, Decision};
 use crate::account::failure::FailureClass;
 use crate::account::state::{DesiredState, State};
 
@@ -14,11 +14,13 @@ pub(super) fn begin<'a>(context: &'a Context<'a>, state: State) -> Draft<'a> {
 
 /// A revoke is under way, and is finished before anything else.
 pub(super) fn decide(context: &Context<'_>) -> Decision {
-    let Some(blocker) = context.revoke_blockers() else {
-        if is_in_the_wrong_cluster(context) && !context.starts_anew() {
+    let blocker = match context.revoke_progress() {
+        Progress::Blocked(blocker) => blocker,
+        Progress::ToConfirm => return Action::ReadSessions.into(),
+        Progress::Over if is_in_the_wrong_cluster(context) && !context.starts_anew() => {
             return Draft::failed_as_before(context).released().into();
         }
-        return Draft::to(context, state_after(context)).released().into();
+        Progress::Over => return Draft::to(context, state_after(context)).released().into(),
     };
     if context.state() == State::Failed {
         return again(context, &blocker);

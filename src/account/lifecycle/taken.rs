@@ -1,6 +1,6 @@
 //! Names that are taken: by another object, or by a row that is not ours.
 
-use super::context::{Blocker, Context, earlier};
+use super::context::{Blocker, Context, Progress, earlier};
 use super::observation::RowFact;
 use super::write::Draft;
 use super::{Action, Decision};
@@ -21,10 +21,11 @@ pub(super) fn duplicate(context: &Context<'_>, first: &str) -> Decision {
     let said = context.fails_already_with(&failure);
     match context.status.phase() {
         GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
-        GrantPhase::Revoking => match context.revoke_blockers() {
-            None => Draft::failed(context, &failure).released().into(),
-            Some(_) if !said => Draft::failed(context, &failure).into(),
-            Some(blocker) => still_revoking(context, &failure, &blocker),
+        GrantPhase::Revoking => match context.revoke_progress() {
+            Progress::Over => Draft::failed(context, &failure).released().into(),
+            Progress::ToConfirm => Action::ReadSessions.into(),
+            Progress::Blocked(_) if !said => Draft::failed(context, &failure).into(),
+            Progress::Blocked(blocker) => still_revoking(context, &failure, &blocker),
         },
         GrantPhase::None if !said => Draft::failed(context, &failure).into(),
         GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),

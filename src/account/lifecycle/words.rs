@@ -44,7 +44,7 @@ impl<'a> Words<'a> {
                 },
                 Some(Word::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
                 _ if context.is_silent(session) => {
-                    silent = silent.or_else(|| Some(silence(session)));
+                    silent = silent.or_else(|| Some(silence(&session.agent_id)));
                 }
                 _ => {
                     pending = true;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::account::{DesiredState, GrantPhase, State};
 use crate::account::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
 
 const NOW: Moment = Duration::from_secs(1000);

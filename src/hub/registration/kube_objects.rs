@@ -1,18 +1,21 @@
 //! The KubesvcAgent objects at the API server.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use futures::stream::BoxStream;
-use futures::{StreamExt, future};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 
 use super::{
-    AgentNote, AgentObjects, Approval, KnownAgent, Registered, Registration, RegistrationError, status,
+    AgentNote, AgentObjects, KnownAgent, Registered, Registration, RegistrationError, Reported, status,
 };
+use crate::account::lifecycle::Fact;
+use crate::account::outbox::OutboxEntry;
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
 use crate::budget::Budget;
 use crate::crash;
+use crate::leases::Replicas;
+use crate::objects::version_of;
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
@@ -21,19 +24,31 @@ const CONFLICTS: usize = 8;
 pub struct KubeAgentObjects {
     api: Api<KubesvcAgent>,
     approve_new: bool,
+    replicas: Arc<Replicas>,
+    /// For registrations, and for what is told to people.
     budget: Budget,
+    /// For what the leader waits for.
+    answers: Budget,
 }
 
 impl KubeAgentObjects {
     /// Objects in `namespace`; an agent that is seen for the first time is approved if `approve_new`.
-    pub fn new(client: Client, namespace: &str, approve_new: bool) -> Self {
-        Self { api: Api::namespaced(client, namespace), approve_new, budget: Budget::default() }
+    pub fn new(client: Client, namespace: &str, approve_new: bool, replicas: Arc<Replicas>) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            approve_new,
+            replicas,
+            budget: Budget::default(),
+            answers: Budget::default(),
+        }
     }
 
-    /// The same, with no more writes than the budget allows.
+    /// The same, with no more registrations and notes than `registrations` allows, and no more answers for the leader
+    /// than `answers` does.
     #[must_use]
-    pub fn paced(mut self, budget: Budget) -> Self {
-        self.budget = budget;
+    pub fn paced(mut self, registrations: Budget, answers: Budget) -> Self {
+        self.budget = registrations;
+        self.answers = answers;
         self
     }
 
@@ -55,14 +70,15 @@ impl KubeAgentObjects {
         }
     }
 
-    /// Writes the status if it is another one; false: someone else has written meanwhile.
+    /// Writes the status if it is another one, and answers with the object's version; absent: someone else has written
+    /// meanwhile.
     async fn put_status(
         &self,
         agent: KubesvcAgent,
         status: KubesvcAgentStatus,
-    ) -> Result<bool, RegistrationError> {
+    ) -> Result<Option<u64>, RegistrationError> {
         if agent.status.as_ref() == Some(&status) {
-            return Ok(true);
+            return Ok(Some(version_of(&agent)));
         }
         self.budget.take().await;
         self.put(agent, status).await
@@ -72,12 +88,12 @@ impl KubeAgentObjects {
         &self,
         mut agent: KubesvcAgent,
         status: KubesvcAgentStatus,
-    ) -> Result<bool, RegistrationError> {
+    ) -> Result<Option<u64>, RegistrationError> {
         let name = agent.metadata.name.clone().unwrap_or_default();
         agent.status = Some(status);
         match self.api.replace_status(&name, &post_params(), &agent).await {
-            Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Ok(agent) => Ok(Some(version_of(&agent))),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
             Err(problem) => Err(failed(&name)(problem)),
         }
     }
@@ -95,9 +111,10 @@ impl AgentObjects for KubeAgentObjects {
         for _ in 0..CONFLICTS {
             let agent = self.get_or_create(registration).await?;
             let approved = agent.spec.approved;
-            let status = status::registered(&agent, registration)?;
-            if self.put_status(agent, status).await? {
-                return Ok(Registered { approved });
+            let is_alive = |replica: &str| self.replicas.is_alive(replica) != Fact::Known(false);
+            let status = status::registered(&agent, registration, is_alive)?;
+            if let Some(version) = self.put_status(agent, status).await? {
+                return Ok(Registered { approved, version });
             }
         }
         Err(contended(&registration.agent_id))
@@ -116,8 +133,31 @@ impl AgentObjects for KubeAgentObjects {
             crash::point("agent-left:before");
             let written = self.put_status(agent, status).await?;
             crash::point("agent-left:after");
-            if written {
+            if written.is_some() {
                 return Ok(());
+            }
+        }
+        Err(contended(agent_id))
+    }
+
+    async fn report(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+        outbox: &[OutboxEntry],
+    ) -> Result<Reported, RegistrationError> {
+        let name = names::agent_object_name(agent_id, zone);
+        for _ in 0..CONFLICTS {
+            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else {
+                return Ok(Reported::Superseded);
+            };
+            let Some(status) = status::reported(&agent, session_id, outbox) else {
+                return Ok(Reported::Superseded);
+            };
+            self.answers.take().await;
+            if agent.status.as_ref() == Some(&status) || self.put(agent, status).await?.is_some() {
+                return Ok(Reported::Written);
             }
         }
         Err(contended(agent_id))
@@ -140,7 +180,7 @@ impl AgentObjects for KubeAgentObjects {
         let written = self.put(agent, status).await;
         crash::point("agent-note:after");
         // After a conflict it is the next one's turn to say it.
-        written
+        Ok(written?.is_some())
     }
 
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
@@ -160,18 +200,6 @@ impl AgentObjects for KubeAgentObjects {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(problem) => Err(failed(&name)(problem)),
         }
-    }
-
-    fn approvals(&self) -> BoxStream<'static, Approval> {
-        let stream = watcher(self.api.clone(), watcher::Config::default()).default_backoff();
-        let applied = stream.applied_objects().filter_map(|agent| {
-            future::ready(agent.ok().map(|agent| Approval {
-                agent_id: agent.spec.agent_id,
-                zone: agent.spec.zone_id,
-                approved: agent.spec.approved,
-            }))
-        });
-        applied.boxed()
     }
 }
 

@@ -8,16 +8,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use super::{AgentNote, KnownAgent, Registration, RegistrationError};
 use crate::account::failure::truncate;
 use crate::account::fleet_member::AgentSession;
-use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL};
+use crate::account::outbox::OutboxEntry;
+use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
 
 /// The condition about the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
 /// The longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-pub(super) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
+pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
     let zone = &registration.zone;
-    let labels = is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
+    let labels = names::is_label_value(zone).then(|| BTreeMap::from([(ZONE_LABEL.to_owned(), zone.clone())]));
     KubesvcAgent {
         metadata: ObjectMeta { name: Some(name.to_owned()), labels, ..ObjectMeta::default() },
         spec: KubesvcAgentSpec { agent_id: registration.agent_id.clone(), zone_id: zone.clone(), approved },
@@ -26,9 +27,10 @@ pub(super) fn new_object(name: &str, registration: &Registration, approved: bool
 }
 
 /// The status with the session in it.
-pub(super) fn registered(
+pub(in crate::hub) fn registered(
     agent: &KubesvcAgent,
     registration: &Registration,
+    is_alive: impl Fn(&str) -> bool,
 ) -> Result<KubesvcAgentStatus, RegistrationError> {
     if agent.spec.agent_id != registration.agent_id || agent.spec.zone_id != registration.zone {
         return Err(RegistrationError::NameTaken(agent.metadata.name.clone().unwrap_or_default()));
@@ -40,6 +42,14 @@ pub(super) fn registered(
     {
         return Err(RegistrationError::Superseded);
     }
+    if let Some(session) = before.session.as_ref().filter(|_| before.connected)
+        && session.boot_id != registration.boot_id
+        && session.replica != registration.replica
+        && is_alive(&session.replica)
+    {
+        return Err(RegistrationError::ConnectedElsewhere(session.replica.clone()));
+    }
+    let same_process = before.session.as_ref().is_some_and(|session| session.boot_id == registration.boot_id);
     Ok(KubesvcAgentStatus {
         session: Some(AgentSession {
             id: registration.session_id.clone(),
@@ -51,15 +61,29 @@ pub(super) fn registered(
         connected_since: Some(Time(whole_seconds(registration.connected_since))),
         version: (!registration.version.is_empty()).then(|| registration.version.clone()),
         protocol_version: i32::try_from(registration.protocol).ok(),
+        outbox: Vec::new(),
+        // A new process may have another file; what it lists is not known until it has said so.
+        static_accounts: before.static_accounts.filter(|_| same_process),
         ..before
     })
 }
 
 /// The status of an agent whose session has ended; absent: there is nothing to write.
-pub(super) fn disconnected(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
+pub(in crate::hub) fn disconnected(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref()?;
     let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
     (ours && status.connected).then(|| KubesvcAgentStatus { connected: false, ..status.clone() })
+}
+
+/// The status with the answers that accounts wait for; absent: it is of another session.
+pub(in crate::hub) fn reported(
+    agent: &KubesvcAgent,
+    session_id: &str,
+    outbox: &[OutboxEntry],
+) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref()?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    ours.then(|| KubesvcAgentStatus { outbox: outbox.to_vec(), ..status.clone() })
 }
 
 /// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
@@ -118,16 +142,6 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// Whether a text can be the value of a label.
-fn is_label_value(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    bytes.len() <= 63
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,28 +162,76 @@ mod tests {
 
     fn registered() -> KubesvcAgent {
         let mut agent = new_object("a-z", &registration(), true);
-        agent.status = Some(super::registered(&agent, &registration()).expect("it is free"));
+        agent.status = Some(super::registered(&agent, &registration(), |_| true).expect("it is free"));
         agent
     }
 
     #[test]
     fn registering_the_same_session_again_changes_nothing() {
         let agent = registered();
-        assert_eq!(super::registered(&agent, &registration()).ok(), agent.status);
+        assert_eq!(super::registered(&agent, &registration(), |_| true).ok(), agent.status);
     }
 
     #[test]
     fn an_older_connection_of_the_same_process_is_superseded() {
         let older = Registration { connect_seq: 1, session_id: "s0".into(), ..registration() };
-        assert!(matches!(super::registered(&registered(), &older), Err(RegistrationError::Superseded)));
+        assert!(matches!(
+            super::registered(&registered(), &older, |_| true),
+            Err(RegistrationError::Superseded)
+        ));
         let other = Registration { boot_id: "b2".into(), ..older };
-        assert!(super::registered(&registered(), &other).is_ok());
+        assert!(super::registered(&registered(), &other, |_| true).is_ok());
+    }
+
+    #[test]
+    fn another_process_under_the_id_is_refused_while_its_replica_lives() {
+        let elsewhere =
+            |boot: &str| Registration { boot_id: boot.into(), replica: "s".into(), ..registration() };
+        let of = |agent: &KubesvcAgent, registration: &Registration, alive: bool| {
+            super::registered(agent, registration, |_| alive)
+        };
+        let agent = registered();
+        assert!(matches!(
+            of(&agent, &elsewhere("b2"), true),
+            Err(RegistrationError::ConnectedElsewhere(replica)) if replica == "r"
+        ));
+        assert!(of(&agent, &elsewhere("b2"), false).is_ok(), "nobody holds a stream at a dead replica");
+        let ended = disconnected(&agent, "s1").expect("it stood");
+        assert!(of(&with(agent.clone(), ended), &elsewhere("b2"), true).is_ok());
+        let later = Registration { connect_seq: 3, ..elsewhere("b1") };
+        assert!(of(&agent, &later, true).is_ok(), "the same process has moved");
+    }
+
+    #[test]
+    fn answers_are_those_of_the_session_in_force() {
+        let outbox = [OutboxEntry { uid: "u".into(), epoch: 1, ..OutboxEntry::default() }];
+        let agent = registered();
+        assert_eq!(reported(&agent, "s0", &outbox), None);
+        let agent = with(agent.clone(), reported(&agent, "s1", &outbox).expect("it is in force"));
+        assert_eq!(agent.status.as_ref().map(|status| status.outbox.len()), Some(1));
+        let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
+        let status = super::registered(&agent, &next, |_| true).expect("it is later");
+        assert!(status.outbox.is_empty(), "they go with their session");
+    }
+
+    #[test]
+    fn what_an_agent_lists_stands_for_the_life_of_its_process() {
+        let agent = registered();
+        let agent = with(agent.clone(), noted(&agent, "s1", &note()).expect("it is new"));
+        let listed = |boot: &str| {
+            let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
+            super::registered(&agent, &next, |_| true).expect("it is free").static_accounts
+        };
+        assert_eq!((listed("b1"), listed("b2")), (Some(vec!["0a".to_owned()]), None));
     }
 
     #[test]
     fn an_object_of_another_agent_is_left_alone() {
         let other = Registration { agent_id: "b".into(), ..registration() };
-        assert!(matches!(super::registered(&registered(), &other), Err(RegistrationError::NameTaken(_))));
+        assert!(matches!(
+            super::registered(&registered(), &other, |_| true),
+            Err(RegistrationError::NameTaken(_))
+        ));
     }
 
     #[test]
@@ -221,7 +283,7 @@ mod tests {
     #[test]
     fn a_zone_that_is_no_label_value_gets_no_label() {
         for zone in ["", "-a", "a b", "ü", &"x".repeat(64)] {
-            assert!(!is_label_value(zone), "{zone}");
+            assert!(!names::is_label_value(zone), "{zone}");
         }
         let labels = new_object("n", &registration(), false).metadata.labels;
         assert_eq!(labels, Some(BTreeMap::from([(ZONE_LABEL.to_owned(), "z".to_owned())])));

@@ -1,6 +1,5 @@
 //! From the opened stream to a session that stands: hello, agent id, registration, acceptance.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,6 @@ use tracing::{info, warn};
 use super::Session;
 use super::outbox::{Outbox, Sink};
 use super::turns::Turns;
-use crate::account::lifecycle::Word;
 use crate::crash;
 use crate::hub::Hub;
 use crate::hub::hello::{self, Greeting, Refusal, millis};
@@ -150,10 +148,14 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
         crash::point("agent-object:after");
         match registered {
             Ok(registered) => {
+                session.registered(registered.version);
                 session.approve(registered.approved);
                 return Ok(());
             }
             Err(RegistrationError::Superseded) => return Err(duplicate(session, &Taken::Later)),
+            Err(RegistrationError::ConnectedElsewhere(_)) => {
+                return Err(duplicate(session, &Taken::Other(hub.silence_limit())));
+            }
             Err(problem) => {
                 warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
             }
@@ -179,26 +181,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What the agent holds by its own hello, and what the former stream of the same process was sent. A word stands only
-/// where both agree; what the hello does not name may still be held, and is dropped or sent again explicitly.
+/// What the agent holds by its own hello, and what the former stream of the same process was sent.
 fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
     let former = former.filter(|former| former.boot_id == session.boot_id);
-    let before: HashMap<_, _> = former
-        .map(|former| {
-            let ledger = former.ledger.lock();
-            let held = ledger.entries().filter(|(_, entry)| entry.may_hold());
-            held.map(|(uid, entry)| (uid.clone(), entry.clone())).collect()
-        })
-        .unwrap_or_default();
-    let mut ledger = session.ledger.lock();
-    for (uid, entry) in &before {
-        ledger.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
-    }
-    for (uid, name, epoch) in &greeting.held {
-        let word = before.get(uid).and_then(|entry| entry.word.clone());
-        let word = word.filter(|(said, word)| said == epoch && matches!(word, Word::Held(_)));
-        ledger.believe(uid, name, *epoch, word);
-    }
+    let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
+    session.ledger.lock().seed(&greeting.held, &before);
 }
 
 /// The stream has ended: the agent is away from now on, unless it has another one.

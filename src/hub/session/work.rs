@@ -14,13 +14,14 @@ use tracing::warn;
 
 use super::Session;
 use super::outbox::Outbox;
-use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{self, Word};
+use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, Seat};
 use crate::hub::ledger::{Command, Entry, Moment};
 use crate::hub::words;
+use crate::objects::{AccountKey, WriteError};
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
@@ -239,7 +240,9 @@ impl Work {
             }
             match self.hub.accounts.by_uid(&uid) {
                 Some(account) => {
-                    self.preparing.push(prepare(Arc::clone(&self.hub), account, epoch).boxed());
+                    self.preparing.push(
+                        prepare(Arc::clone(&self.hub), Arc::clone(&self.session), account, epoch).boxed(),
+                    );
                 }
                 None => self.abandon(&uid, epoch),
             }
@@ -294,9 +297,9 @@ impl Work {
     }
 }
 
-async fn prepare(hub: Arc<Hub>, account: Arc<KubesvcAccount>, epoch: i64) -> Prepared {
+async fn prepare(hub: Arc<Hub>, session: Arc<Session>, account: Arc<KubesvcAccount>, epoch: i64) -> Prepared {
     let uid = account.uid().to_owned();
-    let ready = match tokio::time::timeout(CREDENTIAL_WAIT, ready(&hub, &account, epoch)).await {
+    let ready = match tokio::time::timeout(CREDENTIAL_WAIT, ready(&hub, &session, &account, epoch)).await {
         Ok(ready) => ready,
         Err(_) => Ready::Failed(Failure::new(
             FailureClass::Timeout,
@@ -306,9 +309,19 @@ async fn prepare(hub: Arc<Hub>, account: Arc<KubesvcAccount>, epoch: i64) -> Pre
     Prepared { uid, epoch, ready }
 }
 
-async fn ready(hub: &Hub, account: &KubesvcAccount, epoch: i64) -> Ready {
+async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> Ready {
     // The semaphore is never closed.
     let _place = hub.resolving.acquire().await;
+    if hub.settings.clustered && !session.ledger.lock().is_confirmed(account.uid()) {
+        match is_still_granted(hub, account).await {
+            Ok(true) => session.ledger.lock().confirm(account.uid()),
+            Ok(false) => return Ready::Stale,
+            Err(problem) => {
+                warn!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
+                return Ready::Stale;
+            }
+        }
+    }
     let granted = &account.status_or_default().credential_version;
     for fresh in [false, true] {
         match hub.credentials.resolve(account, fresh).await {
@@ -320,6 +333,19 @@ async fn ready(hub: &Hub, account: &KubesvcAccount, epoch: i64) -> Ready {
         }
     }
     Ready::Stale
+}
+
+/// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that
+/// ends a revoke asks the sessions that are registered by then. One that registers later must not be sent an account on
+/// the word of a watch that lags behind.
+async fn is_still_granted(hub: &Hub, seen: &KubesvcAccount) -> Result<bool, WriteError> {
+    let key = AccountKey::of(seen);
+    let Some(now) = hub.account_objects.get(&key.namespace, &key.name).await? else { return Ok(false) };
+    let (before, after) = (seen.status_or_default(), now.status_or_default());
+    Ok(now.uid() == seen.uid()
+        && after.phase() == GrantPhase::Open
+        && after.epoch == before.epoch
+        && after.granted_zone() == before.granted_zone())
 }
 
 fn add_frame(accounts: Vec<ops::AccountSpec>) -> Frame {

@@ -5,7 +5,6 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{Presence, SessionFact, Word};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
-use crate::hub::Approval;
 use crate::objects::AccountKey;
 use crate::wire::common;
 use crate::wire::ops::{self, agent_frame};
@@ -215,8 +214,7 @@ async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
     let mut agent = hub.greet(hello("a")).await;
     assert!(!agent.accepted().await.approved);
     assert!(!hub.hub.sessions("uid-one")[0].approved);
-    let approval = Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
-    hub.approvals.try_send(approval).expect("it is followed");
+    hub.show_agent("a", true, "s", 5);
     assert_eq!(agent.added().await.len(), 1);
 }
 

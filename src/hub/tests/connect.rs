@@ -170,6 +170,7 @@ async fn agents_of_an_earlier_operator_count_as_away() {
         agent_id: "a".into(),
         zone: "z".into(),
         session_id: "s".into(),
+        replica: "r-0".into(),
         approved: true,
         connected: true,
         ..KnownAgent::default()

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::account::KubesvcAccount;
-use crate::hub::AssignmentRows;
+use crate::hub::{AssignmentRows, NamespaceRows};
 use crate::objects::{AccountObjects, WriteError};
-use crate::store::{Assignment, AssignmentChanges, StoreError};
+use crate::store::{Assignment, AssignmentChanges, NamespaceList, StoreError};
 
 /// Accounts at an API server in memory. What is written is not shown to the index by itself.
 #[derive(Default)]
@@ -80,6 +80,8 @@ impl AccountObjects for FakeAccounts {
 #[derive(Default)]
 pub(super) struct FakeRows {
     pub(super) rows: Mutex<BTreeMap<(String, String), Assignment>>,
+    /// Lists of namespaces by uid.
+    pub(super) namespaces: Mutex<BTreeMap<String, Vec<String>>>,
     pub(super) down: Mutex<bool>,
     pub(super) writes: Mutex<usize>,
 }
@@ -106,5 +108,17 @@ impl AssignmentRows for FakeRows {
             rows.insert((put.account_name.clone(), put.agent_id.clone()), put.clone());
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl NamespaceRows for FakeRows {
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        if *self.down.lock() {
+            return Err(StoreError::unavailable("down"));
+        }
+        let lists = lists.iter().map(|list| (list.uid.clone(), list.namespaces.clone()));
+        self.namespaces.lock().extend(lists);
+        Ok(Vec::new())
     }
 }

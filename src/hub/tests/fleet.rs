@@ -95,7 +95,7 @@ async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
 #[tokio::test]
 async fn whoever_begins_to_lead_grants_those_who_are_away_the_whole_grace() {
     let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
-    hub.objects.known.lock().push(KnownAgent { replica: "r-1".into(), ..known("a", true) });
+    hub.objects.known.lock().push(KnownAgent { replica: "r-0".into(), ..known("a", true) });
     hub.hub.remember_agents().await;
     (0..10).for_each(|_| hub.ticks.advance());
     hub.hub.remember_agents().await;

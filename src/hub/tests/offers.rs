@@ -253,8 +253,7 @@ async fn an_agent_is_asked_once_it_is_approved() {
     let mut agent = hub.greet(hello("a")).await;
     agent.accepted().await;
     assert!(offers(&hub, "uid-one").is_empty());
-    let approval = crate::hub::Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
-    hub.approvals.try_send(approval).expect("it is followed");
+    hub.show_agent("a", true, "s", 5);
     agent.asked().await;
 }
 

@@ -4,7 +4,7 @@ use super::support::*;
 use crate::account::lifecycle::{Fact, SessionFact};
 use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
 use crate::fleet::Fleet;
-use crate::hub::{Approval, HubSettings};
+use crate::hub::HubSettings;
 use crate::wire::common::{self, failure::Class};
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{self, agent_frame, hub_frame};
@@ -251,8 +251,7 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     })
     .await;
     assert!(hub.made.log.lock().is_empty());
-    let approval = Approval { agent_id: "a".into(), zone: "z".into(), approved: true };
-    hub.approvals.try_send(approval).expect("it is followed");
+    hub.show_agent("a", true, "s", 5);
     object(&hub, "one").await;
 }
 

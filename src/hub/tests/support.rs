@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use futures::stream::BoxStream;
 use parking_lot::Mutex;
 use secrecy::SecretSlice;
 use tokio::sync::mpsc;
@@ -18,8 +16,13 @@ use tonic::{Status, Streaming};
 
 use super::fakes::{FakeAccounts, FakeRows};
 use crate::account::failure::Failure;
+use crate::account::fleet_member::AgentSession;
+use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
-use crate::account::{Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
+use crate::account::{
+    Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
+    KubesvcAgentSpec, KubesvcAgentStatus, State,
+};
 use crate::fleet::Ticks;
 use crate::hub::*;
 use crate::secrets::{Credential, CredentialKind};
@@ -40,7 +43,10 @@ pub(super) struct FakeObjects {
     pub(super) known: Mutex<Vec<KnownAgent>>,
     pub(super) notes: Mutex<Vec<AgentNote>>,
     pub(super) removed: Mutex<Vec<String>>,
-    approvals: Mutex<Option<mpsc::Receiver<Approval>>>,
+    /// Notes are written; else it is not their turn.
+    pub(super) tells: Mutex<bool>,
+    pub(super) in_force: Mutex<Reported>,
+    pub(super) reports: Mutex<Vec<Vec<OutboxEntry>>>,
 }
 
 #[async_trait]
@@ -58,7 +64,7 @@ impl AgentObjects for FakeObjects {
             }
         }
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
-        Ok(Registered { approved: *self.approve.lock() })
+        Ok(Registered { approved: *self.approve.lock(), version: 10 })
     }
 
     async fn disconnected(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
@@ -68,7 +74,7 @@ impl AgentObjects for FakeObjects {
 
     async fn note(&self, _: &str, _: &str, _: &str, note: &AgentNote) -> Result<bool, RegistrationError> {
         self.notes.lock().push(note.clone());
-        Ok(true)
+        Ok(*self.tells.lock())
     }
 
     async fn remove(&self, agent: &KnownAgent) -> Result<(), RegistrationError> {
@@ -76,9 +82,15 @@ impl AgentObjects for FakeObjects {
         Ok(())
     }
 
-    fn approvals(&self) -> BoxStream<'static, Approval> {
-        let receiver = self.approvals.lock().take().expect("it is followed once");
-        ReceiverStream::new(receiver).boxed()
+    async fn report(
+        &self,
+        _: &str,
+        _: &str,
+        _: &str,
+        outbox: &[OutboxEntry],
+    ) -> Result<Reported, RegistrationError> {
+        self.reports.lock().push(outbox.to_vec());
+        Ok(*self.in_force.lock())
     }
 }
 
@@ -111,7 +123,8 @@ pub(super) struct TestHub {
     pub(super) ticks: Arc<Ticks>,
     pub(super) leader: Arc<Wakes<String>>,
     pub(super) address: SocketAddr,
-    pub(super) approvals: mpsc::Sender<Approval>,
+    pub(super) agents: Arc<Agents>,
+    pub(super) leadership: Arc<Leadership>,
     pub(super) stop: CancellationToken,
     pub(super) served: tokio::task::JoinHandle<Result<(), HubError>>,
 }
@@ -143,7 +156,8 @@ impl TestHub {
             accounts_namespace: "ns".into(),
             ..settings
         };
-        let (approvals, follow) = mpsc::channel(16);
+        let agents = Arc::new(Agents::default());
+        let leadership = leads.unwrap_or_else(|| Leadership::alone("r-0"));
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             approve: Mutex::new(true),
@@ -151,7 +165,9 @@ impl TestHub {
             known: Mutex::default(),
             notes: Mutex::default(),
             removed: Mutex::default(),
-            approvals: Mutex::new(Some(follow)),
+            tells: Mutex::new(true),
+            in_force: Mutex::new(Reported::Written),
+            reports: Mutex::default(),
         });
         let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
         let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
@@ -162,10 +178,12 @@ impl TestHub {
             account_objects: Arc::clone(&made) as Arc<dyn AccountObjects>,
             credentials: Arc::clone(&credentials) as Arc<dyn CredentialSource>,
             agents: Arc::clone(&objects) as Arc<dyn AgentObjects>,
+            agents_seen: Arc::clone(&agents),
             assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
+            namespace_rows: Arc::clone(&rows) as Arc<dyn NamespaceRows>,
             ticks: Arc::clone(&ticks),
             leader: Arc::clone(&leader),
-            leadership: leads.unwrap_or_else(|| Leadership::alone("r-0")),
+            leadership: Arc::clone(&leadership),
             replicas,
         };
         let hub = Hub::new(settings, ports);
@@ -182,10 +200,21 @@ impl TestHub {
             ticks,
             leader,
             address,
-            approvals,
+            agents,
+            leadership,
             stop,
             served,
         }
+    }
+
+    /// The object of an agent of zone `z` as a watch would show it.
+    pub(super) fn show_agent(&self, agent_id: &str, approved: bool, session_id: &str, version: u64) {
+        let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved };
+        let mut agent = KubesvcAgent::new(agent_id, spec);
+        agent.metadata.resource_version = Some(version.to_string());
+        let session = AgentSession { id: session_id.into(), ..AgentSession::default() };
+        agent.status = Some(KubesvcAgentStatus { session: Some(session), ..KubesvcAgentStatus::default() });
+        self.agents.seen(agent);
     }
 
     pub(super) async fn channel(&self) -> Channel {

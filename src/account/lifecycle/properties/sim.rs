@@ -29,6 +29,7 @@ struct Memory {
     credential: Fact<Verdict>,
     judged: Option<Verdict>,
     changed: bool,
+    sessions_are_read: bool,
 }
 
 /// See the module.
@@ -190,6 +191,7 @@ impl Sim {
             credential_changed: self.memory.changed,
             row,
             sessions: &sessions,
+            sessions_are_read: self.memory.sessions_are_read,
             rival: None,
         };
         let decision = decide(&observation);
@@ -214,6 +216,7 @@ impl Sim {
                 self.row.take_if(|row| row == seen.uid());
             }
             Action::InsertRow | Action::DeleteRows => {}
+            Action::ReadSessions => self.memory.sessions_are_read = true,
             write => {
                 let version = |one: &KubesvcAccount| one.metadata.resource_version.clone();
                 let fresh =
@@ -252,6 +255,7 @@ impl Sim {
                 self.memory.stage = None;
                 self.memory.credential = Fact::Unknown;
                 self.memory.changed = false;
+                self.memory.sessions_are_read = false;
             }
             other => return Err(format!("{other:?} is no write")),
         }

@@ -46,6 +46,24 @@ fn an_old_dropped_is_no_word_and_a_zone_without_sessions_is() {
 }
 
 #[test]
+fn a_revoke_ends_only_after_the_sessions_were_read_themselves() {
+    let revoking = || account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2);
+    let quiet = seen(revoking().wanted_inactive()).with(session("agent-1", "east").dropped(2));
+    assert_eq!(quiet.written().phase(), GrantPhase::None);
+    assert_eq!(quiet.seen_by_a_watch_alone().decide(), Action::ReadSessions.into());
+    let asked = seen(revoking().wanted_inactive()).with(session("agent-1", "east").silent_for(3));
+    assert_eq!(
+        asked.seen_by_a_watch_alone().decide(),
+        Decision::wait_until(1027),
+        "one is known to be waited for"
+    );
+    let deleted = seen(revoking().finalized().being_deleted()).seen_by_a_watch_alone();
+    assert_eq!(deleted.decide(), Action::ReadSessions.into());
+    let forced = seen(revoking().finalized().being_deleted().force_deleted()).seen_by_a_watch_alone();
+    assert_eq!(forced.written().phase(), GrantPhase::None);
+}
+
+#[test]
 fn an_agent_whose_approval_was_withdrawn_is_waited_for_while_it_holds_the_account() {
     let revoking = || {
         account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2).wanted_inactive()

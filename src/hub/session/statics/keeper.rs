@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::{LIST_REFUSED, ListProblem};
 use crate::account::KubesvcAccount;
-use crate::hub::Hub;
 use crate::hub::session::Session;
 use crate::hub::static_accounts::{Entry, Listed, Verdict, judge, refusal};
+use crate::hub::{Hub, notes};
 use crate::objects::WriteError;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::StaticAnswer;
@@ -79,6 +79,7 @@ impl Keeper {
         }
         self.session.until_approved().await;
         self.hub.accounts.synced().await;
+        self.list_is_told().await;
         let mut tries = 0;
         while !open.is_empty() {
             self.session.until_approved().await;
@@ -91,6 +92,15 @@ impl Keeper {
             }
         }
         self.note(count, &refused, &open);
+    }
+
+    /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
+    /// would delete an account that it does not see listed.
+    async fn list_is_told(&self) {
+        let mut waits = WAITS.into_iter().chain(std::iter::repeat(WAITS[WAITS.len() - 1]));
+        while !self.hub.is_leading() && !notes::tell_now(&self.hub, &self.session).await {
+            tokio::time::sleep(waits.next().unwrap_or_default()).await;
+        }
     }
 
     /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.

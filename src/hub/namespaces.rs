@@ -1,16 +1,19 @@
-//! The lists of namespaces that agents saw: too long for an object, so the row alone has them.
+//! The lists of namespaces that agents of this replica saw: too long for an object, so the row alone has them.
 //!
 //! All that wait share a transaction. They are written on the one connection that writes rows too, and a transaction for
 //! each would hold up the rows that activations wait for.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::leader::Controller;
+use super::Hub;
+use crate::fleet::Fleet as _;
 use crate::store::{NamespaceList, Store, StoreError};
 use crate::telemetry::errors::chain;
 
@@ -22,21 +25,42 @@ const TRIES_AGAIN: usize = 4;
 /// How long to wait between tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Writes the list of each account that became ACTIVE. What is missed by a crash is written at the next activation.
-pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
+/// Where the lists are kept.
+#[async_trait]
+pub trait NamespaceRows: Send + Sync {
+    /// Writes all of these lists or none. Answers with the uids that have no row.
+    ///
+    /// # Errors
+    /// The database cannot be used, or refuses one.
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
+}
+
+/// The lists in the database.
+pub struct StoredNamespaces(pub Arc<dyn Store>);
+
+#[async_trait]
+impl NamespaceRows for StoredNamespaces {
+    async fn put(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
+        self.0.put_namespace_lists(lists).await
+    }
+}
+
+/// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
+/// holds the account again.
+pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     let mut again: HashMap<String, usize> = HashMap::new();
     let mut at = Instant::now();
     loop {
         let next = async {
             tokio::select! {
-                uids = controller.namespaces.take(MOST_LISTS) => Some(uids),
+                uids = hub.listed.take(MOST_LISTS) => Some(uids),
                 () = tokio::time::sleep_until(at), if !again.is_empty() => None,
             }
         };
         let Some(next) = stop.run_until_cancelled(next).await else { return };
         let is_first = next.is_some();
         let uids = next.unwrap_or_else(|| again.keys().cloned().collect());
-        let Some(missed) = stop.run_until_cancelled(write(controller, uids)).await else { return };
+        let Some(missed) = stop.run_until_cancelled(write(&hub, uids)).await else { return };
         if is_first {
             if again.is_empty() {
                 at = Instant::now() + PAUSE;
@@ -51,32 +75,32 @@ pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
 }
 
 /// Writes the lists of these accounts. Answers with those that are to be tried again.
-async fn write(controller: &Controller, uids: Vec<String>) -> Vec<String> {
-    let store = &*controller.context.store;
+async fn write(hub: &Hub, uids: Vec<String>) -> Vec<String> {
+    let rows = &*hub.namespace_rows;
     let (mut missed, mut lists, mut bytes) = (Vec::new(), Vec::new(), 0);
     for uid in uids {
-        let Some(namespaces) = controller.context.fleet.namespaces(&uid) else { continue };
+        let Some(namespaces) = hub.namespaces(&uid) else { continue };
         bytes += namespaces.iter().map(String::len).sum::<usize>();
         lists.push(NamespaceList { uid, namespaces });
         if bytes >= MOST_BYTES {
-            missed.extend(put(store, &std::mem::take(&mut lists)).await);
+            missed.extend(put(rows, &std::mem::take(&mut lists)).await);
             bytes = 0;
         }
     }
-    missed.extend(put(store, &lists).await);
+    missed.extend(put(rows, &lists).await);
     missed
 }
 
-async fn put(store: &dyn Store, lists: &[NamespaceList]) -> Vec<String> {
+async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList]) -> Vec<String> {
     if lists.is_empty() {
         return Vec::new();
     }
-    match store.put_namespace_lists(lists).await {
+    match rows.put(lists).await {
         // The one at fault must not keep the others out.
         Err(StoreError::Refused { .. }) if lists.len() > 1 => {
             let mut missed = Vec::new();
             for list in lists.chunks(1) {
-                missed.extend(missing(list, store.put_namespace_lists(list).await));
+                missed.extend(missing(list, rows.put(list).await));
             }
             missed
         }

@@ -1,0 +1,375 @@
+//! What the replica that holds an agent's stream writes down for the leader: for each account whose status waits for a
+//! word of that session, the word. A function of what is awaited and what was said, and not a mirror of the session: in
+//! a steady state it is empty.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::failure::{Failure, FailureClass, truncate};
+use super::lifecycle::{Identity, Offer, Word};
+use super::zones::asks;
+use super::{GrantPhase, KubesvcAccount, State};
+
+/// How many entries an outbox has at most; the rest waits its turn.
+pub const MAX_ENTRIES: usize = 1000;
+/// How many of them carry a reason or an identity.
+pub const MAX_DETAILED: usize = 200;
+/// The longest reason, in bytes.
+const MAX_REASON: usize = 256;
+/// The most bytes that the texts of an outbox may take together.
+const MAX_BYTES: usize = 256 * 1024;
+/// What an entry takes beside its texts, in bytes, as JSON.
+const ENTRY_BYTES: usize = 128;
+
+/// What a session says of an account.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutboxResult {
+    /// It holds the account.
+    Held,
+    /// It could not take it, or could not drop it, or does not answer.
+    Failed,
+    /// It holds it no longer.
+    Dropped,
+    /// It held it and cannot any more.
+    Lost,
+    /// It could reach the account.
+    Offer,
+    /// A later version of the operator says something that this one does not know.
+    #[default]
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+/// One answer that the leader waits for.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct OutboxEntry {
+    /// The account's uid.
+    #[schemars(length(min = 1, max = 64))]
+    pub uid: String,
+    /// The epoch that the answer is for.
+    pub epoch: i64,
+    /// What is said.
+    pub result: OutboxResult,
+    /// The class of a failure, as conditions name it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// What happened, for a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub reason: Option<String>,
+    /// The cluster that was reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<OutboxIdentity>,
+    /// The generation of the spec that an offer is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+}
+
+/// The cluster that an agent reached.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OutboxIdentity {
+    /// uid of the namespace kube-system; empty where it may not be read.
+    pub cluster_uid: String,
+    /// URL of the API server.
+    pub host: String,
+    /// SHA-256 of the served certificate.
+    pub cert_fingerprint: String,
+    /// Version of the API server.
+    pub version: String,
+    /// How many namespaces it saw.
+    pub namespaces_count: u32,
+}
+
+/// What one session has said about one account.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said<'a> {
+    /// Its last word, with the epoch it was said for.
+    pub word: Option<&'a (i64, Word)>,
+    /// It owes an answer for the status's epoch, and is overdue.
+    pub overdue: Option<&'a Failure>,
+    /// It could reach the account, and was the first of its zone here to say so.
+    pub offers: bool,
+}
+
+/// The entry that the account's status waits for from a session of this zone; absent: it waits for none, or the session
+/// has not said it yet.
+pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<OutboxEntry> {
+    let status = account.status_or_default();
+    let uid = account.uid();
+    match (status.phase(), status.granted_zone()) {
+        (GrantPhase::None, _) => (said.offers && asks(account)).then(|| OutboxEntry {
+            generation: Some(account.generation()),
+            ..OutboxEntry::new(uid, status.epoch, OutboxResult::Offer)
+        }),
+        (_, Some(granted)) if granted != zone => None,
+        (phase, _) => {
+            let counts = |(epoch, word): &&(i64, Word)| match phase {
+                GrantPhase::Revoking => {
+                    *epoch >= status.epoch && matches!(word, Word::Dropped | Word::Failed(_))
+                }
+                _ => *epoch == status.epoch && waits_for(status.state(), word),
+            };
+            let word = said.word.filter(counts).map(|(epoch, word)| OutboxEntry::of(uid, *epoch, word));
+            word.or_else(|| said.overdue.map(|failure| OutboxEntry::failed(uid, status.epoch, failure)))
+        }
+    }
+}
+
+/// As many entries as an outbox may have: those that a revoke waits for first.
+pub fn packed(mut entries: Vec<OutboxEntry>) -> Vec<OutboxEntry> {
+    entries.sort_by(|one, other| (one.rank(), &one.uid).cmp(&(other.rank(), &other.uid)));
+    let (mut detailed, mut bytes) = (0, 0);
+    entries.retain(|entry| {
+        let fits = bytes + entry.bytes() <= MAX_BYTES && (!entry.is_detailed() || detailed < MAX_DETAILED);
+        if fits {
+            bytes += entry.bytes();
+            detailed += usize::from(entry.is_detailed());
+        }
+        fits
+    });
+    entries.truncate(MAX_ENTRIES);
+    entries
+}
+
+/// Whether an account with an open grant waits for such a word.
+fn waits_for(state: State, word: &Word) -> bool {
+    match word {
+        Word::Held(_) => state != State::Active,
+        Word::Failed(_) | Word::Lost(_) => true,
+        Word::Dropped => false,
+    }
+}
+
+impl OutboxEntry {
+    fn new(uid: &str, epoch: i64, result: OutboxResult) -> Self {
+        Self { uid: uid.to_owned(), epoch, result, ..Self::default() }
+    }
+
+    fn of(uid: &str, epoch: i64, word: &Word) -> Self {
+        match word {
+            Word::Held(identity) => Self {
+                identity: Some(OutboxIdentity::of(identity)),
+                ..Self::new(uid, epoch, OutboxResult::Held)
+            },
+            Word::Failed(failure) => Self::failed(uid, epoch, failure),
+            Word::Lost(failure) => Self { result: OutboxResult::Lost, ..Self::failed(uid, epoch, failure) },
+            Word::Dropped => Self::new(uid, epoch, OutboxResult::Dropped),
+        }
+    }
+
+    fn failed(uid: &str, epoch: i64, failure: &Failure) -> Self {
+        let mut reason = failure.message.clone();
+        truncate(&mut reason, MAX_REASON);
+        Self {
+            class: Some(failure.class.reason().to_owned()),
+            reason: Some(reason),
+            ..Self::new(uid, epoch, OutboxResult::Failed)
+        }
+    }
+
+    /// The word, with the epoch it was said for; absent where the entry is none.
+    pub fn word(&self) -> Option<(i64, Word)> {
+        let word = match self.result {
+            OutboxResult::Held => Word::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
+            OutboxResult::Failed => Word::Failed(self.failure()),
+            OutboxResult::Lost => Word::Lost(self.failure()),
+            OutboxResult::Dropped => Word::Dropped,
+            OutboxResult::Offer | OutboxResult::Unknown => return None,
+        };
+        Some((self.epoch, word))
+    }
+
+    /// The offer, with the generation it is for; absent where the entry is none.
+    pub fn offer(&self) -> Option<(i64, Offer)> {
+        let generation = self.generation.filter(|_| self.result == OutboxResult::Offer)?;
+        Some((generation, Offer::Yes))
+    }
+
+    fn failure(&self) -> Failure {
+        let class = self.class.as_deref().and_then(FailureClass::from_reason);
+        let class = class.unwrap_or(FailureClass::Internal);
+        Failure::new(class, self.reason.clone().unwrap_or_else(|| class.to_string()))
+    }
+
+    /// Whether it may be left standing where nothing waits for it any more. A failure may not: it would be the session's
+    /// last word, though the session may have said something else since.
+    pub fn may_stand(&self) -> bool {
+        !matches!(self.result, OutboxResult::Failed | OutboxResult::Lost)
+    }
+
+    fn rank(&self) -> u8 {
+        match self.result {
+            OutboxResult::Dropped => 0,
+            OutboxResult::Failed | OutboxResult::Lost => 1,
+            OutboxResult::Held => 2,
+            OutboxResult::Offer | OutboxResult::Unknown => 3,
+        }
+    }
+
+    fn is_detailed(&self) -> bool {
+        self.reason.is_some() || self.identity.is_some()
+    }
+
+    fn bytes(&self) -> usize {
+        let identity = self.identity.as_ref().map_or(0, |one| {
+            ENTRY_BYTES
+                + one.cluster_uid.len()
+                + one.host.len()
+                + one.cert_fingerprint.len()
+                + one.version.len()
+        });
+        ENTRY_BYTES + self.uid.len() + self.reason.as_ref().map_or(0, String::len) + identity
+    }
+}
+
+impl OutboxIdentity {
+    fn of(identity: &Identity) -> Self {
+        Self {
+            cluster_uid: identity.cluster_uid.clone(),
+            host: identity.host.clone(),
+            cert_fingerprint: identity.cert_fingerprint.clone(),
+            version: identity.version.clone(),
+            namespaces_count: identity.namespaces_count,
+        }
+    }
+
+    fn read(&self) -> Identity {
+        Identity {
+            cluster_uid: self.cluster_uid.clone(),
+            host: self.host.clone(),
+            cert_fingerprint: self.cert_fingerprint.clone(),
+            version: self.version.clone(),
+            namespaces_count: self.namespaces_count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
+
+    fn account(state: State, phase: GrantPhase, epoch: i64) -> KubesvcAccount {
+        let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("u".into());
+        account.metadata.generation = Some(3);
+        let grant = Grant { phase, zone: Some("z".into()), generation: 3, definition: None };
+        account.status = Some(KubesvcAccountStatus {
+            state: Some(state),
+            epoch,
+            grant: (phase != GrantPhase::None).then_some(grant),
+            ..KubesvcAccountStatus::default()
+        });
+        account
+    }
+
+    fn failure() -> Failure {
+        Failure::new(FailureClass::Unreachable, "x".repeat(2000))
+    }
+
+    fn words() -> [Word; 4] {
+        [Word::Held(Identity::default()), Word::Failed(failure()), Word::Dropped, Word::Lost(failure())]
+    }
+
+    fn results(state: State, phase: GrantPhase, zone: &str) -> Vec<OutboxResult> {
+        let account = account(state, phase, 4);
+        let entries =
+            words().map(|word| awaited(&account, zone, Said { word: Some(&(4, word)), ..Said::default() }));
+        entries.into_iter().flatten().map(|entry| entry.result).collect()
+    }
+
+    #[test]
+    fn only_what_the_status_waits_for_is_said() {
+        use OutboxResult::{Dropped, Failed, Held, Lost};
+        for state in [State::Activating, State::Orphaned, State::Failed] {
+            assert_eq!(results(state, GrantPhase::Open, "z"), [Held, Failed, Lost], "{state}");
+        }
+        assert_eq!(results(State::Active, GrantPhase::Open, "z"), [Failed, Lost]);
+        for state in
+            [State::Activating, State::Deactivating, State::Failed, State::Deleting, State::DeleteFailed]
+        {
+            assert_eq!(results(state, GrantPhase::Revoking, "z"), [Failed, Dropped], "{state}");
+        }
+        for state in [State::Inactive, State::ToMigrate, State::Failed] {
+            assert_eq!(results(state, GrantPhase::None, "z"), [], "{state}");
+        }
+        assert_eq!(results(State::Activating, GrantPhase::Open, "y"), [], "another zone has the grant");
+    }
+
+    #[test]
+    fn a_word_for_another_epoch_is_none_and_a_later_drop_is_one() {
+        let said = |epoch: i64, word: Word, account: &KubesvcAccount| {
+            awaited(account, "z", Said { word: Some(&(epoch, word)), ..Said::default() })
+                .map(|entry| entry.epoch)
+        };
+        let open = account(State::Activating, GrantPhase::Open, 4);
+        let revoking = account(State::Deactivating, GrantPhase::Revoking, 4);
+        for epoch in [3, 5] {
+            assert_eq!(said(epoch, Word::Held(Identity::default()), &open), None);
+        }
+        assert_eq!(said(3, Word::Dropped, &revoking), None);
+        assert_eq!(said(5, Word::Dropped, &revoking), Some(5));
+    }
+
+    #[test]
+    fn who_is_overdue_has_failed_until_it_says_something() {
+        let account = account(State::Activating, GrantPhase::Open, 4);
+        let late = Failure::new(FailureClass::Timeout, "no answer");
+        let overdue = Said { overdue: Some(&late), ..Said::default() };
+        let entry = awaited(&account, "z", overdue).expect("it is awaited");
+        assert_eq!(entry.word(), Some((4, Word::Failed(late.clone()))));
+        let word = (4, Word::Held(Identity::default()));
+        let entry = awaited(&account, "z", Said { word: Some(&word), ..overdue }).expect("it is awaited");
+        assert_eq!(entry.result, OutboxResult::Held);
+    }
+
+    #[test]
+    fn an_offer_is_said_while_the_account_asks() {
+        let offers = Said { offers: true, ..Said::default() };
+        let mut asking = account(State::ToMigrate, GrantPhase::None, 4);
+        let entry = awaited(&asking, "y", offers).expect("it asks");
+        assert_eq!((entry.offer(), entry.word()), (Some((3, Offer::Yes)), None));
+        assert_eq!(awaited(&account(State::Inactive, GrantPhase::None, 4), "y", offers), None);
+        asking.spec.zone_id = Some("z".into());
+        assert_eq!(awaited(&asking, "y", offers), None, "it is pinned by now");
+    }
+
+    #[test]
+    fn a_word_survives_the_way_through_an_object() {
+        for word in words() {
+            let entry = OutboxEntry::of("u", 4, &word);
+            let json = serde_json::to_string(&entry).expect("it is JSON");
+            let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
+            let (epoch, read) = read.word().expect("it is a word");
+            assert_eq!((epoch, std::mem::discriminant(&read)), (4, std::mem::discriminant(&word)));
+            if let Word::Failed(failure) | Word::Lost(failure) = read {
+                assert_eq!((failure.class, failure.message.len()), (FailureClass::Unreachable, 256));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_says_is_no_word() {
+        let read: OutboxEntry =
+            serde_json::from_str(r#"{"uid": "u", "epoch": 1, "result": "Juggled"}"#).expect("it is an entry");
+        assert_eq!((read.result, read.word(), read.offer()), (OutboxResult::Unknown, None, None));
+    }
+
+    #[test]
+    fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
+        let held = |n: usize| OutboxEntry::of(&format!("h{n:04}"), 1, &Word::Held(Identity::default()));
+        let dropped = |n: usize| OutboxEntry::of(&format!("d{n:04}"), 1, &Word::Dropped);
+        let packed = packed((0..2000).map(held).chain((0..900).map(dropped)).collect());
+        assert_eq!(packed.len(), MAX_ENTRIES);
+        assert!(packed[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
+        let only_held = super::packed((0..2000).map(held).collect());
+        assert_eq!(only_held.len(), MAX_DETAILED, "an entry is there only with its identity");
+        let long = Identity { host: "h".repeat(2000), ..Identity::default() };
+        let heavy = (0..200).map(|n| OutboxEntry::of(&n.to_string(), 1, &Word::Held(long.clone()))).collect();
+        let bytes = serde_json::to_vec(&super::packed(heavy)).expect("it is JSON").len();
+        assert!(bytes <= MAX_BYTES, "{bytes}");
+    }
+}

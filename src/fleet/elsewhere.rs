@@ -1,0 +1,253 @@
+//! The agents of the other replicas, as their objects tell of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::Ticks;
+use crate::account::lifecycle::{Fact, Presence, SessionFact, Tick};
+use crate::account::outbox::OutboxEntry;
+use crate::account::{KubesvcAccount, KubesvcAgent, names, zones};
+use crate::leases::Replicas;
+use crate::objects::{Accounts, Agents};
+use crate::wakes::Wakes;
+
+/// How many changed objects are taken in at once.
+const MANY: usize = 1000;
+/// How many zones an account that takes any zone is shown.
+const ZONES_SHOWN: usize = 64;
+
+/// An agent whose stream another replica holds, or held last.
+struct Member {
+    agent: Arc<KubesvcAgent>,
+    presence: Presence,
+}
+
+#[derive(Default)]
+struct Members {
+    by_name: HashMap<String, Member>,
+    by_zone: BTreeMap<String, BTreeSet<String>>,
+    /// Names of agents whose outbox has an entry for the uid.
+    by_uid: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What became of an agent by a change.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Change {
+    /// The zone in which an agent came, went or was judged otherwise.
+    zone: Option<String>,
+    /// Accounts of which it says something else.
+    uids: HashSet<String>,
+}
+
+/// The agents of the other replicas.
+pub struct Elsewhere {
+    replica_id: String,
+    agents: Arc<Agents>,
+    accounts: Arc<Accounts>,
+    replicas: Arc<Replicas>,
+    ticks: Arc<Ticks>,
+    changed: Arc<Wakes<String>>,
+    members: Mutex<Members>,
+}
+
+impl Elsewhere {
+    /// All agents but those of the replica with this id.
+    pub fn new(
+        replica_id: &str,
+        agents: Arc<Agents>,
+        accounts: Arc<Accounts>,
+        replicas: Arc<Replicas>,
+        ticks: Arc<Ticks>,
+    ) -> Self {
+        let changed = agents.follow();
+        let members = Mutex::default();
+        Self { replica_id: replica_id.to_owned(), agents, accounts, replicas, ticks, changed, members }
+    }
+
+    /// Follows the objects and the replicas until stopped, and tells the leader of accounts that it should look at.
+    pub async fn follow(&self, leader: &Wakes<String>, stop: &CancellationToken) {
+        let mut replicas = self.replicas.changes();
+        loop {
+            let names = tokio::select! {
+                () = stop.cancelled() => return,
+                names = self.changed.take(MANY) => names,
+                // The sender lives as long as self.
+                _ = replicas.changed() => self.members.lock().by_name.keys().cloned().collect(),
+            };
+            self.take_in(names, leader);
+        }
+    }
+
+    /// Takes in what has changed and was not taken in yet.
+    pub(super) fn catch_up(&self) {
+        // Nobody needs to be woken: the one who calls is about to look.
+        self.take_in(self.changed.try_take(usize::MAX), &Wakes::default());
+    }
+
+    fn take_in(&self, names: Vec<String>, leader: &Wakes<String>) {
+        let mut zones = HashSet::new();
+        {
+            let mut members = self.members.lock();
+            for name in names {
+                let agent = self.agents.get(&name).filter(|agent| !self.is_here(agent));
+                let connected = agent.as_deref().is_some_and(|agent| self.is_connected(agent));
+                let change = members.put(&name, agent, connected, self.ticks.now());
+                leader.wake_all(change.uids);
+                zones.extend(change.zone);
+            }
+        }
+        if !zones.is_empty() {
+            let accounts = self.accounts.all();
+            let concerned = accounts.iter().filter(|account| {
+                zones::takes_any_zone(account)
+                    || zones::zones_of(account).iter().any(|zone| zones.contains(zone))
+            });
+            leader.wake_all(concerned.map(|account| account.uid().to_owned()));
+        }
+    }
+
+    fn is_here(&self, agent: &KubesvcAgent) -> bool {
+        session_replica(agent).is_none_or(|replica| replica == self.replica_id)
+    }
+
+    fn is_connected(&self, agent: &KubesvcAgent) -> bool {
+        let connected = agent.status.as_ref().is_some_and(|status| status.connected);
+        connected
+            && session_replica(agent)
+                .is_some_and(|replica| self.replicas.is_alive(replica) != Fact::Known(false))
+    }
+
+    /// The sessions that the account has to do with: all of its zones; of the other zones, those that offer it a place
+    /// and, where it takes any, one of each of the first 64 by name.
+    pub(super) fn sessions(&self, account: &KubesvcAccount) -> Vec<SessionFact> {
+        let of_account = zones::zones_of(account);
+        let asks = zones::asks(account);
+        let members = self.members.lock();
+        let mut names: BTreeSet<&String> =
+            of_account.iter().filter_map(|zone| members.by_zone.get(zone)).flatten().collect();
+        if asks {
+            names.extend(members.by_uid.get(account.uid()).into_iter().flatten());
+        }
+        if zones::takes_any_zone(account) {
+            let others = members.by_zone.iter().filter(|(zone, _)| !of_account.contains(zone));
+            let representatives = others.filter_map(|(_, names)| {
+                names.iter().find(|name| members.by_name.get(*name).is_some_and(Member::may_be_given))
+            });
+            names.extend(representatives.take(ZONES_SHOWN));
+        }
+        names.into_iter().filter_map(|name| Some(members.by_name.get(name)?.fact(account))).collect()
+    }
+}
+
+fn session_replica(agent: &KubesvcAgent) -> Option<&str> {
+    Some(agent.status.as_ref()?.session.as_ref()?.replica.as_str())
+}
+
+impl Members {
+    /// An agent is as its object says; absent: it is none of another replica.
+    fn put(&mut self, name: &str, agent: Option<Arc<KubesvcAgent>>, connected: bool, now: Tick) -> Change {
+        let before = self.remove(name);
+        let Some(agent) = agent else {
+            return Change {
+                zone: before.map(|member| member.agent.spec.zone_id.clone()),
+                ..Change::default()
+            };
+        };
+        let presence = match &before {
+            _ if connected => Presence::Connected,
+            Some(Member { presence: Presence::Away(since), .. }) => Presence::Away(*since),
+            // One that had left before anybody looked is gone.
+            None if !says_connected(&agent) => Presence::Away(0),
+            _ => Presence::Away(now),
+        };
+        let after = Member { agent, presence };
+        let change = after.change_from(before.as_ref());
+        let zone = after.agent.spec.zone_id.clone();
+        self.by_zone.entry(zone).or_default().insert(name.to_owned());
+        for entry in after.outbox() {
+            self.by_uid.entry(entry.uid.clone()).or_default().insert(name.to_owned());
+        }
+        self.by_name.insert(name.to_owned(), after);
+        change
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Member> {
+        let member = self.by_name.remove(name)?;
+        leave(&mut self.by_zone, &member.agent.spec.zone_id, name);
+        for entry in member.outbox() {
+            leave(&mut self.by_uid, &entry.uid, name);
+        }
+        Some(member)
+    }
+}
+
+fn leave(shelves: &mut BTreeMap<String, BTreeSet<String>>, key: &str, name: &str) {
+    let Some(names) = shelves.get_mut(key) else { return };
+    names.remove(name);
+    if names.is_empty() {
+        shelves.remove(key);
+    }
+}
+
+fn says_connected(agent: &KubesvcAgent) -> bool {
+    agent.status.as_ref().is_some_and(|status| status.connected)
+}
+
+impl Member {
+    fn outbox(&self) -> &[OutboxEntry] {
+        self.agent.status.as_ref().map(|status| status.outbox.as_slice()).unwrap_or_default()
+    }
+
+    fn may_be_given(&self) -> bool {
+        self.agent.spec.approved && self.presence == Presence::Connected
+    }
+
+    /// What matters to every account of its zone.
+    fn standing(&self) -> (Presence, bool, Option<&str>, Option<&Vec<String>>) {
+        (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
+    }
+
+    fn change_from(&self, before: Option<&Self>) -> Change {
+        let moved = before.is_none_or(|before| before.standing() != self.standing());
+        let zone = moved.then(|| self.agent.spec.zone_id.clone());
+        let old = before.map(Self::outbox).unwrap_or_default();
+        let new = self.outbox();
+        let differing = new.iter().filter(|entry| !old.contains(entry));
+        let lost = old.iter().filter(|entry| !new.iter().any(|one| one.uid == entry.uid));
+        Change { zone, uids: differing.chain(lost).map(|entry| entry.uid.clone()).collect() }
+    }
+
+    /// What the leader is told of it about an account.
+    fn fact(&self, account: &KubesvcAccount) -> SessionFact {
+        let connected = self.presence == Presence::Connected;
+        let entry = self.outbox().iter().find(|entry| entry.uid == account.uid()).filter(|_| connected);
+        SessionFact {
+            agent_id: self.agent.spec.agent_id.clone(),
+            zone: self.agent.spec.zone_id.clone(),
+            approved: self.agent.spec.approved,
+            presence: self.presence,
+            word: entry.and_then(OutboxEntry::word),
+            // Its own replica counts, and says that it failed.
+            silent_for: None,
+            offer: entry.and_then(OutboxEntry::offer),
+            lists: lists(&self.agent).filter(|_| connected).map_or(Fact::Unknown, |listed| {
+                Fact::Known(listed.contains(&names::digest(account.account_name())))
+            }),
+        }
+    }
+}
+
+fn session_of(agent: &KubesvcAgent) -> Option<&str> {
+    Some(agent.status.as_ref()?.session.as_ref()?.id.as_str())
+}
+
+/// Digests of the accounts of the agent's own file; absent until it has listed them.
+fn lists(agent: &KubesvcAgent) -> Option<&Vec<String>> {
+    agent.status.as_ref()?.static_accounts.as_ref()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+use super::*;
+use crate::account::fleet_member::AgentSession;
+use crate::account::lifecycle::{Identity, Offer, Word};
+use crate::account::outbox::{OutboxIdentity, OutboxResult};
+use crate::account::{
+    Grant, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec, KubesvcAgentStatus, State,
+};
+use crate::leases::Times;
+
+struct Scene {
+    elsewhere: Elsewhere,
+    agents: Arc<Agents>,
+    accounts: Arc<Accounts>,
+    lives: Arc<Replicas>,
+    ticks: Arc<Ticks>,
+    leader: Wakes<String>,
+    version: u64,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (agents, accounts) = (Arc::new(Agents::default()), Arc::new(Accounts::default()));
+        let (lives, ticks) = (Replicas::unknown("me", Times::default()), Arc::new(Ticks::default()));
+        lives.now_are(&["other", "third"]);
+        let replicas = Arc::clone(&lives);
+        let elsewhere =
+            Elsewhere::new("me", Arc::clone(&agents), Arc::clone(&accounts), replicas, Arc::clone(&ticks));
+        Self { elsewhere, agents, accounts, lives, ticks, leader: Wakes::default(), version: 0 }
+    }
+
+    /// An account that zone `z` has, under epoch 4.
+    fn account(&self, name: &str, state: State) -> KubesvcAccount {
+        let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
+        account.metadata.namespace = Some("ns".into());
+        account.metadata.uid = Some(format!("uid-{name}"));
+        account.metadata.resource_version = Some("1".into());
+        account.metadata.generation = Some(1);
+        let grant =
+            Grant { phase: GrantPhase::Open, zone: Some("z".into()), generation: 1, definition: None };
+        account.status = Some(KubesvcAccountStatus {
+            state: Some(state),
+            epoch: 4,
+            grant: (state != State::ToMigrate).then_some(grant),
+            ..KubesvcAccountStatus::default()
+        });
+        self.accounts.show(account.clone());
+        account
+    }
+
+    /// What an agent's object says from now on.
+    fn agent(&mut self, id: &str, zone: &str, replica: &str, change: impl FnOnce(&mut KubesvcAgentStatus)) {
+        let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: zone.into(), approved: true };
+        let mut agent = KubesvcAgent::new(&format!("{id}-{zone}"), spec);
+        self.version += 1;
+        agent.metadata.resource_version = Some(self.version.to_string());
+        let session = AgentSession { id: "s".into(), replica: replica.into(), ..AgentSession::default() };
+        let mut status = KubesvcAgentStatus { session: Some(session), connected: true, ..Default::default() };
+        change(&mut status);
+        agent.status = Some(status);
+        self.agents.seen(agent);
+    }
+
+    /// Takes in all changes, and says who is woken.
+    fn woken(&self) -> Vec<String> {
+        self.elsewhere.take_in(self.elsewhere.changed.try_take(usize::MAX), &self.leader);
+        let mut uids = self.leader.try_take(usize::MAX);
+        uids.sort();
+        uids
+    }
+
+    fn presences(&self, account: &KubesvcAccount) -> Vec<Presence> {
+        self.elsewhere.sessions(account).iter().map(|fact| fact.presence).collect()
+    }
+}
+
+fn held(uid: &str) -> OutboxEntry {
+    OutboxEntry {
+        uid: uid.into(),
+        epoch: 4,
+        result: OutboxResult::Held,
+        identity: Some(OutboxIdentity::default()),
+        ..OutboxEntry::default()
+    }
+}
+
+#[test]
+fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Activating);
+    scene.agent("one", "z", "other", |_| {});
+    assert_eq!(scene.woken(), ["uid-a"], "an agent of its zone came");
+    assert_eq!(scene.elsewhere.sessions(&account)[0].word, None);
+    scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a")]);
+    assert_eq!(scene.woken(), ["uid-a"]);
+    let word = Some((4, Word::Held(Identity::default())));
+    assert_eq!(scene.elsewhere.sessions(&account)[0].word, word);
+    scene.agent("one", "z", "other", |status| {
+        status.outbox = vec![held("uid-a")];
+        status.held = Some(1);
+    });
+    assert_eq!(scene.woken(), Vec::<String>::new(), "nothing that matters has changed");
+}
+
+#[test]
+fn an_agent_whose_replica_dies_is_away_from_then_on() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "other", |_| {});
+    scene.woken();
+    scene.ticks.advance();
+    scene.lives.now_are(&["third"]);
+    let all = vec!["one-z".to_owned()];
+    scene.elsewhere.take_in(all.clone(), &scene.leader);
+    assert_eq!(scene.leader.try_take(9), ["uid-a"]);
+    assert_eq!(scene.presences(&account), [Presence::Away(1)]);
+    scene.ticks.advance();
+    scene.elsewhere.take_in(all, &scene.leader);
+    assert_eq!(scene.presences(&account), [Presence::Away(1)], "it is away since then");
+    assert!(scene.leader.is_empty());
+    scene.agent("one", "z", "third", |_| {});
+    assert_eq!(
+        (scene.woken(), scene.presences(&account)),
+        (vec!["uid-a".to_owned()], vec![Presence::Connected])
+    );
+}
+
+#[test]
+fn an_agent_that_had_left_before_anybody_looked_is_gone() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "other", |status| status.connected = false);
+    scene.woken();
+    assert_eq!(scene.presences(&account), [Presence::Away(0)]);
+    scene.agent("one", "z", "other", |_| {});
+    scene.woken();
+    (0..7).for_each(|_| scene.ticks.advance());
+    scene.agent("one", "z", "other", |status| status.connected = false);
+    scene.woken();
+    assert_eq!(scene.presences(&account), [Presence::Away(7)]);
+}
+
+#[test]
+fn agents_of_this_replica_are_no_matter_here() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "me", |_| {});
+    assert_eq!((scene.woken(), scene.presences(&account)), (vec![], vec![]));
+    scene.agent("one", "z", "other", |_| {});
+    assert_eq!(scene.woken(), ["uid-a"]);
+    scene.agent("one", "z", "me", |_| {});
+    assert_eq!((scene.woken(), scene.presences(&account)), (vec!["uid-a".to_owned()], vec![]));
+}
+
+#[test]
+fn an_offer_of_any_zone_reaches_the_account_that_asks() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::ToMigrate);
+    let offer = OutboxEntry {
+        uid: "uid-a".into(),
+        epoch: 4,
+        result: OutboxResult::Offer,
+        generation: Some(1),
+        ..OutboxEntry::default()
+    };
+    scene.agent("two", "y", "other", |_| {});
+    scene.agent("one", "y", "other", |_| {});
+    assert_eq!(scene.woken(), ["uid-a"]);
+    assert_eq!(scene.elsewhere.sessions(&account).len(), 1, "one of a zone is enough while none offers");
+    scene.agent("two", "y", "other", |status| status.outbox = vec![offer]);
+    assert_eq!(scene.woken(), ["uid-a"]);
+    let offers: Vec<_> =
+        scene.elsewhere.sessions(&account).into_iter().filter_map(|fact| fact.offer).collect();
+    assert_eq!(offers, [(1, Offer::Yes)]);
+}
+
+#[test]
+fn what_an_agent_lists_is_known_by_its_digests() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "other", |_| {});
+    scene.woken();
+    assert_eq!(scene.elsewhere.sessions(&account)[0].lists, Fact::Unknown);
+    for (listed, expected) in [(vec![names::digest("a")], true), (vec![names::digest("b")], false)] {
+        scene.agent("one", "z", "other", |status| status.static_accounts = Some(listed));
+        assert_eq!(scene.woken(), ["uid-a"]);
+        assert_eq!(scene.elsewhere.sessions(&account)[0].lists, Fact::Known(expected));
+    }
+}

@@ -1,0 +1,327 @@
+//! Sessions and the agents at their other ends.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::world::{HubSession, ToAgent, World};
+use crate::account::lifecycle::Word;
+use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
+use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, names};
+use crate::agent::activation::Reached;
+use crate::agent::definition::Definition;
+use crate::agent::reactions::Effect;
+use crate::hub::duties::{Duty, Seat, duty};
+use crate::hub::ledger::{Ledger, Moment};
+use crate::hub::registration::{Registration, status};
+use crate::hub::words;
+use crate::wire::common::{AccountRef, Failure, failure::Class};
+use crate::wire::ops::account_result::Outcome;
+use crate::wire::ops::account_spec::Credential;
+use crate::wire::ops::{AccountSpec, ClusterIdentity};
+
+/// When agents are heard.
+const HEARD: Moment = Duration::from_secs(3600);
+/// When sessions are looked at: every pause after a failure is over by then.
+const LOOKED: Moment = Duration::from_secs(7200);
+
+impl HubSession {
+    /// The name of the agent's object.
+    pub(super) fn object_name(&self) -> String {
+        names::agent_object_name(self.agent_id, self.zone)
+    }
+}
+
+impl World {
+    /// What accounts are called between hub and agents.
+    pub(super) fn uid_on_the_wire<'a>(&self, uid: &'a str) -> &'a str {
+        if self.rules.uids { uid } else { "x" }
+    }
+
+    /// A process connects to a replica. Whether it was accepted.
+    pub(super) fn connect(&mut self, process: usize, replica: usize) -> bool {
+        let one = &self.processes[process];
+        let (agent_id, zone, boot, seq) = (one.agent_id, one.zone, one.boot, one.seq + 1);
+        let held: Vec<_> = one.table.held().filter_map(|held| held.account).collect();
+        let here = |session: &HubSession| {
+            !session.ended
+                && session.replica == replica
+                && session.agent_id == agent_id
+                && session.zone == zone
+        };
+        let former = self.sessions.iter().position(here);
+        if let Some(former) = former {
+            if self.sessions[former].boot != boot && self.rules.one_process {
+                return false;
+            }
+        }
+        let id = format!("{agent_id}{boot}-{seq}@{replica}");
+        if self.rules.registration && !self.register(agent_id, zone, boot, seq, replica, &id) {
+            return false;
+        }
+        let former = former.map(|former| self.sessions.remove(former));
+        let mut ledger = Ledger::new(0);
+        let told: Vec<_> = held
+            .into_iter()
+            .map(|one| (one.uid, one.name, i64::try_from(one.epoch).unwrap_or_default()))
+            .collect();
+        let before = former.filter(|former| former.boot == boot).map(|former| former.ledger);
+        ledger.seed(&told, &before.unwrap_or_default());
+        self.sessions.push(HubSession {
+            id: id.clone(),
+            replica,
+            process,
+            agent_id,
+            zone,
+            boot,
+            ledger,
+            reported: Vec::new(),
+            ended: false,
+            to_agent: VecDeque::new(),
+            to_hub: VecDeque::new(),
+        });
+        self.sessions.sort_by(|one, other| one.id.cmp(&other.id));
+        let one = &mut self.processes[process];
+        one.seq = seq;
+        one.stream = Some(id);
+        true
+    }
+
+    /// Writes the session into the agent's object.
+    fn register(&mut self, agent_id: &str, zone: &str, boot: u8, seq: u8, replica: usize, id: &str) -> bool {
+        let registration = Registration {
+            agent_id: agent_id.to_owned(),
+            zone: zone.to_owned(),
+            session_id: id.to_owned(),
+            boot_id: boot.to_string(),
+            connect_seq: i64::from(seq),
+            replica: replica.to_string(),
+            version: String::new(),
+            protocol: 1,
+            connected_since: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let name = names::agent_object_name(agent_id, zone);
+        let new = || Arc::new(status::new_object(&name, &registration, true));
+        let agent = self.agents.get(&name).cloned().unwrap_or_else(new);
+        let alive = self.rules.one_process;
+        let Ok(status) = status::registered(&agent, &registration, |_| alive) else { return false };
+        self.put_agent(&name, &agent, status);
+        true
+    }
+
+    fn put_agent(&mut self, name: &str, agent: &KubesvcAgent, status: crate::account::KubesvcAgentStatus) {
+        self.agents.insert(name.to_owned(), Arc::new(KubesvcAgent { status: Some(status), ..agent.clone() }));
+    }
+
+    /// A session looks at its accounts. Whether anything has changed.
+    pub(super) fn look(&mut self, index: usize) -> bool {
+        let session = &self.sessions[index];
+        let seen = self.seen_by(session.replica).map(|version| version.account.clone());
+        let seen_uid = seen.as_ref().map(|account| self.uid_on_the_wire(account.uid()).to_owned());
+        let mut uids: Vec<_> = session.ledger.uids().cloned().chain(seen_uid.clone()).collect();
+        uids.sort();
+        uids.dedup();
+        let mut changed = false;
+        for uid in uids {
+            let account = seen.as_ref().filter(|_| seen_uid.as_deref() == Some(uid.as_str()));
+            changed |= self.do_duty(index, &uid, account);
+        }
+        changed
+    }
+
+    fn do_duty(&mut self, index: usize, uid: &str, account: Option<&KubesvcAccount>) -> bool {
+        let session = &self.sessions[index];
+        let seat = Seat { zone: session.zone, approved: true, draining: false, synced: true };
+        let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
+        let is_read = session.ledger.is_confirmed(uid) || !self.rules.object_read;
+        if let (Duty::Add(epoch), Some(account)) = (owed, account)
+            && !is_read
+            && !self.is_granted(account, epoch)
+        {
+            return false;
+        }
+        let session = &mut self.sessions[index];
+        let ledger = &mut session.ledger;
+        match owed {
+            Duty::Nothing | Duty::Later(_) => return false,
+            Duty::Add(epoch) if ledger.name_is_busy("a") => {
+                let before = ledger.entry(uid).cloned();
+                ledger.wait_for_name(uid, "a", epoch, 0);
+                return ledger.entry(uid).cloned() != before;
+            }
+            Duty::Add(epoch) => {
+                ledger.prepare(uid, "a", epoch, 0);
+                ledger.confirm(uid);
+                ledger.added(uid, epoch);
+                // Says which object it is, also where uids do not.
+                let number = account.and_then(|one| one.uid().strip_prefix('u')?.parse().ok());
+                let generation = number.unwrap_or_default();
+                session.to_agent.push_back(ToAgent::Add { uid: uid.to_owned(), epoch, generation });
+            }
+            Duty::Drop(epoch) => {
+                ledger.dropping(uid, "a", epoch, 0);
+                session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch });
+            }
+            Duty::DropAstray(_) => self.breaks("an agent reached another cluster, and there is one"),
+            Duty::SayDropped(epoch) => ledger.say_dropped(uid, "a", epoch),
+            Duty::Forget => {
+                ledger.forget(uid);
+                ledger.freed("a");
+            }
+        }
+        true
+    }
+
+    /// Whether the object itself says that the grant is open under this epoch.
+    fn is_granted(&self, seen: &KubesvcAccount, epoch: i64) -> bool {
+        self.object().is_some_and(|now| {
+            let status = now.account.status_or_default();
+            now.account.uid() == seen.uid()
+                && status.phase() == GrantPhase::Open
+                && status.epoch == epoch
+                && status.granted_zone() == seen.status_or_default().granted_zone()
+        })
+    }
+
+    /// The agent takes in the next frame of its stream.
+    pub(super) fn to_agent(&mut self, index: usize) -> bool {
+        let session = &mut self.sessions[index];
+        let process = &mut self.processes[session.process];
+        if process.stream.as_deref() != Some(&session.id) {
+            return false;
+        }
+        let Some(frame) = session.to_agent.pop_front() else { return false };
+        let effects = match frame {
+            ToAgent::Add { uid, epoch, generation } => {
+                let credential = Some(Credential::Kubeconfig(b"k".to_vec()));
+                let spec = AccountSpec { credential, ..AccountSpec::default() };
+                process.table.add(words::account_ref(&uid, "a", epoch, generation), Definition::split(spec).1)
+            }
+            ToAgent::Drop { uid, epoch } => {
+                process.table.drop_account(words::account_ref(&uid, "a", epoch, 0))
+            }
+        };
+        self.carry_out(index, effects);
+        true
+    }
+
+    /// An account that was starting stands, or cannot be had.
+    pub(super) fn finish(&mut self, process: usize, uid: &str, succeeds: bool) -> bool {
+        let one = &mut self.processes[process];
+        let Some((attempt, _)) = one.starting.remove(uid) else { return false };
+        let failure = || Failure { class: Class::Unreachable.into(), ..Failure::default() };
+        let identity = ClusterIdentity { kube_system_uid: "k".into(), ..ClusterIdentity::default() };
+        let reached = Reached { identity, files: Vec::new(), at: jiff::Timestamp::UNIX_EPOCH };
+        let result = if succeeds { Ok(reached) } else { Err(failure()) };
+        let effects = one.table.finished(uid, attempt, result);
+        let stream = one.stream.clone();
+        if let Some(index) = self.sessions.iter().position(|session| Some(&session.id) == stream.as_ref()) {
+            self.carry_out(index, effects);
+        }
+        true
+    }
+
+    fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
+        let session = &mut self.sessions[index];
+        let process = &mut self.processes[session.process];
+        for effect in effects {
+            match effect {
+                Effect::Start { attempt, account, .. } => {
+                    process.starting.insert(account.uid.clone(), (attempt, account));
+                }
+                Effect::Cancel { attempt } => process.starting.retain(|_, (one, _)| *one != attempt),
+                Effect::Answer(answer) => {
+                    if let (Some(account), Some(Outcome::Identity(_))) = (&answer.account, &answer.outcome) {
+                        self.held.insert(said(account, process.zone));
+                    }
+                    session.to_hub.push_back(*answer);
+                }
+                Effect::Kept { .. } => {}
+            }
+        }
+    }
+
+    /// The hub takes in the next answer of a stream.
+    pub(super) fn to_hub(&mut self, index: usize) -> bool {
+        let session = &self.sessions[index];
+        let Some(answer) = session.to_hub.front().cloned().and_then(words::answer) else { return false };
+        let granted = self.seen_by(session.replica).is_some_and(|seen| {
+            self.uid_on_the_wire(seen.account.uid()) == answer.uid
+                && seen.account.status_or_default().granted_zone() == Some(session.zone)
+        });
+        let session = &mut self.sessions[index];
+        session.to_hub.pop_front();
+        if granted || !matches!(answer.word, Word::Held(_)) {
+            session.ledger.hear(&answer.uid, answer.epoch, answer.word, answer.of_drop, HEARD);
+            session.ledger.freed("a");
+        }
+        true
+    }
+
+    /// A session writes down what is awaited, unless its replica leads. Whether anything was written.
+    pub(super) fn report(&mut self, index: usize) -> bool {
+        let session = &self.sessions[index];
+        let leads = self.replicas[session.replica].leads.is_some();
+        let seen = self.seen_by(session.replica).filter(|_| !leads);
+        let entry = seen.and_then(|seen| {
+            let entry = session.ledger.entry(self.uid_on_the_wire(seen.account.uid()));
+            let said = Said { word: entry.and_then(|entry| entry.word.as_ref()), ..Said::default() };
+            awaited(&seen.account, session.zone, said)
+        });
+        let outbox = packed(entry.into_iter().collect());
+        let may_stand = outbox.is_empty() && session.reported.iter().all(OutboxEntry::may_stand);
+        if may_stand || session.reported == outbox {
+            return false;
+        }
+        let (name, id) = (session.object_name(), session.id.clone());
+        let agent = self.agents.get(&name).cloned();
+        match agent.as_ref().and_then(|agent| Some((agent, status::reported(agent, &id, &outbox)?))) {
+            Some((agent, status)) => {
+                self.put_agent(&name, agent, status);
+                self.sessions[index].reported = outbox;
+            }
+            None => drop(self.sessions.remove(index)),
+        }
+        true
+    }
+
+    /// A replica's watch shows the agents as they are.
+    pub(super) fn watch_agents(&mut self, replica: usize) -> bool {
+        let agents = self.agents.clone();
+        let before = std::mem::replace(&mut self.replicas[replica].agents, agents);
+        let after = &self.replicas[replica].agents;
+        let same =
+            before.len() == after.len() && before.iter().all(|(name, one)| after[name].status == one.status);
+        self.close_superseded(replica) || !same
+    }
+
+    /// Closes the sessions of a replica whose objects name another one.
+    pub(super) fn close_superseded(&mut self, replica: usize) -> bool {
+        let (before, agents) = (self.sessions.len(), self.agents.clone());
+        let registration = self.rules.registration;
+        self.sessions.retain(|session| {
+            let agent = agents.get(&session.object_name()).and_then(|agent| agent.status.as_ref());
+            let named = agent.and_then(|status| status.session.as_ref());
+            session.replica != replica || !registration || named.is_some_and(|named| named.id == session.id)
+        });
+        self.sessions.len() != before
+    }
+
+    /// The object of an agent whose session has ended says so.
+    pub(super) fn tell_ended(&mut self, index: usize) -> bool {
+        let session = self.sessions.remove(index);
+        let name = session.object_name();
+        if let Some(agent) = self.agents.get(&name).cloned()
+            && let Some(status) = status::disconnected(&agent, &session.id)
+        {
+            self.put_agent(&name, &agent, status);
+        }
+        true
+    }
+}
+
+/// Which object an agent holds, at which epoch, and where.
+fn said(account: &AccountRef, zone: &str) -> (String, i64, String) {
+    let epoch = i64::try_from(account.epoch).unwrap_or_default();
+    (format!("u{}", account.generation), epoch, zone.to_owned())
+}

@@ -1,0 +1,182 @@
+//! The faults are over: does everything come to rest, and as it is wanted?
+
+use super::leader::Mood;
+use super::world::{Faults, REPLICAS, World};
+use crate::account::{DesiredState, State};
+
+/// After so many rounds in which something still changes, it never rests.
+const ROUNDS: usize = 60;
+
+impl World {
+    /// Lets everything happen in one fair order until nothing does.
+    ///
+    /// # Errors
+    /// It does not rest, breaks a rule on the way, or rests otherwise than wanted.
+    pub(super) fn settle(&self) -> Result<(), String> {
+        let mut world = self.clone();
+        world.faults = Faults { lag: world.faults.lag, ..Faults::default() };
+        for _ in 0..ROUNDS {
+            let before = world.key();
+            world.round();
+            world.check();
+            if let Some(broken) = &world.broken {
+                return Err(format!("on the way to rest: {broken}"));
+            }
+            if world.key() == before {
+                return world.is_as_wanted();
+            }
+        }
+        Err(format!("no rest after {ROUNDS} rounds: {}", world.told()))
+    }
+
+    fn round(&mut self) {
+        for replica in 0..REPLICAS {
+            if self.replicas[replica].leads.is_some_and(|term| term != self.term) {
+                self.replicas[replica].leads = None;
+            }
+        }
+        if self.replicas.iter().all(|replica| replica.leads.is_none()) {
+            self.take_lead(0);
+        }
+        self.end_streams();
+        for process in 0..self.processes.len() {
+            if self.processes[process].stream.is_none() {
+                self.connect(process, process % REPLICAS);
+            }
+        }
+        for replica in 0..REPLICAS {
+            self.replicas[replica].lag = 0;
+            self.watch_agents(replica);
+            for id in self.away_from(replica) {
+                self.replicas[replica].gone.insert(id);
+            }
+        }
+        self.forget_old_versions();
+        for index in 0..self.sessions.len() {
+            self.look(index);
+            while self.to_agent(index) {}
+        }
+        for process in 0..self.processes.len() {
+            let uids: Vec<_> = self.processes[process].starting.keys().cloned().collect();
+            for uid in uids {
+                self.finish(process, &uid, true);
+            }
+        }
+        for index in 0..self.sessions.len() {
+            while self.to_hub(index) {}
+        }
+        let ids: Vec<_> = self.sessions.iter().map(|session| session.id.clone()).collect();
+        for id in ids {
+            if let Some(index) = self.sessions.iter().position(|session| session.id == id) {
+                self.report(index);
+            }
+        }
+        for replica in 0..REPLICAS {
+            self.watch_agents(replica);
+            let acted = self.lead(replica, Mood::Prompt);
+            if !acted {
+                self.lead(replica, Mood::Due);
+            }
+        }
+    }
+
+    /// Sessions whose agents are gone end, and their objects say so.
+    fn end_streams(&mut self) {
+        let has_ended = |world: &Self, index: usize| {
+            let session = &world.sessions[index];
+            session.ended || world.processes[session.process].stream.as_deref() != Some(&session.id)
+        };
+        while let Some(index) = (0..self.sessions.len()).find(|index| has_ended(self, *index)) {
+            self.tell_ended(index);
+        }
+        // Who was superseded at its replica has no stream either.
+        for process in 0..self.processes.len() {
+            let stream = self.processes[process].stream.clone();
+            if stream.is_some_and(|id| !self.sessions.iter().any(|session| session.id == id)) {
+                self.cut(process);
+            }
+        }
+    }
+
+    fn is_as_wanted(&self) -> Result<(), String> {
+        let wrong = |what: &str| Err(format!("at rest {what}: {}", self.told()));
+        let holders = |uid: &str| -> Vec<_> {
+            let uid = self.uid_on_the_wire(uid);
+            let holds = |process: &&super::world::Process| {
+                process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid))
+            };
+            self.processes.iter().filter(holds).map(|process| process.zone).collect()
+        };
+        let Some(now) = self.object() else {
+            return match &self.row {
+                None => Ok(()),
+                Some(_) => wrong("a row is left"),
+            };
+        };
+        let account = &now.account;
+        if account.is_being_deleted() {
+            return wrong("the object is still there");
+        }
+        if self.row.as_deref() != Some(account.uid()) {
+            return wrong("the row is missing");
+        }
+        let (status, holders) = (account.status_or_default(), holders(account.uid()));
+        match account.desired() {
+            DesiredState::Inactive if status.state() != State::Inactive => wrong("it is not INACTIVE"),
+            DesiredState::Inactive if !holders.is_empty() => wrong("somebody holds it"),
+            DesiredState::Inactive => Ok(()),
+            DesiredState::Active if status.state() != State::Active => wrong("it is not ACTIVE"),
+            DesiredState::Active if status.granted_zone() != account.spec.zone_id.as_deref() => {
+                wrong("it is in another zone")
+            }
+            DesiredState::Active if holders.is_empty() => wrong("nobody holds it"),
+            DesiredState::Active if holders.iter().any(|zone| Some(*zone) != status.granted_zone()) => {
+                wrong("an agent of another zone holds it")
+            }
+            DesiredState::Active => Ok(()),
+        }
+    }
+
+    /// The world in some lines, for a person.
+    pub(super) fn told(&self) -> String {
+        let object = self.object().map(|now| {
+            let status = now.account.status_or_default();
+            format!(
+                "{} wants {:?} in {:?}; {} epoch {} grant {:?}; {}",
+                now.account.uid(),
+                now.account.desired(),
+                now.account.spec.zone_id,
+                status.state(),
+                status.epoch,
+                status.grant,
+                status.error_message.as_deref().unwrap_or_default(),
+            )
+        });
+        let processes: Vec<_> = self
+            .processes
+            .iter()
+            .map(|one| {
+                let held: Vec<_> = one
+                    .table
+                    .held()
+                    .filter_map(|held| held.account)
+                    .map(|one| (one.uid, one.epoch))
+                    .collect();
+                format!(
+                    "{}{} at {:?} holds {held:?} starts {:?}",
+                    one.agent_id,
+                    one.boot,
+                    one.stream,
+                    one.starting.keys()
+                )
+            })
+            .collect();
+        let leads: Vec<_> = self.replicas.iter().map(|one| one.leads).collect();
+        format!(
+            "{object:?}\n  row {:?}, leads {leads:?} of {}\n  {}",
+            self.row,
+            self.term,
+            processes.join("\n  ")
+        )
+    }
+}

@@ -1,0 +1,230 @@
+//! What accounts wait to hear of this replica's sessions, written into the agents' objects while another replica leads:
+//! soon, at most twice a second for each agent, and only what changed.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, stream};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::Hub;
+use super::asking::Round;
+use super::registration::Reported;
+use super::session::Session;
+use crate::account::KubesvcAccount;
+use crate::account::lifecycle::{Offer, silence};
+use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
+use crate::crash;
+
+/// An object is written at most so often.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long to wait for more to say before something is written.
+const GATHER: Duration = Duration::from_millis(10);
+/// When a write that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often it is looked who is overdue.
+const OVERDUE: Duration = Duration::from_secs(1);
+/// Objects that are written at once.
+const AT_ONCE: usize = 16;
+/// Sessions that are taken up in one look.
+const MANY: usize = 100_000;
+/// How long the API server may take for one.
+const WRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Which sessions have something to say, and when each may. Pure.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// When the sessions that wait may be written.
+    due: BTreeSet<(Instant, u64)>,
+    waiting: HashSet<u64>,
+    /// When each may be written again.
+    not_before: HashMap<u64, Instant>,
+}
+
+impl Turns {
+    /// A session may have something to say.
+    fn mark(&mut self, serial: u64, now: Instant) {
+        if self.waiting.insert(serial) {
+            let at = self.not_before.get(&serial).copied().unwrap_or(now).max(now + GATHER);
+            self.due.insert((at, serial));
+        }
+    }
+
+    /// When the next one may be written.
+    fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Takes those that may be written now.
+    fn take(&mut self, now: Instant) -> Vec<u64> {
+        let later = self.due.split_off(&(now + Duration::from_nanos(1), 0));
+        let taken = std::mem::replace(&mut self.due, later);
+        taken
+            .into_iter()
+            .map(|(_, serial)| serial)
+            .inspect(|serial| {
+                self.waiting.remove(serial);
+            })
+            .collect()
+    }
+
+    /// It was written, or tried, and is not before this moment again.
+    fn rest(&mut self, serial: u64, until: Instant) {
+        self.not_before.insert(serial, until);
+    }
+
+    fn forget(&mut self, serial: u64) {
+        self.not_before.remove(&serial);
+    }
+}
+
+/// Keeps the outboxes in step until stopped.
+pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut turns = Turns::default();
+    let mut leads = hub.leadership.follow();
+    let mut overdue = tokio::time::interval(OVERDUE);
+    overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let next = turns.next();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            serials = hub.reportable.take(MANY) => {
+                serials.into_iter().for_each(|serial| turns.mark(serial, Instant::now()));
+            }
+            // The sender lives as long as the hub.
+            _ = leads.changed() => {
+                // Whoever leads now, all is looked at again.
+                hub.registry.standing().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
+            }
+            _ = overdue.tick(), if !hub.is_leading() => {
+                let owing = hub.registry.standing().into_iter().filter(|one| one.ledger.lock().owes());
+                owing.for_each(|one| turns.mark(one.serial, Instant::now()));
+            }
+            () = at(next), if next.is_some() => {
+                let due = turns.take(Instant::now());
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = write(&hub, &mut turns, due) => {}
+                }
+            }
+        }
+    }
+}
+
+async fn at(next: Option<Instant>) {
+    if let Some(next) = next {
+        tokio::time::sleep_until(next.into()).await;
+    }
+}
+
+async fn write(hub: &Hub, turns: &mut Turns, due: Vec<u64>) {
+    let mut written = stream::iter(due)
+        .map(|serial| async move {
+            let session = hub.registry.by_serial(serial)?;
+            let outbox = if hub.is_leading() { Vec::new() } else { outbox_of(hub, &session) };
+            let done = if session.is_news(&outbox) { Some(say(hub, &session, outbox).await) } else { None };
+            Some((serial, done))
+        })
+        .buffer_unordered(AT_ONCE);
+    while let Some(one) = written.next().await {
+        match one {
+            Some((serial, Some(true))) => turns.rest(serial, Instant::now() + PAUSE),
+            Some((serial, Some(false))) => {
+                turns.rest(serial, Instant::now() + AGAIN);
+                turns.mark(serial, Instant::now());
+            }
+            Some((_, None)) | None => {}
+        }
+    }
+    let not_before = turns.not_before.keys().copied();
+    let ended: Vec<_> = not_before.filter(|serial| hub.registry.by_serial(*serial).is_none()).collect();
+    ended.into_iter().for_each(|serial| turns.forget(serial));
+}
+
+/// Writes an outbox. Whether it stands, or will never have to.
+async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
+    crash::point("agent-report:before");
+    let writing = hub.agents.report(&session.agent_id, &session.zone, &session.id, &outbox);
+    let answer = tokio::time::timeout(WRITE_WAIT, writing).await;
+    crash::point("agent-report:after");
+    let problem = match answer {
+        Ok(Ok(Reported::Written)) => {
+            session.reported(outbox);
+            return true;
+        }
+        Ok(Ok(Reported::Superseded)) => {
+            session.close("another stream of the agent is in force");
+            return true;
+        }
+        Ok(Err(problem)) => problem.to_string(),
+        Err(_) => "the API server does not answer".to_owned(),
+    };
+    if hub.complaints.may_speak() {
+        warn!(
+            agentId = session.agent_id,
+            error = problem,
+            "cannot write what the agent answered; tried again"
+        );
+    }
+    false
+}
+
+/// What accounts wait to hear of a session.
+fn outbox_of(hub: &Hub, session: &Session) -> Vec<OutboxEntry> {
+    let now = hub.ticks.now();
+    let late = silence(&session.agent_id);
+    let mut entries = Vec::new();
+    for uid in session.uids() {
+        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
+        let ledger = session.ledger.lock();
+        let entry = ledger.entry(&uid);
+        let owed = entry.and_then(|entry| entry.owed).map(|(epoch, _)| epoch);
+        let overdue = owed == Some(account.status_or_default().epoch)
+            && ledger.silent_for(&uid, now).is_some_and(|silent| silent >= hub.settings.operation_wait);
+        let said = Said {
+            word: entry.and_then(|entry| entry.word.as_ref()),
+            overdue: overdue.then_some(&late),
+            offers: false,
+        };
+        entries.extend(awaited(&account, &session.zone, said));
+    }
+    for uid in session.questions.lock().uids() {
+        let Some(account) = hub.accounts.by_uid(&uid) else { continue };
+        let said = Said { offers: speaks_for_its_zone(hub, session, &account), ..Said::default() };
+        entries.extend(awaited(&account, &session.zone, said));
+    }
+    packed(entries)
+}
+
+/// Whether the session could reach the account, and no other one of its zone is the one to say so.
+fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
+    let Some(round) = Round::of(account) else { return false };
+    let offers = hub.offers.lock();
+    let answers = offers.in_zone(account.uid(), round, &session.zone);
+    let first = answers.into_iter().flatten().find(|(_, offer)| **offer == Offer::Yes);
+    first.is_some_and(|(serial, _)| *serial == session.serial)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_session_says_is_gathered_and_not_said_too_often() {
+        let (mut turns, begin) = (Turns::default(), Instant::now());
+        turns.mark(1, begin);
+        turns.mark(1, begin);
+        assert_eq!(turns.next(), Some(begin + GATHER));
+        assert!(turns.take(begin).is_empty());
+        assert_eq!(turns.take(begin + GATHER), [1]);
+        turns.rest(1, begin + PAUSE);
+        turns.mark(1, begin + GATHER);
+        turns.mark(2, begin + GATHER);
+        assert_eq!(turns.take(begin + GATHER * 2), [2]);
+        assert_eq!(turns.next(), Some(begin + PAUSE));
+        assert_eq!(turns.take(begin + PAUSE), [1]);
+        assert_eq!(turns.next(), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! What a replica that does not lead writes down for the one that does.
+
+use super::support::*;
+use crate::account::outbox::{OutboxEntry, OutboxResult};
+use crate::account::{GrantPhase, State};
+use crate::fleet::Fleet;
+use crate::hub::{HubSettings, Reported};
+use crate::wire::ops;
+
+/// The last outbox that was written, once it is so.
+async fn reported(hub: &TestHub, what: &str, so: impl Fn(&[OutboxEntry]) -> bool) -> Vec<OutboxEntry> {
+    eventually(what, || hub.objects.reports.lock().last().filter(|outbox| so(outbox)).cloned()).await
+}
+
+fn results(outbox: &[OutboxEntry]) -> Vec<OutboxResult> {
+    outbox.iter().map(|entry| entry.result).collect()
+}
+
+#[tokio::test]
+async fn an_answer_is_written_down_while_another_replica_leads_and_many_in_one_write() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    for number in 0..40 {
+        hub.accounts.show(account(&format!("a{number}")));
+    }
+    let mut agent = hub.agent("a").await;
+    let mut specs = agent.added().await;
+    while specs.len() < 40 {
+        specs.extend(agent.added().await);
+    }
+    let refs: Vec<_> = specs.into_iter().filter_map(|spec| spec.account).collect();
+    let results = refs.iter().map(held).collect();
+    agent.say(ops::agent_frame::Frame::AccountResults(ops::AccountResults { results })).await;
+    let outbox = reported(&hub, "all are reported", |outbox| outbox.len() == 40).await;
+    assert!(outbox.iter().all(|entry| entry.result == OutboxResult::Held && entry.identity.is_some()));
+    assert!(hub.objects.reports.lock().len() <= 2, "{}", hub.objects.reports.lock().len());
+    let active = |name: &str| with(account(name), |status| status.state = Some(State::Active));
+    (0..40).for_each(|number| hub.accounts.show(active(&format!("a{number}"))));
+    hub.accounts.show(account("late"));
+    let sent = agent.added().await;
+    agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
+    let outbox = reported(&hub, "the next is reported", |outbox| outbox.len() == 1).await;
+    assert_eq!(outbox[0].uid, "uid-late", "nothing waits for the others any more");
+}
+
+#[tokio::test]
+async fn the_replica_that_leads_writes_nothing_down_until_it_leads_no_more() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let sent = agent.added().await;
+    agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
+    eventually("the word is heard", || hub.hub.sessions("uid-one")[0].word.clone()).await;
+    assert!(hub.objects.reports.lock().is_empty());
+    hub.leadership.lose();
+    let outbox = reported(&hub, "it is reported now", |outbox| !outbox.is_empty()).await;
+    assert_eq!(results(&outbox), [OutboxResult::Held]);
+}
+
+#[tokio::test]
+async fn one_that_was_never_sent_the_account_says_dropped_and_one_that_is_silent_has_failed() {
+    let settings = HubSettings { operation_wait: 5, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    hub.leadership.lose();
+    hub.accounts.sync();
+    let _agent = hub.agent("a").await;
+    let revoking = with(account("one"), |status| {
+        status.state = Some(State::Deactivating);
+        status.epoch = 2;
+        status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
+    });
+    hub.accounts.show(revoking);
+    let outbox = reported(&hub, "dropped is said for it", |outbox| outbox.len() == 1).await;
+    assert_eq!((outbox[0].result, outbox[0].epoch), (OutboxResult::Dropped, 2));
+    hub.accounts.show(account("two"));
+    let mut agent = hub.agent("b").await;
+    agent.added().await;
+    (0..6).for_each(|_| hub.ticks.advance());
+    let late = |outbox: &[OutboxEntry]| outbox.iter().any(|entry| entry.class.as_deref() == Some("Timeout"));
+    reported(&hub, "it is overdue", late).await;
+}
+
+#[tokio::test]
+async fn what_an_agent_lists_is_told_before_accounts_are_made_of_it() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    hub.accounts.sync();
+    let agent = hub.agent("a").await;
+    let listed = ops::AccountSpec {
+        account: Some(crate::wire::common::AccountRef { name: "own".into(), ..Default::default() }),
+        credential: Some(ops::account_spec::Credential::ServiceAccount(true)),
+        ..Default::default()
+    };
+    let list = ops::StaticAccounts { accounts: vec![listed], complete: true };
+    *hub.objects.tells.lock() = false;
+    agent.say(ops::agent_frame::Frame::StaticAccounts(list)).await;
+    eventually("it was tried", || hub.objects.notes.lock().first().cloned()).await;
+    assert!(hub.made.there.lock().is_empty());
+    *hub.objects.tells.lock() = true;
+    eventually("it is made", || hub.made.get_now("own")).await;
+    let digests = Some(vec![crate::account::names::digest("own")]);
+    assert_eq!(hub.objects.notes.lock().last().and_then(|note| note.static_accounts.clone()), digests);
+}
+
+#[tokio::test]
+async fn a_stream_that_another_replica_took_over_is_closed() {
+    let hub = TestHub::start().await;
+    let mut agent = hub.agent("a").await;
+    hub.show_agent("a", true, "another", 9);
+    hub.show_agent("b", true, "x", 99);
+    eventually("older news are no news", || hub.agents.get("b")).await;
+    hub.show_agent("a", true, "another", 11);
+    let ended = agent.next().await.expect_err("the stream is cut");
+    assert_eq!(ended.code(), tonic::Code::Aborted);
+}
+
+#[tokio::test]
+async fn who_hears_that_another_stream_is_in_force_closes_its_own() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    *hub.objects.in_force.lock() = Reported::Superseded;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let sent = agent.added().await;
+    agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
+    agent.next().await.expect_err("the stream is cut");
+}
+
+#[tokio::test]
+async fn where_others_may_lead_an_account_is_read_before_it_is_sent() {
+    let hub = TestHub::with(HubSettings { clustered: true, ..HubSettings::default() }).await;
+    let granted = account("one");
+    let revoked = with(account("one"), |status| {
+        status.epoch = 2;
+        status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
+    });
+    hub.made.there.lock().insert("one".into(), revoked);
+    hub.made.there.lock().insert("two".into(), account("two"));
+    hub.accounts.show(granted);
+    hub.accounts.show(account("two"));
+    let mut agent = hub.agent("a").await;
+    let sent = agent.added().await;
+    let names: Vec<_> =
+        sent.iter().filter_map(|spec| spec.account.as_ref()).map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["two"], "the watch lags behind for the other one");
+}

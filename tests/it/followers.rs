@@ -1,0 +1,133 @@
+//! Agents that are connected to a replica which does not lead: what they say reaches the one that does.
+
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::json;
+
+use crate::harness::{must, wait::eventually};
+use crate::world::{Agent, Database, Operator, PATIENCE, Prepare, World};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+
+fn prepare(database: Database) -> Prepare {
+    World::prepare()
+        .database(database)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", LEASE)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", LEASE * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 5)
+}
+
+/// Two replicas, the first of which leads, and an agent of zone `east` at the second.
+async fn led_by_the_other(database: Database) -> (World, Operator, Agent) {
+    let world = prepare(database).start().await;
+    let follower = world.replica("operator-1").await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
+    let agent = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
+    (world, follower, agent)
+}
+
+async fn granted(world: &World, name: &str, zone: &str) -> KubesvcAccount {
+    world
+        .until_account(name, &format!("is ACTIVE in {zone}"), |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active && status.granted_zone() == Some(zone)
+        })
+        .await
+}
+
+async fn live_a_whole_life(database: Database) {
+    let (world, _follower, _east) = led_by_the_other(database).await;
+    let _west = world.agent("agent-2").zone("west").start().await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let account = granted(&world, "prod", "east").await;
+    assert!(account.status_or_default().cluster_uid.is_some(), "what the agent found is told");
+    eventually("the row with its namespaces", PATIENCE, async || {
+        let row = world.until_row("prod", "ACTIVE").await;
+        row.namespaces.map(drop).ok_or_else(|| "there are none".to_owned())
+    })
+    .await;
+    world.patch("prod", json!({"spec": {"zoneId": "west"}})).await;
+    granted(&world, "prod", "west").await;
+    world.patch("prod", json!({"spec": {"zoneId": "east", "kinds": ["deployment"]}})).await;
+    granted(&world, "prod", "east").await;
+    world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until("prod", State::Inactive).await;
+    world.account("anywhere").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("anywhere", State::Active).await;
+    world.account("broken").zone("east").kubeconfig("not: a kubeconfig").create().await;
+    world.until("broken", State::Failed).await;
+    for name in ["prod", "anywhere", "broken"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_postgresql() {
+    live_a_whole_life(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_mariadb() {
+    live_a_whole_life(Database::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_stays_active_when_the_leader_dies_and_its_agent_is_at_a_follower() {
+    let (world, follower, _agent) = led_by_the_other(Database::Postgres).await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    granted(&world, "prod", "east").await;
+    let writes = world.writes_to("prod").len();
+    world.operator().kill();
+    eventually("the follower leads", PATIENCE, async || match follower.metric("kubesvc_leader").await? {
+        1 => Ok(()),
+        other => Err(format!("{other}")),
+    })
+    .await;
+    world.account("next").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    granted(&world, "next", "east").await;
+    assert_eq!(world.state("prod").await, Some(State::Active));
+    assert_eq!(world.writes_to("prod").len(), writes, "nothing was written of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_is_orphaned_when_the_replica_of_its_only_agent_dies_and_recovers_with_it() {
+    let (world, follower, _agent) = led_by_the_other(Database::Postgres).await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    granted(&world, "prod", "east").await;
+    follower.kill();
+    world.until("prod", State::Orphaned).await;
+    follower.start().await;
+    granted(&world, "prod", "east").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_under_the_id_of_an_agent_at_another_replica_is_refused() {
+    let (world, _follower, first) = led_by_the_other(Database::Postgres).await;
+    let second = world.agent("agent-1").zone("east").beside_another().launch();
+    eventually("it is refused", PATIENCE, async || {
+        let log = second.log_text();
+        if log.contains("another process is connected") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let object = world.agent_object(&first).await.expect("it is connected");
+    let session = object.status.unwrap_or_default().session.unwrap_or_default();
+    assert_eq!(session.replica, "operator-1", "the first one stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_an_agents_own_file_comes_and_goes_at_a_follower() {
+    let (world, _follower, agent) = led_by_the_other(Database::Postgres).await;
+    let cluster = world.cluster("spinnaker").await;
+    let file = agent.kubeconfigs().join("own.yaml");
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|error| error.to_string()));
+    let own = json!({"name": "own", "kubeconfigFile": file.display().to_string()});
+    agent.set("kubernetes.accounts", json!([own]));
+    granted(&world, "own", "east").await;
+    agent.set("kubernetes.accounts", json!([]));
+    world.until_gone("own").await;
+}
