@@ -1,6 +1,9 @@
 //! Agents that are connected to a replica which does not lead: what they say reaches the one that does.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use kubesvc::account::{KubesvcAccount, State};
+use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::harness::{must, wait::eventually};
@@ -103,6 +106,26 @@ async fn an_account_is_orphaned_when_the_replica_of_its_only_agent_dies_and_reco
     world.until("prod", State::Orphaned).await;
     follower.start().await;
     granted(&world, "prod", "east").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_dies_while_it_writes_down_an_answer_loses_nothing() {
+    for point in ["agent-report:before", "agent-report:after"] {
+        let world = prepare(Database::Postgres).start().await;
+        let follower = world.unstarted_replica("operator-1");
+        follower.launch_with(&[("KUBESVC_CRASH_AT", point)]);
+        follower.ready().await;
+        let _agent = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
+        let cluster = world.cluster("spinnaker").await;
+        world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        let ended = eventually(&format!("the passage of {point}"), PATIENCE, async || {
+            follower.exited().ok_or("nobody has passed it".to_owned())
+        })
+        .await;
+        assert_eq!(ended.signal(), Some(Signal::SIGABRT as i32), "{point}: it ended with {ended}");
+        follower.start().await;
+        granted(&world, "prod", "east").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
