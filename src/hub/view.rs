@@ -197,8 +197,9 @@ impl Hub {
 
     /// An agent has told which namespaces it saw for an account.
     pub(super) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
-        let before = self.namespaces.lock().insert(uid.to_owned(), namespaces.clone().into());
-        if before.as_deref() != Some(&namespaces) {
+        let namespaces: Arc<[String]> = namespaces.into();
+        let before = self.namespaces.lock().insert(uid.to_owned(), Arc::clone(&namespaces));
+        if before != Some(namespaces) {
             self.listed.wake(uid.to_owned());
         }
     }

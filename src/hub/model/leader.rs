@@ -78,7 +78,7 @@ impl World {
             let is_own = |session: &&HubSession| {
                 session.agent_id == agent.spec.agent_id && session.zone == agent.spec.zone_id
             };
-            if !own.iter().any(|session| is_own(&session)) {
+            if !own.iter().any(is_own) {
                 facts.extend(self.told_fact(replica, agent, account));
             }
         }

@@ -41,7 +41,7 @@ pub(super) fn search(faults: Faults, rules: Rules, limits: Limits) -> Result<See
     let mut seen = Seen { worlds: 1, is_complete: true, ..Seen::default() };
     while let Some(world) = open.pop() {
         let key = world.key();
-        if seen.worlds % limits.settle_each == 0 || open.is_empty() {
+        if seen.worlds.is_multiple_of(limits.settle_each) || open.is_empty() {
             seen.settled += 1;
             world.settle().map_err(|broken| story(&parents, key, &broken))?;
         }

@@ -50,10 +50,9 @@ impl World {
                 && session.zone == zone
         };
         let former = self.sessions.iter().position(here);
-        if let Some(former) = former {
-            if self.sessions[former].boot != boot && self.rules.one_process {
-                return false;
-            }
+        let is_another = |former: usize| self.sessions[former].boot != boot && self.rules.one_process;
+        if former.is_some_and(is_another) {
+            return false;
         }
         let id = format!("{agent_id}{boot}-{seq}@{replica}");
         if self.rules.registration && !self.register(agent_id, zone, boot, seq, replica, &id) {
@@ -184,7 +183,7 @@ impl World {
     }
 
     /// The agent takes in the next frame of its stream.
-    pub(super) fn to_agent(&mut self, index: usize) -> bool {
+    pub(super) fn hand_to_agent(&mut self, index: usize) -> bool {
         let session = &mut self.sessions[index];
         let process = &mut self.processes[session.process];
         if process.stream.as_deref() != Some(&session.id) {
@@ -242,7 +241,7 @@ impl World {
     }
 
     /// The hub takes in the next answer of a stream.
-    pub(super) fn to_hub(&mut self, index: usize) -> bool {
+    pub(super) fn hand_to_hub(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
         let Some(answer) = session.to_hub.front().cloned().and_then(words::answer) else { return false };
         let granted = self.seen_by(session.replica).is_some_and(|seen| {

@@ -54,7 +54,7 @@ impl World {
         self.forget_old_versions();
         for index in 0..self.sessions.len() {
             self.look(index);
-            while self.to_agent(index) {}
+            while self.hand_to_agent(index) {}
         }
         for process in 0..self.processes.len() {
             let uids: Vec<_> = self.processes[process].starting.keys().cloned().collect();
@@ -63,7 +63,7 @@ impl World {
             }
         }
         for index in 0..self.sessions.len() {
-            while self.to_hub(index) {}
+            while self.hand_to_hub(index) {}
         }
         let ids: Vec<_> = self.sessions.iter().map(|session| session.id.clone()).collect();
         for id in ids {

@@ -160,8 +160,8 @@ impl World {
             Step::LoseLead(replica) => self.replicas[*replica].leads.take().is_some(),
             Step::Gone(replica, id) => self.replicas[*replica].gone.insert(id.clone()),
             Step::Look(id) => self.with(id, Self::look),
-            Step::ToAgent(id) => self.with(id, Self::to_agent),
-            Step::ToHub(id) => self.with(id, Self::to_hub),
+            Step::ToAgent(id) => self.with(id, Self::hand_to_agent),
+            Step::ToHub(id) => self.with(id, Self::hand_to_hub),
             Step::Report(id) => self.with(id, Self::report),
             Step::End(id) => self.with(id, |world, index| {
                 let session = &mut world.sessions[index];
