@@ -102,8 +102,10 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         replicas: Arc::clone(&peers.replicas),
     };
     let hub = Hub::new(hub_settings(settings, &place, rest_address.port()), ports);
-    // Those that an earlier process of this replica had are away, until they are back.
-    hub.remember_agents().await;
+    if peers.leases.is_some() {
+        // Those that an earlier process of this replica had are away, until they are back. Whoever leads looks anyway.
+        hub.remember_agents().await;
+    }
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
