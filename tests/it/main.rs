@@ -19,6 +19,7 @@ mod faults;
 mod followers;
 mod gitops;
 mod leaders;
+mod manifests;
 mod plugin;
 mod references;
 mod replicas;

@@ -57,7 +57,7 @@ pub(crate) use self::{
     prepare::Prepare,
     replica::{SERVICE, address},
     rest::{Answer, Call},
-    rights::install_definitions,
+    rights::{documents, in_repository, install_definitions},
 };
 use crate::harness::{
     audit::AuditedWrite, controlplane::ControlPlane, folder::Folder, kubectl::Output, must,

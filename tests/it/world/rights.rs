@@ -41,7 +41,7 @@ pub(super) async fn install(plane: &ControlPlane) {
     }
 }
 
-fn in_repository(path: &str) -> String {
+pub(crate) fn in_repository(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
 
@@ -118,7 +118,7 @@ async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
 }
 
 /// The objects that kubectl prints as JSON: one after the other, or in a List.
-fn documents(printed: &str) -> Vec<Value> {
+pub(crate) fn documents(printed: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for document in serde_json::Deserializer::from_str(printed).into_iter::<Value>() {
         let document = document.expect("kubectl prints JSON");
