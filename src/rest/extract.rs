@@ -70,6 +70,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
     }
 }
 
+/// What of that which is missing makes no difference, as `/readyz?exclude=` of Kubernetes' API server has it. All replicas
+/// miss a database together: if that took them out of their Service, no agent could connect until it is back, though they
+/// do most of their work without it.
+#[derive(Default, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Excluded {
+    /// What the answer's code is not to go by, such as `database`; `missing` names it all the same.
+    #[param(required = false)]
+    exclude: Option<String>,
+}
+
+impl Excluded {
+    /// Whether this is left out.
+    pub(super) fn has(&self, what: &str) -> bool {
+        self.exclude.as_deref() == Some(what)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Excluded {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self { exclude: word(parts.uri.query(), "exclude") })
+    }
+}
+
 /// A word of the query, decoded; the first, if it comes twice.
 pub(super) fn word(query: Option<&str>, key: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());

@@ -7,6 +7,7 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::extract::Excluded;
 use super::{RestState, openapi};
 
 /// What this process waits for before it can serve.
@@ -43,11 +44,14 @@ pub(super) struct Missing {
     why: String,
 }
 
-fn ready(state: &RestState) -> (StatusCode, Json<Health>) {
+fn ready(state: &RestState, excluded: &Excluded) -> (StatusCode, Json<Health>) {
     let missing: Vec<Missing> =
         state.readiness.missing().into_iter().map(|(what, why)| Missing { what, why }).collect();
-    let (code, status) =
-        if missing.is_empty() { (StatusCode::OK, "UP") } else { (StatusCode::SERVICE_UNAVAILABLE, "DOWN") };
+    let (code, status) = if missing.iter().all(|one| excluded.has(&one.what)) {
+        (StatusCode::OK, "UP")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "DOWN")
+    };
     let (replica, leader) = (Some(state.settings.replica_id.clone()), state.readiness.leader());
     (code, Json(Health { status, replica, leader, missing }))
 }
@@ -60,7 +64,7 @@ fn ready(state: &RestState) -> (StatusCode, Json<Health>) {
         (status = 503, description = "Something is missing", body = Health),
     ))]
 pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
-    ready(&state)
+    ready(&state, &Excluded::default())
 }
 
 /// Whether the process turns.
@@ -74,14 +78,17 @@ pub(super) async fn liveness() -> Json<Health> {
 }
 
 /// Whether the process can serve.
-#[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health",
+#[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health", params(Excluded),
     responses(
         (status = 200, description = "It can serve", body = Health),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
         (status = 503, description = "Something is missing", body = Health),
     ))]
-pub(super) async fn readiness(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
-    ready(&state)
+pub(super) async fn readiness(
+    State(state): State<RestState>,
+    excluded: Excluded,
+) -> (StatusCode, Json<Health>) {
+    ready(&state, &excluded)
 }
 
 /// Metrics for Prometheus.

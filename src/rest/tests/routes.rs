@@ -139,6 +139,23 @@ async fn health_says_what_is_missing() {
 }
 
 #[tokio::test]
+async fn readiness_goes_by_all_but_what_is_excluded_and_names_that_too() {
+    let asked = async |missing: &[(&str, &str)], query: &str| {
+        let request = Request::builder()
+            .uri(format!("/health/readiness?{query}"))
+            .body(Body::empty())
+            .expect("a request");
+        send(router_with(settings(), missing), request).await
+    };
+    let away = [("database", "refused")];
+    let answer = asked(&away, "exclude=database").await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["missing"], json!([{"what": "database", "why": "refused"}]));
+    assert_eq!(asked(&away, "exclude=accounts").await.status, 503);
+    assert_eq!(asked(&[away[0], ("accounts", "not listed")], "exclude=database").await.status, 503);
+}
+
+#[tokio::test]
 async fn metrics_and_the_description_are_served_and_head_works() {
     let metrics = get_of("/metrics").await;
     assert!(
