@@ -3,13 +3,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs` | one promise each |
+//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs` | one promise each |
 //! | `raw.rs`, `bare.rs` | the client that does nothing else |
 //! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
 //! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, what the API server counted, what processes used |
 //! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | what is asked for, and what is shown |
 //!
-//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle` say how much of what.
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd` say how much of what.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -28,6 +28,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[path = "accounts/bare.rs"]
 mod bare;
+#[path = "accounts/crowd.rs"]
+mod crowd;
 #[path = "accounts/follow.rs"]
 mod follow;
 #[path = "../tests/harness/mod.rs"]
@@ -71,6 +73,9 @@ fn main() -> ExitCode {
     if idle::is_bare_server() {
         return idle::serve_bare();
     }
+    if crowd::is_bare_server() {
+        return crowd::serve_bare();
+    }
     // A second installation says that one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let ended = tokio::runtime::Runtime::new()
@@ -106,6 +111,7 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::P9 => p9::run(&options, &mut report).await,
             Benchmark::Start => start::run(&options, &mut report).await,
             Benchmark::Idle => idle::run(&options, &mut report).await,
+            Benchmark::Crowd => crowd::run(&options, &mut report).await,
         };
         // The others are worth having all the same.
         if let Err(reason) = done {
@@ -154,7 +160,7 @@ async fn conditions(options: &Options, start: Instant) -> Result<String, String>
          each with a Secret of its own; {rounds} rounds, interleaved; {AT_ONCE} requests at once on both sides; the \
          operator without a limit of its own (`qps: 0`); API servers without audit, etcd without fsync. {minutes} \
          minutes in all.\n\n\
-         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle` \
+         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd` \
          change how much of what.\n",
         version = env!("CARGO_PKG_VERSION"),
     ))

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`spec`], [`status`] | the `KubesvcAccount` object |
 //! | [`fleet_member`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
+//! | [`caching`] | which agent streams the objects of an account |
 //! | [`definition`] | what of a spec reaches an agent, and when it has changed |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
@@ -21,6 +22,7 @@
 
 pub mod adoption;
 pub mod age;
+pub mod caching;
 pub mod conditions;
 pub mod crds;
 pub mod definition;
@@ -45,7 +47,7 @@ pub mod zones;
 pub use fleet_member::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use state::{DesiredState, GrantPhase, State};
-pub use status::{Grant, KubesvcAccountStatus};
+pub use status::{CachingAssignment, Grant, KubesvcAccountStatus};
 
 /// The API group of all kubesvc objects, and the prefix of its labels and annotations.
 pub const GROUP: &str = "kubesvc.io";
@@ -65,6 +67,9 @@ pub const ORIGIN_REST: &str = "rest";
 pub const ORIGIN_MIGRATED: &str = "migrated";
 /// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.
 pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
+/// A new value has the agent that streams the account's objects elected anew; `status.electionHandled` keeps the last one
+/// handled.
+pub const ELECT_CACHING_ANNOTATION: &str = "kubesvc.io/elect-caching";
 /// Any value stops the waiting for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
 /// Secrets with this label set to `true` are watched, so that a changed credential is seen at once.

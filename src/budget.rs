@@ -1,31 +1,220 @@
-//! How fast the operator may write to its API server.
+//! How fast the operator may write to its API server, and what is written first.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// The longest pause that an API server is granted at once.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// What is written, the most urgent first: of those that wait, the first of the most urgent kind is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// An answer that a revoke waits for: until it is written, an account is in nobody's hands.
+    Revoke,
+    /// What agents answered otherwise, and what follows for an account.
+    Answer,
+    /// The registration of an agent.
+    Registration,
+    /// Everything else.
+    Rest,
+}
+
+/// How many kinds there are.
+const KINDS: usize = 4;
 
 /// A token bucket; clones share it.
 #[derive(Clone, Default)]
-pub struct Budget(Option<Arc<DefaultDirectRateLimiter>>);
+pub struct Budget(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Absent: no limit.
+    limiter: Option<DefaultDirectRateLimiter>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: [VecDeque<oneshot::Sender<()>>; KINDS],
+    /// Somebody hands out turns to those who wait.
+    hands_out: bool,
+    /// The API server has asked to be left alone until then.
+    pause: Option<Instant>,
+}
+
+impl State {
+    fn pauses(&self) -> Option<Instant> {
+        self.pause.filter(|until| *until > Instant::now())
+    }
+
+    /// Hands a turn to the first of the most urgent kind; those who gave up meanwhile are passed over. False: nobody
+    /// waits any more.
+    fn hand_out(&mut self) -> bool {
+        self.waiting.iter_mut().any(|kind| {
+            while let Some(next) = kind.pop_front() {
+                if next.send(()).is_ok() {
+                    return true;
+                }
+            }
+            false
+        })
+    }
+}
+
+impl Shared {
+    fn may_write(&self) -> bool {
+        self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok())
+    }
+
+    /// Hands out turns as they are allowed, until nobody waits.
+    async fn hand_out(&self) {
+        loop {
+            let pause = self.state.lock().pauses();
+            if let Some(until) = pause {
+                tokio::time::sleep_until(until).await;
+                continue;
+            }
+            if let Some(limiter) = &self.limiter {
+                limiter.until_ready().await;
+            }
+            let mut state = self.state.lock();
+            if !state.hand_out() {
+                state.hands_out = false;
+                return;
+            }
+        }
+    }
+}
 
 impl Budget {
     /// `per_second` writes on average, `burst` at once. 0 a second: no limit.
     pub fn new(per_second: u32, burst: u32) -> Self {
-        let Some(per_second) = NonZeroU32::new(per_second) else { return Self(None) };
-        let burst = NonZeroU32::new(burst).unwrap_or(per_second);
-        Self(Some(Arc::new(RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst)))))
+        let limiter = NonZeroU32::new(per_second).map(|per_second| {
+            let burst = NonZeroU32::new(burst).unwrap_or(per_second);
+            RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst))
+        });
+        Self(Arc::new(Shared { limiter, state: Mutex::default() }))
     }
 
-    /// Waits until one more write is allowed.
-    pub async fn take(&self) {
-        if let Some(limiter) = &self.0 {
-            limiter.until_ready().await;
+    /// Waits until one more write is allowed, and nothing more urgent waits.
+    pub async fn take(&self, urgency: Urgency) {
+        let turn = {
+            let mut state = self.0.state.lock();
+            if !state.hands_out && state.pauses().is_none() && self.0.may_write() {
+                return;
+            }
+            let (hand, turn) = oneshot::channel();
+            state.waiting[urgency as usize].push_back(hand);
+            if !std::mem::replace(&mut state.hands_out, true) {
+                let shared = Arc::clone(&self.0);
+                tokio::spawn(async move { shared.hand_out().await });
+            }
+            turn
+        };
+        // It ends without a turn only when the runtime ends.
+        let _ = turn.await;
+    }
+
+    /// Whether one more write is allowed now, and nobody waits; takes it if so.
+    pub fn try_take(&self) -> bool {
+        let state = self.0.state.lock();
+        !state.hands_out && state.pauses().is_none() && self.0.may_write()
+    }
+
+    /// The API server has too much to do: nothing is written for so long, a minute at most.
+    pub fn pause(&self, time: Duration) {
+        let until = Instant::now() + time.min(LONGEST_PAUSE);
+        let mut state = self.0.state.lock();
+        state.pause = state.pause.max(Some(until));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes turns of these kinds in this order while the bucket is empty, and answers in which they were given.
+    async fn order_of(kinds: &[Urgency]) -> Vec<Urgency> {
+        let budget = Budget::new(20, 1);
+        budget.take(Urgency::Rest).await;
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for kind in kinds.iter().copied() {
+            let (all, given) = (budget.clone(), Arc::clone(&given));
+            tasks.push(tokio::spawn(async move {
+                all.take(kind).await;
+                given.lock().push(kind);
+            }));
+            while budget.0.state.lock().waiting.iter().map(VecDeque::len).sum::<usize>() < tasks.len() {
+                tokio::task::yield_now().await;
+            }
+        }
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let given = given.lock();
+        given.clone()
+    }
+
+    #[tokio::test]
+    async fn of_those_that_wait_the_most_urgent_is_next() {
+        use Urgency::{Answer, Registration, Rest, Revoke};
+        let given = order_of(&[Rest, Registration, Answer, Revoke, Answer]).await;
+        assert_eq!(given, [Revoke, Answer, Answer, Registration, Rest]);
+    }
+
+    #[tokio::test]
+    async fn without_a_limit_nobody_waits() {
+        let budget = Budget::new(0, 0);
+        for _ in 0..10_000 {
+            budget.take(Urgency::Rest).await;
+        }
+        assert!(budget.try_take());
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_has_too_much_to_do_is_left_alone_for_as_long_as_it_asks() {
+        for budget in [Budget::default(), Budget::new(1000, 1000)] {
+            budget.pause(Duration::from_millis(200));
+            budget.pause(Duration::from_millis(1));
+            let since = std::time::Instant::now();
+            assert!(!budget.try_take());
+            budget.take(Urgency::Revoke).await;
+            assert!(since.elapsed() >= Duration::from_millis(190), "{:?}", since.elapsed());
+            assert!(budget.try_take());
         }
     }
 
-    /// Whether one more write is allowed now; takes it if so.
-    pub fn try_take(&self) -> bool {
-        self.0.as_ref().is_none_or(|limiter| limiter.check().is_ok())
+    #[tokio::test]
+    async fn whoever_gives_up_waiting_costs_the_others_nothing() {
+        let budget = Budget::new(5, 1);
+        budget.take(Urgency::Rest).await;
+        let gave_up = tokio::time::timeout(Duration::from_millis(1), budget.take(Urgency::Revoke)).await;
+        assert!(gave_up.is_err());
+        let since = std::time::Instant::now();
+        budget.take(Urgency::Rest).await;
+        assert!(since.elapsed() < Duration::from_millis(390), "one turn and not two: {:?}", since.elapsed());
+    }
+
+    #[tokio::test]
+    async fn what_may_wait_leaves_the_turn_to_those_who_wait_for_one() {
+        let budget = Budget::new(20, 1);
+        budget.take(Urgency::Rest).await;
+        let waiting = tokio::spawn({
+            let budget = budget.clone();
+            async move { budget.take(Urgency::Registration).await }
+        });
+        while !budget.0.state.lock().hands_out {
+            tokio::task::yield_now().await;
+        }
+        assert!(!budget.try_take());
+        waiting.await.expect("no panic");
     }
 }

@@ -44,6 +44,7 @@ pub use membership::Replica;
 pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS};
 pub use signature::Refusal;
 
+use crate::objects::Agents;
 use access::Allowed;
 use client::PeerClient;
 use discovery::Looked;
@@ -83,8 +84,10 @@ pub struct Lookup {
 
 /// Where a cluster is joined.
 pub struct Ways {
-    /// The operator's own API server: the Secret with the key, and the KubesvcAgents.
+    /// The operator's own API server: the Secret with the key.
     pub own: Client,
+    /// The KubesvcAgents as last seen.
+    pub agents: Arc<Agents>,
     /// The operator's namespace.
     pub namespace: String,
     /// The API server that knows the Endpoints.
@@ -106,7 +109,7 @@ pub struct Cluster {
 struct Link {
     key: Arc<PeerKey>,
     client: PeerClient,
-    sessions: Arc<Sessions>,
+    sessions: Sessions,
     replays: Mutex<Replays>,
     began: Instant,
     /// Replicas that gave no answer, and since when, by URL.
@@ -141,15 +144,13 @@ impl Cluster {
             }
             warn!("{problem}; going on, since kubesvc.cluster-kubernetes.failFast is false");
         }
-        let key = Arc::new(PeerKey::open(ways.own.clone(), &ways.namespace).await?);
-        let sessions = Arc::new(Sessions::default());
-        tasks.spawn(sessions::watch(ways.own, ways.namespace, Arc::clone(&sessions), stop.clone()));
+        let key = Arc::new(PeerKey::open(ways.own, &ways.namespace).await?);
         let names =
             lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
         let link = Link {
             client: PeerClient::new(&identity.replica_id, Arc::clone(&key)),
             key,
-            sessions,
+            sessions: Sessions::new(ways.agents),
             replays: Mutex::default(),
             began: Instant::now(),
             resting: Mutex::default(),

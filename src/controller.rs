@@ -6,6 +6,7 @@
 
 mod act;
 mod adopt;
+mod elections;
 mod events;
 mod foreign;
 mod leader;
@@ -128,6 +129,8 @@ async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
             continue;
         }
         controller.context.ticks.advance();
+        // Asked each second, so that a queue that goes on is seen to.
+        controller.context.replicas.backlog_since(controller.context.ticks.now());
         controller.schedule.wake_due(controller.context.ticks.now());
     }
 }

@@ -10,6 +10,7 @@
 //! | [`listener`], [`transport`] | the port: a cap, a deadline, and an answer to whoever speaks something else |
 //! | [`server`] | the gRPC services and the limits of HTTP/2 |
 //! | [`hello`] | which agents may stay |
+//! | [`line`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
 //! | [`asking`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
@@ -19,16 +20,21 @@
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`registration`], [`notes`], [`gone`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
 //! | [`reports`] | what accounts wait to hear, for the replica that leads |
+//! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
 //! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod asking;
 mod assignments;
+mod cached;
 mod dispatch;
+mod drain;
 mod duties;
+mod fences;
 mod gone;
 mod hello;
 mod ledger;
+mod line;
 mod listener;
 mod metrics;
 mod namespaces;
@@ -48,7 +54,8 @@ mod words;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -60,6 +67,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 pub use assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
+pub use fences::{FenceRows, StoredFences};
 pub use metrics::{HubMetrics, Reason};
 pub use namespaces::{NamespaceRows, StoredNamespaces};
 pub use registration::{
@@ -74,7 +82,9 @@ use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
 use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
+use drain::Leaving;
 use ledger::Moment;
+use line::Line;
 use offers::Offers;
 use places::Places;
 use registry::Registry;
@@ -134,6 +144,10 @@ pub struct HubSettings {
     /// Other replicas may lead: before an account is sent to a session for the first time, its object is read from the
     /// API server itself.
     pub clustered: bool,
+    /// How many registrations a second are written; 0: no limit.
+    pub registration_qps: u32,
+    /// How long an agent may be away before its accounts are ORPHANED.
+    pub orphan_grace: Duration,
 }
 
 /// Pings of HTTP/2.
@@ -173,6 +187,8 @@ impl Default for HubSettings {
             assignment_checks: AssignmentChecks::default(),
             operation_wait: 30,
             clustered: false,
+            registration_qps: 50,
+            orphan_grace: Duration::from_secs(30),
         }
     }
 }
@@ -215,6 +231,8 @@ pub struct Ports {
     pub agents_seen: Arc<Agents>,
     /// The rows of `kubesvc_assignments`.
     pub assignment_rows: Arc<dyn AssignmentRows>,
+    /// The fences in `kubesvc_caching`.
+    pub fence_rows: Arc<dyn FenceRows>,
     /// Where the lists of namespaces are kept.
     pub namespace_rows: Arc<dyn NamespaceRows>,
     /// The leader's clock.
@@ -236,6 +254,7 @@ pub struct Hub {
     agents: Arc<dyn AgentObjects>,
     agents_seen: Arc<Agents>,
     assignment_rows: Arc<dyn AssignmentRows>,
+    fence_rows: Arc<dyn FenceRows>,
     namespace_rows: Arc<dyn NamespaceRows>,
     ticks: Arc<Ticks>,
     leader: Arc<Wakes<String>>,
@@ -249,6 +268,8 @@ pub struct Hub {
     noteworthy: Wakes<u64>,
     /// Sessions that may have an answer that the leader waits for.
     reportable: Wakes<u64>,
+    /// Accounts whose fence may have to be raised.
+    fenced: Wakes<String>,
     /// Accounts whose list of namespaces is to be written.
     listed: Wakes<String>,
     /// Sessions and accounts whose rows may have to change.
@@ -260,9 +281,16 @@ pub struct Hub {
     metrics: HubMetrics,
     complaints: Seldom,
     registering: Semaphore,
+    registering_first: Semaphore,
     resolving: Semaphore,
-    /// How many sessions wait to be registered, or are being.
+    /// Agents that wait to be registered, here or away until their time.
+    line: Mutex<Line>,
+    /// How many these are.
     backlog: watch::Sender<usize>,
+    /// What the agents of a hub that stops are told by.
+    leaving: OnceLock<Leaving>,
+    /// How many were told when to dial again.
+    told_to_leave: AtomicUsize,
     started: Instant,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
@@ -272,6 +300,7 @@ pub struct Hub {
 impl Hub {
     /// A hub that serves nobody yet.
     pub fn new(settings: HubSettings, ports: Ports) -> Arc<Self> {
+        let line = Mutex::new(Line::new(settings.registration_qps));
         Arc::new(Self {
             settings,
             accounts: ports.accounts,
@@ -280,6 +309,7 @@ impl Hub {
             agents: ports.agents,
             agents_seen: ports.agents_seen,
             assignment_rows: ports.assignment_rows,
+            fence_rows: ports.fence_rows,
             namespace_rows: ports.namespace_rows,
             ticks: ports.ticks,
             leader: ports.leader,
@@ -290,6 +320,7 @@ impl Hub {
             offers: Mutex::default(),
             noteworthy: Wakes::default(),
             reportable: Wakes::default(),
+            fenced: Wakes::default(),
             listed: Wakes::default(),
             assigned: Wakes::default(),
             standing: watch::Sender::new(0),
@@ -297,8 +328,12 @@ impl Hub {
             metrics: HubMetrics::default(),
             complaints: Seldom::default(),
             registering: Semaphore::new(REGISTERING),
+            registering_first: Semaphore::new(REGISTERING),
             resolving: Semaphore::new(RESOLVING),
+            line,
             backlog: watch::Sender::new(0),
+            leaving: OnceLock::new(),
+            told_to_leave: AtomicUsize::new(0),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -319,7 +354,7 @@ impl Hub {
         Ok(BoundHub { listener, address })
     }
 
-    /// How many registrations of agents wait, as it changes.
+    /// How many agents wait to be registered, those among them that were told a time to come again, as it changes.
     pub fn backlog(&self) -> watch::Receiver<usize> {
         self.backlog.subscribe()
     }
@@ -376,7 +411,8 @@ impl BoundHub {
         self.address
     }
 
-    /// Serves until stopped; then says Drain to all agents, and ends within 5 s.
+    /// Serves until stopped. Then all agents are told when to dial again, those that come meanwhile are refused with a
+    /// time, and it ends when all have left, within 5 s.
     ///
     /// # Errors
     /// The server cannot begin or ends by itself, which is a fault of ours.
@@ -384,6 +420,8 @@ impl BoundHub {
         let health = tonic_health::server::HealthReporter::new();
         let router = server::router(&hub, &health).await?;
         let (stop, close) = (stop.child_token(), CancellationToken::new());
+        // Whoever comes while agents leave is answered; only then is the port closed.
+        let shut = CancellationToken::new();
         let door = Arc::new(listener::Door {
             metrics: hub.metrics.clone(),
             cap: hub.settings.connection_cap,
@@ -393,21 +431,23 @@ impl BoundHub {
             tasks: hub.tasks.clone(),
             complaints: Seldom::default(),
         });
-        let incoming = ReceiverStream::new(listener::accept(self.listener, door, stop.clone()));
+        let incoming = ReceiverStream::new(listener::accept(self.listener, door, shut.clone()));
         hub.tasks.spawn(dispatch::route_changes(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(reports::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(fences::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(namespaces::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {
-            let served = router.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()).await;
+            let served = router.serve_with_incoming_shutdown(incoming, shut.clone().cancelled_owned()).await;
             // However it ended, nothing goes on without it.
             stop.cancel();
+            shut.cancel();
             ended.cancel();
             served
         };
@@ -417,8 +457,11 @@ impl BoundHub {
                 health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
             }
             hub.stopping.cancel();
+            let deadline = tokio::time::Instant::now() + STOP_WAIT;
+            let _ = tokio::time::timeout_at(deadline, hub.emptied()).await;
+            shut.cancel();
             hub.tasks.close();
-            if tokio::time::timeout(STOP_WAIT, hub.tasks.wait()).await.is_err() {
+            if tokio::time::timeout_at(deadline, hub.tasks.wait()).await.is_err() {
                 warn!("not all agents have left in time");
             }
             // Last words are on their way; whoever does not take them is cut off.

@@ -12,6 +12,7 @@
 //! | [`leadership`] | who leads, for everybody else: [`Leadership`], [`Mandate`] |
 //! | [`own`] | the Lease of this replica |
 //! | [`roll`], [`replicas`] | which replicas are alive: the first is pure |
+//! | [`queue`] | for how long agents have waited to be registered: pure |
 //! | [`objects`] | the Leases at the API server |
 //!
 //! Leases stand outside the budgets of writes: a busy operator must not lose its lead over its own work.
@@ -21,6 +22,7 @@ mod elector;
 mod leadership;
 mod objects;
 mod own;
+mod queue;
 mod replicas;
 mod roll;
 

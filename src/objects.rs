@@ -1,6 +1,7 @@
 //! The accounts, and the agents' objects, as this process has last seen or written them: an index over a watch each.
 
 mod agents;
+mod busy;
 mod guarded;
 mod index;
 mod secrets;
@@ -8,6 +9,7 @@ mod watch;
 mod write;
 
 pub use agents::{Agents, read_agents, version_of, watch_agents};
+pub use busy::too_busy;
 pub use index::{AccountKey, Accounts};
 pub use secrets::watch_secrets;
 pub use watch::watch_accounts;

@@ -18,6 +18,7 @@
 mod accounts;
 mod agents;
 mod api;
+mod assignments;
 mod body;
 mod change;
 mod clouddrivers;
@@ -166,6 +167,7 @@ pub fn router(state: RestState) -> Router {
         // Agents.
         .route("/armory/agents", get(agents::list))
         .route("/armory/agents/{id}", get(agents::get))
+        .route("/armory/agent/assignments", post(assignments::elect))
         .route("/armory/agent/{id}/disconnect", post(agents::disconnect))
         // Replicas.
         .route("/armory/clouddrivers", get(clouddrivers::list))

@@ -14,12 +14,14 @@ use async_trait::async_trait;
 use crate::account::row::AccountRow;
 pub use crate::account::row::ForeignRow;
 
+pub use fences::{Claim, Fence, Raised, Standing, Verdict};
 pub use terms::Term;
 
 mod batches;
 #[cfg(test)]
 mod by_hand;
 pub mod copying;
+mod fences;
 #[cfg(test)]
 mod harness;
 mod limits;
@@ -104,7 +106,7 @@ impl StoreError {
 pub struct Changes {
     /// uids whose rows go, in all tables. They go first, so that their names are free. One without rows is no error.
     pub deletes: Vec<String>,
-    /// Rows of `kubesvc_accounts`, each written as a whole. A row of the same name with another uid of ours is
+    /// Rows of `kubesvc_accounts`, each written as a whole, with its row in `kubesvc_caching` where there is none. A row of the same name with another uid of ours is
     /// replaced, together with what belonged to it; a row of the same name without a uid is not ours, and refused.
     pub puts: Vec<Arc<AccountRow>>,
     /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR`]. One whose name a
@@ -154,6 +156,10 @@ pub struct Accounts {
     pub rows: Vec<AccountRow>,
     /// The rows that cannot: somebody wrote them by hand.
     pub malformed: Vec<Malformed>,
+    /// uids of rows that have no row in `kubesvc_caching`, or one under another name.
+    pub unfenced: Vec<String>,
+    /// uids of rows in `kubesvc_caching` that no account has.
+    pub stray_fences: Vec<String>,
 }
 
 /// A row with a value that its column cannot have.
@@ -220,6 +226,12 @@ pub trait Store: Send + Sync {
 
     /// The replicas that have assignments, each once.
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError>;
+
+    /// Raises the fences of accounts, all or none; each uid once. Answers what became of each.
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError>;
+
+    /// All fences that were ever raised.
+    async fn fences(&self) -> Result<Vec<Standing>, StoreError>;
 
     /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;

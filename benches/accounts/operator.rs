@@ -121,6 +121,13 @@ logging: {{level: info, format: json}}
         )
     }
 
+    /// From now on no more registrations a second are written than this; 0: no limit.
+    pub(crate) fn limit_registrations(&self, orphan_grace: Duration, per_second: u32) -> Result<(), String> {
+        let limit = format!("registrationQps: {per_second}");
+        let settings = self.settings(orphan_grace).replace("registrationQps: 0", &limit);
+        self.folder.write("kubesvc.yml", &settings).map(drop)
+    }
+
     /// The process of its database, if it is one of its own.
     pub(crate) fn database_server(&self) -> Option<(&'static str, u32)> {
         Some(("database", self.server?))

@@ -18,9 +18,12 @@ pub(crate) enum Benchmark {
     Start,
     /// How much memory an agent takes that has nothing to do.
     Idle,
+    /// How long it takes until many agents are registered that come at once.
+    Crowd,
 }
 
-const ALL: [Benchmark; 5] = [Benchmark::P1, Benchmark::P2, Benchmark::P9, Benchmark::Start, Benchmark::Idle];
+const ALL: [Benchmark; 6] =
+    [Benchmark::P1, Benchmark::P2, Benchmark::P9, Benchmark::Start, Benchmark::Idle, Benchmark::Crowd];
 
 impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,6 +33,7 @@ impl fmt::Display for Benchmark {
             Self::P9 => "p9",
             Self::Start => "start",
             Self::Idle => "idle",
+            Self::Crowd => "crowd",
         })
     }
 }
@@ -77,7 +81,7 @@ fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
     let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
     let one = |name: &str| {
         ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
-            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start and idle, such as p1,p9")
+            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start, idle and crowd, such as p1,p9")
         })
     };
     value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()

@@ -88,11 +88,12 @@ fn state_message(state: State) -> &'static str {
     }
 }
 
-/// The four conditions; the time of one changes only with its status.
+/// The five conditions; `caching` is the agent that streams the account's objects. The time of one changes only with its status.
 pub fn tell(
     before: &[Condition],
     story: &Story,
     agent_connected: bool,
+    caching: Option<&str>,
     generation: i64,
     now: &Time,
 ) -> Vec<Condition> {
@@ -100,6 +101,10 @@ pub fn tell(
         ("Connected", "an agent of the zone is connected")
     } else {
         ("NotConnected", "no agent of the zone is connected, or no zone has the account")
+    };
+    let (caching_reason, caching_message) = match caching {
+        Some(agent) => ("Assigned", format!("agent {agent} caches the account")),
+        None => ("NotAssigned", "no agent caches the account".to_owned()),
     };
     let one = |type_: &str, holds: bool, reason: &str, message: &str| {
         let status = if holds { "True" } else { "False" };
@@ -118,5 +123,6 @@ pub fn tell(
         one("Reconciling", story.reconciling, &story.reason, &story.message),
         one("Stalled", story.stalled, &story.reason, &story.message),
         one("AgentConnected", agent_connected, agent_reason, agent_message),
+        one("Caching", caching.is_some(), caching_reason, &caching_message),
     ]
 }

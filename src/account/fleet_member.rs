@@ -6,6 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::lifecycle::Ending;
 use super::outbox::OutboxEntry;
 
 /// An agent that has connected. Written by the operator; a person may change `approved`.
@@ -96,4 +97,46 @@ pub struct AgentSession {
     pub connect_seq: i64,
     /// The replica that holds the stream.
     pub replica: String,
+    /// How the stream ended: Goodbye, Cut, or ReplicaLost where the replica was ending. Absent while it stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<SessionEnd>,
+    /// The process of that replica, as its Lease tells; the sessions of an earlier one have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<String>,
+}
+
+/// How a stream ended. An agent that is connected anew within a while keeps what it has; how long that is depends on it.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The agent said goodbye: its process has ended.
+    Goodbye,
+    /// It was cut, while the replica lived.
+    Cut,
+    /// The replica was ending, or was lost.
+    ReplicaLost,
+    /// A later version of the operator says something that this one does not know.
+    #[default]
+    #[serde(other)]
+    #[schemars(skip)]
+    Unknown,
+}
+
+impl From<Ending> for SessionEnd {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Goodbye => Self::Goodbye,
+            Ending::Cut => Self::Cut,
+            Ending::ReplicaLost => Self::ReplicaLost,
+        }
+    }
+}
+
+impl From<SessionEnd> for Ending {
+    fn from(end: SessionEnd) -> Self {
+        match end {
+            SessionEnd::Goodbye => Self::Goodbye,
+            SessionEnd::Cut => Self::Cut,
+            SessionEnd::ReplicaLost | SessionEnd::Unknown => Self::ReplicaLost,
+        }
+    }
 }

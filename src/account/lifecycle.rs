@@ -21,6 +21,7 @@
 //! Nothing here reads a clock: time comes in as [`Tick`]s of the leader, and wall time only to be stamped.
 
 mod active;
+mod caching;
 mod choice;
 mod context;
 mod deletion;
@@ -35,7 +36,8 @@ mod write;
 
 pub use context::silence;
 pub use observation::{
-    CredentialFact, Fact, Identity, Observation, Offer, Policy, Presence, RowFact, SessionFact, Tick, Word,
+    CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
+    SessionFact, Tick, Word,
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;

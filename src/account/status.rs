@@ -77,6 +77,9 @@ pub struct KubesvcAccountStatus {
     /// The last value of the annotation `kubesvc.io/retry` that was acted on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_handled: Option<String>,
+    /// The last value of the annotation `kubesvc.io/elect-caching` that was acted on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub election_handled: Option<String>,
     /// Zones that were tried in this round of looking for one, at most 64; under FAILED `ZoneAmbiguous` the zones that were asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -84,7 +87,7 @@ pub struct KubesvcAccountStatus {
     /// The Secret's uid and resourceVersion that the grant was opened with, or offers were asked for, joined by a slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
-    /// Ready, Reconciling and Stalled as kstatus reads them, and AgentConnected.
+    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, and Caching.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -106,15 +109,22 @@ pub struct Grant {
     pub definition: Option<String>,
 }
 
-/// Which process of which agent streams the account's objects, and since which epoch of caching.
+/// Which process of which agent streams the account's objects, and under which epoch of caching. Without an agent nobody
+/// does, and what was streamed under an earlier epoch is refused.
+// No default for the whole of it: the schema would have one with an epoch that its own minimum refuses.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CachingAssignment {
     /// The agent.
-    pub agent_id: String,
-    /// The process.
-    pub boot_id: String,
-    /// The epoch of caching.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 191))]
+    pub agent_id: Option<String>,
+    /// The agent's process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 26))]
+    pub boot_id: Option<String>,
+    /// Grows with each change; the database takes nothing that was streamed under a lesser one.
+    #[schemars(range(min = 1, max = MAX_EPOCH))]
     pub epoch: i64,
 }
 
@@ -150,6 +160,11 @@ impl KubesvcAccountStatus {
     /// the same one anew: a round of looking for a zone goes on, or its agents reached the wrong cluster.
     pub fn leaves_to_come_back(&self) -> bool {
         !self.tried_zones.is_empty() || self.failure_class() == Some(FailureClass::ClusterMismatch)
+    }
+
+    /// The agent that streams the account's objects.
+    pub fn caching_agent(&self) -> Option<&str> {
+        self.caching.as_ref()?.agent_id.as_deref()
     }
 
     /// The zone of a grant that is Open or Revoking.

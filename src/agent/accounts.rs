@@ -13,13 +13,15 @@ use crate::agent::definition::Definition;
 use crate::agent::failure::{after_send, before_send};
 use crate::agent::metrics::AgentMetrics;
 use crate::agent::own_accounts::OwnAccounts;
-use crate::agent::reactions::{Attempt, Effect, Table};
+use crate::agent::reactions::{Assigned, Attempt, Effect, Table};
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::failure::Class;
 use crate::wire::common::{AccountRef, Failure};
 use crate::wire::ops::account_result::Outcome;
 use crate::wire::ops::account_spec::Credential;
-use crate::wire::ops::{AccountResult, AccountResults, AddAccounts, DeleteAccounts, HeldAccount};
+use crate::wire::ops::{
+    AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount,
+};
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
 
 type Outcomes = (Attempt, Result<Reached, Failure>);
@@ -137,6 +139,26 @@ impl Accounts {
             tracing::info!(account = %account.name, epoch = account.epoch, "dropping the account");
             let effects = self.parts.table.lock().drop_account(account);
             self.carry_out(effects);
+        }
+    }
+
+    /// Takes what the hub says about streaming the objects of an account.
+    pub fn cache(&mut self, assignment: &CachingAssignment) {
+        let (Some(fence), Some(account)) = (&assignment.fence, &assignment.account) else {
+            tracing::warn!("the hub sent an assignment of caching without an account, ignored");
+            return;
+        };
+        let outcome = self.parts.table.lock().cache(fence, assignment.on);
+        let (epoch, on) = (fence.caching_epoch, assignment.on);
+        match outcome {
+            Assigned::Taken => tracing::info!(account = %account.name, epoch, on, "assignment of caching"),
+            Assigned::Late => {
+                tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching")
+            }
+            // It was dropped meanwhile, and the hub will see.
+            Assigned::Unknown => {
+                tracing::debug!(account = %account.name, epoch, on, "an assignment of caching for what is not held");
+            }
         }
     }
 

@@ -174,9 +174,13 @@ impl Link {
                 return at;
             }
             Ended::Refused(refused) => {
-                let own = if refused.permanent { self.pace.longest() } else { self.pace.next() };
                 let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_ASKED_WAIT);
-                let wait = if asked.is_zero() { own } else { asked + self.pace.spread(asked) };
+                // A hub that says when has its reasons, and is there: that is no failure, after which to be slower.
+                let wait = match (asked.is_zero(), refused.permanent) {
+                    (false, _) => asked + pace::a_little_of(asked),
+                    (true, true) => self.pace.longest(),
+                    (true, false) => self.pace.next(),
+                };
                 let reason = refused.reason().as_str_name();
                 (format!("the hub refuses the agent: {reason}: {}", greeting::shown(&refused.message)), wait)
             }

@@ -59,6 +59,7 @@ pub struct AgentMetrics {
     /// Changed kubeconfigs with which an account could not be started anew.
     pub kept: Counter,
     accounts: Family<State, Gauge>,
+    cached: Gauge,
     failures: Family<Class, Counter>,
     probes: Family<Outcome, Counter>,
 }
@@ -86,6 +87,11 @@ impl AgentMetrics {
             self.requests.0.clone(),
         );
         registry.register("accounts", "Accounts, by state", self.accounts.clone());
+        registry.register(
+            "accounts_cached",
+            "Accounts whose objects this agent was told to stream",
+            self.cached.clone(),
+        );
         registry.register("account_failures", "Accounts that could not be started", self.failures.clone());
         registry.register(
             "account_reload_failures",
@@ -113,7 +119,11 @@ impl AgentMetrics {
     }
 
     fn take_in(&self, table: &Mutex<Table>) {
-        let counts = table.lock().counts();
+        let (counts, cached) = {
+            let table = table.lock();
+            (table.counts(), table.cached_count())
+        };
+        self.cached.set(i64::try_from(cached).unwrap_or(i64::MAX));
         for (state, count) in
             [("held", counts.held), ("starting", counts.starting), ("failed", counts.failed)]
         {

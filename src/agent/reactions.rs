@@ -9,6 +9,8 @@
 //! * Any other `Add` starts; what is held serves until the new one stands.
 //! * A `Drop` stops what is held or starting at its epoch or an older one. What is unknown counts as dropped. A `Drop`
 //!   older than what is held is a late one: it stops nothing, and is answered with what is held.
+//! * An assignment of caching says under which epoch the objects of a held account are streamed. It stands until a later
+//!   one, or until the account is dropped; a new definition and a lost stream do not touch it.
 //! * A lost stream cancels what is starting and touches nothing that is held.
 //! * A changed file starts what is held with it anew, at the same epoch. That goes on over a lost stream; if it fails,
 //!   what is held stays, and the hub is not told.
@@ -27,12 +29,14 @@ use crate::agent::watched_files::ReadFile;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
 use crate::wire::ops::{AccountResult, HeldAccount, account_result::Outcome};
 
+mod caching;
 mod listing;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
 
+pub use caching::Assigned;
 pub use listing::{Counts, ListedAccount, State};
 
 /// How many accounts one agent takes; as many as a `Hello` may name.
@@ -86,6 +90,8 @@ pub struct Table {
 struct Account {
     held: Option<Held>,
     starting: Option<Starting>,
+    /// The epoch under which its objects are streamed.
+    cached: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -160,6 +166,7 @@ impl Table {
         }
         if known.held.as_ref().is_some_and(|held| held.account.epoch <= account.epoch) {
             known.held = None;
+            known.cached = None;
             self.held_count -= 1;
         }
         if let Some(held) = &known.held {
@@ -224,8 +231,11 @@ impl Table {
 
     /// What is held, as a `Hello` says it.
     pub fn held(&self) -> impl Iterator<Item = HeldAccount> + '_ {
-        let held = self.by_uid.values().filter_map(|known| known.held.as_ref());
-        held.map(|held| HeldAccount { account: Some(held.account.clone()) })
+        let held = self.by_uid.values().filter_map(|known| Some((known.held.as_ref()?, known.cached)));
+        held.map(|(held, cached)| HeldAccount {
+            account: Some(held.account.clone()),
+            caching_epoch: cached.unwrap_or_default(),
+        })
     }
 
     /// Takes a change of files: starts anew what was started with another content of one of them.

@@ -13,7 +13,9 @@ use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
+use crate::budget::Urgency;
 use crate::crash;
+use crate::objects::too_busy;
 use crate::store::StoreError;
 
 /// How long the API server may take for one request.
@@ -151,7 +153,7 @@ impl Controller {
             resource_version: account.metadata.resource_version.clone(),
         };
         let parameters = DeleteParams::default().preconditions(observed);
-        self.context.budget.take().await;
+        self.context.budget.take(Urgency::Answer).await;
         tracing::info!(account = account.account_name(), "a static account that no agent lists is deleted");
         crash::point("object-delete:before");
         let answer = timed(self.api(account).delete(name, &parameters)).await;
@@ -180,7 +182,7 @@ impl Controller {
         let name = account.metadata.name.as_deref().unwrap_or_default();
         let parameters =
             PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        self.context.budget.take().await;
+        self.context.budget.take(Urgency::Answer).await;
         crash::point(before);
         let api = self.api(account);
         let answer = timed(api.patch(name, &parameters, &Patch::Merge(&patch))).await;
@@ -195,7 +197,11 @@ impl Controller {
     ) -> Result<Outcome, BoxedError> {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
         let request = status_request(account, &version, &write.status)?;
-        self.context.budget.take().await;
+        let caching = |status: &KubesvcAccountStatus| status.caching_agent().map(str::to_owned);
+        let elected =
+            caching(&write.status).filter(|_| write.status.caching != account.status_or_default().caching);
+        let _election = elected.map(|agent_id| self.elections.begin(agent_id));
+        self.context.budget.take(Urgency::Answer).await;
         crash::point("status:before");
         let answer = timed(self.context.client.request::<KubesvcAccount>(request)).await;
         crash::point("status:after");
@@ -223,6 +229,17 @@ impl Controller {
             let reason = write.status.error_message.as_deref().unwrap_or_default();
             tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch, reason, "state changed");
         }
+        if write.status.caching != before.status_or_default().caching
+            && let Some(caching) = &write.status.caching
+        {
+            let agent = caching.agent_id.as_deref().unwrap_or("nobody");
+            tracing::info!(
+                account = before.account_name(),
+                agentId = agent,
+                epoch = caching.epoch,
+                "the account is cached by another process"
+            );
+        }
         if let Some(note) = &write.note
             && !self.events.tell(before, note)
         {
@@ -246,7 +263,13 @@ impl Controller {
                 Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                     Ok(Outcome::Conflict)
                 }
-                _ => Err(error),
+                Some(problem) => {
+                    if let Some(pause) = too_busy(problem) {
+                        self.context.budget.pause(pause);
+                    }
+                    Err(error)
+                }
+                None => Err(error),
             },
         }
     }

@@ -31,6 +31,7 @@ use crate::account::adoption::{self, Adoption};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::{self, ForeignRow};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, owned_secret};
+use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::AccountKey;
 use crate::store::StoreError;
@@ -170,7 +171,7 @@ impl Controller {
                 Kept::Refused(why) => return Ok(Outcome::Left(why)),
             }
         }
-        self.context.budget.take().await;
+        self.context.budget.take(Urgency::Rest).await;
         let parameters =
             PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         crash::point("adopt-create:before");

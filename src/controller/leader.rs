@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::adopt::Left;
+use super::elections::Elections;
 use super::events::Events;
 use super::foreign::ForeignRows;
 use super::memory::Memories;
@@ -14,6 +15,8 @@ pub(super) struct Controller {
     pub(super) schedule: Schedule,
     pub(super) memories: Memories,
     pub(super) events: Events,
+    /// Elections that are being written.
+    pub(super) elections: Elections,
     /// Rows that somebody else wrote.
     pub(super) foreign: ForeignRows,
     /// Rows among these that are to be adopted and cannot be.
@@ -30,6 +33,7 @@ impl Controller {
             schedule,
             memories: Memories::default(),
             events,
+            elections: Elections::default(),
             foreign: ForeignRows::default(),
             left: Left::default(),
             leading_since,

@@ -13,7 +13,11 @@ impl Controller {
     /// What is to be done for an account, as it is seen now.
     pub(super) fn decide(&self, account: &KubesvcAccount, memory: &Memory) -> Decision {
         let context = &self.context;
-        let sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
+        let mut sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
+        let loads = context.accounts.cached_by(sessions.iter().map(|session| session.agent_id.as_str()));
+        for (session, load) in sessions.iter_mut().zip(loads) {
+            session.process.load = load + self.elections.of(&session.agent_id);
+        }
         let rival = rival_of(context, account).map(|rival| AccountKey::of(&rival).to_string());
         let observation = Observation {
             account,
@@ -28,6 +32,7 @@ impl Controller {
             row: self.row_fact(account, memory),
             sessions: &sessions,
             sessions_are_read: memory.sessions_are_read || context.fleet.is_all_here(),
+            backlog_since: context.replicas.backlog_since(context.ticks.now()),
             rival: rival.as_deref(),
         };
         let decision = decide(&observation);

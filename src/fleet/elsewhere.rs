@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Ticks;
-use crate::account::lifecycle::{Fact, Presence, SessionFact, Tick};
+use crate::account::lifecycle::{Ending, Fact, Presence, Process, SessionFact, Tick};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAgent, names, zones};
 use crate::leases::Replicas;
@@ -23,6 +23,10 @@ const ZONES_SHOWN: usize = 64;
 struct Member {
     agent: Arc<KubesvcAgent>,
     presence: Presence,
+    /// Since when its stream stands, as far as this replica knows.
+    since: Tick,
+    /// How it ended, where it has.
+    ending: Ending,
 }
 
 #[derive(Default)]
@@ -94,7 +98,8 @@ impl Elsewhere {
             for name in names {
                 let agent = self.agents.get(&name).filter(|agent| !self.is_here(agent));
                 let connected = agent.as_deref().is_some_and(|agent| self.is_connected(agent));
-                let change = members.put(&name, agent, connected, self.ticks.now());
+                let ending = agent.as_deref().map(|agent| self.ending(agent)).unwrap_or_default();
+                let change = members.put(&name, agent, (connected, ending), self.ticks.now());
                 leader.wake_all(change.uids);
                 zones.extend(change.zone);
             }
@@ -115,9 +120,24 @@ impl Elsewhere {
 
     fn is_connected(&self, agent: &KubesvcAgent) -> bool {
         let connected = agent.status.as_ref().is_some_and(|status| status.connected);
+        let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
         connected
-            && session_replica(agent)
-                .is_some_and(|replica| self.replicas.is_alive(replica) != Fact::Known(false))
+            && session.is_some_and(|session| {
+                let serves = self.replicas.serves(&session.replica, session.incarnation.as_deref());
+                serves != Fact::Known(false)
+            })
+    }
+
+    /// How its stream ended. One that says connected has lost its replica; one that was cut there may have lost it since.
+    fn ending(&self, agent: &KubesvcAgent) -> Ending {
+        let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
+        let said: Option<Ending> = session.and_then(|session| session.ended).map(Ending::from);
+        let is_lost =
+            || session.is_none_or(|session| self.replicas.is_alive(&session.replica) == Fact::Known(false));
+        match said {
+            Some(Ending::Cut) if is_lost() => Ending::ReplicaLost,
+            said => said.unwrap_or_default(),
+        }
     }
 
     /// The sessions that the account has to do with: all of its zones; of the other zones, those that offer it a place
@@ -148,7 +168,13 @@ fn session_replica(agent: &KubesvcAgent) -> Option<&str> {
 
 impl Members {
     /// An agent is as its object says; absent: it is none of another replica.
-    fn put(&mut self, name: &str, agent: Option<Arc<KubesvcAgent>>, connected: bool, now: Tick) -> Change {
+    fn put(
+        &mut self,
+        name: &str,
+        agent: Option<Arc<KubesvcAgent>>,
+        (connected, ending): (bool, Ending),
+        now: Tick,
+    ) -> Change {
         let before = self.remove(name);
         let Some(agent) = agent else {
             return Change {
@@ -163,7 +189,11 @@ impl Members {
             None if !says_connected(&agent) => Presence::Away(0),
             _ => Presence::Away(now),
         };
-        let after = Member { agent, presence };
+        let since = match &before {
+            Some(before) if session_of(&before.agent) == session_of(&agent) => before.since,
+            _ => now,
+        };
+        let after = Member { agent, presence, since, ending };
         let change = after.change_from(before.as_ref());
         let zone = after.agent.spec.zone_id.clone();
         self.by_zone.entry(zone).or_default().insert(name.to_owned());
@@ -229,6 +259,13 @@ impl Member {
             zone: self.agent.spec.zone_id.clone(),
             approved: self.agent.spec.approved,
             presence: self.presence,
+            process: Process {
+                boot_id: boot_of(&self.agent).unwrap_or_default().to_owned(),
+                since: self.since,
+                ending: self.ending,
+                elsewhere: true,
+                load: 0,
+            },
             word: entry.and_then(OutboxEntry::word),
             // Its own replica counts, and says that it failed.
             silent_for: None,
@@ -242,6 +279,10 @@ impl Member {
 
 fn session_of(agent: &KubesvcAgent) -> Option<&str> {
     Some(agent.status.as_ref()?.session.as_ref()?.id.as_str())
+}
+
+fn boot_of(agent: &KubesvcAgent) -> Option<&str> {
+    Some(agent.status.as_ref()?.session.as_ref()?.boot_id.as_str())
 }
 
 /// Digests of the accounts of the agent's own file; absent until it has listed them.

@@ -127,7 +127,7 @@ fn stays_longer(one: Presence, other: Presence) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::lifecycle::Fact;
+    use crate::account::lifecycle::{Fact, Process};
 
     fn fact(agent: &str, presence: Presence) -> SessionFact {
         SessionFact {
@@ -135,6 +135,7 @@ mod tests {
             zone: "z".into(),
             approved: true,
             presence,
+            process: Process::default(),
             word: None,
             silent_for: None,
             offer: None,

@@ -164,7 +164,13 @@ impl Keeper {
             let session = self.hub.registry.by_serial(serial);
             let held = session.and_then(|session| {
                 let account = session.held_name(&uid)?;
-                Some(Pair { account, agent: session.agent_id.clone() })
+                let caching = self.hub.accounts.by_uid(&uid).is_some_and(|account| {
+                    let status = account.status_or_default();
+                    let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_deref());
+                    status.caching_agent() == Some(&session.agent_id)
+                        && process == Some(session.boot_id.as_str())
+                });
+                Some((Pair { account, agent: session.agent_id.clone() }, caching))
             });
             self.desk.look(serial, uid, held);
         }

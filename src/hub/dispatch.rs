@@ -11,6 +11,7 @@ use super::asking::Round;
 use super::registration::KnownAgent;
 use super::registry::Away;
 use crate::account::KubesvcAgent;
+use crate::account::lifecycle::Ending;
 use crate::objects::{AccountKey, version_of};
 
 /// How many changes are routed in one go.
@@ -46,7 +47,9 @@ fn route(hub: &Hub, key: &AccountKey) {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());
             hub.reportable.wake(session.serial);
+            hub.assigned.wake((session.serial, uid.clone()));
         }
+        hub.fenced.wake(uid.clone());
         if round.is_none_or(|(asking, _)| asking != uid) {
             let asked = hub.offers.lock().close(&uid);
             for session in asked.into_iter().filter_map(|serial| hub.registry.by_serial(serial)) {
@@ -81,9 +84,14 @@ pub(super) async fn follow_agents(hub: Arc<Hub>, stop: CancellationToken) {
 
 fn heed(hub: &Hub, agent: &KubesvcAgent) {
     let (spec, status) = (&agent.spec, agent.status.as_ref());
+    let in_force = status.and_then(|status| status.session.as_ref());
+    let is_elsewhere = in_force.is_some_and(|session| session.replica != hub.settings.replica_id);
+    if is_elsewhere && status.is_some_and(|status| status.connected) && hub.line.lock().forget(&spec.agent_id)
+    {
+        hub.tell_backlog();
+    }
     let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
-    let in_force = status.and_then(|status| status.session.as_ref());
     if session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
         session.close("another stream of the agent is in force");
         return;
@@ -103,9 +111,16 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {}
         }
+        if hub.line.lock().sweep(hub.moment()) {
+            hub.tell_backlog();
+        }
+        if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+            // Whoever is away may be waiting to be registered.
+            continue;
+        }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         for (agent_id, zone, away) in hub.registry.forget(before) {
-            let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id);
+            let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id, away.ending);
             if let Ok(Err(problem)) = tokio::time::timeout(SWEEP, told).await {
                 warn!(agentId = agent_id, error = %problem, "cannot mark the agent as disconnected");
             }
@@ -119,7 +134,9 @@ pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     hub.registry.begin_grace(since);
     for KnownAgent { agent_id, zone, session_id, replica, approved, connected, .. } in known {
         if connected && replica == hub.settings.replica_id {
-            let away = Away { approved, since, session_id, session: None };
+            // Its stream was not seen to end.
+            let ending = Ending::ReplicaLost;
+            let away = Away { approved, since, ending, session_id, session: None };
             hub.registry.remember(&agent_id, &zone, away);
         }
     }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::Hub;
 use super::registration::KnownAgent;
-use crate::account::lifecycle::{Fact, Tick};
+use crate::account::lifecycle::{Ending, Fact, Tick};
 
 /// All objects are looked at so often, or at least twice in the time after which one is removed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -83,8 +83,11 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
 /// gone.
 fn is_here(hub: &Hub, agent: &KnownAgent) -> bool {
     let ours = agent.replica == hub.settings.replica_id;
-    let is_elsewhere =
-        || agent.connected && !ours && hub.replicas.is_alive(&agent.replica) != Fact::Known(false);
+    let is_elsewhere = || {
+        agent.connected
+            && !ours
+            && hub.replicas.serves(&agent.replica, agent.incarnation.as_deref()) != Fact::Known(false)
+    };
     hub.registry.knows(&agent.agent_id, &agent.zone) || is_elsewhere()
 }
 
@@ -93,6 +96,10 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
     if !hub.leadership.leads() {
         // Whoever leads next counts anew.
         *gone = Gone::default();
+        return;
+    }
+    if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
+        // Whoever is away may be waiting to be registered.
         return;
     }
     let known = match tokio::time::timeout(WAIT, hub.agents.known()).await {
@@ -110,7 +117,9 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
         let done = match fate {
             Fate::Keep => continue,
             Fate::MarkDisconnected => {
-                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id);
+                // Nobody saw its stream end.
+                let ending = Ending::ReplicaLost;
+                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id, ending);
                 tokio::time::timeout(WAIT, told).await
             }
             Fate::Remove => {

@@ -29,6 +29,8 @@ pub(super) struct Greeting {
     pub(super) version: String,
     /// Uid, name and epoch of what the agent holds.
     pub(super) held: Vec<(String, String, i64)>,
+    /// Uid and epoch of what it streams the objects of.
+    pub(super) cached: Vec<(String, i64)>,
     /// The largest message the agent takes, in bytes.
     pub(super) max_message_bytes: usize,
 }
@@ -83,6 +85,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
         let count = hello.accounts_held.len();
         return Err(malformed(&format!("accounts_held names {count} accounts; at most {MAX_HELD} may be")));
     }
+    let cached = hello.accounts_held.iter().filter_map(cached).collect::<Result<_, _>>()?;
     let held = hello.accounts_held.into_iter().map(held).collect::<Result<_, _>>()?;
     let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
     Ok(Greeting {
@@ -92,6 +95,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
         connect_seq,
         version: hello.version,
         held,
+        cached,
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }
@@ -123,6 +127,17 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
     let epoch =
         epoch.ok_or_else(|| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
     Ok((account.uid, account.name, epoch))
+}
+
+/// What a held account says of caching, if it does.
+fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), Refusal>> {
+    let epoch = i64::try_from(account.caching_epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
+    let uid = account.account.as_ref()?.uid.clone();
+    match epoch {
+        Some(0) => None,
+        Some(epoch) => Some(Ok((uid, epoch))),
+        None => Some(Err(malformed("accounts_held.caching_epoch is beyond what an epoch can be"))),
+    }
 }
 
 fn text(field: &str, value: &str, max: usize) -> Result<(), Refusal> {

@@ -1,12 +1,14 @@
 //! The port to the KubesvcAgent objects. Its adapter over the Kubernetes API is in `kube_objects`, what their status says
 //! in `status`.
 
+mod gate;
 mod kube_objects;
 pub(in crate::hub) mod status;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+use crate::account::lifecycle::Ending;
 use crate::account::outbox::OutboxEntry;
 
 pub use kube_objects::KubeAgentObjects;
@@ -32,6 +34,8 @@ pub struct Registration {
     pub protocol: u32,
     /// Since when the stream stands.
     pub connected_since: Timestamp,
+    /// Whether its zone has accounts that it does not hold: it is registered before those that have what they need.
+    pub needs_accounts: bool,
 }
 
 /// What the object says of an agent that was registered.
@@ -63,6 +67,8 @@ pub struct KnownAgent {
     pub session_id: String,
     /// The replica of that session; empty if there was none.
     pub replica: String,
+    /// The process of that replica, if it is said.
+    pub incarnation: Option<String>,
     /// Whether it is given accounts.
     pub approved: bool,
     /// Whether the object says that it is connected.
@@ -125,7 +131,7 @@ pub trait AgentObjects: Send + Sync {
     /// is connected under the agent's id.
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError>;
 
-    /// Writes that a session has ended; nothing is written if the object names another session or says so already.
+    /// Writes that a session has ended, and how; nothing is written if the object names another session or says so already.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
@@ -134,6 +140,7 @@ pub trait AgentObjects: Send + Sync {
         agent_id: &str,
         zone: &str,
         session_id: &str,
+        ending: Ending,
     ) -> Result<(), RegistrationError>;
 
     /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so

@@ -7,13 +7,14 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::session::Session;
-use crate::account::lifecycle::Tick;
+use crate::account::lifecycle::{Ending, Tick};
 
 /// A session that ended, or an agent that an earlier operator had.
 #[derive(Clone)]
 pub(super) struct Away {
     pub(super) approved: bool,
     pub(super) since: Tick,
+    pub(super) ending: Ending,
     pub(super) session_id: String,
     /// What it was told and has said; absent for an agent of an earlier operator.
     pub(super) session: Option<Arc<Session>>,
@@ -96,7 +97,7 @@ impl Registry {
     }
 
     /// A session has ended. Answers whether its agent has no other one.
-    pub(super) fn leave(&self, session: &Arc<Session>, now: Tick) -> bool {
+    pub(super) fn leave(&self, session: &Arc<Session>, now: Tick, ending: Ending) -> bool {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
         if in_force {
@@ -110,6 +111,7 @@ impl Registry {
             let away = Away {
                 approved: session.is_approved(),
                 since: now,
+                ending,
                 session_id: session.id.clone(),
                 session: Some(Arc::clone(session)),
             };

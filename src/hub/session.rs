@@ -5,12 +5,13 @@
 mod admission;
 mod asker;
 mod hearing;
+mod lining_up;
 mod outbox;
 mod statics;
 mod turns;
 mod work;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -23,9 +24,10 @@ pub(super) use admission::run;
 pub(super) use statics::ListProblem;
 
 use super::asking::Questions;
+use super::cached::Cached;
 use super::hello::Greeting;
 use super::ledger::Ledger;
-use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact, Tick, Word};
+use crate::account::lifecycle::{Ending, Fact, Offer, Presence, Process, SessionFact, Tick, Word};
 use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
 use statics::List;
@@ -52,11 +54,17 @@ pub(super) struct Session {
     last_frame: Mutex<(Instant, Timestamp)>,
     close: CancellationToken,
     closed_because: Mutex<&'static str>,
+    /// The agent has said goodbye.
+    goodbye: AtomicBool,
+    /// The leader's tick at which it was begun.
+    since: Tick,
     /// The stream is let go of; nothing more is sent or heard on it.
     ended: CancellationToken,
     /// Accounts to look at again.
     pub(super) wakes: Wakes<String>,
     pub(super) ledger: Mutex<Ledger>,
+    /// What its agent was told of the accounts whose objects it streams.
+    pub(super) cached: Mutex<Cached>,
     /// What it was asked about accounts without a zone.
     pub(super) questions: Mutex<Questions>,
     /// The accounts of the agent's own file.
@@ -81,9 +89,12 @@ impl Session {
             last_frame: Mutex::new((Instant::now(), now)),
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
+            goodbye: AtomicBool::new(false),
+            since: tick,
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
             ledger: Mutex::new(Ledger::new(tick)),
+            cached: Mutex::default(),
             questions: Mutex::default(),
             list: Mutex::default(),
         }
@@ -140,6 +151,24 @@ impl Session {
         self.close.cancel();
     }
 
+    /// The agent's process has ended.
+    fn said_goodbye(&self) {
+        self.goodbye.store(true, Ordering::Relaxed);
+    }
+
+    /// How it ended.
+    fn ending(&self, replica_is_ending: bool) -> Ending {
+        match replica_is_ending {
+            _ if self.goodbye.load(Ordering::Relaxed) => Ending::Goodbye,
+            true => Ending::ReplicaLost,
+            false => Ending::Cut,
+        }
+    }
+
+    fn process(&self) -> Process {
+        Process { boot_id: self.boot_id.clone(), since: self.since, ..Process::default() }
+    }
+
     /// For how long no frame has come.
     pub(super) fn silent_for(&self) -> Duration {
         self.last_frame.lock().0.elapsed()
@@ -165,6 +194,7 @@ impl Session {
             zone: self.zone.clone(),
             approved: self.is_approved(),
             presence: Presence::Connected,
+            process: self.process(),
             word: ledger.entry(uid).and_then(|entry| entry.word.clone()),
             silent_for: ledger.silent_for(uid, now).filter(|_| owes),
             offer: None,
@@ -179,6 +209,7 @@ impl Session {
             zone: self.zone.clone(),
             approved: self.is_approved(),
             presence: Presence::Connected,
+            process: self.process(),
             word: None,
             silent_for: None,
             offer,

@@ -6,6 +6,7 @@ mod connect;
 mod fakes;
 mod fleet;
 mod offers;
+mod pace;
 mod port;
 mod reports;
 mod statics;

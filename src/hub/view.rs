@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::Hub;
 use super::asking::Round;
 use super::session::Session;
-use crate::account::lifecycle::{Fact, Offer, Presence, SessionFact};
+use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
 use crate::account::zones;
 use crate::fleet::{AgentView, Fleet, FleetError};
 
@@ -44,6 +44,11 @@ impl Fleet for Hub {
                     zone: zone_id.clone(),
                     approved: away.approved,
                     presence: Presence::Away(away.since),
+                    process: Process {
+                        boot_id: away.session.as_ref().map(|one| one.boot_id.clone()).unwrap_or_default(),
+                        ending: away.ending,
+                        ..Process::default()
+                    },
                     word: None,
                     silent_for: None,
                     offer: None,
@@ -143,6 +148,7 @@ impl Hub {
         self.noteworthy.wake(session.serial);
         self.reportable.wake(session.serial);
         self.assigned.wake((session.serial, uid.to_owned()));
+        self.fenced.wake(uid.to_owned());
     }
 
     fn show(&self, session: &Session) -> AgentView {

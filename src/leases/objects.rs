@@ -19,6 +19,8 @@ pub const LEADER_LEASE: &str = "kubesvc-operator";
 const REPLICA_PREFIX: &str = "kubesvc-replica-";
 /// The annotation with the number of registrations that wait.
 pub(super) const BACKLOG: &str = "kubesvc.io/registration-backlog";
+/// The annotation with the ULID of the process that holds a replica's Lease.
+pub(super) const INCARNATION: &str = "kubesvc.io/incarnation";
 /// The label that all of our Leases have.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "kubesvc-operator");
 
@@ -88,6 +90,11 @@ pub(super) fn replica_lease(replica_id: &str) -> String {
     }
     // What is no name as it stands is made one that no other id has.
     format!("{REPLICA_PREFIX}{}", names::derived_name(replica_id))
+}
+
+/// The id in the name of a replica's Lease.
+pub(super) fn replica_of(lease: &str) -> Option<&str> {
+    lease.strip_prefix(REPLICA_PREFIX)
 }
 
 /// Whether a Lease is that of a replica.

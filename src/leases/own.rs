@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::election::Times;
-use super::objects::{self, BACKLOG, Failed, LeaseObjects, replica_lease};
+use super::objects::{self, BACKLOG, Failed, INCARNATION, LeaseObjects, replica_lease};
+use super::replicas::Replicas;
 use crate::crash;
 
 /// The pause after a write that did not succeed.
@@ -16,24 +17,40 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long the API server may take for the release.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
+/// How long after the first agent has to wait it is told that some do.
+const SOME: Duration = Duration::from_millis(500);
+/// How long after the last one was registered it is told that none waits.
+const NONE: Duration = Duration::from_millis(200);
+
+fn is_some(count: &usize) -> bool {
+    *count > 0
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 /// Renews the Lease of this replica.
 pub struct OwnLease {
     leases: LeaseObjects,
     id: String,
+    incarnation: String,
     times: Times,
     backlog: watch::Receiver<usize>,
     lease: Option<Lease>,
 }
 
 impl OwnLease {
-    /// The Lease of this replica, which says beside that how many registrations of agents wait here.
+    /// The Lease of this replica, which says beside which process of it this is, and how many registrations of agents
+    /// wait here.
     pub fn new(
         leases: LeaseObjects,
-        replica_id: &str,
+        replicas: &Replicas,
         times: Times,
         backlog: watch::Receiver<usize>,
     ) -> Self {
-        Self { leases, id: replica_id.to_owned(), times, backlog, lease: None }
+        let (id, incarnation) = (replicas.id().to_owned(), replicas.incarnation().to_owned());
+        Self { leases, id, incarnation, times, backlog, lease: None }
     }
 
     /// Renews it until `finish`, then releases it.
@@ -60,16 +77,18 @@ impl OwnLease {
             let pause = pause.max(Duration::from_millis(50));
             let told = self.told();
             let mut backlog = self.backlog.clone();
-            let emptied = async {
-                // That nothing waits any more is told at once: others wait for it.
-                if told == 0 || backlog.wait_for(|count| *count == 0).await.is_err() {
+            // That some wait, and that none does any more, is told soon: the leader goes by it.
+            let (is_other, settle) =
+                if told == 0 { (is_some as fn(&usize) -> bool, SOME) } else { (is_none as _, NONE) };
+            let turned = async {
+                if backlog.wait_for(is_other).await.is_err() {
                     std::future::pending::<()>().await;
                 }
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(settle).await;
             };
             tokio::select! {
                 () = finish.cancelled() => break,
-                () = emptied => {}
+                () = turned => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -89,7 +108,9 @@ impl OwnLease {
         }
         let mut lease = objects::held(self.lease.as_ref(), &name, &self.id, self.times.duration);
         let count = self.backlog.borrow().to_string();
-        lease.metadata.annotations.get_or_insert_default().insert(BACKLOG.to_owned(), count);
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(BACKLOG.to_owned(), count);
+        annotations.insert(INCARNATION.to_owned(), self.incarnation.clone());
         crash::point("replica-lease:before");
         let written = self.leases.put(&lease, self.times.renewal()).await;
         crash::point("replica-lease:after");

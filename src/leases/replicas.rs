@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -16,9 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::election::Times;
-use super::objects::{self, BACKLOG, Failed, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease};
+use super::objects::{
+    self, BACKLOG, Failed, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease,
+    replica_of,
+};
+use super::queue::Queue;
 use super::roll::{Roll, Shown};
-use crate::account::lifecycle::Fact;
+use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::errors::chain;
 
 /// A Lease that has not changed for so long is removed by the leader.
@@ -31,11 +35,15 @@ const REMOVALS: usize = 32;
 /// Which replicas are alive.
 pub struct Replicas {
     id: String,
+    incarnation: String,
     /// Absent: this replica is the only one.
     roll: Option<Mutex<Roll>>,
     /// How often the time is counted.
     pace: Duration,
     changes: watch::Sender<u64>,
+    /// How many registrations wait here.
+    own_backlog: OnceLock<watch::Receiver<usize>>,
+    queue: Mutex<Queue>,
 }
 
 impl fmt::Debug for Replicas {
@@ -49,9 +57,12 @@ impl Replicas {
     pub fn alone(replica_id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
+            incarnation: ulid::Ulid::generate().to_string(),
             roll: None,
             pace: Duration::from_secs(1),
             changes: watch::Sender::new(0),
+            own_backlog: OnceLock::new(),
+            queue: Mutex::default(),
         })
     }
 
@@ -59,9 +70,12 @@ impl Replicas {
     pub fn unknown(replica_id: &str, times: Times) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
+            incarnation: ulid::Ulid::generate().to_string(),
             roll: Some(Mutex::new(Roll::new(times.duration, times.renewal()))),
             pace: Duration::from_secs(1).min(times.duration / 10),
             changes: watch::Sender::new(0),
+            own_backlog: OnceLock::new(),
+            queue: Mutex::default(),
         })
     }
 
@@ -75,9 +89,45 @@ impl Replicas {
         }
     }
 
-    /// How many registrations of agents wait at replicas that are alive, as their Leases say.
+    /// The id of this replica.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// This process of this replica: a ULID. One that starts under the same id has another.
+    pub fn incarnation(&self) -> &str {
+        &self.incarnation
+    }
+
+    /// Whether a replica is alive, and is still the process that says this of itself. One that has begun anew under its
+    /// old id has none of the agents that it had. Where either does not say, it is taken to be the same.
+    pub fn serves(&self, replica_id: &str, incarnation: Option<&str>) -> Fact<bool> {
+        let now = if replica_id == self.id {
+            Some(self.incarnation.clone())
+        } else {
+            let roll = self.roll.as_ref().map(|roll| roll.lock());
+            roll.and_then(|roll| roll.incarnation(&replica_lease(replica_id)).map(str::to_owned))
+        };
+        let is_another = now.is_some_and(|now| incarnation.is_some_and(|then| then != now));
+        if is_another { Fact::Known(false) } else { self.is_alive(replica_id) }
+    }
+
+    /// How many registrations of agents wait at replicas that are alive, as their Leases say; at this one, as it is.
     pub fn backlog(&self) -> u64 {
-        self.roll.as_ref().map_or(0, |roll| roll.lock().backlog())
+        let own = self.own_backlog.get().map_or(0, |backlog| *backlog.borrow());
+        let others = self.roll.as_ref().map_or(0, |roll| roll.lock().backlog(&replica_lease(&self.id)));
+        others.saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
+    }
+
+    /// From now on the registrations that wait at this replica are counted as this says. Only the first call counts.
+    pub fn count_own(&self, backlog: watch::Receiver<usize>) {
+        let _ = self.own_backlog.set(backlog);
+    }
+
+    /// Since which of this leader's ticks registrations have waited; absent: none does. To be asked each second.
+    pub fn backlog_since(&self, now: Tick) -> Option<Tick> {
+        let waits = self.backlog() > 0;
+        self.queue.lock().look(waits, now)
     }
 
     /// Changes when a replica has come, has died, or has no backlog any more. It says only: look again.
@@ -92,11 +142,26 @@ impl Replicas {
             let mut roll = roll.lock();
             let names: HashSet<_> = ids.iter().map(|id| replica_lease(id)).collect();
             for name in &names {
-                roll.show(name, Shown { version: "1".to_owned(), is_held: true, backlog: 0 });
+                roll.show(
+                    name,
+                    Shown {
+                        version: "1".to_owned(),
+                        is_held: true,
+                        backlog: 0,
+                        incarnation: "one".to_owned(),
+                    },
+                );
             }
             roll.listed(&names);
         }
         self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// The ids of the other replicas that are alive, as far as their Leases are named by them, sorted.
+    pub fn others(&self) -> Vec<String> {
+        let alive = self.alive();
+        let ids = alive.iter().filter_map(|lease| replica_of(lease)).filter(|id| *id != self.id);
+        ids.map(str::to_owned).collect()
     }
 
     /// The Leases of replicas that are alive, for the log.
@@ -171,7 +236,8 @@ impl Replicas {
         }
         let backlog = lease.annotations().get(BACKLOG).and_then(|count| count.parse().ok()).unwrap_or(0);
         let version = lease.resource_version().unwrap_or_default();
-        roll.lock().show(&name, Shown { version, is_held: !holder.is_empty(), backlog })
+        let incarnation = lease.annotations().get(INCARNATION).cloned().unwrap_or_default();
+        roll.lock().show(&name, Shown { version, is_held: !holder.is_empty(), backlog, incarnation })
     }
 
     /// Removes Leases of replicas that have been gone for ten minutes. Only the leader does.
@@ -199,6 +265,26 @@ mod tests {
         let replicas = Replicas::alone("r-0");
         assert_eq!(replicas.is_alive("r-0"), Fact::Known(true));
         assert_eq!(replicas.is_alive("r-1"), Fact::Known(false));
+    }
+
+    #[test]
+    fn one_that_has_begun_anew_serves_none_of_its_former_sessions() {
+        let replicas = Replicas::unknown("r-0", Times::default());
+        replicas.now_are(&["r-0", "r-1"]);
+        for (replica, incarnation, expected) in [
+            ("r-1", Some("one"), true),
+            ("r-1", Some("zero"), false),
+            ("r-1", None, true),
+            ("r-2", Some("one"), false),
+            ("r-0", Some("one"), false),
+            ("r-0", Some(replicas.incarnation()), true),
+        ] {
+            assert_eq!(
+                replicas.serves(replica, incarnation),
+                Fact::Known(expected),
+                "{replica} {incarnation:?}"
+            );
+        }
     }
 
     #[test]

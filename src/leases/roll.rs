@@ -15,6 +15,8 @@ pub(super) struct Shown {
     pub(super) is_held: bool,
     /// How many registrations of agents wait at that replica.
     pub(super) backlog: u32,
+    /// The process that holds it; empty: it does not say.
+    pub(super) incarnation: String,
 }
 
 struct Entry {
@@ -67,7 +69,7 @@ impl Roll {
         news
     }
 
-    /// A Lease is shown. True: its replica has come, has gone, or has no backlog any more.
+    /// A Lease is shown. True: its replica has come, has gone, has begun anew, or has no backlog any more.
     pub(super) fn show(&mut self, name: &str, shown: Shown) -> bool {
         self.quiet = Duration::ZERO;
         let before = self.entries.get(name);
@@ -77,7 +79,8 @@ impl Roll {
         let was_alive = before.is_some_and(|entry| entry.is_alive(self.now, self.duration));
         let had_backlog = before.is_some_and(|entry| entry.shown.backlog > 0);
         let is_alive = shown.is_held;
-        let news = was_alive != is_alive || (had_backlog && shown.backlog == 0);
+        let is_anew = before.is_some_and(|entry| entry.shown.incarnation != shown.incarnation);
+        let news = was_alive != is_alive || is_anew || (had_backlog && shown.backlog == 0);
         self.entries.insert(name.to_owned(), Entry { shown, since: self.now, was_alive: is_alive });
         news
     }
@@ -108,6 +111,12 @@ impl Roll {
         Fact::Known(self.entries.get(name).is_some_and(|entry| entry.is_alive(self.now, self.duration)))
     }
 
+    /// The process that holds a Lease, as far as it says.
+    pub(super) fn incarnation(&self, name: &str) -> Option<&str> {
+        let shown = &self.entries.get(name)?.shown;
+        (!shown.incarnation.is_empty()).then_some(shown.incarnation.as_str())
+    }
+
     /// Names of the Leases of replicas that are alive.
     pub(super) fn alive(&self) -> Vec<String> {
         let alive = self.entries.iter().filter(|(_, entry)| entry.is_alive(self.now, self.duration));
@@ -116,10 +125,11 @@ impl Roll {
         names
     }
 
-    /// How many registrations wait at replicas that are alive.
-    pub(super) fn backlog(&self) -> u64 {
-        let alive = self.entries.values().filter(|entry| entry.is_alive(self.now, self.duration));
-        alive.map(|entry| u64::from(entry.shown.backlog)).sum()
+    /// How many registrations wait at replicas that are alive, but for the one with this Lease.
+    pub(super) fn backlog(&self, except: &str) -> u64 {
+        let alive = self.entries.iter().filter(|(_, entry)| entry.is_alive(self.now, self.duration));
+        let others = alive.filter(|(name, _)| *name != except);
+        others.map(|(_, entry)| u64::from(entry.shown.backlog)).sum()
     }
 
     /// Name and resourceVersion of Leases that have not changed for so long.
@@ -142,7 +152,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn shown(version: u32, backlog: u32) -> Shown {
-        Shown { version: version.to_string(), is_held: true, backlog }
+        Shown { version: version.to_string(), is_held: true, backlog, incarnation: "one".to_owned() }
     }
 
     /// A roll with one replica `b`, shown at the beginning.
@@ -186,6 +196,15 @@ mod tests {
     }
 
     #[test]
+    fn that_another_process_holds_a_lease_is_news() {
+        let mut roll = roll();
+        assert_eq!(roll.incarnation("b"), Some("one"));
+        assert!(roll.show("b", Shown { incarnation: "two".to_owned(), ..shown(2, 0) }));
+        assert_eq!((roll.incarnation("b"), roll.incarnation("c")), (Some("two"), None));
+        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+    }
+
+    #[test]
     fn a_released_or_deleted_lease_is_of_a_replica_that_is_gone() {
         let mut roll = roll();
         assert!(roll.show("b", Shown { is_held: false, ..shown(2, 0) }));
@@ -213,12 +232,12 @@ mod tests {
     fn that_a_backlog_is_gone_is_news() {
         let mut roll = roll();
         assert!(!roll.show("b", shown(2, 7)));
-        assert_eq!(roll.backlog(), 7);
+        assert_eq!((roll.backlog("a"), roll.backlog("b")), (7, 0));
         assert!(!roll.show("b", shown(3, 3)));
         assert!(roll.show("b", shown(4, 0)));
         roll.show("b", shown(5, 9));
         pass(&mut roll, 15);
-        assert_eq!(roll.backlog(), 0, "the dead have none");
+        assert_eq!(roll.backlog("a"), 0, "the dead have none");
     }
 
     #[test]

@@ -22,6 +22,8 @@ struct Index {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
     /// The newest version that the watch has shown; a list that is older has nothing new to say.
     seen: u64,
+    /// Names of objects that cannot be read now.
+    malformed: HashSet<String>,
 }
 
 /// All agents' objects of one namespace, and who is to be told when one changes.
@@ -75,6 +77,7 @@ impl Agents {
         {
             let mut index = self.index.write();
             index.by_name.remove(name);
+            index.malformed.remove(name);
             index.seen = index.seen.max(version);
         }
         self.tell(name);
@@ -97,6 +100,20 @@ impl Agents {
         self.synced.send_replace(true);
     }
 
+    /// The object, if it can be read. Of one that cannot, what was read last stands, and it is said once.
+    fn well_formed(&self, object: Guarded) -> Option<KubesvcAgent> {
+        let name = object.name_any();
+        match object.0 {
+            Ok(agent) => Some(agent),
+            Err(invalid) => {
+                if self.index.write().malformed.insert(name.clone()) {
+                    error!(agent = name, error = %invalid.error, "malformed KubesvcAgent; it counts as it was read last; delete it");
+                }
+                None
+            }
+        }
+    }
+
     /// Takes in an object, unless a newer version of it is known.
     fn put(&self, agent: KubesvcAgent) {
         let name = agent.name_any();
@@ -106,6 +123,7 @@ impl Agents {
             if known.is_some_and(|known| known >= version_of(&agent)) {
                 return;
             }
+            index.malformed.remove(&name);
             index.by_name.insert(name.clone(), Arc::new(agent));
         }
         self.tell(&name);
@@ -126,8 +144,8 @@ pub fn version_of(agent: &KubesvcAgent) -> u64 {
 
 type Guarded = DeserializeGuard<KubesvcAgent>;
 
-/// Keeps the index in step with one namespace until cancelled. A malformed object is logged and left out. A lost watch
-/// is resumed with backoff.
+/// Keeps the index in step with one namespace until cancelled. A malformed object is logged once, and counts as it was
+/// read last. A lost watch is resumed with backoff.
 pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>, stop: CancellationToken) {
     let api: Api<Guarded> = Api::namespaced(client, &namespace);
     let stream = watcher::watcher(api, watcher::Config::default()).default_backoff();
@@ -139,13 +157,13 @@ pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>
             Ok(Event::InitApply(object)) => {
                 listing.insert(object.name_any());
                 // A list comes in any order: it says nothing about what else was seen.
-                if let Some(agent) = well_formed(object) {
+                if let Some(agent) = agents.well_formed(object) {
                     agents.put(agent);
                 }
             }
             Ok(Event::InitDone) => agents.listed(&std::mem::take(&mut listing)),
             Ok(Event::Apply(object)) => {
-                if let Some(agent) = well_formed(object) {
+                if let Some(agent) = agents.well_formed(object) {
                     agents.seen(agent);
                 }
             }
@@ -177,19 +195,9 @@ pub async fn read_agents(
         ListParams::default()
     };
     let listed = api.list(&of_zone).await?;
-    agents.read(listed.items.into_iter().filter_map(well_formed).collect());
+    let well_formed = listed.items.into_iter().filter_map(|object| agents.well_formed(object));
+    agents.read(well_formed.collect());
     Ok(())
-}
-
-fn well_formed(object: Guarded) -> Option<KubesvcAgent> {
-    let name = object.name_any();
-    match object.0 {
-        Ok(agent) => Some(agent),
-        Err(invalid) => {
-            error!(agent = name, error = %invalid.error, "malformed KubesvcAgent is left out; delete it");
-            None
-        }
-    }
 }
 
 #[cfg(test)]
@@ -222,6 +230,24 @@ mod tests {
         agents.read(vec![agent("a", 15)]);
         agents.seen(agent("a", 11));
         assert_eq!(version(&agents, "a"), Some(15), "what the watch shows late is old");
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_counts_as_it_was_read_last_and_is_said_once() {
+        let agents = Agents::default();
+        agents.seen(agent("a", 1));
+        let malformed = || {
+            let object = serde_json::json!({"metadata": {"name": "a", "resourceVersion": "2"}, "spec": {"agentId": 5}});
+            serde_json::from_value::<Guarded>(object).expect("a guard takes anything")
+        };
+        assert!(agents.well_formed(malformed()).is_none() && agents.well_formed(malformed()).is_none());
+        assert_eq!(version(&agents, "a"), Some(1));
+        assert_eq!(agents.index.read().malformed.len(), 1, "whoever is in it was spoken of");
+        agents.seen(agent("a", 3));
+        assert!(agents.index.read().malformed.is_empty(), "and may be again");
+        let _ = agents.well_formed(malformed());
+        agents.gone("a", 4);
+        assert!(agents.index.read().malformed.is_empty());
     }
 
     #[test]

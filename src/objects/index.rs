@@ -50,6 +50,8 @@ struct Index {
     by_account_name: BTreeMap<String, Vec<AccountKey>>,
     /// By namespace and name of the Secret.
     by_secret: HashMap<(String, String), HashSet<AccountKey>>,
+    /// How many accounts each agent caches.
+    cached: HashMap<String, usize>,
 }
 
 /// The accounts, and who is to be told when one changes.
@@ -112,6 +114,12 @@ impl Accounts {
         let index = self.index.read();
         let keys = index.by_secret.get(&(namespace.to_owned(), name.to_owned())).into_iter().flatten();
         keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
+    }
+
+    /// Tells how many accounts each of some agents caches, in their order.
+    pub fn cached_by<'a>(&self, agents: impl Iterator<Item = &'a str>) -> Vec<usize> {
+        let index = self.index.read();
+        agents.map(|agent| index.cached.get(agent).copied().unwrap_or_default()).collect()
     }
 
     /// All accounts, by account name.
@@ -272,6 +280,9 @@ impl Index {
         self.remove(key);
         self.by_uid.insert(account.uid().to_owned(), key.clone());
         self.by_account_name.entry(account.account_name().to_owned()).or_default().push(key.clone());
+        if let Some(agent) = caching_agent(&account) {
+            *self.cached.entry(agent.to_owned()).or_default() += 1;
+        }
         if let Some(secret) = secret_of(&account) {
             self.by_secret.entry(secret).or_default().insert(key.clone());
         }
@@ -291,6 +302,14 @@ impl Index {
                 self.by_account_name.remove(old.account_name());
             }
         }
+        if let Some(agent) = caching_agent(&old)
+            && let Some(count) = self.cached.get_mut(agent)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.cached.remove(agent);
+            }
+        }
         if let Some(secret) = secret_of(&old)
             && let Some(keys) = self.by_secret.get_mut(&secret)
         {
@@ -302,11 +321,15 @@ impl Index {
     }
 }
 
+fn caching_agent(account: &KubesvcAccount) -> Option<&str> {
+    account.status.as_ref()?.caching_agent()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::KubesvcAccountSpec;
     use crate::account::spec::SecretKeyReference;
+    use crate::account::{CachingAssignment, KubesvcAccountSpec, KubesvcAccountStatus};
 
     fn account(name: &str, uid: &str, version: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
@@ -403,6 +426,27 @@ mod tests {
         assert_eq!(uids("other", "one"), Vec::<String>::new());
         accounts.gone(&key("a"));
         assert_eq!(uids("ns", "one"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn it_is_known_how_many_accounts_each_agent_caches() {
+        let accounts = Accounts::default();
+        let cached = |name: &str, version: &str, agent: Option<&str>| {
+            let mut account = account(name, name, version);
+            let agent_id = agent.map(str::to_owned);
+            let caching = CachingAssignment { agent_id, boot_id: None, epoch: 1 };
+            account.status = Some(KubesvcAccountStatus { caching: Some(caching), ..Default::default() });
+            account
+        };
+        accounts.seen(cached("a", "10", Some("x")));
+        accounts.seen(cached("b", "11", Some("x")));
+        let loads = || accounts.cached_by(["x", "y"].into_iter());
+        assert_eq!(loads(), [2, 0]);
+        accounts.seen(cached("b", "12", Some("y")));
+        assert_eq!(loads(), [1, 1]);
+        accounts.seen(cached("b", "13", None));
+        accounts.gone(&key("a"));
+        assert_eq!(loads(), [0, 0]);
     }
 
     #[test]

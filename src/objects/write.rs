@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
+use super::busy::too_busy;
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
-use crate::budget::Budget;
+use crate::budget::{Budget, Urgency};
 use crate::crash;
 
 /// Why an account was not written.
@@ -56,6 +57,14 @@ impl KubeAccountObjects {
         Self { client, budget }
     }
 
+    /// Reads what the API server answered, and leaves it alone if it asks for that.
+    fn heed(&self, error: &kube::Error) -> WriteError {
+        if let Some(pause) = too_busy(error) {
+            self.budget.pause(pause);
+        }
+        read(error)
+    }
+
     fn api(&self, account: &KubesvcAccount) -> Api<KubesvcAccount> {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
         Api::namespaced(self.client.clone(), namespace)
@@ -70,20 +79,20 @@ impl AccountObjects for KubeAccountObjects {
     }
 
     async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
-        self.budget.take().await;
+        self.budget.take(Urgency::Rest).await;
         crash::point("static-create:before");
         let created = self.api(account).create(&params(), account).await;
         crash::point("static-create:after");
-        created.map_err(|error| read(&error))
+        created.map_err(|error| self.heed(&error))
     }
 
     async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
-        self.budget.take().await;
+        self.budget.take(Urgency::Rest).await;
         let name = account.metadata.name.as_deref().unwrap_or_default();
         crash::point("static-update:before");
         let replaced = self.api(account).replace(name, &params(), account).await;
         crash::point("static-update:after");
-        replaced.map_err(|error| read(&error))
+        replaced.map_err(|error| self.heed(&error))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -11,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::run::Place;
 use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
+use crate::objects::Agents;
 use crate::telemetry::errors::chain;
 
 /// Joins the other replicas, or stays alone.
@@ -21,6 +23,7 @@ pub(super) async fn join(
     settings: &OperatorSettings,
     place: &Place,
     address: SocketAddr,
+    agents: Arc<Agents>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<Cluster, String> {
@@ -42,6 +45,7 @@ pub(super) async fn join(
     };
     let ways = Ways {
         own: place.client.clone(),
+        agents,
         namespace: place.namespace.clone(),
         discovery: discovery(settings, place).await?,
     };

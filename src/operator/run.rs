@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kube::{Client, Config};
 use tokio::net::TcpListener;
@@ -26,7 +27,8 @@ use crate::controller::{self, AdoptedRows, ControllerMetrics};
 use crate::crash;
 use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
 use crate::hub::{
-    AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments, StoredNamespaces,
+    AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments, StoredFences,
+    StoredNamespaces,
 };
 use crate::leases::{Elector, Leadership, LeaseObjects, Mandate, OwnLease, Replicas, Times};
 use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
@@ -55,7 +57,9 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
 
     let tasks = TaskTracker::new();
-    let cluster = Arc::new(peers::join(settings, &place, rest_address, &tasks, &stop).await?);
+    let agents_seen = Arc::new(Agents::default());
+    let seen = Arc::clone(&agents_seen);
+    let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &tasks, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()));
     let changed_secrets = Arc::new(Wakes::default());
@@ -81,7 +85,6 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         Arc::clone(&peers.replicas),
     )
     .paced(registrations, budget.clone());
-    let agents_seen = Arc::new(Agents::default());
     tasks.spawn(watch_agents(
         place.client.clone(),
         place.namespace.clone(),
@@ -95,6 +98,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         agents: Arc::new(agents),
         agents_seen: Arc::clone(&agents_seen),
         assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &place.replica_id)),
+        fence_rows: Arc::new(StoredFences(Arc::clone(&store))),
         namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&store))),
         ticks: Arc::clone(&ticks),
         leader: Arc::clone(&wakes),
@@ -106,6 +110,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         // Those that an earlier process of this replica had are away, until they are back. Whoever leads looks anyway.
         hub.remember_agents().await;
     }
+    peers.replicas.count_own(hub.backlog());
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -258,9 +263,9 @@ impl Peers {
         let Some(leases) = self.leases else { return };
         let changed = Arc::new(Notify::new());
         let (watched, told) = (leases.clone(), Arc::clone(&changed));
-        let (replicas, until) = (self.replicas, releasing.clone());
+        let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
         tasks.spawn(async move { replicas.run(watched, told, until).await });
-        let own = OwnLease::new(leases.clone(), &self.replica_id, self.times, hub.backlog());
+        let own = OwnLease::new(leases.clone(), &self.replicas, self.times, hub.backlog());
         tasks.spawn(own.run(left.clone()));
         let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
         tasks.spawn(elector.run(releasing.clone()));
@@ -345,6 +350,8 @@ fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> H
         accounts_namespace,
         operation_wait: policy.operation_wait,
         clustered: may_have_peers(settings),
+        registration_qps: settings.kubernetes.registration_qps,
+        orphan_grace: Duration::from_secs(policy.orphan_grace),
         remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
         ..usual
     }

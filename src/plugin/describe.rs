@@ -174,7 +174,7 @@ fn status(fields: &mut Fields, item: &Item, now: Timestamp) {
     let names =
         if status.agents.is_empty() { String::new() } else { format!(": {}", status.agents.join(", ")) };
     fields.field("Agents", format!("{agents}{names}"));
-    fields.optional("Caching", status.caching.as_ref().map(|caching| caching.agent_id.as_str()));
+    fields.optional("Caching", status.caching_agent());
     fields.optional("Kube Host", status.kube_host.as_ref());
     fields.optional("Kube Version", status.kube_version.as_ref());
     fields.optional("Certificate", status.cert_fingerprint.as_ref());

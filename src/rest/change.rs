@@ -23,7 +23,7 @@ use crate::crash;
 use crate::objects::AccountKey;
 
 /// How often a request is judged anew after others changed the account.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 /// One account of a request that changes or deletes.
 pub(super) struct Change<'a> {
@@ -176,7 +176,7 @@ impl Change<'_> {
                 delete(state, &key, account).await
             }
             Write::Patch { spec, retry } => {
-                patch(state, &key, account, spec, *retry).await?;
+                patch(state, &key, account, spec, retry.then_some(RETRY_ANNOTATION)).await?;
                 self.tidy(&credential, account, plan).await
             }
         }
@@ -197,16 +197,17 @@ impl Plan {
     }
 }
 
-async fn patch(
+/// Writes a change of the spec, with a new value of an annotation that asks for something.
+pub(super) async fn patch(
     state: &RestState,
     key: &AccountKey,
     account: &KubesvcAccount,
     spec: &Map<String, Value>,
-    retry: bool,
+    asks: Option<&str>,
 ) -> Result<(), Trouble> {
     let mut metadata = json!({ "uid": account.uid(), "resourceVersion": account.metadata.resource_version });
-    if retry {
-        metadata["annotations"] = json!({ RETRY_ANNOTATION: Ulid::generate().to_string() });
+    if let Some(asks) = asks {
+        metadata["annotations"] = json!({ asks: Ulid::generate().to_string() });
     }
     let mut body = json!({ "metadata": metadata });
     if !spec.is_empty() {

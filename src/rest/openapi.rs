@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use utoipa::OpenApi;
 
-use super::{accounts, agents, clouddrivers, dynamic, health, kubernetes};
+use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubernetes};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,7 +26,7 @@ use super::{accounts, agents, clouddrivers, dynamic, health, kubernetes};
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic::post, dynamic::put, dynamic::patch,
         kubernetes::account, kubernetes::namespaces,
-        agents::list, agents::get, agents::disconnect,
+        agents::list, agents::get, agents::disconnect, assignments::elect,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
         health::health, health::liveness, health::readiness, health::metrics, health::description,
     )

@@ -83,6 +83,14 @@ impl Store for NoStore {
         Ok(Vec::new())
     }
 
+    async fn raise_fences(&self, _: &[store::Fence]) -> Result<Vec<(String, store::Raised)>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn fences(&self) -> Result<Vec<store::Standing>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn begin_term(&self, _: &str) -> Result<store::Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))
     }

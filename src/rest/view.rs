@@ -71,7 +71,7 @@ pub(super) struct AccountView {
     config: Value,
     /// The connected agents that hold it, by id.
     agents: Vec<AgentOfAccount>,
-    /// What was last said of its caching.
+    /// Which agent was last elected to cache it.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
 }
@@ -97,7 +97,7 @@ pub(super) struct AccountItem {
     agents: Vec<AgentOfAccount>,
     /// Where it is in its life.
     status: ShownState,
-    /// What was last said of its caching.
+    /// Which agent was last elected to cache it.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_assignment_msg: Option<String>,
 }
@@ -207,7 +207,7 @@ impl AccountView {
             kind: KIND,
             source: source(account),
             agents: agents(account, holders),
-            last_assignment_msg: None,
+            last_assignment_msg: last_assignment(account),
         }
     }
 }
@@ -223,7 +223,7 @@ impl AccountItem {
             zone_id: zone(account),
             agents: agents(account, holders),
             status: shown(account).into(),
-            last_assignment_msg: None,
+            last_assignment_msg: last_assignment(account),
         }
     }
 }
@@ -263,9 +263,16 @@ fn agents(account: &KubesvcAccount, holders: &[String]) -> Vec<AgentOfAccount> {
         .collect()
 }
 
+/// What was last decided of who caches an account.
+fn last_assignment(account: &KubesvcAccount) -> Option<String> {
+    let caching = account.status.as_ref()?.caching.as_ref()?;
+    let (who, epoch) = (caching.agent_id.as_deref().unwrap_or("nobody"), caching.epoch);
+    Some(format!("cached by {who}, epoch {epoch}"))
+}
+
 /// The agent that streams an account's objects.
 pub(super) fn caching_agent(account: &KubesvcAccount) -> Option<&str> {
-    Some(account.status.as_ref()?.caching.as_ref()?.agent_id.as_str())
+    account.status.as_ref()?.caching_agent()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ macro_rules! stories {
             tables_of_another_product_are_kept, a_table_without_our_key_is_kept,
             a_schema_that_is_much_newer_is_refused, a_schema_that_is_half_done_is_finished,
             a_schema_that_was_damaged_is_named, two_processes_may_start_at_once, a_caching_row_goes_with_its_account,
+            a_caching_row_that_is_missing_or_left_over_is_told_and_mended,
             a_wrong_url_is_said_without_the_password
         }
     };
@@ -343,15 +344,35 @@ pub(super) async fn two_processes_may_start_at_once(home: &Home) {
 pub(super) async fn a_caching_row_goes_with_its_account(home: &Home) {
     let store = home.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
-    home.by_hand(
-        "INSERT INTO kubesvc_caching (account_uid, account, epoch, last_updated) VALUES ('uid-a', 'a', 1, 1), \
-         ('uid-b', 'b', 1, 1)",
-    )
-    .await;
+    home.by_hand("UPDATE kubesvc_caching SET epoch = 7").await;
     store.delete_account("uid-a").await.expect("deleted");
     home.holds("(SELECT min(account_uid) FROM kubesvc_caching) = 'uid-b'").await;
     store.put_accounts(&[row("b", "uid-new")]).await.expect("the name is taken over");
-    home.holds("(SELECT count(*) FROM kubesvc_caching) = 0").await;
+    home.holds("(SELECT max(epoch) FROM kubesvc_caching WHERE account_uid = 'uid-new') = 0").await;
+    home.holds("(SELECT count(*) FROM kubesvc_caching) = 1").await;
+}
+
+pub(super) async fn a_caching_row_that_is_missing_or_left_over_is_told_and_mended(home: &Home) {
+    let store = home.open().await;
+    store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b"), row("c", "uid-c")]).await.expect("written");
+    let amiss = async || {
+        let read = store.accounts().await.expect("they are read");
+        (read.unfenced, read.stray_fences)
+    };
+    assert_eq!(amiss().await, (vec![], vec![]));
+    home.by_hand("DELETE FROM kubesvc_caching WHERE account = 'a'").await;
+    home.by_hand("UPDATE kubesvc_caching SET account = 'elsewhere' WHERE account = 'b'").await;
+    home.by_hand("DELETE FROM kubesvc_accounts WHERE name = 'c'").await;
+    let (mut unfenced, stray) = amiss().await;
+    unfenced.sort();
+    assert_eq!((unfenced.join(" "), stray), ("uid-a uid-b".to_owned(), vec!["uid-c".to_owned()]));
+    store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
+    store.delete_account("uid-c").await.expect("deleted");
+    assert_eq!(amiss().await, (vec![], vec![]));
+    // The name of one that is left over goes to the account that has it now.
+    home.by_hand("DELETE FROM kubesvc_accounts WHERE name = 'a'").await;
+    store.put_accounts(&[row("a", "uid-new")]).await.expect("written");
+    assert_eq!(amiss().await, (vec![], vec![]));
 }
 
 pub(super) async fn a_wrong_url_is_said_without_the_password(home: &Home) {

@@ -72,7 +72,8 @@ pub(super) fn check_assignments(replica_id: &str, changes: &AssignmentChanges) -
     Ok(())
 }
 
-fn unfit(column: &str, text: &str, most: usize) -> Option<String> {
+/// What is wrong with a text.
+pub(super) fn unfit(column: &str, text: &str, most: usize) -> Option<String> {
     if text.contains('\0') {
         return Some(format!("column {column} holds a NUL"));
     }

@@ -15,11 +15,12 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, StoreError, Term, now, trouble};
+use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, now, trouble};
 
 mod accounts;
 mod assignments;
 mod errors;
+mod fences;
 mod schema;
 mod terms;
 #[cfg(test)]
@@ -119,6 +120,15 @@ async fn commit_assignments(
     end(transaction, result).await
 }
 
+async fn commit_fences(
+    connection: &mut MySqlConnection,
+    fences: &[&Fence],
+) -> Result<Vec<(String, Raised)>, StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let result = fences::raise(&mut transaction, fences, now()).await;
+    end(transaction, result).await
+}
+
 async fn commit_term(connection: &mut MySqlConnection, replica_id: &str) -> Result<Term, StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let result = terms::begin(&mut transaction, replica_id).await;
@@ -157,3 +167,10 @@ async fn end<T>(
 
 server::store! { MySql }
 super::copying::adapter! { MySql, super::statements::Dialect::MySql, reader, writer, settle }
+
+#[cfg(test)]
+super::fences::stories::streaming! {
+    MySql,
+    "CREATE TABLE streamed (id bigint AUTO_INCREMENT PRIMARY KEY, account_uid varchar(36), epoch bigint, seq bigint, writer varchar(36))",
+    "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES (?, ?, ?, ?)"
+}

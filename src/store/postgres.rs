@@ -11,11 +11,12 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, StoreError, Term, now};
+use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, now};
 
 mod accounts;
 mod assignments;
 mod errors;
+mod fences;
 mod schema;
 mod terms;
 #[cfg(test)]
@@ -93,6 +94,15 @@ async fn commit_assignments(
     bounded(transaction.commit(), errors::classify).await
 }
 
+async fn commit_fences(
+    connection: &mut PgConnection,
+    fences: &[&Fence],
+) -> Result<Vec<(String, Raised)>, StoreError> {
+    let mut transaction = bounded(connection.begin(), errors::classify).await?;
+    let raised = fences::raise(&mut transaction, fences, now()).await?;
+    bounded(transaction.commit(), errors::classify).await.map(|()| raised)
+}
+
 async fn commit_term(connection: &mut PgConnection, replica_id: &str) -> Result<Term, StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let term = terms::begin(&mut transaction, replica_id).await?;
@@ -108,3 +118,10 @@ async fn commit_namespaces(
 
 server::store! { Postgres }
 super::copying::adapter! { Postgres, super::statements::Dialect::Postgres, reader, writer, settle }
+
+#[cfg(test)]
+super::fences::stories::streaming! {
+    Postgres,
+    "CREATE TABLE streamed (id bigserial PRIMARY KEY, account_uid text, epoch bigint, seq bigint, writer text)",
+    "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES ($1, $2, $3, $4)"
+}

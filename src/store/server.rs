@@ -180,6 +180,16 @@ macro_rules! store {
                 result
             }
 
+            async fn try_raise_fences(
+                &self,
+                fences: &[&$crate::store::Fence],
+            ) -> Result<Vec<(String, $crate::store::Raised)>, StoreError> {
+                let mut connection = self.writer().await?;
+                let result = commit_fences(&mut connection, fences).await;
+                self.settle(connection, &result);
+                result
+            }
+
             async fn try_begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
                 let mut connection = self.writer().await?;
                 let result = commit_term(&mut connection, replica_id).await;
@@ -207,6 +217,21 @@ macro_rules! store {
 
             async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
                 $crate::store::server::again(|| self.try_begin_term(replica_id)).await
+            }
+
+            async fn raise_fences(
+                &self,
+                fences: &[$crate::store::Fence],
+            ) -> Result<Vec<(String, $crate::store::Raised)>, StoreError> {
+                let fences = $crate::store::fences::checked(fences)?;
+                $crate::store::server::again(|| self.try_raise_fences(&fences)).await
+            }
+
+            async fn fences(&self) -> Result<Vec<$crate::store::Standing>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = fences::standing(&mut connection).await;
+                self.settle(connection, &result);
+                result
             }
 
             async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {

@@ -17,8 +17,8 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, PoolSettings, Store,
-    StoreError, Term, limits, now, pools,
+    Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, Raised,
+    Standing, Store, StoreError, Term, limits, now, pools,
     rows::{self, Taking},
     trouble,
 };
@@ -26,6 +26,7 @@ use super::{
 mod accounts;
 mod assignments;
 mod errors;
+mod fences;
 mod file;
 mod schema;
 mod terms;
@@ -101,6 +102,13 @@ impl Sqlite {
         result
     }
 
+    async fn try_raise_fences(&self, fences: &[&Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+        let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
+        let result = commit_fences(&mut connection, fences).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
     async fn try_begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
         let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
         let result = commit_term(&mut connection, replica_id).await;
@@ -162,6 +170,16 @@ async fn commit_assignments(
     transaction.commit().await.map_err(errors::classify)
 }
 
+async fn commit_fences(
+    connection: &mut SqliteConnection,
+    fences: &[&Fence],
+) -> Result<Vec<(String, Raised)>, StoreError> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
+    let raised = fences::raise(&mut transaction, fences, now()).await?;
+    transaction.commit().await.map_err(errors::classify)?;
+    Ok(raised)
+}
+
 async fn commit_term(connection: &mut SqliteConnection, replica_id: &str) -> Result<Term, StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
     let term = terms::begin(&mut transaction, replica_id).await?;
@@ -204,6 +222,18 @@ impl Store for Sqlite {
 
     async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
         (|| self.try_begin_term(replica_id)).retry(self.retry).when(trouble::is_busy).await
+    }
+
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+        let fences = super::fences::checked(fences)?;
+        (|| self.try_raise_fences(&fences)).retry(self.retry).when(trouble::is_busy).await
+    }
+
+    async fn fences(&self) -> Result<Vec<Standing>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = fences::standing(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
     }
 
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
@@ -279,3 +309,10 @@ impl Store for Sqlite {
 }
 
 super::copying::adapter! { Sqlite, super::statements::Dialect::Sqlite, reader, writer, settle }
+
+#[cfg(test)]
+super::fences::stories::streaming! {
+    Sqlite,
+    "CREATE TABLE streamed (id INTEGER PRIMARY KEY AUTOINCREMENT, account_uid TEXT, epoch INTEGER, seq INTEGER, writer TEXT)",
+    "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES (?, ?, ?, ?)"
+}

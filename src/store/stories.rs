@@ -58,7 +58,7 @@ pub(super) fn row(name: &str, uid: &str) -> AccountRow {
 }
 
 async fn rows(store: &dyn Store) -> Vec<AccountRow> {
-    let Accounts { mut rows, malformed } = store.accounts().await.expect("the accounts");
+    let Accounts { mut rows, malformed, .. } = store.accounts().await.expect("the accounts");
     assert_eq!(malformed, []);
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows

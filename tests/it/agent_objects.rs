@@ -37,6 +37,7 @@ fn registration(session_id: &str) -> Registration {
         version: "1.0.0".into(),
         protocol: 1,
         connected_since: jiff::Timestamp::UNIX_EPOCH,
+        needs_accounts: false,
     }
 }
 
@@ -59,8 +60,15 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     };
     let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
     for session in ["s0", "s1", "s1"] {
-        let noted = agents.note("agent-1", "east", session, &note).await;
-        assert!(must(noted.map_err(|error| error.to_string())));
+        eventually("it is its turn to be noted on", PATIENCE, async || {
+            let noted = agents.note("agent-1", "east", session, &note).await;
+            if must(noted.map_err(|error| error.to_string())) {
+                Ok(())
+            } else {
+                Err("it was written just now".to_owned())
+            }
+        })
+        .await;
     }
     let status = agent_of(&namespace).await.and_then(|agent| agent.status).expect("it is registered");
     assert_eq!((status.held, status.failed), (Some(3), Some(1)));

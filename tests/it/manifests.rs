@@ -51,8 +51,7 @@ async fn rendered(plane: &ControlPlane, folder: &str) -> Vec<Value> {
 }
 
 fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
-    let mut found = objects.iter().filter(|object| object["kind"] == kind);
-    let one = found.next().unwrap_or_else(|| panic!("there is no {kind}"));
-    assert!(found.next().is_none(), "there are several of kind {kind}");
+    let found: Vec<_> = objects.iter().filter(|object| object["kind"] == kind).collect();
+    let [one] = found[..] else { unreachable!("one {kind} was expected, not {}", found.len()) };
     one
 }

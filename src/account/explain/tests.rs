@@ -59,7 +59,7 @@ fn status(account: &KubesvcAccount, state: State, phase: GrantPhase, story: &Sto
         grant: (phase != GrantPhase::None).then_some(grant),
         zone_id: (phase != GrantPhase::None).then(|| "east".to_owned()),
         last_transition_time: Some(Time(at(-60))),
-        conditions: tell(&[], story, false, account.generation(), &Time(at(-60))),
+        conditions: tell(&[], story, false, None, account.generation(), &Time(at(-60))),
         ..KubesvcAccountStatus::default()
     }
 }
@@ -364,7 +364,7 @@ fn a_zone_that_is_awaited_is_named_with_the_one_it_stays_in() {
     let story = Story::of_state(State::Active, account.desired())
         .still_reconciling("ZoneAwaited", "moves when an agent of zone west connects".to_owned());
     let status = account.status.as_mut().expect("a status");
-    status.conditions = tell(&[], &story, true, 1, &Time(at(0)));
+    status.conditions = tell(&[], &story, true, None, 1, &Time(at(0)));
     let explanation = explain(&account, Some(&[agent("a", "east", true, true)]), now());
     assert_says(&explanation, "move to zone west, and stays in zone east");
     assert_says(&explanation, "Start an agent with zoneId west");

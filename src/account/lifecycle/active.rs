@@ -1,5 +1,6 @@
 //! The way to ACTIVE, and staying there.
 
+use super::caching;
 use super::choice::{
     Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, zones_to_remember,
 };
@@ -56,7 +57,7 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
         Choice::Zone(zone) => Draft::open(context, &zone).into(),
         Choice::Asked { zones, until } => ask(context, zones, until),
         Choice::NotYet(until) => Decision::wait_until(until),
-        Choice::NoAgent(failure) => match context.grace_of_leadership() {
+        Choice::NoAgent(failure) => match context.all_seen_at() {
             Some(until) => Decision::wait_until(until),
             None => Draft::failed(context, &failure).round_over().into(),
         },
@@ -152,7 +153,7 @@ fn stay(context: &Context<'_>, zone: &str) -> Decision {
     if let Fact::Known(Err(failure)) = &context.observation.credential {
         return Draft::failed(context, failure).into();
     }
-    weigh(context, zone, &words)
+    caching::tended(context, zone, weigh(context, zone, &words))
 }
 
 /// What the agents of the zone say.
@@ -245,20 +246,22 @@ fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
     if context.fails_already_with(&failure) {
         return Decision::nothing();
     }
-    match context.zone_may_return_until(zone).or(context.grace_of_leadership()) {
+    match context.zone_may_return_until(zone).or(context.all_seen_at()) {
         Some(until) => Decision::wait_until(until),
         None => Draft::failed(context, &failure).into(),
     }
 }
 
-/// Every agent of the zone is away: wait for the grace, then say so.
+/// Every agent of the zone is away: wait for the grace, and for those that wait to be registered; then say so.
 fn deserted(context: &Context<'_>, zone: &str) -> Decision {
-    if let Some(until) = context.zone_may_return_until(zone).or(context.grace_of_leadership()) {
+    if context.state() == State::Orphaned {
+        return Decision::nothing();
+    }
+    if let Some(until) = context.zone_may_return_until(zone).or(context.all_seen_at()) {
         return Decision::wait_until(until);
     }
     match context.state() {
         State::Active => Draft::to(context, State::Orphaned).into(),
-        State::Orphaned => Decision::nothing(),
         _ => Draft::failed(context, &no_agent_in(zone)).into(),
     }
 }

@@ -18,7 +18,8 @@ pub(super) enum Choice {
     Zone(String),
     /// The agents of this many zones are to be asked, or are asked; at the tick the asking is over.
     Asked { zones: usize, until: Tick },
-    /// Agents that matter may not have come back yet to a leader that has just begun; until this tick.
+    /// Agents that matter may not have come back yet to a leader that has just begun, or wait to be registered; until
+    /// this tick.
     NotYet(Tick),
     /// No agent is connected that could take it.
     NoAgent(Failure),
@@ -54,7 +55,7 @@ pub(super) fn choose(context: &Context<'_>) -> Choice {
     if untried.is_empty() || tried.len() >= MAX_TRIED_ZONES {
         return Choice::Over(none_left(context, tried));
     }
-    let grace = context.grace_of_leadership();
+    let grace = context.all_seen_at();
     if let Some(until) = grace.filter(|_| others_matter(context, tried)) {
         return Choice::NotYet(until);
     }

@@ -9,6 +9,11 @@ use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
 
+/// For how many ticks at most agents that wait to be registered keep everybody from being taken for gone.
+const LONGEST_QUEUE: Tick = 600;
+/// How often an account is looked at that waits for nothing but that, in ticks: nobody tells it that the queue is over.
+const QUEUE_LOOK: Tick = 5;
+
 /// An observation with what is derived from it once.
 pub(super) struct Context<'a> {
     pub(super) observation: &'a Observation<'a>,
@@ -152,15 +157,31 @@ impl<'a> Context<'a> {
         self.sessions_of(zone).filter(|session| session.presence == Presence::Connected)
     }
 
-    /// Until when a session that is away may come back; absent if it is connected or gone.
+    /// Until when a session that is away may come back; absent if it is connected or gone. One that was gone before
+    /// agents began to wait for registration stays so.
     pub(super) fn may_return_until(&self, session: &SessionFact) -> Option<Tick> {
         match session.presence {
             Presence::Connected => None,
             Presence::Away(since) => {
                 let until = since.saturating_add(self.observation.policy.orphan_grace);
-                (until > self.observation.now).then_some(until)
+                let was_there = self.observation.backlog_since.is_some_and(|began| until > began);
+                let waits = self.queue_until().filter(|_| was_there);
+                (until > self.observation.now).then_some(until).max(waits)
             }
         }
+    }
+
+    /// While agents wait to be registered: until when nobody is taken for gone, or when to look again, if that is sooner.
+    pub(super) fn queue_until(&self) -> Option<Tick> {
+        let observation = self.observation;
+        let until = observation.backlog_since?.saturating_add(LONGEST_QUEUE);
+        (until > observation.now).then_some(until.min(observation.now + QUEUE_LOOK))
+    }
+
+    /// Until when agents may be about to come whom this leader has not seen: it has just begun, or they wait to be
+    /// registered. Absent: whoever is not there is away.
+    pub(super) fn all_seen_at(&self) -> Option<Tick> {
+        self.grace_of_leadership().max(self.queue_until())
     }
 
     /// The last tick at which a session of the zone may come back, if any may.
@@ -169,7 +190,7 @@ impl<'a> Context<'a> {
     }
 
     /// Until when a leader that has just begun may not have seen all agents yet; absent once it has.
-    pub(super) fn grace_of_leadership(&self) -> Option<Tick> {
+    fn grace_of_leadership(&self) -> Option<Tick> {
         let until = self.observation.leading_since.saturating_add(self.observation.policy.orphan_grace);
         (until > self.observation.now).then_some(until)
     }

@@ -6,16 +6,16 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    CredentialFact, Decision, Fact, Identity, Observation, Offer, Policy, Presence, RowFact, SessionFact,
-    Tick, Word, decide,
+    CredentialFact, Decision, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
+    SessionFact, Tick, Word, decide,
 };
 use crate::account::conditions::{self, Story};
 use crate::account::definition::digest;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
-    DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec,
-    KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
+    CachingAssignment, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase, KubesvcAccount,
+    KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
 };
 
 mod world;
@@ -93,7 +93,7 @@ pub(super) trait AccountFixture: Sized {
             status.state = Some(state);
             status.observed_generation = generation;
             let story = Story::of_state(state, desired);
-            status.conditions = conditions::tell(&[], &story, true, generation, &Time(EPOCH));
+            status.conditions = conditions::tell(&[], &story, true, None, generation, &Time(EPOCH));
         })
         .finalized()
     }
@@ -111,7 +111,17 @@ pub(super) trait AccountFixture: Sized {
     }
 
     fn active_in(self, zone: &str) -> Self {
-        self.in_state(State::Active).granted(GrantPhase::Open, zone, 1).bound_to("prod")
+        self.in_state(State::Active).granted(GrantPhase::Open, zone, 1).bound_to("prod").cached_by("agent-1")
+    }
+
+    fn cached_by(self, agent: &str) -> Self {
+        self.map(|account| {
+            account.status.get_or_insert_default().caching = Some(CachingAssignment {
+                agent_id: Some(agent.to_owned()),
+                boot_id: Some(format!("boot-of-{agent}")),
+                epoch: 1,
+            });
+        })
     }
 
     fn activating_in(self, zone: &str) -> Self {
@@ -157,7 +167,7 @@ pub(super) trait AccountFixture: Sized {
             status.failed_count = count;
             status.error_message = Some("it failed".to_owned());
             let story = Story::failed(class.reason(), "it failed".to_owned(), false);
-            status.conditions = conditions::tell(&[], &story, true, generation, &Time(EPOCH));
+            status.conditions = conditions::tell(&[], &story, true, None, generation, &Time(EPOCH));
         })
     }
 }
@@ -204,6 +214,7 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         zone: zone.to_owned(),
         approved: true,
         presence: Presence::Connected,
+        process: Process { boot_id: format!("boot-of-{agent}"), ..Process::default() },
         word: None,
         silent_for: Some(0),
         offer: None,
@@ -217,6 +228,9 @@ pub(super) trait SessionFixture: Sized {
     fn away_since(self, tick: Tick) -> Self;
     fn silent_for(self, ticks: Tick) -> Self;
     fn not_approved(self) -> Self;
+    fn ended(self, ending: Ending) -> Self;
+    fn of_process(self, boot: &str) -> Self;
+    fn elsewhere(self) -> Self;
     fn offers(self, generation: i64, offer: Offer) -> Self;
     fn lists(self, lists: bool) -> Self;
 
@@ -264,6 +278,21 @@ impl SessionFixture for SessionFact {
 
     fn not_approved(mut self) -> Self {
         self.approved = false;
+        self
+    }
+
+    fn ended(mut self, ending: Ending) -> Self {
+        self.process.ending = ending;
+        self
+    }
+
+    fn of_process(mut self, boot: &str) -> Self {
+        self.process.boot_id = boot.to_owned();
+        self
+    }
+
+    fn elsewhere(mut self) -> Self {
+        self.process.elsewhere = true;
         self
     }
 
@@ -367,6 +396,7 @@ impl Seen {
             row: self.row,
             sessions: &self.sessions,
             sessions_are_read: self.sessions_are_read,
+            backlog_since: None,
             rival: None,
         })
     }

@@ -29,7 +29,7 @@ pub(super) fn of_static(context: &Context<'_>) -> Stay {
     }
     let mut heard = context.connected(zone).map(|session| &session.lists).peekable();
     if heard.peek().is_some() && heard.all(|lists| *lists == Fact::Known(false)) {
-        return context.grace_of_leadership().map_or(Stay::Over, |until| Stay::Until(Some(until)));
+        return context.all_seen_at().map_or(Stay::Over, |until| Stay::Until(Some(until)));
     }
     Stay::Until(None)
 }
@@ -60,5 +60,9 @@ fn unapproved_since(context: &Context<'_>, zone: &str) -> Option<Tick> {
 }
 
 fn over_at(context: &Context<'_>, at: Tick) -> Stay {
-    if at <= context.observation.now { Stay::Over } else { Stay::Until(Some(at)) }
+    if at > context.observation.now {
+        return Stay::Until(Some(at));
+    }
+    // Its agents may be among those that wait to be registered.
+    context.queue_until().map_or(Stay::Over, |until| Stay::Until(Some(until)))
 }

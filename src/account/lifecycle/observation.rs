@@ -80,6 +80,33 @@ pub enum Presence {
     Away(Tick),
 }
 
+/// How a session ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ending {
+    /// The agent said goodbye: its process has ended.
+    Goodbye,
+    /// It was cut, while its replica lives.
+    Cut,
+    /// Its replica has ended, or is ending; or it is not known how.
+    #[default]
+    ReplicaLost,
+}
+
+/// What is known of the process behind a session, beside what it says of the account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The ULID of the process; empty where it is not known.
+    pub boot_id: String,
+    /// Since when its session stands, where it does.
+    pub since: Tick,
+    /// How its session ended, where it has.
+    pub ending: Ending,
+    /// Another replica has it, which tells only what the account's status waits for.
+    pub elsewhere: bool,
+    /// The objects of how many accounts its agent streams, or is about to.
+    pub load: usize,
+}
+
 /// The cluster an agent reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -128,6 +155,8 @@ pub struct SessionFact {
     pub approved: bool,
     /// Whether the session stands.
     pub presence: Presence,
+    /// The process behind it.
+    pub process: Process,
     /// Its last word, with the epoch it was said for.
     pub word: Option<(i64, Word)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
@@ -168,6 +197,9 @@ pub struct Observation<'a> {
     /// The sessions of the grant's zone were read from the API server itself since the status was written, or all of
     /// them are this process's own. What a watch shows may be old, and a revoke ends for good.
     pub sessions_are_read: bool,
+    /// Since when replicas that are alive have had agents waiting to be registered; absent: none waits. Meanwhile nobody
+    /// is taken for gone, for ten minutes at most.
+    pub backlog_since: Option<Tick>,
     /// Another object with the same account name, which [takes precedence](crate::account::precedence).
     pub rival: Option<&'a str>,
 }

@@ -11,7 +11,9 @@
 //! | Reconciling and Stalled are never both True; TO_DEACTIVATE is never written; states fit their grant | `checks::status`, at each write |
 //! | no agent takes the account while the grant is not its zone's | `Sim::agent_acts`, at each Add |
 //! | the operator deletes only static accounts, and none that a connected agent lists; a round of looking for a zone ends | `checks::deletion`, `checks::status` |
+//! | while agents wait to be registered nobody is orphaned or taken from its zone, for ten minutes at most | `checks::queue`, at each write |
 //! | somebody else's row is neither written over nor deleted | `Sim::decided` |
+//! | one agent streams, which is connected, holds the account and is of its zone when it is elected; under an epoch that grows with each change; it is replaced only for a reason, and not before its time | `Sim::check_caching`, at each write |
 //! | the same input twice decides the same; a write changes something | `Sim::decided`, `checks::status` |
 //! | once faults stop, the account reaches its desired state, in its zone, with its row, held by no one else | `Sim::heal` |
 //! | and stays there: nothing is written any more | `Sim::heal` |
@@ -44,10 +46,12 @@ enum Step {
     Deliver { index: usize, again: bool },
     /// Seconds pass.
     Wait(u64),
+    /// Agents begin or cease to wait for registration.
+    Queue(bool),
     /// A stream is cut, a process ends, or connects again.
     Cut(usize),
     /// See above.
-    Die(usize),
+    Die { agent: usize, goodbye: bool },
     /// See above.
     Connect(usize),
     /// An agent can no longer hold what it held.
@@ -91,6 +95,8 @@ enum Deed {
     Describe(u8),
     ChangeSecret(Secret),
     Retry,
+    /// Another agent is to stream.
+    Elect,
     Delete,
     ForceDelete,
     Create,
@@ -119,9 +125,10 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Send),
         8 => (0..4_usize, outcome).prop_map(|(agent, outcome)| Step::Act { agent, outcome }),
         8 => (any::<usize>(), any::<bool>()).prop_map(|(index, again)| Step::Deliver { index, again }),
-        3 => prop_oneof![1..8_u64, Just(31_u64), Just(310_u64), Just(650_u64)].prop_map(Step::Wait),
+        3 => prop_oneof![1..8_u64, Just(11_u64), Just(31_u64), Just(61_u64), Just(310_u64), Just(650_u64)].prop_map(Step::Wait),
+        1 => any::<bool>().prop_map(Step::Queue),
         2 => (0..4_usize).prop_map(Step::Cut),
-        1 => (0..4_usize).prop_map(Step::Die),
+        1 => (0..4_usize, any::<bool>()).prop_map(|(agent, goodbye)| Step::Die { agent, goodbye }),
         4 => (0..4_usize).prop_map(Step::Connect),
         1 => (0..4_usize).prop_map(Step::Lose),
         1 => Just(Step::Recheck),
@@ -146,6 +153,7 @@ fn deed() -> impl Strategy<Value = Deed> {
         1 => any::<u8>().prop_map(Deed::Describe),
         2 => secret.prop_map(Deed::ChangeSecret),
         1 => Just(Deed::Retry),
+        1 => Just(Deed::Elect),
         1 => Just(Deed::Delete),
         1 => Just(Deed::ForceDelete),
         3 => Just(Deed::Create),

@@ -3,16 +3,18 @@
 use super::fixtures::{
     AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
 };
-use super::{Action, CredentialFact, Decision, Fact, SessionFact, Word, shown};
+use super::{Action, CredentialFact, Decision, Ending, Fact, SessionFact, Word, shown};
 use crate::account::failure::FailureClass;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 mod activation;
+mod caching;
 mod deactivation;
 mod deletion;
 mod failures;
 mod names;
 mod offers;
+mod queue;
 mod reading;
 mod rows;
 mod show;

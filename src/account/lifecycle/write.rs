@@ -4,11 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::context::Context;
 use super::observation::{Fact, Identity, Presence, Tick, Word};
-use super::{Action, Decision, retry};
+use super::{Action, Decision, caching, retry};
 use crate::account::conditions::{self, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
-use crate::account::status::{Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES};
+use crate::account::status::{
+    CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES,
+};
 
 /// A status to be written, and the Event that tells of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,7 +118,8 @@ impl<'a> Draft<'a> {
         status.cluster_uid = some(&identity.cluster_uid).or(status.cluster_uid.take());
         status.namespaces_count = i32::try_from(identity.namespaces_count).ok();
         status.tried_zones.clear();
-        draft
+        let zone = draft.status.granted_zone().map(str::to_owned).unwrap_or_default();
+        caching::with_election(context, &zone, draft)
     }
 
     /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up. What cannot pass
@@ -153,13 +156,39 @@ impl<'a> Draft<'a> {
         if let Some(grant) = &mut self.status.grant {
             grant.phase = GrantPhase::Revoking;
         }
-        self
+        self.cached_by_nobody()
     }
 
     /// Nobody has the grant.
     pub(super) fn released(mut self) -> Self {
         self.status.grant = None;
-        self.status.caching = None;
+        self.cached_by_nobody()
+    }
+
+    /// This process caches the account from now on.
+    pub(super) fn cached_by(mut self, agent_id: &str, boot_id: &str) -> Self {
+        let epoch = self.next_caching_epoch();
+        let (agent_id, boot_id) = (some(agent_id), some(boot_id));
+        self.status.caching = Some(CachingAssignment { agent_id, boot_id, epoch });
+        self
+    }
+
+    /// Nobody caches the account from now on. The epoch grows, so that nothing more is taken from whoever did.
+    fn cached_by_nobody(mut self) -> Self {
+        if self.status.caching_agent().is_some() {
+            let epoch = self.next_caching_epoch();
+            self.status.caching = Some(CachingAssignment { epoch, ..CachingAssignment::default() });
+        }
+        self
+    }
+
+    fn next_caching_epoch(&self) -> i64 {
+        next_epoch(self.status.caching.as_ref().map_or(0, |caching| caching.epoch))
+    }
+
+    /// The election that was asked for is held.
+    pub(super) fn elected(mut self, asked: &str) -> Self {
+        self.status.election_handled = Some(retry::mark(asked).into_owned());
         self
     }
 
@@ -244,7 +273,8 @@ impl<'a> Draft<'a> {
         let story = self.story();
         let generation = self.context.observation.account.generation();
         let before = &self.context.status.conditions;
-        self.status.conditions = conditions::tell(before, &story, connected, generation, &wall);
+        let caching = self.status.caching_agent().filter(|_| self.status.state() == State::Active);
+        self.status.conditions = conditions::tell(before, &story, connected, caching, generation, &wall);
         let note = self.note(&story);
         StatusWrite { status: self.status, note }
     }
@@ -291,11 +321,17 @@ impl<'a> Draft<'a> {
     fn show_agents(&mut self) {
         let epoch = self.context.status.epoch;
         let granted = self.status.granted_zone();
+        let is_well = self.context.state() == State::Active;
+        let listed = |agent_id: &String| self.context.status.agents.contains(agent_id);
         let mut holders: Vec<_> = granted
             .into_iter()
             .flat_map(|zone| self.context.sessions_of(zone))
             .filter(|session| session.presence == Presence::Connected)
-            .filter(|session| matches!(&session.word, Some((said, Word::Held(_))) if *said == epoch))
+            .filter(|session| match &session.word {
+                Some((said, word)) if *said == epoch => matches!(word, Word::Held(_)),
+                // Another replica has it, and tells nothing while all is well.
+                _ => is_well && session.process.elsewhere && listed(&session.agent_id),
+            })
             .map(|session| session.agent_id.clone())
             .collect();
         holders.sort();

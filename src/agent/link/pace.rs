@@ -46,14 +46,15 @@ impl Pace {
         self.next = self.backoff.base.min(self.backoff.max);
     }
 
-    /// How much longer than asked to wait, so that not all agents come back at once.
-    pub(super) fn spread(&self, asked: Duration) -> Duration {
-        asked.mul_f64(self.backoff.jitter * fastrand::f64())
-    }
-
     fn varied(&self, wait: Duration) -> Duration {
         wait.mul_f64(1.0 + self.backoff.jitter * (2.0 * fastrand::f64() - 1.0))
     }
+}
+
+/// How much later than asked to come: a twentieth and a second at most, since the time that the hub named is this
+/// agent's own.
+pub(super) fn a_little_of(asked: Duration) -> Duration {
+    up_to((asked / 20).min(Duration::from_secs(1)))
 }
 
 /// A random wait up to this one.
@@ -87,6 +88,14 @@ mod tests {
         for _ in 0..1000 {
             let wait = Pace::new(Backoff::default()).next().as_secs_f64();
             assert!((0.8..=1.2).contains(&wait), "{wait}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_the_hub_names_is_kept_almost_as_it_is() {
+        for _ in 0..1000 {
+            assert!(a_little_of(Duration::from_secs(10)) <= Duration::from_millis(500));
+            assert!(a_little_of(Duration::from_secs(300)) <= Duration::from_secs(1));
         }
     }
 

@@ -171,6 +171,7 @@ impl<'a> Session<'a> {
                 self.accounts.add(command);
             }
             Some(hub_frame::Frame::DeleteAccounts(command)) => self.accounts.delete(command),
+            Some(hub_frame::Frame::CachingAssignment(assignment)) => self.accounts.cache(&assignment),
             Some(hub_frame::Frame::Drain(drain)) => self.drain(&drain),
             Some(hub_frame::Frame::Heartbeat(_)) => {}
             Some(hub_frame::Frame::Accepted(_) | hub_frame::Frame::Refused(_)) => {
@@ -206,6 +207,9 @@ impl<'a> Session<'a> {
     fn drain(&mut self, drain: &Drain) {
         let after = Duration::from_millis(drain.reconnect_after_ms.into()).min(Duration::from_secs(600));
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
+        let other = greeting::shown(&drain.replica_id);
+        let other = if other.is_empty() { "none" } else { other.as_str() };
+        tracing::info!(other, "the replica of the operator is stopping; another one that is there");
         self.leave_at.get_or_insert_with(|| Instant::now() + after + pace::up_to(jitter));
     }
 

@@ -252,7 +252,9 @@ async fn a_drained_agent_finishes_and_dials_anew() {
     let (mut stream, _) = hub.settled(60_000).await;
     let since = Instant::now();
     stream.send(add(&[&slow])).await;
-    stream.send(hub_frame::Frame::Drain(Drain { reconnect_after_ms: 2500, jitter_ms: 1 })).await;
+    stream
+        .send(hub_frame::Frame::Drain(Drain { reconnect_after_ms: 2500, jitter_ms: 1, ..Drain::default() }))
+        .await;
     assert_eq!(result(&mut stream).await.account, Some(reference("u", 1)));
     assert!(stream.next_word().await.is_none(), "the agent ends its side");
     assert!(since.elapsed() < Duration::from_millis(2500), "as soon as nothing is under way");

@@ -1,6 +1,7 @@
 //! One rule a test.
 
 use super::*;
+use crate::wire::common::Fence;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
@@ -293,4 +294,32 @@ fn people_are_told_of_every_account_and_whose_it_is() {
     assert_eq!(table.listing(1, &own).len(), 1);
     table.drop_account(account("w", "c", 1));
     assert_eq!(table.counts().failed, 0);
+}
+
+fn fence(epoch: u64) -> Fence {
+    Fence { account_uid: "u".to_owned(), caching_epoch: epoch }
+}
+
+/// The epoch that a hello says.
+fn told(table: &Table) -> Vec<u64> {
+    table.held().map(|held| held.caching_epoch).collect()
+}
+
+#[test]
+fn an_assignment_of_caching_stands_until_a_later_one_or_until_the_account_is_dropped() {
+    let mut table = holding();
+    assert_eq!((told(&table), table.cached_count()), (vec![0], 0));
+    assert_eq!(table.cache(&fence(3), true), Assigned::Taken);
+    assert_eq!((told(&table), table.cached_count()), (vec![3], 1));
+    assert_eq!(table.cache(&fence(3), true), Assigned::Late, "it was told before");
+    assert_eq!(table.cache(&fence(2), false), Assigned::Late, "that was an earlier one");
+    assert_eq!(table.cache(&fence(4), true), Assigned::Taken);
+    table.stream_lost();
+    table.add(account("u", "a", 6), definition("other"));
+    assert_eq!(told(&table), [4], "neither a lost stream nor a new definition touches it");
+    assert_eq!(table.cache(&fence(4), false), Assigned::Taken);
+    assert_eq!(table.cache(&fence(4), false), Assigned::Late);
+    assert_eq!(table.cache(&fence(5), true), Assigned::Taken);
+    table.drop_account(account("u", "a", 9));
+    assert_eq!((table.cached_count(), table.cache(&fence(6), true)), (0, Assigned::Unknown));
 }

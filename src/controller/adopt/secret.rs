@@ -10,6 +10,7 @@ use secrecy::SecretString;
 use super::{BoxedError, Controller, Refused, timed};
 use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
+use crate::budget::Urgency;
 use crate::crash;
 
 /// How often a write is tried against others that write the same Secret.
@@ -130,7 +131,7 @@ impl Controller {
         [before, after]: [&'static str; 2],
         request: impl Future<Output = kube::Result<T>>,
     ) -> Result<Answer<T>, BoxedError> {
-        self.context.budget.take().await;
+        self.context.budget.take(Urgency::Rest).await;
         crash::point(before);
         let answer = timed(request).await;
         crash::point(after);
@@ -142,7 +143,7 @@ impl Controller {
         let preconditions =
             Preconditions { uid: read.uid.clone(), resource_version: read.resource_version.clone() };
         let parameters = DeleteParams::default().preconditions(preconditions);
-        self.context.budget.take().await;
+        self.context.budget.take(Urgency::Rest).await;
         match judge(timed(api.delete(name, &parameters)).await)? {
             Answer::Done(_) | Answer::Changed => Ok(()),
             Answer::Refused(why) => Err(format!("the Secret {name} is not deleted: {why}").into()),

@@ -125,6 +125,28 @@ fn an_agent_whose_replica_dies_is_away_from_then_on() {
 }
 
 #[test]
+fn an_agent_whose_replica_has_begun_anew_is_away_until_it_is_registered_again() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.lives.now_are(&["other"]);
+    let of = |process: &'static str| {
+        move |status: &mut KubesvcAgentStatus| {
+            if let Some(session) = &mut status.session {
+                session.incarnation = Some(process.to_owned());
+            }
+        }
+    };
+    scene.agent("one", "z", "other", of("zero"));
+    scene.woken();
+    assert!(matches!(scene.presences(&account)[..], [Presence::Away(_)]));
+    scene.agent("one", "z", "other", of("one"));
+    assert_eq!(
+        (scene.woken(), scene.presences(&account)),
+        (vec!["uid-a".to_owned()], vec![Presence::Connected])
+    );
+}
+
+#[test]
 fn an_agent_that_had_left_before_anybody_looked_is_gone() {
     let mut scene = Scene::new();
     let account = scene.account("a", State::Active);

@@ -11,12 +11,19 @@ pub(super) struct Pair {
     pub(super) agent: String,
 }
 
+/// What a session has of an account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    uid: String,
+    caching: bool,
+}
+
 /// What the database holds under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Row {
-    /// As it should be, for the account with this uid. An account that is made anew under its name gets its row anew,
+    /// As it should be, for the account with this uid, whose objects the agent streams or not. An account that is made anew under its name gets its row anew,
     /// because the old one went with the old account.
-    Right(String),
+    Right(Hold),
     /// It was read, and may be anything.
     Unsure,
 }
@@ -24,22 +31,22 @@ enum Row {
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     /// The pair of each session and account that it holds.
-    held: HashMap<(u64, String), Pair>,
-    /// For each pair the sessions that hold it, and the account's uid: two for a moment, when an agent connects anew.
-    pairs: HashMap<Pair, BTreeMap<u64, String>>,
+    held: HashMap<(u64, String), (Pair, bool)>,
+    /// For each pair the sessions that hold it, and what they have: two for a moment, when an agent connects anew.
+    pairs: HashMap<Pair, BTreeMap<u64, Hold>>,
     /// What the database holds; absent while that must be read.
     rows: Option<HashMap<Pair, Row>>,
     dirty: HashSet<Pair>,
 }
 
 impl Desk {
-    /// A session holds this account as this pair, or does not.
-    pub(super) fn look(&mut self, serial: u64, uid: String, held: Option<Pair>) {
+    /// A session holds this account as this pair, and streams its objects or not; or it does not hold it.
+    pub(super) fn look(&mut self, serial: u64, uid: String, held: Option<(Pair, bool)>) {
         let key = (serial, uid);
         if self.held.get(&key) == held.as_ref() {
             return;
         }
-        if let Some(before) = self.held.remove(&key) {
+        if let Some((before, _)) = self.held.remove(&key) {
             if let Some(sessions) = self.pairs.get_mut(&before) {
                 sessions.remove(&serial);
                 if sessions.is_empty() {
@@ -48,10 +55,11 @@ impl Desk {
             }
             self.dirty.insert(before);
         }
-        if let Some(pair) = held {
-            self.pairs.entry(pair.clone()).or_default().insert(serial, key.1.clone());
+        if let Some((pair, caching)) = held {
+            let hold = Hold { uid: key.1.clone(), caching };
+            self.pairs.entry(pair.clone()).or_default().insert(serial, hold);
             self.dirty.insert(pair.clone());
-            self.held.insert(key, pair);
+            self.held.insert(key, (pair, caching));
         }
     }
 
@@ -71,8 +79,8 @@ impl Desk {
         for row in rows {
             let pair = Pair { account: row.account_name.clone(), agent: row.agent_id.clone() };
             // The account of a row that is as it should be is the one that holds it.
-            let uid = self.uid(&pair).filter(|_| row == right(&pair));
-            known.insert(pair, uid.map_or(Row::Unsure, Row::Right));
+            let hold = self.hold(&pair).filter(|hold| row == right(&pair, hold.caching));
+            known.insert(pair, hold.map_or(Row::Unsure, Row::Right));
         }
         self.dirty = known.keys().chain(self.pairs.keys()).cloned().collect();
         self.rows = Some(known);
@@ -86,10 +94,10 @@ impl Desk {
             if count == max {
                 return true;
             }
-            let uid = pairs.get(pair).and_then(|sessions| sessions.values().next_back());
-            match (uid, rows.get(pair)) {
-                (Some(uid), Some(Row::Right(known))) if known == uid => return false,
-                (Some(_), _) => changes.puts.push(right(pair)),
+            let hold = pairs.get(pair).and_then(|sessions| sessions.values().next_back());
+            match (hold, rows.get(pair)) {
+                (Some(hold), Some(Row::Right(known))) if known == hold => return false,
+                (Some(hold), _) => changes.puts.push(right(pair, hold.caching)),
                 (None, Some(_)) => changes.deletes.push((pair.account.clone(), pair.agent.clone())),
                 (None, None) => return false,
             }
@@ -111,14 +119,15 @@ impl Desk {
         }
         for put in &changes.puts {
             let pair = Pair { account: put.account_name.clone(), agent: put.agent_id.clone() };
-            let row = self.uid(&pair).map_or(Row::Unsure, Row::Right);
+            let hold = self.hold(&pair).filter(|hold| hold.caching == put.caching);
+            let row = hold.map_or(Row::Unsure, Row::Right);
             if let Some(rows) = &mut self.rows {
                 rows.insert(pair, row);
             }
         }
     }
 
-    fn uid(&self, pair: &Pair) -> Option<String> {
+    fn hold(&self, pair: &Pair) -> Option<Hold> {
         self.pairs.get(pair)?.values().next_back().cloned()
     }
 }
@@ -128,12 +137,12 @@ fn key(row: &Assignment) -> (&str, &str) {
 }
 
 /// The row of a pair.
-fn right(pair: &Pair) -> Assignment {
+fn right(pair: &Pair, caching: bool) -> Assignment {
     Assignment {
         account_name: pair.account.clone(),
         agent_id: pair.agent.clone(),
         connections: 1,
-        caching: false,
+        caching,
         reachable: true,
     }
 }
@@ -144,6 +153,10 @@ mod tests {
 
     fn pair(account: &str) -> Pair {
         Pair { account: account.into(), agent: "a".into() }
+    }
+
+    fn holds(account: &str) -> Option<(Pair, bool)> {
+        Some((pair(account), false))
     }
 
     fn empty() -> Desk {
@@ -165,11 +178,11 @@ mod tests {
     #[test]
     fn a_row_comes_when_an_account_is_held_and_goes_when_it_is_not() {
         let mut desk = empty();
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         let changes = desk.changes(100).expect("a row is to come");
-        assert_eq!(changes.puts, [right(&pair("one"))]);
+        assert_eq!(changes.puts, [right(&pair("one"), false)]);
         desk.written(&changes);
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         assert_eq!(flush(&mut desk), (0, 0), "nothing has changed");
         desk.look(1, "u".into(), None);
         assert_eq!(flush(&mut desk), (0, 1));
@@ -177,9 +190,26 @@ mod tests {
     }
 
     #[test]
+    fn a_row_says_whether_the_agent_streams_the_accounts_objects() {
+        let mut desk = empty();
+        desk.look(1, "u".into(), holds("one"));
+        flush(&mut desk);
+        desk.look(1, "u".into(), Some((pair("one"), true)));
+        let changes = desk.changes(100).expect("it does now");
+        assert_eq!(changes.puts, [right(&pair("one"), true)]);
+        desk.look(1, "u".into(), holds("one"));
+        desk.written(&changes);
+        assert_eq!(desk.changes(100).expect("it does no longer").puts, [right(&pair("one"), false)]);
+        flush(&mut desk);
+        desk.doubt();
+        desk.read([right(&pair("one"), true)].into_iter());
+        assert_eq!(flush(&mut desk), (1, 0), "somebody has changed it");
+    }
+
+    #[test]
     fn what_comes_and_goes_between_two_writes_costs_none() {
         let mut desk = empty();
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         desk.look(1, "u".into(), None);
         assert_eq!(flush(&mut desk), (0, 0));
     }
@@ -187,9 +217,9 @@ mod tests {
     #[test]
     fn an_agent_that_connects_anew_keeps_its_row_when_the_former_session_ends() {
         let mut desk = empty();
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         flush(&mut desk);
-        desk.look(2, "u".into(), Some(pair("one")));
+        desk.look(2, "u".into(), holds("one"));
         desk.look(1, "u".into(), None);
         assert_eq!(flush(&mut desk), (0, 0));
     }
@@ -197,28 +227,28 @@ mod tests {
     #[test]
     fn an_account_made_anew_under_its_name_gets_its_row_anew() {
         let mut desk = empty();
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         flush(&mut desk);
         desk.look(1, "u".into(), None);
-        desk.look(1, "v".into(), Some(pair("one")));
+        desk.look(1, "v".into(), holds("one"));
         assert_eq!(flush(&mut desk), (1, 0));
     }
 
     #[test]
     fn rows_that_no_session_has_are_removed_and_wrong_ones_mended() {
         let mut desk = Desk::default();
-        desk.look(1, "u".into(), Some(pair("one")));
-        desk.look(1, "v".into(), Some(pair("two")));
+        desk.look(1, "u".into(), holds("one"));
+        desk.look(1, "v".into(), holds("two"));
         assert_eq!(desk.changes(100), None, "nothing is written before the rows were read");
-        let wrong = Assignment { connections: 7, ..right(&pair("two")) };
-        desk.read([right(&pair("one")), wrong, right(&pair("old"))].into_iter());
+        let wrong = Assignment { connections: 7, ..right(&pair("two"), false) };
+        desk.read([right(&pair("one"), false), wrong, right(&pair("old"), false)].into_iter());
         let changes = desk.changes(100).expect("two differ");
-        assert_eq!(changes.puts, [right(&pair("two"))]);
+        assert_eq!(changes.puts, [right(&pair("two"), false)]);
         assert_eq!(changes.deletes, [("old".to_owned(), "a".to_owned())]);
         desk.written(&changes);
         assert_eq!(flush(&mut desk), (0, 0));
         desk.doubt();
-        desk.read([right(&pair("two"))].into_iter());
+        desk.read([right(&pair("two"), false)].into_iter());
         assert_eq!(flush(&mut desk), (1, 0), "somebody has removed the other one");
     }
 
@@ -226,7 +256,7 @@ mod tests {
     fn a_transaction_has_a_bound_and_what_failed_is_written_again() {
         let mut desk = empty();
         for number in 0..250 {
-            desk.look(1, format!("u{number}"), Some(pair(&format!("a{number}"))));
+            desk.look(1, format!("u{number}"), holds(&format!("a{number}")));
         }
         let first = desk.changes(100).expect("there is much to write");
         assert_eq!(first.puts.len(), 100);
@@ -236,7 +266,7 @@ mod tests {
     #[test]
     fn what_changes_while_a_row_is_being_written_is_written_after_it() {
         let mut desk = empty();
-        desk.look(1, "u".into(), Some(pair("one")));
+        desk.look(1, "u".into(), holds("one"));
         let changes = desk.changes(100).expect("a row is to come");
         desk.look(1, "u".into(), None);
         desk.written(&changes);

@@ -2,8 +2,8 @@
 
 use super::world::{NOW, Version, World};
 use crate::account::lifecycle::{
-    Action, CredentialFact, Fact, Observation, Policy, Presence, RowFact, SessionFact, StatusWrite, Word,
-    decide,
+    Action, CredentialFact, Fact, Observation, Policy, Presence, Process, RowFact, SessionFact, StatusWrite,
+    Word, decide,
 };
 use crate::account::outbox::OutboxEntry;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
@@ -65,6 +65,7 @@ impl World {
             },
             sessions: &sessions,
             sessions_are_read: !self.rules.sessions_read || self.replicas[replica].has_read == has_read,
+            backlog_since: None,
             rival: None,
         };
         decide(&observation).action
@@ -184,6 +185,7 @@ fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
         zone: zone.to_owned(),
         approved: true,
         presence,
+        process: Process::default(),
         word: None,
         silent_for: None,
         offer: None,

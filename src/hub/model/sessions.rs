@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::world::{HubSession, ToAgent, World};
-use crate::account::lifecycle::Word;
+use crate::account::lifecycle::{Ending, Word};
 use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, names};
 use crate::agent::activation::Reached;
@@ -98,6 +98,7 @@ impl World {
             version: String::new(),
             protocol: 1,
             connected_since: jiff::Timestamp::UNIX_EPOCH,
+            needs_accounts: false,
         };
         let name = names::agent_object_name(agent_id, zone);
         let new = || Arc::new(status::new_object(&name, &registration, true));
@@ -311,7 +312,7 @@ impl World {
         let session = self.sessions.remove(index);
         let name = session.object_name();
         if let Some(agent) = self.agents.get(&name).cloned()
-            && let Some(status) = status::disconnected(&agent, &session.id)
+            && let Some(status) = status::disconnected(&agent, &session.id, Ending::Cut)
         {
             self.put_agent(&name, &agent, status);
         }

@@ -6,16 +6,17 @@ use async_trait::async_trait;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
+use super::gate::Gate;
 use super::{
     AgentNote, AgentObjects, KnownAgent, Registered, Registration, RegistrationError, Reported, status,
 };
-use crate::account::lifecycle::Fact;
-use crate::account::outbox::OutboxEntry;
+use crate::account::lifecycle::{Ending, Fact};
+use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
-use crate::budget::Budget;
+use crate::budget::{Budget, Urgency};
 use crate::crash;
 use crate::leases::Replicas;
-use crate::objects::version_of;
+use crate::objects::{too_busy, version_of};
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
@@ -27,8 +28,9 @@ pub struct KubeAgentObjects {
     replicas: Arc<Replicas>,
     /// For registrations, and for what is told to people.
     budget: Budget,
-    /// For what the leader waits for.
+    /// For what the leader waits for, and registrations of agents that are to be given accounts.
     answers: Budget,
+    gate: Gate,
 }
 
 impl KubeAgentObjects {
@@ -40,6 +42,7 @@ impl KubeAgentObjects {
             replicas,
             budget: Budget::default(),
             answers: Budget::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -58,7 +61,7 @@ impl KubeAgentObjects {
             return Ok(agent);
         }
         let new = status::new_object(&name, registration, self.approve_new);
-        self.budget.take().await;
+        self.pace_of(registration).take(Urgency::Registration).await;
         crash::point("agent-create:before");
         let created = self.api.create(&post_params(), &new).await;
         crash::point("agent-create:after");
@@ -66,8 +69,22 @@ impl KubeAgentObjects {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 self.api.get(&name).await.map_err(failed(&name))
             }
-            created => created.map_err(failed(&name)),
+            created => created.map_err(|problem| self.heed(&name, problem)),
         }
+    }
+
+    /// Registrations that change nothing for an account leave the other budget to those that do.
+    fn pace_of(&self, registration: &Registration) -> &Budget {
+        if registration.needs_accounts { &self.answers } else { &self.budget }
+    }
+
+    /// What the API server said, which is left alone if it asks for that.
+    fn heed(&self, name: &str, problem: kube::Error) -> RegistrationError {
+        if let Some(pause) = too_busy(&problem) {
+            self.budget.pause(pause);
+            self.answers.pause(pause);
+        }
+        failed(name)(problem)
     }
 
     /// Writes the status if it is another one, and answers with the object's version; absent: someone else has written
@@ -76,11 +93,12 @@ impl KubeAgentObjects {
         &self,
         agent: KubesvcAgent,
         status: KubesvcAgentStatus,
+        (pace, urgency): (&Budget, Urgency),
     ) -> Result<Option<u64>, RegistrationError> {
         if agent.status.as_ref() == Some(&status) {
             return Ok(Some(version_of(&agent)));
         }
-        self.budget.take().await;
+        pace.take(urgency).await;
         self.put(agent, status).await
     }
 
@@ -94,7 +112,7 @@ impl KubeAgentObjects {
         match self.api.replace_status(&name, &post_params(), &agent).await {
             Ok(agent) => Ok(Some(version_of(&agent))),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
-            Err(problem) => Err(failed(&name)(problem)),
+            Err(problem) => Err(self.heed(&name, problem)),
         }
     }
 }
@@ -108,12 +126,20 @@ impl AgentObjects for KubeAgentObjects {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+        let pace = (self.pace_of(registration), Urgency::Registration);
+        // An object that has to be made first is written twice all the same: its status cannot be made with it.
+        self.gate.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..CONFLICTS {
             let agent = self.get_or_create(registration).await?;
             let approved = agent.spec.approved;
-            let is_alive = |replica: &str| self.replicas.is_alive(replica) != Fact::Known(false);
-            let status = status::registered(&agent, registration, is_alive)?;
-            if let Some(version) = self.put_status(agent, status).await? {
+            let former = agent.status.as_ref().and_then(|status| status.session.as_ref());
+            let process = former.and_then(|session| session.incarnation.as_deref());
+            let is_alive = |replica: &str| self.replicas.serves(replica, process) != Fact::Known(false);
+            let mut status = status::registered(&agent, registration, is_alive)?;
+            if let Some(session) = &mut status.session {
+                session.incarnation = Some(self.replicas.incarnation().to_owned());
+            }
+            if let Some(version) = self.put_status(agent, status, pace).await? {
                 return Ok(Registered { approved, version });
             }
         }
@@ -125,13 +151,15 @@ impl AgentObjects for KubeAgentObjects {
         agent_id: &str,
         zone: &str,
         session_id: &str,
+        ending: Ending,
     ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
+        self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
             let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
-            let Some(status) = status::disconnected(&agent, session_id) else { return Ok(()) };
+            let Some(status) = status::disconnected(&agent, session_id, ending) else { return Ok(()) };
             crash::point("agent-left:before");
-            let written = self.put_status(agent, status).await?;
+            let written = self.put_status(agent, status, (&self.budget, Urgency::Rest)).await?;
             crash::point("agent-left:after");
             if written.is_some() {
                 return Ok(());
@@ -148,6 +176,8 @@ impl AgentObjects for KubeAgentObjects {
         outbox: &[OutboxEntry],
     ) -> Result<Reported, RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
+        let urgency = urgency_of(outbox);
+        self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
             let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else {
                 return Ok(Reported::Superseded);
@@ -155,8 +185,7 @@ impl AgentObjects for KubeAgentObjects {
             let Some(status) = status::reported(&agent, session_id, outbox) else {
                 return Ok(Reported::Superseded);
             };
-            self.answers.take().await;
-            if agent.status.as_ref() == Some(&status) || self.put(agent, status).await?.is_some() {
+            if self.put_status(agent, status, (&self.answers, urgency)).await?.is_some() {
                 return Ok(Reported::Written);
             }
         }
@@ -176,6 +205,9 @@ impl AgentObjects for KubeAgentObjects {
         let name = names::agent_object_name(agent_id, zone);
         let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(true) };
         let Some(status) = status::noted(&agent, session_id, note) else { return Ok(true) };
+        if self.gate.try_pass(&name).is_err() {
+            return Ok(false);
+        }
         crash::point("agent-note:before");
         let written = self.put(agent, status).await;
         crash::point("agent-note:after");
@@ -190,7 +222,7 @@ impl AgentObjects for KubeAgentObjects {
             resource_version: Some(agent.resource_version.clone()),
         };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        self.budget.take().await;
+        self.budget.take(Urgency::Rest).await;
         crash::point("agent-remove:before");
         let removed = self.api.delete(&name, &params).await;
         crash::point("agent-remove:after");
@@ -198,9 +230,15 @@ impl AgentObjects for KubeAgentObjects {
             Ok(_) => Ok(()),
             // Gone already, or another one by now.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(problem) => Err(failed(&name)(problem)),
+            Err(problem) => Err(self.heed(&name, problem)),
         }
     }
+}
+
+/// How urgent answers are: as urgent as the most urgent among them.
+fn urgency_of(outbox: &[OutboxEntry]) -> Urgency {
+    let ends_a_revoke = outbox.iter().any(|entry| entry.result == OutboxResult::Dropped);
+    if ends_a_revoke { Urgency::Revoke } else { Urgency::Answer }
 }
 
 fn post_params() -> PostParams {
@@ -215,5 +253,17 @@ fn contended(agent_id: &str) -> RegistrationError {
     RegistrationError::Api {
         name: agent_id.to_owned(),
         reason: "someone else writes it all the time".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_as_urgent_as_the_most_urgent_among_them() {
+        let says = |result| OutboxEntry { result, ..OutboxEntry::default() };
+        assert_eq!(urgency_of(&[says(OutboxResult::Held)]), Urgency::Answer);
+        assert_eq!(urgency_of(&[says(OutboxResult::Held), says(OutboxResult::Dropped)]), Urgency::Revoke);
     }
 }

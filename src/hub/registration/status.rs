@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use super::{AgentNote, KnownAgent, Registration, RegistrationError};
 use crate::account::failure::truncate;
 use crate::account::fleet_member::AgentSession;
+use crate::account::lifecycle::Ending;
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
 
@@ -56,6 +57,8 @@ pub(in crate::hub) fn registered(
             boot_id: registration.boot_id.clone(),
             connect_seq: registration.connect_seq,
             replica: registration.replica.clone(),
+            ended: None,
+            incarnation: None,
         }),
         connected: true,
         connected_since: Some(Time(whole_seconds(registration.connected_since))),
@@ -69,10 +72,15 @@ pub(in crate::hub) fn registered(
 }
 
 /// The status of an agent whose session has ended; absent: there is nothing to write.
-pub(in crate::hub) fn disconnected(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
-    let status = agent.status.as_ref()?;
-    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
-    (ours && status.connected).then(|| KubesvcAgentStatus { connected: false, ..status.clone() })
+pub(in crate::hub) fn disconnected(
+    agent: &KubesvcAgent,
+    session_id: &str,
+    ending: Ending,
+) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref().filter(|status| status.connected)?;
+    let session = status.session.as_ref().filter(|session| session.id == session_id)?;
+    let session = AgentSession { ended: Some(ending.into()), ..session.clone() };
+    Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
 }
 
 /// The status with the answers that accounts wait for; absent: it is of another session.
@@ -129,6 +137,7 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
         agent_id: agent.spec.agent_id,
         zone: agent.spec.zone_id,
         replica: status.session.as_ref().map(|session| session.replica.clone()).unwrap_or_default(),
+        incarnation: status.session.as_ref().and_then(|session| session.incarnation.clone()),
         session_id: status.session.map(|session| session.id).unwrap_or_default(),
         approved: agent.spec.approved,
         connected: status.connected,
@@ -145,9 +154,11 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::fleet_member::SessionEnd;
 
     fn registration() -> Registration {
         Registration {
+            needs_accounts: false,
             agent_id: "a".into(),
             zone: "z".into(),
             session_id: "s1".into(),
@@ -196,7 +207,7 @@ mod tests {
             Err(RegistrationError::ConnectedElsewhere(replica)) if replica == "r"
         ));
         assert!(of(&agent, &elsewhere("b2"), false).is_ok(), "nobody holds a stream at a dead replica");
-        let ended = disconnected(&agent, "s1").expect("it stood");
+        let ended = disconnected(&agent, "s1", Ending::Cut).expect("it stood");
         assert!(of(&with(agent.clone(), ended), &elsewhere("b2"), true).is_ok());
         let later = Registration { connect_seq: 3, ..elsewhere("b1") };
         assert!(of(&agent, &later, true).is_ok(), "the same process has moved");
@@ -237,11 +248,15 @@ mod tests {
     #[test]
     fn only_the_session_in_force_is_marked_as_ended() {
         let agent = registered();
-        assert_eq!(disconnected(&agent, "s0"), None);
-        let ended = disconnected(&agent, "s1").expect("it stood");
+        assert_eq!(disconnected(&agent, "s0", Ending::Goodbye), None);
+        let ended = disconnected(&agent, "s1", Ending::Goodbye).expect("it stood");
         assert!(!ended.connected);
+        assert_eq!(ended.session.as_ref().and_then(|one| one.ended), Some(SessionEnd::Goodbye));
         let agent = KubesvcAgent { status: Some(ended), ..agent };
-        assert_eq!(disconnected(&agent, "s1"), None);
+        assert_eq!(disconnected(&agent, "s1", Ending::Cut), None);
+        let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
+        let again = super::registered(&agent, &next, |_| true).expect("it is later");
+        assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
     }
 
     fn note() -> AgentNote {

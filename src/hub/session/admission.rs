@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::sync::watch;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
 use super::Session;
+use super::lining_up::InLine;
 use super::outbox::{Outbox, Sink};
 use super::turns::Turns;
 use crate::crash;
@@ -30,7 +30,7 @@ const REGISTRATION_WAITS: [Duration; 6] = [
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-/// When an agent may come again if the hub could not take it.
+/// An agent that could not be registered does not come again sooner.
 const COME_AGAIN: Duration = Duration::from_secs(5);
 /// How long the former stream of the same process may take to end.
 const FORMER_WAIT: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ pub(in crate::hub) async fn run(
     peer: Option<SocketAddr>,
 ) {
     let greeting = tokio::select! {
-        () = hub.stopping.cancelled() => Err(draining()),
+        () = hub.stopping.cancelled() => Err(hub.stops()),
         greeting = greet(&hub, &mut inbound, &sink) => match greeting {
             Some(greeting) => greeting,
             None => return,
@@ -53,12 +53,17 @@ pub(in crate::hub) async fn run(
         Ok(greeting) => greeting,
         Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
     };
+    // Before the agent's id is claimed: its former stream stands until this one is taken.
+    let place = match hub.line_up(&greeting.agent_id) {
+        Ok(place) => place,
+        Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
+    };
     let session = Arc::new(Session::new(&greeting, hub.ticks.now()));
     let accepted = tokio::select! {
         () = session.close.cancelled() => None,
         () = sink.closed() => None,
-        () = hub.stopping.cancelled() => Some(Err(draining())),
-        admitted = admit(&hub, &session, &greeting) => Some(admitted),
+        () = hub.stopping.cancelled() => Some(Err(hub.stops())),
+        admitted = admit(&hub, &session, &greeting, place) => Some(admitted),
     };
     match accepted {
         Some(Ok(())) => {
@@ -110,13 +115,19 @@ async fn greet(
 }
 
 /// Takes the agent id, registers and stands.
-async fn admit(hub: &Arc<Hub>, session: &Arc<Session>, greeting: &Greeting) -> Result<(), Refusal> {
+async fn admit(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    greeting: &Greeting,
+    place: InLine<'_>,
+) -> Result<(), Refusal> {
     let former =
         hub.registry.claim(session, hub.silence_limit()).map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
     }
-    register(hub, session).await?;
+    register(hub, session, hub.needs_accounts(greeting)).await?;
+    drop(place);
     seed(session, greeting, former.as_deref());
     hub.registry.concern(session.serial, &session.uids());
     let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;
@@ -127,7 +138,7 @@ async fn admit(hub: &Arc<Hub>, session: &Arc<Session>, greeting: &Greeting) -> R
     Ok(())
 }
 
-async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
+async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<(), Refusal> {
     let registration = Registration {
         agent_id: session.agent_id.clone(),
         zone: session.zone.clone(),
@@ -138,11 +149,13 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
         version: session.version.clone(),
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since,
+        needs_accounts,
     };
-    let _waits = Waiting::new(&hub.backlog);
+    // Those that are to be given accounts do not stand behind those that have what they need.
+    let places = if needs_accounts { &hub.registering_first } else { &hub.registering };
     for wait in REGISTRATION_WAITS {
         tokio::time::sleep(wait).await;
-        let Ok(_place) = hub.registering.acquire().await else { break };
+        let Ok(_place) = places.acquire().await else { break };
         crash::point("agent-object:before");
         let registered = hub.agents.register(&registration).await;
         crash::point("agent-object:after");
@@ -162,23 +175,8 @@ async fn register(hub: &Hub, session: &Session) -> Result<(), Refusal> {
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    Err(Refusal::for_now(Reason::Overloaded, message, COME_AGAIN))
-}
-
-/// Counts a registration for as long as it waits, however it ends.
-struct Waiting<'h>(&'h watch::Sender<usize>);
-
-impl<'h> Waiting<'h> {
-    fn new(backlog: &'h watch::Sender<usize>) -> Self {
-        backlog.send_modify(|count| *count += 1);
-        Self(backlog)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count = count.saturating_sub(1));
-    }
+    let wait = hub.line_up_again(&session.agent_id).max(COME_AGAIN);
+    Err(Refusal::for_now(Reason::Overloaded, message, wait))
 }
 
 /// What the agent holds by its own hello, and what the former stream of the same process was sent.
@@ -186,12 +184,15 @@ fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
     let former = former.filter(|former| former.boot_id == session.boot_id);
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
     session.ledger.lock().seed(&greeting.held, &before);
+    let mut cached = session.cached.lock();
+    greeting.cached.iter().for_each(|(uid, epoch)| cached.seed(uid, *epoch));
 }
 
 /// The stream has ended: the agent is away from now on, unless it has another one.
 async fn leave(hub: &Hub, session: &Arc<Session>) {
     let stood = hub.registry.is_standing(session);
-    let in_force = hub.registry.leave(session, hub.ticks.now());
+    let ending = session.ending(hub.stopping.is_cancelled());
+    let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
     session.ended.cancel();
     let uids = session.uids();
     hub.drop_namespaces(hub.registry.release(session.serial, &uids));
@@ -202,8 +203,10 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     hub.metrics.sessions_ended.inc();
     hub.agent_went(session, uids);
     hub.standing.send_modify(|count| *count -= 1);
-    if in_force {
-        let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id);
+    // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
+    let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
+    if in_force && !is_known {
+        let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id, ending);
         match tokio::time::timeout(FORMER_WAIT, told).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => {
@@ -245,11 +248,6 @@ fn duplicate(session: &Session, taken: &Taken) -> Refusal {
     };
     let wait = wait.max(Duration::from_secs(1));
     Refusal::for_now(Reason::DuplicateAgentId, message, wait)
-}
-
-fn draining() -> Refusal {
-    let message = "this replica is stopping; connect anew";
-    Refusal::for_now(Reason::Draining, message, Duration::from_secs(1))
 }
 
 fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {

@@ -48,6 +48,7 @@ impl Turns {
                 self.session.wakes.wake_all(self.session.questions.lock().uids());
             }
             Some(agent_frame::Frame::Goodbye(_)) => {
+                self.session.said_goodbye();
                 return ControlFlow::Break(End::Gone("the agent said goodbye"));
             }
             Some(agent_frame::Frame::Hello(_)) => {

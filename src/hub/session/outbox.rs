@@ -84,6 +84,7 @@ fn crash_points(frame: &Frame) -> (Option<&'static str>, Option<&'static str>) {
         Frame::Probe(_) => (Some("probe:before"), Some("probe:after")),
         Frame::AddAccounts(_) => (Some("add-accounts:before"), Some("add-accounts:after")),
         Frame::DeleteAccounts(_) => (Some("delete-accounts:before"), Some("delete-accounts:after")),
+        Frame::CachingAssignment(_) => (Some("caching-assignment:before"), Some("caching-assignment:after")),
         _ => (None, None),
     }
 }

@@ -14,6 +14,7 @@ use super::outbox::Outbox;
 use super::statics::Statics;
 use super::work::Work;
 use crate::hub::Hub;
+use crate::hub::fences;
 use crate::hub::hello::millis;
 use crate::wire::ops::{self, hub_frame};
 
@@ -23,8 +24,6 @@ const LOOKS: usize = 200;
 const SLOW: Duration = Duration::from_secs(30);
 /// How long an agent may take to leave after Drain.
 const DRAIN_WAIT: Duration = Duration::from_secs(3);
-/// When an agent should come again after Drain, and up to how much later.
-const RECONNECT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 
 /// Why a session ended, and the status that the stream ends with.
 pub(super) enum End {
@@ -129,8 +128,13 @@ impl Turns {
             self.work.look_later(again.map(|at| (at, uid.clone())));
         }
         self.asker.begin();
-        self.work.look_at(uids);
+        self.work.look_at(uids.clone());
         self.work.flush(&mut self.outbox);
+        for uid in &uids {
+            if let Some(frame) = fences::assignment(&self.hub, &self.session, uid) {
+                self.outbox.push(frame);
+            }
+        }
     }
 
     fn wake_at(&self) -> Instant {
@@ -172,8 +176,12 @@ impl Turns {
 
     fn drain(&mut self) {
         self.leaving_until = Some(Instant::now() + DRAIN_WAIT);
-        let (after, jitter) = RECONNECT;
-        let drain = ops::Drain { reconnect_after_ms: millis(after), jitter_ms: millis(jitter) };
+        let (place, other) = self.hub.next_to_leave();
+        let drain = ops::Drain {
+            reconnect_after_ms: millis(place.after),
+            jitter_ms: millis(place.jitter),
+            replica_id: other.unwrap_or_default(),
+        };
         self.outbox.push(hub_frame::Frame::Drain(drain));
     }
 }

@@ -199,6 +199,7 @@ impl Work {
             }
             Duty::Forget => {
                 ledger.forget(&uid);
+                self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
                 self.hub.word_changed(&self.session, &uid);

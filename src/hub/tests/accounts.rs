@@ -111,7 +111,7 @@ async fn an_account_of_another_zone_is_not_sent() {
 async fn what_no_object_asks_for_is_dropped_but_not_before_all_were_seen() {
     let hub = TestHub::start().await;
     let gone = common::AccountRef { uid: "gone".into(), name: "gone".into(), epoch: 4, generation: 1 };
-    let accounts_held = vec![ops::HeldAccount { account: Some(gone) }];
+    let accounts_held = vec![ops::HeldAccount { account: Some(gone), caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     hub.accounts.show(account("one"));
@@ -235,7 +235,7 @@ async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
         word(&hub, &reference.uid, |word| matches!(word, Word::Held(_))).await;
     }
     let kept = refs.iter().find(|one| one.name == "one").cloned();
-    let accounts_held = vec![ops::HeldAccount { account: kept }];
+    let accounts_held = vec![ops::HeldAccount { account: kept, caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     assert!(matches!(hub.hub.sessions("uid-one")[0].word, Some((1, Word::Held(_)))));
@@ -356,7 +356,7 @@ async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_
     hub.accounts.sync();
     hub.accounts.show(account("one"));
     let called = common::AccountRef { uid: "uid-one".into(), name: "other".into(), epoch: 1, generation: 1 };
-    let accounts_held = vec![ops::HeldAccount { account: Some(called) }];
+    let accounts_held = vec![ops::HeldAccount { account: Some(called), caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
     agent.accepted().await;
     let reference = agent.added().await[0].account.clone().expect("it is named");

@@ -34,7 +34,9 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
             epoch,
             generation: 1,
         }),
+        caching_epoch: 0,
     };
+    let cached = |epoch| ops::HeldAccount { caching_epoch: epoch, ..held("u", 1) };
     let base = || hello("a");
     let table = [
         (ops::Hello { agent_id: String::new(), ..base() }, Reason::Malformed, "agent_id is empty"),
@@ -43,6 +45,7 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
         (ops::Hello { agent_id: " ".into(), ..base() }, Reason::Malformed, "agent_id begins or ends with"),
         (ops::Hello { zone_id: "z ".into(), ..base() }, Reason::Malformed, "zone_id begins or ends with"),
         (ops::Hello { accounts_held: vec![held("u", 1 << 53)], ..base() }, Reason::Malformed, "epoch"),
+        (ops::Hello { accounts_held: vec![cached(1 << 53)], ..base() }, Reason::Malformed, "caching_epoch"),
         (ops::Hello { zone_id: String::new(), ..base() }, Reason::Malformed, "zone_id is empty"),
         (ops::Hello { zone_id: "z".repeat(256), ..base() }, Reason::Malformed, "zone_id is longer"),
         (ops::Hello { version: "v".repeat(200), ..base() }, Reason::Malformed, "version is longer"),
@@ -79,7 +82,8 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
 fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
     let mut greeting = hello("a");
     let account = crate::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
-    greeting.accounts_held = vec![ops::HeldAccount { account: Some(account) }; super::super::hello::MAX_HELD];
+    greeting.accounts_held =
+        vec![ops::HeldAccount { account: Some(account), caching_epoch: 0 }; super::super::hello::MAX_HELD];
     assert!(super::super::hello::check(greeting.clone(), 1024).is_ok());
     greeting.accounts_held.push(greeting.accounts_held[0].clone());
     assert!(super::super::hello::check(greeting, 1024).is_err());

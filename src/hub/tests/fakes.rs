@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use crate::account::KubesvcAccount;
-use crate::hub::{AssignmentRows, NamespaceRows};
+use crate::hub::{AssignmentRows, FenceRows, NamespaceRows};
 use crate::objects::{AccountObjects, WriteError};
-use crate::store::{Assignment, AssignmentChanges, NamespaceList, StoreError};
+use crate::store::{Assignment, AssignmentChanges, Fence, NamespaceList, Raised, Standing, StoreError};
 
 /// Accounts at an API server in memory. What is written is not shown to the index by itself.
 #[derive(Default)]
@@ -82,6 +82,10 @@ pub(super) struct FakeRows {
     pub(super) rows: Mutex<BTreeMap<(String, String), Assignment>>,
     /// Lists of namespaces by uid.
     pub(super) namespaces: Mutex<BTreeMap<String, Vec<String>>>,
+    /// Fences by uid, as they were raised last.
+    pub(super) fences: Mutex<BTreeMap<String, Fence>>,
+    /// Accounts that have no fence.
+    pub(super) unfenced: Mutex<Vec<String>>,
     pub(super) down: Mutex<bool>,
     pub(super) writes: Mutex<usize>,
 }
@@ -108,6 +112,34 @@ impl AssignmentRows for FakeRows {
             rows.insert((put.account_name.clone(), put.agent_id.clone()), put.clone());
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl FenceRows for FakeRows {
+    async fn raise(&self, raised: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+        if *self.down.lock() {
+            return Err(StoreError::unavailable("down"));
+        }
+        let (mut fences, unfenced) = (self.fences.lock(), self.unfenced.lock());
+        let mut raise = |fence: &Fence| match fences.get(&fence.uid).map(|stands| stands.epoch) {
+            _ if unfenced.contains(&fence.uid) => Raised::Missing,
+            Some(epoch) if epoch > fence.epoch => Raised::Higher(epoch),
+            _ => {
+                fences.insert(fence.uid.clone(), fence.clone());
+                Raised::Stands
+            }
+        };
+        Ok(raised.iter().map(|fence| (fence.uid.clone(), raise(fence))).collect())
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>, StoreError> {
+        let standing = |fence: &Fence| Standing {
+            uid: fence.uid.clone(),
+            epoch: fence.epoch,
+            replica_id: fence.replica_id.clone(),
+        };
+        Ok(self.fences.lock().values().map(standing).collect())
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is written down of the agents: their objects and the table of assignments.
 
 use super::support::*;
+use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
 use crate::hub::{HubSettings, KnownAgent};
 use crate::leases::{Leadership, Replicas, Times};
 use crate::store::Assignment;
 use crate::wire::ops;
+use crate::wire::ops::hub_frame::Frame;
 
 fn known(agent_id: &str, connected: bool) -> KnownAgent {
     KnownAgent {
@@ -130,6 +132,64 @@ async fn an_agent_that_may_still_come_back_is_not_marked_as_disconnected() {
     assert_eq!(hub.objects.log.lock().as_slice(), ["disconnected a"]);
 }
 
+/// An ACTIVE account that this process of agent `a` was elected to cache; absent: nobody was.
+fn elected(boot: Option<&str>, epoch: i64) -> KubesvcAccount {
+    with(account("one"), |status| {
+        status.state = Some(State::Active);
+        let agent_id = boot.map(|_| "a".to_owned());
+        status.caching = Some(CachingAssignment { agent_id, boot_id: boot.map(str::to_owned), epoch });
+    })
+}
+
+async fn assigned(agent: &mut TestAgent) -> (u64, bool) {
+    match agent.next().await {
+        Ok(Some(Frame::CachingAssignment(assignment))) => {
+            (assignment.fence.unwrap_or_default().caching_epoch, assignment.on)
+        }
+        other => panic!("expected CachingAssignment, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_fence_is_raised_before_the_agent_is_told_and_only_once_it_holds_the_account() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(elected(Some(BOOT_A), 3));
+    hub.accounts.sync();
+    *hub.rows.down.lock() = true;
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    assert!(hub.rows.fences.lock().is_empty(), "it does not hold it");
+    hub.rows.unfenced.lock().push("uid-one".into());
+    agent.answer(held(&reference)).await;
+    *hub.rows.down.lock() = false;
+    // The leader inserts the row a moment later.
+    hub.rows.unfenced.lock().clear();
+    assert_eq!(assigned(&mut agent).await, (3, true));
+    let fence = hub.rows.fences.lock().get("uid-one").cloned().expect("it is raised");
+    assert_eq!(
+        (fence.epoch, fence.agent_id.as_deref(), fence.boot_id.as_deref()),
+        (3, Some("a"), Some(BOOT_A))
+    );
+    let row = eventually("the row says so", || row(&hub, "one", "a").filter(|row| row.caching)).await;
+    assert!(row.reachable);
+
+    // Another one is elected: it is told, and whoever has that one raises the fence.
+    hub.accounts.show(elected(Some("another process"), 4));
+    assert_eq!(assigned(&mut agent).await, (3, false));
+    eventually("the row says so", || row_of(&hub).filter(|row| !row.caching)).await;
+    // Nobody is: this replica leads, and raises it.
+    hub.accounts.show(elected(None, 5));
+    eventually("the fence is nobody's", || {
+        let fences = hub.rows.fences.lock();
+        fences.get("uid-one").filter(|fence| fence.epoch == 5 && fence.agent_id.is_none()).map(drop)
+    })
+    .await;
+}
+
+fn row_of(hub: &TestHub) -> Option<Assignment> {
+    row(hub, "one", "a")
+}
+
 #[tokio::test]
 async fn assignments_follow_what_agents_hold() {
     let hub = TestHub::start().await;
@@ -210,7 +270,7 @@ async fn a_silent_agent_stays_where_heartbeats_are_not_asked_for() {
     for _ in 0..10 {
         // Ten heartbeats of the hub, none of the agent.
         let frame = agent.answers.message().await.expect("it is not cut off").expect("it goes on");
-        assert!(matches!(frame.frame, Some(ops::hub_frame::Frame::Heartbeat(_))), "{frame:?}");
+        assert!(matches!(frame.frame, Some(Frame::Heartbeat(_))), "{frame:?}");
     }
     assert_eq!(hub.hub.agents().len(), 1);
 }

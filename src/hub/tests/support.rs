@@ -17,6 +17,7 @@ use tonic::{Status, Streaming};
 use super::fakes::{FakeAccounts, FakeRows};
 use crate::account::failure::Failure;
 use crate::account::fleet_member::AgentSession;
+use crate::account::lifecycle::Ending;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
@@ -67,7 +68,7 @@ impl AgentObjects for FakeObjects {
         Ok(Registered { approved: *self.approve.lock(), version: 10 })
     }
 
-    async fn disconnected(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
+    async fn disconnected(&self, agent: &str, _: &str, _: &str, _: Ending) -> Result<(), RegistrationError> {
         self.log.lock().push(format!("disconnected {agent}"));
         Ok(())
     }
@@ -180,6 +181,7 @@ impl TestHub {
             agents: Arc::clone(&objects) as Arc<dyn AgentObjects>,
             agents_seen: Arc::clone(&agents),
             assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
+            fence_rows: Arc::clone(&rows) as Arc<dyn FenceRows>,
             namespace_rows: Arc::clone(&rows) as Arc<dyn NamespaceRows>,
             ticks: Arc::clone(&ticks),
             leader: Arc::clone(&leader),
@@ -214,6 +216,20 @@ impl TestHub {
         agent.metadata.resource_version = Some(version.to_string());
         let session = AgentSession { id: session_id.into(), ..AgentSession::default() };
         agent.status = Some(KubesvcAgentStatus { session: Some(session), ..KubesvcAgentStatus::default() });
+        self.agents.seen(agent);
+    }
+
+    /// The object of an agent of zone `z` that is connected to another replica.
+    pub(super) fn show_agent_at(&self, agent_id: &str, replica: &str, version: u64) {
+        let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
+        let mut agent = KubesvcAgent::new(agent_id, spec);
+        agent.metadata.resource_version = Some(version.to_string());
+        let session = AgentSession { replica: replica.into(), ..AgentSession::default() };
+        agent.status = Some(KubesvcAgentStatus {
+            session: Some(session),
+            connected: true,
+            ..KubesvcAgentStatus::default()
+        });
         self.agents.seen(agent);
     }
 

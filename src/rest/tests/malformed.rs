@@ -129,6 +129,13 @@ const CASES: &[Case] = &[
     ),
     ("PUT", DYNAMIC, JSON, r#"{"name":"a","metrics":"true"}"#, 400, "metrics"),
     // The body of a disconnect may be absent, and else must be right.
+    ("POST", "/armory/agent/assignments", JSON, "[]", 400, "empty list"),
+    ("POST", "/armory/agent/assignments", JSON, "null", 400, "null"),
+    ("POST", "/armory/agent/assignments", JSON, "", 400, ""),
+    ("POST", "/armory/agent/assignments", JSON, "{}", 400, "list"),
+    ("POST", "/armory/agent/assignments", JSON, r#"["a", 1]"#, 400, "[1]"),
+    ("POST", "/armory/agent/assignments", JSON, r#"["a", "a"]"#, 400, "twice"),
+    ("POST", "/armory/agent/assignments", Some("text/plain"), r#"["a"]"#, 415, "JSON"),
     ("POST", "/armory/agent/b/disconnect", JSON, "[]", 400, "object"),
     ("POST", "/armory/agent/b/disconnect", JSON, "{", 400, "not JSON"),
     ("POST", "/armory/agent/b/disconnect", JSON, r#"{"timestamp":"now"}"#, 400, "timestamp"),

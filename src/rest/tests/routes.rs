@@ -18,6 +18,7 @@ async fn an_unknown_route_is_404_and_a_wrong_method_405() {
         ("POST", "/armory/accounts/a", "GET,HEAD,DELETE"),
         ("DELETE", "/armory/agents", "GET,HEAD"),
         ("GET", "/armory/agent/a/disconnect", "POST"),
+        ("GET", "/armory/agent/assignments", "POST"),
         ("TRACE", "/health", "GET,HEAD"),
     ] {
         let answer = call(method, path, None, "").await;

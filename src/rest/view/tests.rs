@@ -68,5 +68,6 @@ fn a_held_account_shows_its_cluster_and_agents() {
     let keys: Vec<_> = item.as_object().expect("an object").keys().cloned().collect();
     let mut keys = keys;
     keys.sort_unstable();
-    assert_eq!(keys, ["agents", "config", "name", "source", "status", "type", "zoneId"]);
+    assert_eq!(item["lastAssignmentMsg"], "cached by x, epoch 1");
+    assert_eq!(keys, ["agents", "config", "lastAssignmentMsg", "name", "source", "status", "type", "zoneId"]);
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 use sqlx::mysql::MySqlConnection;
 
 use super::errors::classify;
+use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
 use crate::store::migrations::Schema as _;
@@ -135,6 +136,7 @@ pub(super) async fn put(
             [row] => limits::of_row(row, error),
             _ => error,
         })?;
+        fences::keep(connection, piece, now).await?;
         // Somebody else's row that came since the look was locked by the upsert, and left as it is.
         let mut foreign = sqlx::query_scalar(LOOK_FOREIGN.of(piece.len()));
         for row in piece {
@@ -161,6 +163,7 @@ fn check(row: &AccountRow, packet: usize) -> Result<(), StoreError> {
 /// All rows of ours.
 pub(super) async fn all(connection: &mut MySqlConnection) -> Result<Accounts, StoreError> {
     let mut accounts = Accounts::default();
+    (accounts.unfenced, accounts.stray_fences) = fences::amiss(connection).await?;
     each(sqlx::query(SELECT.as_str()).fetch(connection), classify, |row| {
         rows::collect(&row, || rows::name(&row), &mut accounts);
     })

@@ -14,6 +14,34 @@ mod shared_stories {
     }
 }
 
+mod fence_stories {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::fences::stories::{
+        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, stories,
+    };
+    use crate::store::url::{Database, parse};
+
+    stories!(fresh());
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_writer_that_sleeps_in_its_transaction_is_waited_for_by_the_next() {
+        let (one, other, _home) = fresh().await;
+        a_writer_that_sleeps_in_its_transaction_is_waited_for(&one, &other).await;
+    }
+
+    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, by_hand::Home) {
+        let home = by_hand::Home::new(Kind::MariaDb).await;
+        (replica(&home).await, replica(&home).await, home)
+    }
+
+    async fn replica(home: &by_hand::Home) -> Arc<dyn Streaming> {
+        let Ok(Database::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        Arc::new(crate::store::mysql::MySql::open(&address).await.expect("it opens"))
+    }
+}
+
 mod stories_by_hand {
     use super::*;
 

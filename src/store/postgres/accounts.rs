@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use sqlx::postgres::PgConnection;
 
 use super::errors::classify;
+use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::migrations::Schema as _;
 use crate::store::rows::{self, Taking};
@@ -75,6 +76,7 @@ pub(super) async fn put(
             _ => error,
         };
         upsert(connection, piece, now).await.map_err(refused)?;
+        fences::keep(connection, piece, now).await?;
         // Somebody else's row that came since the look was locked by the upsert, and left as it is.
         let foreign = sqlx::query_scalar(LOOK_FOREIGN).bind(&names).fetch_all(&mut *connection);
         rows::not_ours(piece, &bounded(foreign, classify).await?)?;
@@ -129,6 +131,7 @@ fn pieces<'a, 'r>(mut rows: &'a [&'r AccountRow]) -> impl Iterator<Item = &'a [&
 /// All rows of ours.
 pub(super) async fn all(connection: &mut PgConnection) -> Result<Accounts, StoreError> {
     let mut accounts = Accounts::default();
+    (accounts.unfenced, accounts.stray_fences) = fences::amiss(connection).await?;
     each(sqlx::query(SELECT.as_str()).fetch(connection), classify, |row| {
         rows::collect(&row, || rows::name(&row), &mut accounts);
     })

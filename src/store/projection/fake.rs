@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 
 use crate::account::row::AccountRow;
 use crate::store::{
-    Accounts, Assignment, AssignmentChanges, Changes, ForeignRow, Malformed, NamespaceList, Store,
-    StoreError, Term, limits,
+    Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, Malformed, NamespaceList, Raised,
+    Standing, Store, StoreError, Term, limits,
 };
 
 pub(super) struct Fake {
@@ -117,7 +117,7 @@ impl Store for Fake {
     async fn accounts(&self) -> Result<Accounts, StoreError> {
         self.answers()?;
         self.reads.fetch_add(1, Ordering::SeqCst);
-        Ok(Accounts { rows: self.rows(), malformed: self.malformed.lock().clone() })
+        Ok(Accounts { rows: self.rows(), malformed: self.malformed.lock().clone(), ..Accounts::default() })
     }
 
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
@@ -129,6 +129,14 @@ impl Store for Fake {
         let mut term = self.term.lock();
         term.0 += 1;
         Ok(*term)
+    }
+
+    async fn raise_fences(&self, _: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+        self.answers().map(|()| Vec::new())
+    }
+
+    async fn fences(&self) -> Result<Vec<Standing>, StoreError> {
+        self.answers().map(|()| Vec::new())
     }
 
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {

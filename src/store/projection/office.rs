@@ -1,11 +1,18 @@
 //! Whether this process may write rows, and under which term.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::Term;
+use super::Projection;
+use super::state::State;
+use crate::crash;
+use crate::store::{AssignmentChanges, StoreError, Term};
+
+/// How long the database may take to begin a term; after that the leader goes on without rows.
+const TERM_WAIT: Duration = Duration::from_secs(5);
 
 /// Asks whether the replica still leads. It is asked after a term was begun and before it is used: a replica that slept
 /// through its lead must not end the term of whoever leads now and go on.
@@ -53,5 +60,95 @@ impl Office {
             Self::Leads(_, term) => Some(*term),
             Self::Alone | Self::Follows | Self::Elected(_) => None,
         }
+    }
+}
+
+impl Projection {
+    /// Writes nothing until this replica [leads](Projection::lead): there are others. What waits is forgotten.
+    pub fn follow(&self) {
+        *self.office.lock() = Office::Follows;
+        self.drop_waiting();
+        self.count_pending();
+    }
+
+    /// This replica leads. A term is begun and confirmed at once if the database allows, and else before the first row;
+    /// what the table holds is read anew. It goes on until [`Projection::follow`], or until `over` is cancelled.
+    pub async fn lead(&self, lead: Lead) {
+        let _table = self.table.lock().await;
+        self.drop_waiting();
+        *self.state.lock() = State::default();
+        *self.office.lock() = Office::Elected(lead);
+        let begin = async {
+            self.take_office().await?;
+            self.read().await
+        };
+        let begun = tokio::time::timeout(TERM_WAIT, begin).await;
+        match begun.unwrap_or_else(|_| Err(StoreError::unavailable("the database does not answer in time"))) {
+            Ok(()) => self.recover(),
+            Err(error) => self.fail(&error),
+        }
+        self.wake.notify_one();
+    }
+
+    /// The term that rows are written under; absent while there is none, and where there is only this process.
+    pub fn term(&self) -> Option<Term> {
+        self.office.lock().term()
+    }
+
+    /// Writes assignments for a replica that is gone, under the leader's term.
+    pub async fn write_assignments(
+        &self,
+        replica_id: &str,
+        mut changes: AssignmentChanges,
+    ) -> Result<(), StoreError> {
+        changes.term = self.may_write()?;
+        self.judged(self.store.write_assignments(replica_id, &changes).await)
+    }
+
+    /// Begins a term if this replica was elected and has none. The caller holds the table.
+    pub(super) async fn take_office(&self) -> Result<(), StoreError> {
+        let Office::Elected(lead) = self.office.lock().clone() else { return Ok(()) };
+        if lead.over.is_cancelled() {
+            return Ok(());
+        }
+        crash::point("term:before");
+        let term = self.store.begin_term(&lead.replica_id).await?;
+        crash::point("term:after");
+        let confirmed = (lead.confirm)().await && !lead.over.is_cancelled();
+        let mut office = self.office.lock();
+        // It may have been ended meanwhile, by whoever knows.
+        if matches!(&*office, Office::Elected(_)) {
+            if confirmed {
+                tracing::info!(term = term.number(), "rows are written under this term");
+                *office = Office::Leads(lead, term);
+            } else {
+                lead.over.cancel();
+                *office = Office::Follows;
+            }
+        }
+        Ok(())
+    }
+
+    /// The term to write under; an error if another replica writes.
+    pub(super) fn may_write(&self) -> Result<Option<Term>, StoreError> {
+        let office = self.office.lock();
+        if office.writes() { Ok(office.term()) } else { Err(StoreError::Deposed) }
+    }
+
+    /// Ends the lead if the database knows a later term.
+    pub(super) fn judged<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if matches!(answer, Err(StoreError::Deposed)) {
+            self.counters.late.inc();
+            let mut office = self.office.lock();
+            if let Office::Leads(lead, term) = &*office {
+                tracing::warn!(
+                    term = term.number(),
+                    "a late write was refused: another replica leads, and a later term has begun"
+                );
+                lead.over.cancel();
+                *office = Office::Follows;
+            }
+        }
+        answer
     }
 }

@@ -1,81 +1,20 @@
 //! What is known of the table, what waits to be written, and what is being written.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use tokio::sync::oneshot;
 
 use crate::account::row::AccountRow;
-use crate::store::{Accounts, ForeignRow, StoreError, limits};
+use crate::store::{ForeignRow, StoreError, limits};
+use gone::Gone;
+use jobs::{Done, Job};
 
-/// How many deleted uids are remembered. A row that comes back after that is removed by the next repair.
-const MOST_GONE: usize = 16_384;
+mod comparing;
+mod gone;
+mod jobs;
 
-type Done = oneshot::Sender<Result<(), StoreError>>;
-type Wait = oneshot::Receiver<Result<(), StoreError>>;
-
-/// What a row shall be.
-#[derive(Clone, Debug)]
-pub(super) enum Want {
-    Row(Arc<AccountRow>),
-    /// As `Row`, in place of somebody else's of that name.
-    Adopt(Arc<AccountRow>),
-    Gone,
-}
-
-impl Want {
-    fn row(&self) -> Option<&Arc<AccountRow>> {
-        match self {
-            Self::Row(row) | Self::Adopt(row) => Some(row),
-            Self::Gone => None,
-        }
-    }
-
-    fn is(&self, row: &AccountRow) -> bool {
-        self.row().is_some_and(|held| **held == *row)
-    }
-
-    /// A newer word. Somebody else's row that was to go still is.
-    fn replace(&mut self, newer: Self) {
-        *self = match (&self, newer) {
-            (Self::Adopt(_), Self::Row(row)) => Self::Adopt(row),
-            (_, newer) => newer,
-        };
-    }
-}
-
-/// What a write does to the table, as far as is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Insert = 0,
-    Update = 1,
-    Delete = 2,
-    Adopt = 3,
-}
-
-/// What is wanted, and who waits for it.
-#[derive(Debug)]
-pub(super) struct Job {
-    pub(super) want: Want,
-    waiters: Vec<Done>,
-}
-
-impl Job {
-    fn answer(self, answer: &Result<(), StoreError>) {
-        for done in self.waiters {
-            let _ = done.send(answer.clone());
-        }
-    }
-}
-
-/// A job that was taken to be written.
-#[derive(Debug)]
-pub(super) struct Task {
-    pub(super) uid: String,
-    pub(super) kind: Kind,
-    pub(super) job: Job,
-}
+pub(super) use jobs::{Kind, Task, Want};
 
 /// See the module. The table is the writer's: `known` changes only while it is held.
 pub(super) struct State {
@@ -92,6 +31,8 @@ pub(super) struct State {
     /// What was refused since the last repair.
     refused: HashMap<String, Arc<AccountRow>>,
     gone: Gone,
+    /// Rows of `kubesvc_caching` that no account has, by uid.
+    strays: Vec<String>,
     /// The table must be read before anything is written.
     stale: bool,
 }
@@ -106,6 +47,7 @@ impl Default for State {
             flying: HashMap::new(),
             refused: HashMap::new(),
             gone: Gone::default(),
+            strays: Vec::new(),
             stale: true,
         }
     }
@@ -338,76 +280,6 @@ impl State {
             job.answer(&Err(error.clone()));
         }
     }
-
-    /// The table was read.
-    pub(super) fn loaded(&mut self, accounts: Accounts) {
-        self.known.clear();
-        self.names.clear();
-        for malformed in accounts.malformed {
-            if let Some(uid) = malformed.uid {
-                self.known.insert(uid, None);
-            }
-        }
-        for row in accounts.rows {
-            self.learn(Arc::new(row));
-        }
-        self.stale = false;
-    }
-
-    /// Compares the table, which was just read, with what all objects call for.
-    pub(super) fn repair(&mut self, expected: Vec<AccountRow>) -> Vec<(Kind, Wait)> {
-        self.refused.clear();
-        let mut tasks = Vec::new();
-        let mut uids = HashSet::with_capacity(expected.len());
-        for row in expected {
-            uids.insert(row.uid.clone());
-            if self.gone.contains(&row.uid) || self.waiting.contains_key(&row.uid) || self.is_known(&row) {
-                continue;
-            }
-            let kind = if self.has_row(&row.uid) { Kind::Update } else { Kind::Insert };
-            let (done, wait) = oneshot::channel();
-            self.want_row(row, Some(done));
-            tasks.push((kind, wait));
-        }
-        let strays: Vec<String> = self
-            .known
-            .keys()
-            .filter(|uid| !uids.contains(*uid) && !self.waiting.contains_key(*uid))
-            .cloned()
-            .collect();
-        for uid in strays {
-            // Not remembered as deleted: should the list have been short of it, the next word brings it back.
-            let (done, wait) = oneshot::channel();
-            self.want(&uid, Want::Gone, Some(done));
-            tasks.push((Kind::Delete, wait));
-        }
-        tasks
-    }
 }
 
 const DELETED: &str = "the account is deleted";
-
-/// The uids that were deleted last.
-#[derive(Default)]
-struct Gone {
-    uids: HashSet<String>,
-    order: VecDeque<String>,
-}
-
-impl Gone {
-    fn contains(&self, uid: &str) -> bool {
-        self.uids.contains(uid)
-    }
-
-    fn insert(&mut self, uid: &str) {
-        if !self.uids.insert(uid.to_owned()) {
-            return;
-        }
-        self.order.push_back(uid.to_owned());
-        if self.order.len() > MOST_GONE
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.uids.remove(&oldest);
-        }
-    }
-}

@@ -7,6 +7,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Row as _, ValueRef as _};
 
 use super::errors;
+use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
 use crate::store::migrations::Schema as _;
@@ -74,6 +75,7 @@ pub(super) async fn put(
             [row] => limits::of_row(row, errors::classify(error)),
             _ => errors::classify(error),
         })?;
+        fences::keep(connection, piece, now).await?;
     }
     Ok(())
 }
@@ -121,8 +123,9 @@ async fn make_way(
 
 /// All rows of ours.
 pub(super) async fn all(connection: &mut SqliteConnection) -> Result<Accounts, StoreError> {
+    let (unfenced, stray_fences) = fences::amiss(connection).await?;
     let rows = sqlx::query(SELECT.as_str()).fetch_all(connection).await.map_err(errors::classify)?;
-    let mut accounts = Accounts { rows: Vec::with_capacity(rows.len()), malformed: Vec::new() };
+    let mut accounts = Accounts { unfenced, stray_fences, ..Accounts::default() };
     for row in &rows {
         rows::collect(row, || lossy(row, 0).unwrap_or_default(), &mut accounts);
     }

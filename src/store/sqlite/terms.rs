@@ -11,7 +11,7 @@ terms! {
     waited_for, classify
 }
 
-async fn waited_for<T>(
+pub(super) async fn waited_for<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
     classify: fn(sqlx::Error) -> StoreError,
 ) -> Result<T, StoreError> {

@@ -17,6 +17,22 @@ async fn fresh() -> (Box<dyn Store>, TempDir) {
     (Box::new(home.open().await.expect("it opens")), home.folder)
 }
 
+mod fence_stories {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::fences::stories::{Streaming, stories};
+
+    stories!(fresh());
+
+    /// One process has the file, so there is one store.
+    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, TempDir) {
+        let home = Home::new();
+        let store: Arc<dyn Streaming> = Arc::new(home.open().await.expect("it opens"));
+        (Arc::clone(&store), store, home.folder)
+    }
+}
+
 /// A folder with a database in it.
 struct Home {
     folder: TempDir,

@@ -54,7 +54,7 @@ async fn boot_id(world: &World, agent: &Agent) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_restarts_within_the_grace_costs_no_write_of_an_account() {
+async fn an_agent_that_restarts_within_the_grace_costs_one_write_that_names_the_process_which_caches() {
     let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
@@ -69,9 +69,17 @@ async fn an_agent_that_restarts_within_the_grace_costs_no_write_of_an_account() 
         }
         agent.launch();
         until_held_by_another_process(&world, &agent, &boot, "prod").await;
+        let boot = boot_id(&world, &agent).await;
+        let cached = world
+            .until_account("prod", "is cached by the new process", |account| {
+                let caching = account.status_or_default().caching.clone();
+                caching.and_then(|caching| caching.boot_id).as_ref() == Some(&boot)
+            })
+            .await;
+        assert_eq!(cached.status_or_default().state(), State::Active);
     }
     assert_eq!(world.shown("prod").await.as_deref(), Some("ACTIVE"));
-    assert_eq!(writes(&world, "prod"), 3, "{:#?}", world.writes_to("prod"));
+    assert_eq!(writes(&world, "prod"), 3 + 2, "{:#?}", world.writes_to("prod"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -23,11 +23,12 @@ async fn an_applied_account_becomes_active_and_everyone_sees_it() {
 
     let account = world.object("prod").await.expect("it was applied");
     assert!(account.has_finalizer(), "{FINALIZER} is missing: {:?}", account.metadata.finalizers);
-    let told: Vec<_> = ["Ready", "Reconciling", "Stalled", "AgentConnected"]
+    let told: Vec<_> = ["Ready", "Reconciling", "Stalled", "AgentConnected", "Caching"]
         .into_iter()
         .map(|type_| condition(&account, type_).map(|one| (one.status, one.observed_generation)))
         .collect();
-    let expected = ["True", "False", "False", "True"].map(|status| Some((status.to_owned(), Some(1))));
+    let expected =
+        ["True", "False", "False", "True", "True"].map(|status| Some((status.to_owned(), Some(1))));
     assert_eq!(told, expected, "{account:#?}");
     let status = account.status.expect("it is Ready");
     assert_eq!((status.observed_generation, status.epoch, status.failed_count), (1, 1, 0), "{status:#?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubesvc::account::State;
+use kubesvc::account::{KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use super::hold;
@@ -193,7 +193,7 @@ async fn a_slow_connection_makes_nothing_fail() {
 
 /// Users of other agents had accounts deleted seconds after a short cut between the parts.
 #[tokio::test(flavor = "multi_thread")]
-async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
+async fn within_the_grace_a_cut_costs_no_write_of_an_account_and_a_restart_one_that_keeps_it_active() {
     let prepare = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60);
     let Lined { world, cluster, proxy, agent } = Lined::start(prepare).await;
     let names = ["one", "two", "three", "four", "five"];
@@ -206,6 +206,7 @@ async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
     proxy.set(Line::Open);
     world.until_connected(&agent, true).await;
     until_held(&world, &agent, names.len()).await;
+    assert_eq!(status_writes(&world), before, "{:#?}", world.operator_writes("kubesvcaccounts"));
 
     let boot = boot_id(&world, &agent).await;
     agent.kill();
@@ -217,9 +218,23 @@ async fn cuts_and_restarts_within_the_grace_cost_no_write_of_an_account() {
     .await;
     until_held(&world, &agent, names.len()).await;
 
+    let boot = boot_id(&world, &agent).await;
+    for name in names {
+        let wanted = "is cached by the new process";
+        let caching = |account: &KubesvcAccount| account.status_or_default().caching.clone();
+        world
+            .until_account(name, wanted, |account| caching(account).and_then(|one| one.boot_id) == boot)
+            .await;
+    }
     let wanted = names.map(|name| (name, State::Active));
     settled(&world, &[&agent], &wanted).await;
-    assert_eq!(status_writes(&world), before, "{:#?}", world.operator_writes("kubesvcaccounts"));
+    // Which process caches the account is the one thing that is written; nobody was ORPHANED meanwhile.
+    assert_eq!(
+        status_writes(&world),
+        before + names.len(),
+        "{:#?}",
+        world.operator_writes("kubesvcaccounts")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

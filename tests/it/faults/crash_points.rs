@@ -91,7 +91,8 @@ fn turn(points: &str) -> Database {
 /// The points that every run tries on a database.
 fn points_on(database: Database) -> Vec<&'static str> {
     // There the database decides what is left behind.
-    let at_the_database = |point: &str| point.starts_with("row-") || point.starts_with("assignments:");
+    let at_the_database =
+        |point: &str| ["row-", "assignments:", "fence:"].iter().any(|prefix| point.starts_with(prefix));
     let is_on = |point: &&str| {
         if is_of_replicas(point) {
             database != Database::Sqlite

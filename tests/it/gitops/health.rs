@@ -29,7 +29,7 @@ fn told(state: State, desired: DesiredState, story: &Story) -> KubesvcAccount {
     account.status = Some(KubesvcAccountStatus {
         state: Some(state),
         observed_generation: 3,
-        conditions: tell(&[], story, true, 3, &now),
+        conditions: tell(&[], story, true, None, 3, &now),
         ..KubesvcAccountStatus::default()
     });
     account

@@ -60,8 +60,12 @@ async fn every_replica_shows_the_agents_of_all_and_who_holds_an_account() {
         eventually("both agents that hold it", PATIENCE, async || {
             let account = replica.get("/armory/accounts/prod").await?;
             let listed = replica.get("/armory/accounts").await?;
-            let holders =
-                json!([{"agentId": "agent-1", "caching": false}, {"agentId": "agent-2", "caching": false}]);
+            let caching = world
+                .object("prod")
+                .await
+                .and_then(|one| one.status_or_default().caching_agent().map(str::to_owned));
+            let holder = |id: &str| json!({"agentId": id, "caching": caching.as_deref() == Some(id)});
+            let holders = json!([holder("agent-1"), holder("agent-2")]);
             let good = account.json["connections"] == json!(2)
                 && account.json["agents"] == holders
                 && listed.json["items"][0]["agents"] == holders;

@@ -1,7 +1,7 @@
 //! Agents come, go and are replaced; accounts find their zone, and change it.
 
 use kube::api::{Patch, PatchParams};
-use kubesvc::account::{GrantPhase, KubesvcAgent, State, names};
+use kubesvc::account::{GrantPhase, KubesvcAccount, KubesvcAgent, State, names};
 use serde_json::json;
 
 use super::on_each_database;
@@ -217,10 +217,18 @@ async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) 
     agent.launch();
     world.until_connected(&agent, true).await;
     world.until_assigned(&[("prod", agent.id())]).await;
+    let boot = world
+        .agent_object(&agent)
+        .await
+        .and_then(|agent| agent.status?.session)
+        .map(|session| session.boot_id);
+    let caching = |account: &KubesvcAccount| account.status_or_default().caching.clone();
+    let cached = |account: &KubesvcAccount| caching(account).and_then(|caching| caching.boot_id) == boot;
+    world.until_account("prod", "is cached by the new process", cached).await;
     assert_eq!(
         world.writes_to("prod").len(),
-        writes,
-        "an agent that restarts within the grace costs no write"
+        writes + 1,
+        "an agent that restarts within the grace costs the write that says which process caches"
     );
     assert_eq!(world.state("prod").await, Some(State::Active));
 }

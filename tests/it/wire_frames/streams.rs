@@ -232,7 +232,7 @@ pub(super) async fn lies_are_not_believed(port: u16, uid: &str) {
     });
     let lies = [
         Frame::Hello(ops::Hello {
-            accounts_held: vec![ops::HeldAccount { account: Some(account(1)) }],
+            accounts_held: vec![ops::HeldAccount { account: Some(account(1)), caching_epoch: 0 }],
             ..hello()
         }),
         Frame::AccountResults(ops::AccountResults { results: results.collect() }),

@@ -148,6 +148,12 @@ impl Connection {
         on!(self, database => sqlx::query_scalar(SELECT).fetch_all(database).await)
     }
 
+    /// Account, epoch and agent of each row of `kubesvc_caching`, in order.
+    pub(super) async fn fences(&mut self) -> sqlx::Result<Vec<(String, i64, Option<String>)>> {
+        const SELECT: &str = "SELECT account, epoch, agent_id FROM kubesvc_caching ORDER BY 1";
+        on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
+    }
+
     /// Account and agent of each row of `kubesvc_assignments`, in order.
     pub(super) async fn assignments(&mut self) -> sqlx::Result<Vec<(String, String)>> {
         const SELECT: &str = "SELECT account_name, agent_id FROM kubesvc_assignments ORDER BY 1, 2";

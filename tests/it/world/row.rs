@@ -59,6 +59,12 @@ impl World {
         must(read.await.map_err(|error| format!("the database: {error}")))
     }
 
+    /// Account, epoch and agent of each row of `kubesvc_caching`, in order.
+    pub(crate) async fn fences(&self) -> Vec<(String, i64, Option<String>)> {
+        let read = async { self.open_database().await?.fences().await };
+        must(read.await.map_err(|error| format!("the database: {error}")))
+    }
+
     /// The replicas that have rows in `kubesvc_assignments`, in order.
     pub(crate) async fn assigned_replicas(&self) -> Vec<String> {
         let read = async { self.open_database().await?.assigned_replicas().await };

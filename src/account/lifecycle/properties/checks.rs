@@ -28,6 +28,11 @@ pub(super) fn status(
     hold(new.observed_generation == account.generation(), "a generation that was not seen")
 }
 
+/// While agents wait to be registered nothing follows from that one is not there.
+pub(super) fn queue(holds: bool, what: &str) -> Result<(), String> {
+    holds.then_some(()).ok_or_else(|| format!("{what} while agents waited to be registered"))
+}
+
 fn phases(old: &KubesvcAccountStatus, new: &KubesvcAccountStatus) -> Result<(), String> {
     use GrantPhase::{None, Open, Revoking};
     let grew = new.epoch > old.epoch;

@@ -6,12 +6,15 @@ use super::{Crash, Deed, Outcome, Secret, Step, checks};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::fixtures::{AccountFixture, account, cluster_named, failure, wall};
 use crate::account::lifecycle::{
-    Action, CredentialFact, Decision, Fact, Observation, Policy, Presence, RowFact, SessionFact, Tick, Word,
-    decide,
+    Action, CredentialFact, Decision, Ending, Fact, Observation, Policy, Presence, Process, RowFact,
+    SessionFact, Tick, Word, decide,
 };
-use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, RETRY_ANNOTATION, State};
+use crate::account::{
+    ELECT_CACHING_ANNOTATION, FINALIZER, GrantPhase, KubesvcAccount, RETRY_ANNOTATION, State,
+};
 
 mod agents;
+mod caching;
 mod healing;
 
 use agents::Agent;
@@ -53,6 +56,8 @@ pub(super) struct Sim {
     answers: VecDeque<agents::Answer>,
     heard: BTreeSet<(String, i64)>,
     late: Option<(KubesvcAccount, Action)>,
+    /// Since when agents have waited to be registered.
+    queue_since: Option<Tick>,
     writes: usize,
     states: Vec<&'static str>,
 }
@@ -81,6 +86,7 @@ impl Sim {
             answers: VecDeque::new(),
             heard: BTreeSet::new(),
             late: None,
+            queue_since: None,
             writes: 0,
             states: Vec::new(),
         }
@@ -96,6 +102,11 @@ impl Sim {
             "{broken}\nafter {steps:?}\nstates written: {:?}\nobject: {object:?}\nrow: {:?}\nagents: {:#?}\n{:?}",
             self.states, self.row, self.agents, self.memory
         )
+    }
+
+    /// Whether agents that wait to be registered keep everybody from being taken for gone.
+    fn is_protected(&self) -> bool {
+        self.queue_since.is_some_and(|since| self.now < since + 600)
     }
 
     fn object(&self) -> Option<&KubesvcAccount> {
@@ -114,11 +125,9 @@ impl Sim {
             Step::Act { agent, outcome } => self.agent_acts(*agent, *outcome)?,
             Step::Deliver { index, again } => self.deliver(*index, *again),
             Step::Wait(ticks) => self.now += ticks,
+            Step::Queue(waits) => self.queue_since = waits.then(|| self.queue_since.unwrap_or(self.now)),
             Step::Cut(agent) => self.cut(*agent),
-            Step::Die(agent) => {
-                self.cut(*agent);
-                self.agents[*agent].holds = None;
-            }
+            Step::Die { agent, goodbye } => self.die(*agent, *goodbye),
             Step::Connect(agent) => self.connect(*agent),
             Step::Lose(agent) => self.lose(*agent),
             Step::Recheck => self.resolve(),
@@ -192,6 +201,7 @@ impl Sim {
             row,
             sessions: &sessions,
             sessions_are_read: self.memory.sessions_are_read,
+            backlog_since: self.queue_since,
             rival: None,
         };
         let decision = decide(&observation);
@@ -246,10 +256,18 @@ impl Sim {
                 let lists = |agent: &&Agent| agent.connected && agent.lists && Some(agent.zone) == zone;
                 let listed = self.agents.iter().any(|agent| lists(&agent));
                 checks::deletion(seen, listed)?;
+                let heard = self.agents.iter().any(|agent| agent.connected && Some(agent.zone) == zone);
+                checks::queue(
+                    heard || !self.is_protected(),
+                    "an account was taken from a zone without agents",
+                )?;
                 account = account.being_deleted().edited();
             }
             Action::WriteStatus(write) => {
                 checks::status(seen, &write.status, &self.heard)?;
+                self.check_caching(seen, &write.status)?;
+                let orphaned = write.status.state() == State::Orphaned && status.state() != State::Orphaned;
+                checks::queue(!orphaned || !self.is_protected(), "an account was orphaned")?;
                 self.states.push(write.status.state().as_str());
                 account.status = Some(write.status);
                 self.memory.stage = None;
@@ -281,9 +299,7 @@ impl Sim {
 
     /// The operator ends and another begins with a consistent list: what was in memory is gone, and so are the streams.
     fn crash(&mut self) {
-        for agent in 0..self.agents.len() {
-            self.cut(agent);
-        }
+        self.lose_streams();
         self.memory = Memory {
             leading_since: self.now,
             view: self.versions.len() - 1,
@@ -309,6 +325,10 @@ impl Sim {
             Deed::Retry => {
                 self.retries += 1;
                 account = account.annotated(RETRY_ANNOTATION, &self.retries.to_string());
+            }
+            Deed::Elect => {
+                self.retries += 1;
+                account = account.annotated(ELECT_CACHING_ANNOTATION, &self.retries.to_string());
             }
             Deed::Delete => account = account.being_deleted(),
             Deed::ForceDelete => {

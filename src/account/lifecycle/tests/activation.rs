@@ -106,7 +106,7 @@ fn new_contents_of_the_secret_are_a_new_definition() {
 
 #[test]
 fn an_agent_that_lost_it_while_another_holds_it_changes_nothing() {
-    let two = seen(account("a").active_in("east"))
+    let two = seen(account("a").active_in("east").cached_by("agent-2"))
         .with(session("agent-1", "east").lost(1))
         .with(session("agent-2", "east").held(1));
     assert_eq!(two.decide(), Decision::nothing());

@@ -94,7 +94,7 @@ fn an_agent_that_was_late_in_another_cluster_is_no_healing_and_has_to_drop_the_a
 
 #[test]
 fn one_agent_of_several_in_another_cluster_counts_as_failed() {
-    let two = seen(account("a").active_in("east"))
+    let two = seen(account("a").active_in("east").cached_by("agent-2"))
         .with(session("agent-1", "east").held_in(1, "staging"))
         .with(session("agent-2", "east").held(1));
     assert_eq!(two.decide(), Decision::nothing());

@@ -109,7 +109,7 @@ fn reconciling_and_stalled_are_never_both_true_and_every_condition_names_its_gen
             "{state}"
         );
         let kinds: Vec<_> = status.conditions.iter().map(|one| one.type_.as_str()).collect();
-        assert_eq!(kinds, ["Ready", "Reconciling", "Stalled", "AgentConnected"], "{state}");
+        assert_eq!(kinds, ["Ready", "Reconciling", "Stalled", "AgentConnected", "Caching"], "{state}");
         for one in &status.conditions {
             assert_eq!(one.observed_generation, Some(status.observed_generation), "{state} {}", one.type_);
             assert!(!one.reason.is_empty() && !one.message.is_empty(), "{state} {}", one.type_);

@@ -31,11 +31,17 @@ pub(super) struct Answer {
 
 #[derive(Debug)]
 pub(super) struct Agent {
-    id: &'static str,
+    pub(super) id: &'static str,
     pub(super) zone: &'static str,
     known: bool,
     pub(super) connected: bool,
     cut_at: Tick,
+    /// How its stream ended.
+    ending: Ending,
+    /// Since when it stands.
+    since: Tick,
+    /// Counts its processes.
+    pub(super) boot: u64,
     session: u64,
     /// The uid it holds, and for which epoch.
     pub(super) holds: Option<(String, i64)>,
@@ -58,6 +64,9 @@ impl Agent {
             known: false,
             connected: false,
             cut_at: 0,
+            ending: Ending::default(),
+            since: 0,
+            boot: 1,
             session: 0,
             holds: None,
             lists: true,
@@ -96,6 +105,26 @@ impl Agent {
         self.offer = None;
     }
 
+    pub(super) fn boot_id(&self) -> String {
+        format!("{}-{}", self.id, self.boot)
+    }
+
+    /// Whether it holds the account under this epoch and the hub knows.
+    pub(super) fn is_known_to_hold(&self, uid: &str, epoch: i64) -> bool {
+        self.connected && matches!(&self.word, Some((of, at, Word::Held(_))) if of == uid && *at == epoch)
+    }
+
+    /// Whether the hub knows that it does not hold the account under this epoch.
+    pub(super) fn says_no(&self, uid: &str, epoch: i64) -> bool {
+        matches!(&self.word, Some((of, at, word))
+            if of == uid && *at == epoch && !matches!(word, Word::Held(_)))
+    }
+
+    /// Since when it is away, and why.
+    pub(super) fn away(&self) -> (Tick, Ending) {
+        (self.cut_at, self.ending)
+    }
+
     pub(super) fn has_work(&self) -> bool {
         !self.inbox.is_empty()
     }
@@ -107,6 +136,7 @@ impl Sim {
         let agent = &mut self.agents[agent];
         agent.known = true;
         agent.connected = true;
+        agent.since = self.now;
         agent.session += 1;
     }
 
@@ -115,12 +145,30 @@ impl Sim {
         let agent = &mut self.agents[agent];
         if agent.connected {
             agent.cut_at = self.now;
+            agent.ending = Ending::Cut;
         }
         agent.connected = false;
         agent.inbox.clear();
         agent.word = None;
         agent.in_flight = None;
         agent.forget_offers();
+    }
+
+    /// Its process ends, with a goodbye or without; the next one holds nothing.
+    pub(super) fn die(&mut self, agent: usize, says_goodbye: bool) {
+        self.cut(agent);
+        let agent = &mut self.agents[agent];
+        agent.ending = if says_goodbye { Ending::Goodbye } else { agent.ending };
+        agent.boot += 1;
+        agent.holds = None;
+    }
+
+    /// The operator has ended, and with it every stream.
+    pub(super) fn lose_streams(&mut self) {
+        for agent in 0..self.agents.len() {
+            self.cut(agent);
+            self.agents[agent].ending = Ending::ReplicaLost;
+        }
     }
 
     pub(super) fn lose(&mut self, agent: usize) {
@@ -143,6 +191,12 @@ impl Sim {
                     Presence::Connected
                 } else {
                     Presence::Away(agent.cut_at.max(self.memory.leading_since))
+                },
+                process: Process {
+                    boot_id: agent.boot_id(),
+                    since: agent.since,
+                    ending: agent.ending,
+                    ..Process::default()
                 },
                 word: agent
                     .word

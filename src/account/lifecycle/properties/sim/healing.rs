@@ -36,6 +36,7 @@ impl Sim {
         self.database = true;
         self.foreign = false;
         self.late = None;
+        self.queue_since = None;
         self.change_secret(Secret::Good);
         self.answers.clear();
         for agent in 0..self.agents.len() {
@@ -101,7 +102,7 @@ impl Sim {
                 let all_here = held_by.iter().filter(here).count() == held_by.len();
                 let all_hold = self.agents.iter().filter(|agent| Some(agent.zone) == zone).count();
                 if all_here && held_by.len() == all_hold {
-                    Ok(())
+                    self.is_cached(account)
                 } else {
                     Err(format!("held by {held_by:?}"))
                 }

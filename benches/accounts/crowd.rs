@@ -1,0 +1,310 @@
+//! Crowd: agents that connect all at once, against a bare server that registers them, and against raw writes at the same
+//! limit.
+
+use std::{
+    pin::Pin,
+    process::{Command, ExitCode},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt, future::try_join_all, stream};
+use kube::{
+    Api, Client, Config,
+    api::{Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use kubesvc::{
+    account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentSpec, names},
+    budget::{Budget, Urgency},
+    wire::ops::{
+        Accepted, AgentFrame, Hello, HubFrame, agent_frame, hub_frame,
+        operations_server::{Operations, OperationsServer},
+    },
+};
+use serde_json::json;
+use tonic::{Request, Response, Status, Streaming, transport::Server};
+
+use crate::{
+    harness::{
+        controlplane::ControlPlane,
+        folder::Folder,
+        namespace::TestNamespace,
+        ports,
+        process::Process,
+        simulated_agent::{
+            SimulatedAgent,
+            words::{Introduction, NoSession, Policy},
+        },
+        wait::try_eventually,
+    },
+    objects::{ZONE, each},
+    operator::{Operator, Site},
+    options::Options,
+    progress::say,
+    report::{Report, Row, Wanted},
+    statistics::{Series, shown},
+};
+
+/// Says that this process is the bare server, and on which port.
+const BARE: &str = "BENCH_BARE_REGISTRAR";
+/// Where the bare server writes: a kubeconfig and a namespace; without them it writes nothing.
+const KUBECONFIG: &str = "BENCH_BARE_KUBECONFIG";
+const NAMESPACE: &str = "BENCH_BARE_NAMESPACE";
+/// Registrations a second, where they are limited.
+const LIMIT: u32 = 100;
+/// How long all may take.
+const ALL: Duration = Duration::from_secs(300);
+const GRACE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Default)]
+struct Seconds {
+    echoed: Vec<f64>,
+    registered: Vec<f64>,
+    accepted: Vec<f64>,
+    raw: Vec<f64>,
+    limited: Vec<f64>,
+}
+
+/// Measures, and adds what came out.
+///
+/// # Errors
+///
+/// Something did not work at all.
+pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
+    let (plane, count) = (crate::control_plane().await?, options.accounts);
+    let mut seconds = Seconds::default();
+    for round in 1..=options.rounds {
+        seconds.echoed.push(at_bare_server(&plane, count, false).await?);
+        seconds.registered.push(at_bare_server(&plane, count, true).await?);
+        seconds.accepted.push(at_hub(&plane, count, 0).await?);
+        seconds.raw.push(raw_writes(&plane, count).await?);
+        seconds.limited.push(at_hub(&plane, count, LIMIT).await?);
+        let last = |all: &[f64]| shown(all[round - 1]);
+        say(&format!(
+            "crowd {round}/{}: {count} agents: echoed {} s, registered by a bare server {} s, accepted {} s; at {LIMIT}/s: raw {} s, kubesvc {} s",
+            options.rounds,
+            last(&seconds.echoed),
+            last(&seconds.registered),
+            last(&seconds.accepted),
+            last(&seconds.raw),
+            last(&seconds.limited),
+        ));
+    }
+    tell(count, &seconds, report);
+    Ok(())
+}
+
+fn tell(count: usize, seconds: &Seconds, report: &mut Report) {
+    let what = |what: &str| format!("{count} agents at once: {what}");
+    let series = |all: &[f64]| all.iter().copied().collect::<Series>();
+    let ratio = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(o, u)| o / u).collect::<Series>();
+    let mut add =
+        |text: &str, all: &Series, wanted| report.add(Row::series("crowd", &what(text), all, wanted));
+    add("a bare server echoes each hello, s", &series(&seconds.echoed), Wanted::Nothing);
+    add("a bare server registers each first, s", &series(&seconds.registered), Wanted::Nothing);
+    add("accepted by the operator, s", &series(&seconds.accepted), Wanted::Nothing);
+    let times = ratio(&seconds.accepted, &seconds.registered);
+    add("times the bare server that registers", &times, Wanted::AtMost(2.0));
+    add(&format!("raw writes at {LIMIT}/s, s"), &series(&seconds.raw), Wanted::Nothing);
+    add(&format!("all registered at {LIMIT}/s, s"), &series(&seconds.limited), Wanted::Nothing);
+    let times = ratio(&seconds.limited, &seconds.raw);
+    add("times the raw writes", &times, Wanted::AtMost(1.2));
+}
+
+/// Agents that were there before: their objects stand.
+async fn known_agents(plane: &ControlPlane, count: usize) -> Result<TestNamespace, String> {
+    let namespace = plane.namespace().await;
+    let agents: Api<KubesvcAgent> = namespace.api();
+    each(count, async |number| {
+        let (agent_id, zone_id) = (agent_id(number), ZONE.to_owned());
+        let name = names::agent_object_name(&agent_id, &zone_id);
+        let agent = KubesvcAgent::new(&name, KubesvcAgentSpec { agent_id, zone_id, approved: true });
+        agents.create(&PostParams::default(), &agent).await.map(drop).map_err(|e| e.to_string())
+    })
+    .await?;
+    Ok(namespace)
+}
+
+fn agent_id(number: usize) -> String {
+    format!("crowd-{number}")
+}
+
+/// Until the operator has accepted all of them, who come again when they are told to.
+async fn at_hub(plane: &ControlPlane, count: usize, limit: u32) -> Result<f64, String> {
+    let namespace = known_agents(plane, count).await?;
+    let site = Site::new(plane, namespace.name(), GRACE).await?;
+    site.limit_registrations(GRACE, limit)?;
+    let operator = site.start()?;
+    operator.ready().await?;
+    let accepted = until_all_are_accepted(&site.hub(), count).await;
+    let (agents, seconds) = accepted.map_err(|reason| operator.explain(&reason))?;
+    check_registered(&namespace, count).await?;
+    end(operator, agents).await?;
+    Ok(seconds)
+}
+
+async fn end(operator: Operator<'_>, agents: Vec<SimulatedAgent>) -> Result<(), String> {
+    drop(agents);
+    operator.stop().await
+}
+
+async fn check_registered(namespace: &TestNamespace, count: usize) -> Result<(), String> {
+    let agents: Api<KubesvcAgent> = namespace.api();
+    let listed = agents.list(&kube::api::ListParams::default()).await.map_err(|e| e.to_string())?;
+    let connected = |agent: &&KubesvcAgent| agent.status.as_ref().is_some_and(|status| status.connected);
+    match listed.items.iter().filter(connected).count() {
+        all if all == count => Ok(()),
+        some => Err(format!("{some} of {count} agents are registered")),
+    }
+}
+
+async fn until_all_are_accepted(hub: &str, count: usize) -> Result<(Vec<SimulatedAgent>, f64), String> {
+    let start = Instant::now();
+    let all = try_join_all((0..count).map(|number| accepted(hub, number)));
+    let agents = tokio::time::timeout(ALL, all).await.map_err(|_| format!("not all within {ALL:?}"))??;
+    let seconds = start.elapsed().as_secs_f64();
+    match agents.iter().find_map(SimulatedAgent::ended) {
+        Some(reason) => Err(format!("an agent was cut off: {reason}")),
+        None => Ok((agents, seconds)),
+    }
+}
+
+async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
+    let mut introduction = Introduction::new(&agent_id(number), ZONE);
+    loop {
+        match SimulatedAgent::connect(hub, introduction.clone(), Policy::default()).await {
+            Ok(agent) => return Ok(agent),
+            Err(NoSession::Refused(refused)) if refused.retry_after_ms > 0 => {
+                introduction.connect_seq += 1;
+                // As an agent does: a little later than it was told.
+                let asked = Duration::from_millis(refused.retry_after_ms.into());
+                let later = (asked / 20).min(Duration::from_secs(1)).mul_f64(fastrand::f64());
+                tokio::time::sleep(asked + later).await;
+            }
+            Err(reason) => return Err(format!("agent {number}: {reason}")),
+        }
+    }
+}
+
+/// As many writes as there are agents, at the limit.
+async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
+    let namespace = known_agents(plane, count).await?;
+    let agents: Api<KubesvcAgent> = namespace.api();
+    let (budget, start) = (Budget::new(LIMIT, LIMIT), Instant::now());
+    each(count, async |number| {
+        budget.take(Urgency::Rest).await;
+        register(&agents, &agent_id(number), ZONE).await
+    })
+    .await?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// The one write that cannot be avoided.
+async fn register(agents: &Api<KubesvcAgent>, agent_id: &str, zone: &str) -> Result<(), String> {
+    let name = names::agent_object_name(agent_id, zone);
+    let session = json!({"id": agent_id, "bootId": agent_id, "connectSeq": 1, "replica": "bare"});
+    let status =
+        json!({"status": {"connected": true, "connectedSince": jiff::Timestamp::now(), "session": session}});
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let written = agents.patch_status(&name, &params, &Patch::Merge(&status)).await;
+    written.map(drop).map_err(|e| format!("{name}: {e}"))
+}
+
+async fn at_bare_server(plane: &ControlPlane, count: usize, registers: bool) -> Result<f64, String> {
+    let namespace = known_agents(plane, count).await?;
+    let (port, folder) = (ports::free(), Folder::new("bench-registrar")?);
+    let program = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
+    let mut command = Command::new(program);
+    command.env(BARE, port.to_string()).arg("--bench");
+    if registers {
+        command.env(KUBECONFIG, plane.kubeconfig_path()).env(NAMESPACE, namespace.name());
+    }
+    let process = Process::spawn("bare server", &command, &folder.file("log"))?;
+    let address = format!("127.0.0.1:{port}");
+    try_eventually("the bare server", Duration::from_secs(10), async || {
+        process.check_running()?;
+        tokio::net::TcpStream::connect(&address).await.map(drop).map_err(|e| e.to_string())
+    })
+    .await?;
+    let accepted = until_all_are_accepted(&address, count).await;
+    let (_agents, seconds) = accepted.map_err(|reason| format!("{reason}\n{}", process.log_tail(12)))?;
+    Ok(seconds)
+}
+
+/// Whether this process was started as the bare server.
+pub(crate) fn is_bare_server() -> bool {
+    std::env::var_os(BARE).is_some()
+}
+
+/// Serves until it is killed.
+pub(crate) fn serve_bare() -> ExitCode {
+    let port = std::env::var(BARE).ok().and_then(|port| port.parse::<u16>().ok()).unwrap_or_default();
+    // A second installation says that one is there already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
+        runtime.block_on(async {
+            let bare = Bare(Arc::new(agents().await?));
+            let server = Server::builder().add_service(OperationsServer::new(bare));
+            server.serve(([127, 0, 0, 1], port).into()).await.map_err(|e| e.to_string())
+        })
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("bare server: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn agents() -> Result<Option<Api<KubesvcAgent>>, String> {
+    let (Ok(path), Ok(namespace)) = (std::env::var(KUBECONFIG), std::env::var(NAMESPACE)) else {
+        return Ok(None);
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|e| e.to_string())?;
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| e.to_string())?;
+    let client = Client::try_from(config).map_err(|e| e.to_string())?;
+    Ok(Some(Api::namespaced(client, &namespace)))
+}
+
+/// Writes who has come, if it is to, and answers its hello. It does nothing else.
+struct Bare(Arc<Option<Api<KubesvcAgent>>>);
+
+impl Bare {
+    async fn answer(agents: &Option<Api<KubesvcAgent>>, hello: Hello) -> Result<HubFrame, Status> {
+        if let Some(agents) = agents {
+            register(agents, &hello.agent_id, &hello.zone_id).await.map_err(Status::internal)?;
+        }
+        let accepted =
+            Accepted { session_id: hello.agent_id, protocol: 1, heartbeat_ms: 10_000, ..Accepted::default() };
+        Ok(HubFrame { seq: 1, frame: Some(hub_frame::Frame::Accepted(accepted)), ..HubFrame::default() })
+    }
+}
+
+#[tonic::async_trait]
+impl Operations for Bare {
+    type GetOpsStream = Pin<Box<dyn futures::Stream<Item = Result<HubFrame, Status>> + Send>>;
+
+    async fn get_ops(
+        &self,
+        request: Request<Streaming<AgentFrame>>,
+    ) -> Result<Response<Self::GetOpsStream>, Status> {
+        let mut frames = request.into_inner();
+        let agents = Arc::clone(&self.0);
+        let first = stream::once(async move {
+            match frames.next().await {
+                Some(Ok(AgentFrame { frame: Some(agent_frame::Frame::Hello(hello)), .. })) => {
+                    (Self::answer(&agents, hello).await, Some(frames))
+                }
+                _ => (Err(Status::invalid_argument("the first frame must be Hello")), None),
+            }
+        });
+        let answers = first.flat_map(|(answer, frames)| {
+            let rest = frames.map(|frames| frames.filter_map(async |frame| frame.err().map(Err)));
+            stream::iter([answer]).chain(stream::iter(rest).flatten())
+        });
+        Ok(Response::new(answers.boxed()))
+    }
+}

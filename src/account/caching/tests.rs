@@ -1,0 +1,198 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NOW: Tick = 1000;
+
+fn seat<'a>(agent: &'a str, boot: &'a str) -> Seat<'a> {
+    Seat {
+        agent_id: agent,
+        boot_id: boot,
+        presence: Presence::Connected,
+        since: 0,
+        ending: Ending::Cut,
+        holds: Holding::Yes,
+        load: 0,
+    }
+}
+
+fn away<'a>(agent: &'a str, since: Tick, ending: Ending) -> Seat<'a> {
+    Seat { presence: Presence::Away(since), ending, holds: Holding::NotYet, ..seat(agent, "1") }
+}
+
+fn election<'s, 'a>(current: Option<(&'s str, &'s str)>, seats: &'s [Seat<'a>]) -> Election<'s, 'a> {
+    Election { uid: "u", now: NOW, leading_since: 0, current, asked: false, seats }
+}
+
+fn elected<'a>(current: Option<(&str, &str)>, seats: &[Seat<'a>]) -> Outcome<'a> {
+    elect(&election(current, seats))
+}
+
+#[test]
+fn the_one_that_streams_the_fewest_accounts_is_elected_among_those_that_hold_it() {
+    let busy = Seat { load: 3, ..seat("a", "1") };
+    let idle = Seat { load: 2, ..seat("b", "1") };
+    let none = Seat { load: 0, holds: Holding::NotYet, ..seat("c", "1") };
+    let failed = Seat { holds: Holding::No, ..seat("d", "1") };
+    let gone = away("e", 0, Ending::Cut);
+    let seats = [busy, idle, none, failed, gone];
+    assert_eq!(elected(None, &seats), Outcome::Goes("b", "1"));
+    assert_eq!(elected(None, &seats[2..]), Outcome::Stays);
+}
+
+#[test]
+fn whoever_has_it_keeps_it_however_idle_others_are() {
+    let busy = Seat { load: 900, ..seat("a", "1") };
+    let again = Seat { holds: Holding::NotYet, ..busy.clone() };
+    for current in [busy, again] {
+        assert_eq!(elected(Some(("a", "1")), &[current, seat("b", "1")]), Outcome::Stays);
+    }
+}
+
+#[test]
+fn another_one_has_it_when_the_time_is_over_and_not_before() {
+    for (ending, ticks) in [(Ending::Goodbye, 2), (Ending::Cut, 10), (Ending::ReplicaLost, 60)] {
+        let due = NOW + ticks + 1;
+        let seats = [away("a", NOW, ending), seat("b", "1")];
+        for now in NOW..due {
+            let election = Election { now, ..election(Some(("a", "1")), &seats) };
+            assert_eq!(elect(&election), Outcome::StaysUntil(due), "{ending:?}, {} ticks", now - NOW);
+        }
+        let late = Election { now: due, ..election(Some(("a", "1")), &seats) };
+        assert_eq!(elect(&late), Outcome::Goes("b", "1"));
+        let alone = Election { seats: &seats[..1], ..late };
+        assert_eq!(elect(&alone), Outcome::Stays, "there is nobody else");
+    }
+}
+
+#[test]
+fn a_leader_that_has_just_begun_counts_anew() {
+    let seats = [away("a", 0, Ending::Cut), seat("b", "1")];
+    let new = Election { leading_since: NOW - 5, ..election(Some(("a", "1")), &seats) };
+    assert_eq!(elect(&new), Outcome::StaysUntil(NOW - 5 + 11));
+    let unseen = Election { seats: &seats[1..], ..new };
+    assert_eq!(elect(&unseen), Outcome::StaysUntil(NOW - 5 + 61), "it may not have come back yet");
+    assert_eq!(elected(Some(("a", "1")), &seats[1..]), Outcome::Goes("b", "1"));
+}
+
+#[test]
+fn another_process_of_the_agent_has_it_as_soon_as_it_holds_the_account() {
+    let next = Seat { load: 9, since: NOW - 3, ..seat("a", "2") };
+    let seats = [next.clone(), seat("b", "1")];
+    assert_eq!(elected(Some(("a", "1")), &seats), Outcome::Goes("a", "2"));
+    let starting = [Seat { holds: Holding::NotYet, ..next.clone() }, seat("b", "1")];
+    assert_eq!(elected(Some(("a", "1")), &starting), Outcome::StaysUntil(NOW + 8));
+    let late = Election { now: NOW + 8, ..election(Some(("a", "1")), &starting) };
+    assert_eq!(elect(&late), Outcome::Goes("b", "1"));
+    let failed = [Seat { holds: Holding::No, ..next }, seat("b", "1")];
+    assert_eq!(elected(Some(("a", "1")), &failed), Outcome::Goes("b", "1"));
+}
+
+#[test]
+fn the_session_in_force_counts_where_a_former_one_is_still_shown() {
+    let former = Seat { presence: Presence::Away(0), ..seat("a", "1") };
+    let seats = [former, seat("a", "1"), seat("b", "1")];
+    assert_eq!(elected(Some(("a", "1")), &seats), Outcome::Stays);
+}
+
+#[test]
+fn one_that_has_lost_the_account_is_replaced_if_another_one_holds_it() {
+    let lost = Seat { holds: Holding::No, ..seat("a", "1") };
+    assert_eq!(elected(Some(("a", "1")), &[lost.clone(), seat("b", "1")]), Outcome::Goes("b", "1"));
+    assert_eq!(elected(Some(("a", "1")), &[lost]), Outcome::Stays);
+}
+
+#[test]
+fn an_election_that_is_asked_for_goes_to_another_one_or_begins_anew() {
+    let seats = [seat("a", "1"), Seat { load: 9, ..seat("b", "1") }];
+    let asked = Election { asked: true, ..election(Some(("a", "1")), &seats) };
+    assert_eq!(elect(&asked), Outcome::Goes("b", "1"));
+    assert_eq!(elect(&Election { seats: &seats[..1], ..asked.clone() }), Outcome::Goes("a", "1"));
+    assert_eq!(elect(&Election { seats: &[], ..asked }), Outcome::Stays, "it waits for one that holds it");
+}
+
+#[test]
+fn a_thousand_accounts_spread_over_fifty_agents() {
+    let agents: Vec<_> = (0..50).map(|number| format!("agent-{number}")).collect();
+    let mut loads = BTreeMap::new();
+    for number in 0..1000 {
+        let seats: Vec<_> = agents
+            .iter()
+            .map(|agent| Seat { load: loads.get(agent).copied().unwrap_or_default(), ..seat(agent, "1") })
+            .collect();
+        let uid = format!("uid-{number}");
+        let Outcome::Goes(agent, _) = elect(&Election { uid: &uid, ..election(None, &seats) }) else {
+            unreachable!("all of them hold it")
+        };
+        *loads.entry(agents.iter().find(|one| *one == agent).expect("it is one of them")).or_default() += 1;
+    }
+    assert!(loads.len() == 50 && loads.values().all(|load: &usize| *load == 20), "{loads:?}");
+}
+
+#[test]
+fn accounts_that_begin_together_spread_before_anything_is_counted() {
+    let agents: Vec<_> = (0..5).map(|number| format!("agent-{number}")).collect();
+    let seats: Vec<_> = agents.iter().map(|agent| seat(agent, "1")).collect();
+    let mut loads = BTreeMap::<&str, usize>::new();
+    for number in 0..500 {
+        let uid = format!("uid-{number}");
+        if let Outcome::Goes(agent, _) = elect(&Election { uid: &uid, ..election(None, &seats) }) {
+            *loads.entry(agent).or_default() += 1;
+        }
+    }
+    assert!(loads.len() == 5 && loads.values().all(|load| (60..=140).contains(load)), "{loads:?}");
+}
+
+fn any_seat() -> impl Strategy<Value = Seat<'static>> {
+    let agent = prop_oneof![Just("a"), Just("b"), Just("c")];
+    let ending = prop_oneof![Just(Ending::Goodbye), Just(Ending::Cut), Just(Ending::ReplicaLost)];
+    let holds =
+        prop_oneof![Just(Holding::Yes), Just(Holding::Perhaps), Just(Holding::NotYet), Just(Holding::No)];
+    let times = (NOW - 70..=NOW, any::<bool>(), 0..3_usize);
+    (agent, prop_oneof![Just("1"), Just("2")], ending, holds, times).prop_map(
+        |(agent_id, boot_id, ending, holds, (since, connected, load))| {
+            let presence = if connected { Presence::Connected } else { Presence::Away(since) };
+            Seat { agent_id, boot_id, presence, since, ending, holds, load }
+        },
+    )
+}
+
+proptest! {
+    /// One process is elected, which is connected and may hold the account; never without a cause; and once nothing is
+    /// waited for, an account that somebody holds has somebody.
+    #[test]
+    fn no_election_breaks_a_rule(
+        seats in prop::collection::vec(any_seat(), 0..6),
+        current in prop::option::of((prop_oneof![Just("a"), Just("b"), Just("d")], prop_oneof![Just("1"), Just("2")])),
+        asked in any::<bool>(),
+        leading_since in NOW - 80..=NOW,
+    ) {
+        let election = Election { uid: "u", now: NOW, leading_since, current, asked, seats: &seats };
+        let outcome = elect(&election);
+        prop_assert_eq!(outcome, elect(&election), "the same input decides the same");
+        let holds = |seat: &Seat<'_>| {
+            seat.presence == Presence::Connected && matches!(seat.holds, Holding::Yes | Holding::Perhaps)
+        };
+        let stands = current.is_some_and(|(agent, boot)| {
+            let is_it = |seat: &&Seat<'_>| seat.agent_id == agent && seat.boot_id == boot;
+            seats.iter().filter(is_it).any(|seat| {
+                seat.presence == Presence::Connected && seat.holds != Holding::No
+            })
+        });
+        match outcome {
+            Outcome::Goes(agent, boot) => {
+                prop_assert!(seats.iter().any(|seat| seat.agent_id == agent && seat.boot_id == boot && holds(seat)));
+                prop_assert!(asked || !stands, "it was taken from one that has it");
+            }
+            Outcome::StaysUntil(tick) => {
+                prop_assert!(tick > NOW && tick <= NOW + 61 && current.is_some() && !asked);
+            }
+            Outcome::Stays => {
+                let other = |seat: &Seat<'_>| holds(seat) && current.is_none_or(|(agent, _)| agent != seat.agent_id);
+                prop_assert!(stands && !asked || !seats.iter().any(other), "somebody holds it, and nobody streams it");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The agent that streams the account's objects: chosen with ACTIVE, and looked after while ACTIVE.
+
+use super::context::{Context, earlier};
+use super::observation::{SessionFact, Word};
+use super::words::is_another_cluster;
+use super::write::Draft;
+use super::{Decision, retry};
+use crate::account::ELECT_CACHING_ANNOTATION;
+use crate::account::caching::{Election, Holding, Outcome, Seat, elect};
+use crate::account::state::State;
+
+/// What is to be done for an ACTIVE account that needs nothing else.
+pub(super) fn tended(context: &Context<'_>, zone: &str, decision: Decision) -> Decision {
+    if decision.action.is_some() || context.state() != State::Active {
+        return decision;
+    }
+    match outcome(context, zone) {
+        Outcome::Stays => decision,
+        Outcome::StaysUntil(tick) => Decision { wake: earlier(decision.wake, Some(tick)), ..decision },
+        Outcome::Goes(..) => with_election(context, zone, Draft::acknowledged(context)).into(),
+    }
+}
+
+/// The draft of an ACTIVE account with whoever is elected.
+pub(super) fn with_election<'a>(context: &'a Context<'a>, zone: &str, draft: Draft<'a>) -> Draft<'a> {
+    let Outcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
+    let draft = draft.cached_by(agent, boot);
+    match asked(context) {
+        Some(asked) => draft.elected(asked),
+        None => draft,
+    }
+}
+
+fn outcome<'a>(context: &Context<'a>, zone: &str) -> Outcome<'a> {
+    let in_zone = context.observation.sessions.iter().filter(|session| session.zone == zone);
+    let seats: Vec<_> = in_zone.map(|session| seat(context, session)).collect();
+    let caching = context.status.caching.as_ref();
+    elect(&Election {
+        uid: context.observation.account.uid(),
+        now: context.observation.now,
+        leading_since: context.observation.leading_since,
+        current: caching
+            .and_then(|one| Some((one.agent_id.as_deref()?, one.boot_id.as_deref().unwrap_or_default()))),
+        asked: asked(context).is_some(),
+        seats: &seats,
+    })
+}
+
+/// An election that somebody asks for and that was not held yet.
+fn asked<'a>(context: &Context<'a>) -> Option<&'a str> {
+    let asked = context.observation.account.annotation(ELECT_CACHING_ANNOTATION)?;
+    (context.status.election_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
+}
+
+fn seat<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
+    Seat {
+        agent_id: &session.agent_id,
+        boot_id: &session.process.boot_id,
+        presence: session.presence,
+        since: session.process.since,
+        ending: session.process.ending,
+        holds: holding(context, session),
+        load: session.process.load,
+    }
+}
+
+fn holding(context: &Context<'_>, session: &SessionFact) -> Holding {
+    if !session.approved {
+        return Holding::No;
+    }
+    match &session.word {
+        Some((epoch, word)) if *epoch == context.status.epoch => match word {
+            Word::Held(identity) if !is_another_cluster(&context.status, identity) => Holding::Yes,
+            _ => Holding::No,
+        },
+        _ if session.process.elsewhere && context.state() == State::Active => Holding::Perhaps,
+        _ => Holding::NotYet,
+    }
+}

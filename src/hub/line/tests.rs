@@ -1,0 +1,160 @@
+use std::collections::{BTreeMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What is simulated: agents that arrive, and a server that registers.
+#[derive(Clone, Debug)]
+struct Scene {
+    agents: usize,
+    /// In which time they arrive, in milliseconds.
+    within: u64,
+    per_second: u32,
+    /// The server is so many times slower than that.
+    slower: u32,
+    /// An agent is late by so many thousandths of the time that it is told, one second at most.
+    late: u32,
+}
+
+#[derive(Debug, Default)]
+struct Outcome {
+    /// When each was registered.
+    registered: BTreeMap<usize, Duration>,
+    most_inside: usize,
+    /// How often an agent that came at its time was sent away.
+    turned_away: usize,
+    /// Newcomers that were let in before one whose time was still to come.
+    overtook: usize,
+}
+
+fn play(scene: &Scene) -> Outcome {
+    let step = Duration::from_millis(1);
+    let mut line = Line::new(scene.per_second);
+    let mut comes: BTreeMap<Duration, Vec<usize>> = BTreeMap::new();
+    for agent in 0..scene.agents {
+        let at =
+            scene.within * u64::try_from(agent).expect("few") / u64::try_from(scene.agents).expect("few");
+        comes.entry(Duration::from_millis(at)).or_default().push(agent);
+    }
+    let mut told = BTreeMap::new();
+    let (mut inside, mut outcome) = (VecDeque::new(), Outcome::default());
+    let gap = Duration::from_secs(1) / scene.per_second * scene.slower;
+    let (mut now, mut next) = (Duration::ZERO, Duration::ZERO);
+    while outcome.registered.len() < scene.agents {
+        assert!(now < Duration::from_secs(100_000), "somebody starves: {scene:?}");
+        let later = comes.split_off(&(now + Duration::from_nanos(1)));
+        for agent in std::mem::replace(&mut comes, later).into_values().flatten() {
+            let was_told = told.remove(&agent);
+            match line.arrive(&agent.to_string(), now) {
+                Turn::Now => {
+                    let all_before = told.values().all(|at| *at <= now);
+                    outcome.overtook += usize::from(was_told.is_none() && !all_before);
+                    inside.push_back(agent);
+                }
+                Turn::Later(wait) => {
+                    outcome.turned_away += usize::from(was_told.is_some());
+                    told.insert(agent, now + wait);
+                    let late = (wait * scene.late / 1000).min(Duration::from_secs(1));
+                    comes.entry(now + wait + late).or_default().push(agent);
+                }
+            }
+        }
+        outcome.most_inside = outcome.most_inside.max(inside.len());
+        while next <= now && !inside.is_empty() {
+            let agent = inside.pop_front().expect("somebody waits");
+            line.leave();
+            outcome.registered.insert(agent, now);
+            next = next.max(now.saturating_sub(step)) + gap;
+        }
+        now += step;
+    }
+    assert_eq!((line.inside, line.places.len()), (0, 0));
+    outcome
+}
+
+fn last(outcome: &Outcome) -> f64 {
+    outcome.registered.values().max().expect("somebody").as_secs_f64()
+}
+
+#[test]
+fn ten_thousand_agents_within_a_second_are_registered_at_the_pace_and_few_wait_at_once() {
+    let scene = Scene { agents: 10_000, within: 1000, per_second: 50, slower: 1, late: 50 };
+    let outcome = play(&scene);
+    assert!(outcome.most_inside <= 200, "{}", outcome.most_inside);
+    assert!(last(&outcome) <= 200.0 * 1.05, "{}", last(&outcome));
+    assert_eq!((outcome.turned_away, outcome.overtook), (0, 0));
+}
+
+#[test]
+fn a_server_that_is_slower_than_its_pace_makes_nobody_starve() {
+    let scene = Scene { agents: 2000, within: 1000, per_second: 50, slower: 4, late: 50 };
+    let outcome = play(&scene);
+    assert!(outcome.most_inside <= 200);
+    assert!(last(&outcome) <= 160.0 * 1.4, "{}", last(&outcome));
+}
+
+#[test]
+fn whoever_comes_too_soon_is_told_the_same_time_again() {
+    let mut line = Line::new(1);
+    for agent in ["a", "b", "c", "d"] {
+        assert_eq!(line.arrive(agent, Duration::ZERO), Turn::Now);
+    }
+    let Turn::Later(first) = line.arrive("late", Duration::ZERO) else { unreachable!("there is no room") };
+    let soon = Duration::from_secs(1);
+    assert_eq!(line.arrive("late", soon), Turn::Later(first - soon));
+    assert_eq!(line.backlog(), 5);
+}
+
+#[test]
+fn a_place_that_nobody_takes_is_lost_and_one_taken_elsewhere_is_forgotten() {
+    let mut line = Line::new(1);
+    for agent in ["a", "b", "c", "d", "e", "f"] {
+        line.arrive(agent, Duration::ZERO);
+    }
+    assert_eq!(line.backlog(), 6);
+    assert!(line.forget("f") && !line.forget("f") && !line.forget("a"));
+    (0..4).for_each(|_| line.leave());
+    assert_eq!(line.backlog(), 1);
+    assert!(line.sweep(Duration::from_secs(60)));
+    assert_eq!(line.backlog(), 0);
+}
+
+#[test]
+fn a_few_that_are_registered_at_once_are_no_backlog() {
+    let mut line = Line::new(50);
+    for agent in 0..25 {
+        line.arrive(&agent.to_string(), Duration::ZERO);
+    }
+    assert_eq!(line.backlog(), 0);
+    line.arrive("one more", Duration::ZERO);
+    assert_eq!(line.backlog(), 26);
+}
+
+#[test]
+fn one_that_could_not_be_registered_has_another_place() {
+    let mut line = Line::new(50);
+    assert_eq!(line.arrive("a", Duration::ZERO), Turn::Now);
+    let wait = line.again("a", Duration::from_secs(8));
+    line.leave();
+    assert_eq!(wait, SHORTEST);
+    assert_eq!(line.arrive("a", Duration::from_secs(8) + wait), Turn::Now);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn everybody_is_registered_in_time_and_nobody_overtakes(
+        agents in 1..3000_usize, within in 1..20_000_u64, per_second in 2..200_u32, late in 0..100_u32,
+    ) {
+        let scene = Scene { agents, within, per_second, slower: 1, late };
+        let outcome = play(&scene);
+        let room = usize::try_from(per_second * PATIENCE).expect("few");
+        prop_assert!(outcome.most_inside <= room);
+        prop_assert_eq!(outcome.overtook, 0);
+        let due = (f64::from(u32::try_from(agents).expect("few")) / f64::from(per_second))
+            .max(Duration::from_millis(within).as_secs_f64());
+        prop_assert!(last(&outcome) <= due * 1.2 + 6.0, "{} of {due}", last(&outcome));
+    }
+}

@@ -1,0 +1,96 @@
+//! What an agent is told that cannot be taken now: when it has its turn.
+
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::account::{GrantPhase, State};
+use crate::hub::Hub;
+use crate::hub::drain::{Leaving, Place};
+use crate::hub::hello::{Greeting, Refusal};
+use crate::hub::line::Turn;
+use crate::wire::ops::refused::Reason;
+
+/// An agent that is refused because the replica stops does not come sooner.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// So many accounts of a zone tell whether an agent needs any.
+const LOOKED_AT: usize = 1000;
+
+/// An agent that waits here to be registered, for as long as this lives.
+pub(super) struct InLine<'h>(&'h Hub);
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.0.line.lock().leave();
+        self.0.tell_backlog();
+    }
+}
+
+impl Hub {
+    /// Lets an agent wait for its registration, or tells it when to come again.
+    pub(super) fn line_up(&self, agent_id: &str) -> Result<InLine<'_>, Refusal> {
+        let turn = self.line.lock().arrive(agent_id, self.moment());
+        self.tell_backlog();
+        match turn {
+            Turn::Now => Ok(InLine(self)),
+            Turn::Later(wait) => {
+                let message =
+                    "many agents are being registered; the time to come again is this agent's own place";
+                Err(Refusal::for_now(Reason::Overloaded, message, wait))
+            }
+        }
+    }
+
+    /// A registration that did not succeed: when the agent has its turn again.
+    pub(super) fn line_up_again(&self, agent_id: &str) -> Duration {
+        let wait = self.line.lock().again(agent_id, self.moment());
+        self.tell_backlog();
+        wait
+    }
+
+    /// Whether an agent's zone has an account that it does not hold.
+    pub(super) fn needs_accounts(&self, greeting: &Greeting) -> bool {
+        let of_zone = self.places.lock().of_zone(&greeting.zone);
+        let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
+        of_zone.iter().take(LOOKED_AT).any(|uid| {
+            self.accounts.by_uid(uid).is_some_and(|account| {
+                let status = account.status_or_default();
+                let granted = status.phase() == GrantPhase::Open
+                    && status.granted_zone() == Some(greeting.zone.as_str())
+                    && status.state() != State::Failed;
+                granted && !held.contains(&(uid.as_str(), status.epoch))
+            })
+        })
+    }
+
+    /// Tells those who ask how many wait.
+    pub(in crate::hub) fn tell_backlog(&self) {
+        let waiting = self.line.lock().backlog();
+        self.backlog.send_if_modified(|told| std::mem::replace(told, waiting) != waiting);
+    }
+
+    /// When the next agent of this hub, which stops, dials again, and another replica that is alive.
+    pub(super) fn next_to_leave(&self) -> (Place, Option<String>) {
+        let others = self.replicas.others();
+        let leaving = self.leaving.get_or_init(|| Leaving {
+            agents: *self.standing.borrow(),
+            registration_qps: self.settings.registration_qps,
+            others: others.len(),
+            grace: self.settings.orphan_grace,
+        });
+        let nth = self.told_to_leave.fetch_add(1, Ordering::Relaxed);
+        (leaving.place(nth), others.into_iter().next())
+    }
+
+    /// What an agent is told that comes while this hub stops.
+    pub(super) fn stops(&self) -> Refusal {
+        let (place, other) = self.next_to_leave();
+        let message = match other {
+            Some(other) => format!("this replica is stopping; replica {other} is there, connect anew"),
+            None => "this replica is stopping; connect anew".to_owned(),
+        };
+        let wait = place.after + place.jitter.mul_f64(fastrand::f64());
+        Refusal::for_now(Reason::Draining, message, wait.max(SHORTEST))
+    }
+}

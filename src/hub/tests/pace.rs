@@ -1,0 +1,101 @@
+//! More agents than can be registered, and a replica that stops: who is told to come again, and when.
+
+use super::support::*;
+use crate::hub::HubSettings;
+use crate::leases::{Replicas, Times};
+use crate::wire::ops::refused::Reason;
+use crate::wire::ops::{self, hub_frame};
+
+async fn drained(agent: &mut TestAgent) -> ops::Drain {
+    match agent.next().await {
+        Ok(Some(hub_frame::Frame::Drain(drain))) => drain,
+        other => panic!("expected Drain, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn each_agent_of_a_replica_that_stops_is_told_a_time_of_its_own_and_who_else_is_there() {
+    let replicas = Replicas::unknown("r-0", Times::default());
+    replicas.now_are(&["r-0", "r-1"]);
+    let settings = HubSettings { registration_qps: 1, clustered: true, ..HubSettings::default() };
+    let hub = TestHub::of_replicas(settings, None, replicas).await;
+    let mut agents = Vec::new();
+    for agent_id in ["a", "b", "c", "d"] {
+        agents.push(hub.agent(agent_id).await);
+    }
+    hub.stop.cancel();
+    let mut times = Vec::new();
+    for agent in &mut agents {
+        let drain = drained(agent).await;
+        assert_eq!((drain.replica_id.as_str(), drain.jitter_ms), ("r-1", 1000));
+        times.push(drain.reconnect_after_ms);
+    }
+    times.sort_unstable();
+    assert_eq!(times, [0, 1000, 2000, 3000]);
+    drop(agents);
+    hub.served.await.expect("no panic").expect("it ends well");
+    let told = hub.objects.log.lock().iter().any(|line| line.starts_with("disconnected"));
+    assert!(!told, "the others know it by the Lease");
+}
+
+#[tokio::test]
+async fn whoever_comes_while_a_replica_stops_is_refused_with_a_time() {
+    let hub = TestHub::start().await;
+    let mut first = hub.agent("a").await;
+    hub.stop.cancel();
+    assert_eq!(drained(&mut first).await.replica_id, "");
+    let refused = hub.open().await.refused().await;
+    assert_eq!(refused.reason(), Reason::Draining);
+    assert!(!refused.permanent && (1_000..=15_000).contains(&refused.retry_after_ms), "{refused:?}");
+    drop(first);
+    hub.served.await.expect("no panic").expect("it ends well");
+}
+
+#[tokio::test]
+async fn a_stop_takes_no_longer_than_its_agents_do() {
+    let hub = TestHub::start().await;
+    let mut agent = hub.agent("a").await;
+    let since = std::time::Instant::now();
+    hub.stop.cancel();
+    drained(&mut agent).await;
+    drop(agent);
+    hub.served.await.expect("no panic").expect("it ends well");
+    assert!(since.elapsed() < std::time::Duration::from_secs(2), "{:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn more_agents_than_can_be_registered_are_told_places_of_their_own() {
+    let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    for agent_id in ["a", "b", "c", "d", "e"] {
+        hub.agent(agent_id).await;
+    }
+    assert_eq!(*hub.hub.backlog().borrow(), 0);
+    let mut times = Vec::new();
+    for agent_id in ["f", "g", "h"] {
+        let refused = hub.greet(hello(agent_id)).await.refused().await;
+        assert_eq!((refused.reason(), refused.permanent), (Reason::Overloaded, false));
+        times.push(refused.retry_after_ms);
+    }
+    assert!(times[0] <= 5_000 && times[1] > times[0] && times[2] > times[1], "{times:?}");
+    assert_eq!(*hub.hub.backlog().borrow(), 3, "they wait as well, though they are away");
+
+    let again = hub.greet(ops::Hello { connect_seq: 2, ..hello("f") }).await.refused().await;
+    assert!(again.retry_after_ms <= times[0], "hurry is of no use");
+    assert_eq!(*hub.hub.backlog().borrow(), 3);
+    let registered = hub.objects.log.lock().iter().filter(|line| line.starts_with("register")).count();
+    assert_eq!(registered, 5, "nothing was done for those who were refused");
+}
+
+#[tokio::test]
+async fn an_agent_that_another_replica_has_taken_waits_no_more() {
+    let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    for agent_id in ["a", "b", "c", "d", "e"] {
+        hub.agent(agent_id).await;
+    }
+    hub.greet(hello("f")).await.refused().await;
+    assert_eq!(*hub.hub.backlog().borrow(), 1);
+    hub.show_agent_at("f", "r-1", 20);
+    eventually("it waits no more", || (*hub.hub.backlog().borrow() == 0).then_some(())).await;
+}

@@ -1,0 +1,33 @@
+//! An API server that has too much to do.
+
+use std::time::Duration;
+
+/// How long it is left alone where it does not say.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// For how long an API server that answers like this wants to be left alone; absent: it does not ask for that.
+pub fn too_busy(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    if status.code != 429 {
+        return None;
+    }
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    Some(if seconds == 0 { PAUSE } else { Duration::from_secs(seconds.into()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: serde_json::Value) -> kube::Error {
+        kube::Error::Api(serde_json::from_value(status).expect("a status"))
+    }
+
+    #[test]
+    fn only_429_asks_for_a_pause_and_may_say_how_long() {
+        let says = serde_json::json!({"code": 429, "details": {"retryAfterSeconds": 7}});
+        assert_eq!(too_busy(&answer(says)), Some(Duration::from_secs(7)));
+        assert_eq!(too_busy(&answer(serde_json::json!({"code": 429}))), Some(PAUSE));
+        assert_eq!(too_busy(&answer(serde_json::json!({"code": 503}))), None);
+    }
+}

@@ -1,0 +1,88 @@
+//! `/armory/agent/assignments`: the agents that cache accounts, elected anew.
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use futures::FutureExt as _;
+use serde_json::Map;
+
+use super::RestState;
+use super::accounts::{refuse_if_any, summed_up};
+use super::api::Trouble;
+use super::body::{self, Media};
+use super::change::{TRIES, patch};
+use super::error::{ErrorBody, Problem};
+use super::extract::Force;
+use super::gitops::keeper;
+use super::lookup::all;
+use crate::account::{ELECT_CACHING_ANNOTATION, KubesvcAccount};
+use crate::objects::AccountKey;
+
+/// Have the agent that caches each of these accounts elected anew: another one that holds the account if there is one.
+#[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
+    params(Force),
+    request_body(content = Vec<String>, description = "Names of accounts", example = json!(["prod"])),
+    responses(
+        (status = 200, description = "Stored; each account that is ACTIVE has an agent elected at once, any other when it becomes so"),
+        (status = 400, description = "Malformed, an unknown account, or one that is named twice; nothing is done", body = ErrorBody),
+        (status = 409, description = "An account is being deleted, or kept by a GitOps tool; nothing is done", body = ErrorBody),
+        (status = 413, description = "The body is too large", body = ErrorBody),
+        (status = 415, description = "The body is no JSON in UTF-8", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn elect(
+    State(state): State<RestState>,
+    Force(force): Force,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, Problem> {
+    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let names = body::names(body)?;
+    state
+        .to_the_end(move |state| async move {
+            let texts: Vec<&str> = names.iter().map(String::as_str).collect();
+            let found = state.find_all(&texts).await?;
+            let judged =
+                texts.iter().zip(&found).map(|(name, found)| judge(name, found.account.as_ref(), force));
+            refuse_if_any(judged.filter_map(Result::err).collect())?;
+            let done = all(texts.iter().map(|name| ask(&state, name, force).boxed()).collect()).await;
+            summed_up(done)
+        })
+        .await?;
+    Ok(StatusCode::OK)
+}
+
+/// The account, if an election may be asked for.
+fn judge<'a>(
+    name: &str,
+    account: Option<&'a KubesvcAccount>,
+    force: bool,
+) -> Result<&'a KubesvcAccount, Problem> {
+    let Some(account) = account else {
+        return Err(Problem::bad_request(format!("account {name:?} does not exist")));
+    };
+    if account.is_being_deleted() {
+        return Err(Problem::conflict(format!("account {name:?} is being deleted; wait until it is gone")));
+    }
+    if let Some(keeper) = keeper(account).filter(|_| !force) {
+        return Err(Problem::conflict(format!(
+            "account {name:?} is managed by {keeper}; set the annotation {ELECT_CACHING_ANNOTATION} there, or repeat the request with ?force=true"
+        )));
+    }
+    Ok(account)
+}
+
+/// Asks for the election of one account, anew as long as others are faster.
+async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), Problem> {
+    for _ in 0..TRIES {
+        let found = state.find(name).await?.account;
+        let account = judge(name, found.as_ref(), force)?;
+        let key = AccountKey::of(account);
+        match patch(state, &key, account, &Map::new(), Some(ELECT_CACHING_ANNOTATION)).await {
+            Err(Trouble::Changed | Trouble::NotFound | Trouble::Exists) => {}
+            Err(trouble) => return Err(trouble.into()),
+            Ok(()) => return Ok(()),
+        }
+    }
+    Err(Problem::conflict(format!("account {name:?} is being changed by others; try again")))
+}

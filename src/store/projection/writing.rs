@@ -1,0 +1,155 @@
+//! The task that writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use tokio_util::sync::CancellationToken;
+
+use super::Projection;
+use super::state::{Task, Want};
+use crate::crash;
+use crate::store::{Changes, StoreError};
+
+/// How many rows one transaction takes at most; the rest is the next one.
+const MOST_ROWS: usize = 2_048;
+/// How often an idle database is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// How long the last rows may take when the program ends.
+const LAST_ROWS: Duration = Duration::from_secs(5);
+/// The longest wait between two tries, before the jitter that at most doubles it.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+impl Projection {
+    /// Writes what waits until `stop`, then what still waits, for at most five seconds. While the database cannot be
+    /// used it tries for ever, from 100 ms up to 10 s apart. To be run once; afterwards nothing is written any more.
+    pub async fn run(&self, stop: CancellationToken) {
+        let overdue = async {
+            stop.cancelled().await;
+            tokio::time::sleep(LAST_ROWS).await;
+        };
+        tokio::select! {
+            () = self.write(&stop) => {}
+            () = overdue => {}
+        }
+        // This is no news, so nothing is logged.
+        let stopping = StoreError::unavailable("kubesvc is stopping");
+        self.trouble.send_replace(Some(stopping.in_full()));
+        self.state.lock().fail(&stopping);
+    }
+
+    async fn write(&self, stop: &CancellationToken) {
+        let mut waits = backoff();
+        let mut ping = false;
+        while !stop.is_cancelled() {
+            match self.round(ping).await {
+                Ok(()) => {
+                    waits = backoff();
+                    self.recover();
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    let wait = waits.next().unwrap_or(LONGEST_WAIT);
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(wait) => continue,
+                    }
+                }
+            }
+            ping = false;
+            if self.state.lock().has_waiting() {
+                continue;
+            }
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(PING_EVERY) => ping = true,
+            }
+        }
+        while self.state.lock().has_waiting() && self.round(false).await.is_ok() {}
+    }
+
+    /// Writes what waits, in one transaction if nothing in it is refused.
+    async fn round(&self, ping: bool) -> Result<(), StoreError> {
+        let _table = self.table.lock().await;
+        self.take_office().await?;
+        if !self.office.lock().writes() {
+            self.drop_waiting();
+            return self.store.ping().await;
+        }
+        if self.state.lock().is_stale() {
+            self.read().await?;
+        } else if ping {
+            self.store.ping().await?;
+        }
+        // A refused part is halved until the row at fault stands alone. The earlier half is on top.
+        let mut parts = vec![self.state.lock().take(MOST_ROWS)];
+        while let Some(mut part) = parts.pop() {
+            match self.commit(&part).await {
+                Ok(()) => self.state.lock().landed(part),
+                Err(StoreError::Refused { .. }) if part.len() > 1 => {
+                    let later = part.split_off(part.len() / 2);
+                    parts.extend([later, part]);
+                }
+                Err(StoreError::Deposed) => {
+                    // Nobody hears of what was to be written: the leader's work is over.
+                    drop((part, parts));
+                    self.drop_waiting();
+                    break;
+                }
+                Err(error @ StoreError::Refused { .. }) => {
+                    tracing::warn!(error = error.in_full(), "a row is left as it is");
+                    self.counters.refused.inc();
+                    // Before anybody hears of it: they ask why.
+                    if let Ok(foreign) = self.store.foreign().await {
+                        self.state.lock().saw_foreign(foreign);
+                    }
+                    self.state.lock().refuse(part, &error);
+                }
+                Err(error) => {
+                    parts.push(part);
+                    self.state.lock().give_back(parts.into_iter().rev().flatten().collect());
+                    return Err(error);
+                }
+            }
+        }
+        self.count_pending();
+        Ok(())
+    }
+
+    async fn commit(&self, part: &[Task]) -> Result<(), StoreError> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let mut changes = Changes { term: self.may_write()?, ..Changes::default() };
+        let mut kinds = [false; 4];
+        for task in part {
+            kinds[task.kind as usize] = true;
+            match &task.job.want {
+                Want::Row(row) => changes.puts.push(Arc::clone(row)),
+                Want::Adopt(row) => changes.adopts.push(Arc::clone(row)),
+                Want::Gone => changes.deletes.push(task.uid.clone()),
+            }
+        }
+        let pass = |points: [&'static str; 4]| {
+            for (point, _) in points.into_iter().zip(kinds).filter(|(_, there)| *there) {
+                crash::point(point);
+            }
+        };
+        pass(["row-insert:before", "row-update:before", "row-delete:before", "row-adopt:before"]);
+        self.judged(self.store.write(&changes).await)?;
+        pass(["row-insert:after", "row-update:after", "row-delete:after", "row-adopt:after"]);
+        self.counters.commits.inc();
+        self.counters.rows.inc_by(part.len() as u64);
+        Ok(())
+    }
+}
+
+fn backoff() -> impl Iterator<Item = Duration> {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(LONGEST_WAIT)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}

@@ -1,0 +1,199 @@
+//! Which agent caches an account: one of its zone, the same one whatever the operator does, and another one in time.
+
+use std::time::{Duration, Instant};
+
+use kubesvc::account::{CachingAssignment, State};
+use serde_json::json;
+
+use crate::harness::{must, wait::eventually};
+use crate::world::{Agent, Call, Database, Operator, PATIENCE, Prepare, World};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+
+fn prepare(database: Database) -> Prepare {
+    World::prepare()
+        .database(database)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", LEASE)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", LEASE * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60)
+}
+
+/// An ACTIVE account `prod` that both agents hold.
+async fn held_by_both(world: &World, replica: &Operator) {
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    held_again(replica).await;
+}
+
+async fn held_again(replica: &Operator) {
+    eventually("both agents that hold it", PATIENCE, async || {
+        let account = replica.get("/armory/accounts/prod").await?;
+        if account.json["connections"] == json!(2) { Ok(()) } else { Err(account.to_string()) }
+    })
+    .await;
+}
+
+async fn caching(world: &World) -> CachingAssignment {
+    let account = world.object("prod").await.expect("it is there");
+    account.status_or_default().caching.clone().expect("it was elected with ACTIVE")
+}
+
+/// Waits until the fence in the table is the one that was elected, and what is read says who it is.
+async fn until_fenced(world: &World, elected: &CachingAssignment) {
+    let wanted = vec![("prod".to_owned(), elected.epoch, elected.agent_id.clone())];
+    eventually("the fence of who was elected", PATIENCE, async || {
+        let fences = world.fences().await;
+        if fences == wanted { Ok(()) } else { Err(format!("{fences:?}, not {wanted:?}")) }
+    })
+    .await;
+}
+
+/// Waits until another process than `before` caches the account; for how long.
+async fn until_moved(
+    world: &World,
+    before: &CachingAssignment,
+    since: Instant,
+) -> (CachingAssignment, Duration) {
+    let moved = eventually("another one that caches it", PATIENCE, async || {
+        let now = caching(world).await;
+        if now.epoch > before.epoch { Ok(now) } else { Err(format!("{now:?}")) }
+    })
+    .await;
+    (moved, since.elapsed())
+}
+
+fn of<'a>(agents: &'a [Agent; 2], caching: &CachingAssignment) -> &'a Agent {
+    let id = caching.agent_id.as_deref();
+    agents.iter().find(|agent| Some(agent.id()) == id).expect("it is one of them")
+}
+
+async fn two_agents(world: &World) -> [Agent; 2] {
+    [world.agent("agent-1").start().await, world.agent("agent-2").start().await]
+}
+
+async fn moves_in_time(database: Database) {
+    let world = prepare(database).start().await;
+    let agents = two_agents(&world).await;
+    held_by_both(&world, world.operator()).await;
+    let first = caching(&world).await;
+    assert_eq!(first.epoch, 1);
+    until_fenced(&world, &first).await;
+    let shown = world.get("/armory/accounts/prod").await;
+    let caches = |id: &str| json!({"agentId": id, "caching": first.agent_id.as_deref() == Some(id)});
+    assert_eq!(shown.json["agents"], json!([caches("agent-1"), caches("agent-2")]), "{shown}");
+    let told = of(&agents, &first);
+    eventually("the agent is told", PATIENCE, async || {
+        let log = told.log_text();
+        if log.contains("assignment of caching") { Ok(()) } else { Err(log) }
+    })
+    .await;
+
+    // It says goodbye: another one has it after 2 s.
+    let since = Instant::now();
+    assert!(told.terminate().await.success());
+    let (second, took) = until_moved(&world, &first, since).await;
+    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(9), "{took:?} after a goodbye");
+    assert_ne!(second.agent_id, first.agent_id);
+    until_fenced(&world, &second).await;
+
+    // The one that is back changes nothing.
+    told.launch();
+    held_again(world.operator()).await;
+    assert_eq!(caching(&world).await, second);
+
+    // It is killed: another one has it after 10 s.
+    let since = Instant::now();
+    of(&agents, &second).kill();
+    let (third, took) = until_moved(&world, &second, since).await;
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(20), "{took:?} after a cut");
+    assert_eq!((third.agent_id.as_deref(), third.epoch), (Some(told.id()), 3));
+    until_fenced(&world, &third).await;
+
+    // Somebody asks for an election, and there is another one again.
+    of(&agents, &second).launch();
+    held_again(world.operator()).await;
+    let ask = |names| Call::new("POST", "/armory/agent/assignments").json(&names);
+    let unknown = must(world.operator().call(ask(json!(["prod", "nobody"]))).await);
+    assert_eq!(unknown.status, 400, "{unknown}");
+    let asked = must(world.operator().call(ask(json!(["prod"]))).await);
+    assert_eq!((asked.status, asked.text.as_str()), (200, ""), "{asked}");
+    let (fourth, _) = until_moved(&world, &third, Instant::now()).await;
+    assert_eq!(
+        (fourth.agent_id, fourth.epoch),
+        (second.agent_id, 4),
+        "nothing was done by the call that failed"
+    );
+
+    // Made inactive, it is cached by nobody, and the fence says so.
+    world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until("prod", State::Inactive).await;
+    let nobody = caching(&world).await;
+    assert_eq!((&nobody.agent_id, nobody.epoch), (&None, 5));
+    until_fenced(&world, &nobody).await;
+    world.delete("prod").await;
+    world.until_gone("prod").await;
+    assert_eq!(world.fences().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_caching_agent_moves_in_time_and_the_fence_follows_on_postgresql() {
+    moves_in_time(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_caching_agent_moves_in_time_and_the_fence_follows_on_mariadb() {
+    moves_in_time(Database::MariaDb).await;
+}
+
+/// What a rolling restart and a leader that dies do: nothing.
+async fn stays(database: Database) {
+    let world = prepare(database).start().await;
+    let other = world.replica("operator-1").await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 0, "the first one was first");
+    let _one = world.agent("agent-1").start().await;
+    let _two = world.agent("agent-2").hub_port(other.hub_port()).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+    let elected = caching(&world).await;
+    until_fenced(&world, &elected).await;
+    let writes = world.writes_to("prod").len();
+    for kill in [false, true] {
+        for replica in [world.operator(), &other] {
+            if kill {
+                replica.kill_and_start().await;
+            } else {
+                assert!(replica.terminate().await.success());
+                replica.start().await;
+            }
+            world.until_one_leads(&[world.operator(), &other]).await;
+            eventually("both agents are connected", PATIENCE, async || {
+                let agents = replica.get("/armory/agents").await?;
+                let count = agents.json.as_array().map_or(0, Vec::len);
+                if count == 2 { Ok(()) } else { Err(agents.to_string()) }
+            })
+            .await;
+        }
+    }
+    // Longer than an agent may be away that was cut.
+    let since = Instant::now();
+    eventually("the time after a cut is over", PATIENCE, async || {
+        if since.elapsed() > Duration::from_secs(13) { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    assert_eq!(caching(&world).await, elected);
+    assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_rolling_restart_nor_the_death_of_a_leader_moves_it_on_postgresql() {
+    stays(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_rolling_restart_nor_the_death_of_a_leader_moves_it_on_mariadb() {
+    stays(Database::MariaDb).await;
+}

@@ -1,0 +1,229 @@
+//! Many agents come at once, and replicas stop or begin anew: no account is orphaned for the wait.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kubesvc::account::State;
+use kubesvc::wire::ops::hub_frame;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::harness::simulated_agent::SimulatedAgent;
+use crate::harness::simulated_agent::words::{Introduction, NoSession, Policy};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, PATIENCE, World};
+
+/// How many agents there are, each with a zone and an account of its own.
+const AGENTS: usize = 10;
+/// How long an agent may be away, in seconds: far less than it takes to register them all, one a second.
+const GRACE: u64 = 3;
+
+/// Agents that come back whenever they are told to, until dropped.
+struct Crowd {
+    connected: Arc<Mutex<BTreeMap<usize, u32>>>,
+    /// The most times that one agent was refused between two streams.
+    refusals: Arc<Mutex<u32>>,
+    stop: CancellationToken,
+    stops: BTreeMap<usize, CancellationToken>,
+    tasks: TaskTracker,
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Crowd {
+    fn gather(hub: u16) -> Self {
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let (connected, refusals) = (Arc::default(), Arc::default());
+        let mut stops = BTreeMap::new();
+        for agent in 0..AGENTS {
+            let own = stop.child_token();
+            stops.insert(agent, own.clone());
+            let (connected, refusals) = (Arc::clone(&connected), Arc::clone(&refusals));
+            tasks.spawn(async move {
+                own.run_until_cancelled(live(agent, hub, &connected, &refusals)).await;
+            });
+        }
+        Self { connected, refusals, stop, stops, tasks }
+    }
+
+    /// Waits until each agent was accepted so often.
+    async fn until_all_were_accepted(&self, times: u32) {
+        eventually(&format!("all agents were accepted {times} times"), 2 * PATIENCE, async || {
+            let connected = self.connected.lock().clone();
+            let there = connected.values().filter(|count| **count >= times).count();
+            if there == AGENTS { Ok(()) } else { Err(format!("{there} of {AGENTS}")) }
+        })
+        .await;
+    }
+}
+
+/// One agent: it dials, comes again when it is told to, and dials anew when its stream ends.
+async fn live(agent: usize, hub: u16, connected: &Mutex<BTreeMap<usize, u32>>, refusals: &Mutex<u32>) {
+    let hub = format!("127.0.0.1:{hub}");
+    let mut introduction = Introduction::new(&format!("agent-{agent}"), &format!("zone-{agent}"));
+    let mut refused = 0;
+    loop {
+        match SimulatedAgent::connect(&hub, introduction.clone(), Policy::default()).await {
+            Ok(stream) => {
+                *connected.lock().entry(agent).or_default() += 1;
+                refused = 0;
+                while stream.ended().is_none() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                introduction = stream.again();
+            }
+            Err(NoSession::Refused(why)) => {
+                refused += 1;
+                {
+                    let mut most = refusals.lock();
+                    *most = refused.max(*most);
+                }
+                introduction.connect_seq += 1;
+                tokio::time::sleep(Duration::from_millis(why.retry_after_ms.into())).await;
+            }
+            Err(NoSession::Unreachable(_) | NoSession::Ended(_)) => {
+                introduction.connect_seq += 1;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+/// From its next start the operator registers one agent a second.
+fn limit_registrations(world: &World) {
+    let file = world.folder().file("kubesvc.yml");
+    let text = must(std::fs::read_to_string(&file).map_err(|error| error.to_string()));
+    let mut settings: Value = serde_json::from_str(&text).expect("settings are written as JSON");
+    settings["kubesvc"]["kubernetes"]["registrationQps"] = json!(1);
+    must(std::fs::write(&file, format!("{settings:#}")).map_err(|error| error.to_string()));
+}
+
+async fn accounts_stay_active_while_agents_wait(database: Database) {
+    let world = World::prepare()
+        .database(database)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
+        .start()
+        .await;
+    let cluster = world.cluster("prod").await;
+    for agent in 0..AGENTS {
+        let (name, zone) = (format!("account-{agent}"), format!("zone-{agent}"));
+        world.account(&name).zone(&zone).kubeconfig(&cluster.kubeconfig()).create().await;
+    }
+    let crowd = Crowd::gather(world.operator().hub_port());
+    crowd.until_all_were_accepted(1).await;
+    for agent in 0..AGENTS {
+        world.until(&format!("account-{agent}"), State::Active).await;
+    }
+    let writes = |agent: usize| world.writes_to(&format!("account-{agent}")).len();
+    let before: Vec<_> = (0..AGENTS).map(writes).collect();
+
+    limit_registrations(&world);
+    world.operator().kill_and_start().await;
+    let since = Instant::now();
+    crowd.until_all_were_accepted(2).await;
+    let queued = since.elapsed();
+    assert!(
+        queued > Duration::from_secs(2 * GRACE),
+        "they waited for {queued:?}: too short to prove anything"
+    );
+    assert!(*crowd.refusals.lock() >= 1, "nobody was told to come again");
+    for agent in 0..AGENTS {
+        assert_eq!(world.state(&format!("account-{agent}")).await, Some(State::Active));
+    }
+    assert_eq!((0..AGENTS).map(writes).collect::<Vec<_>>(), before, "nothing was written of any account");
+
+    crowd.stops[&0].cancel();
+    world.until("account-0", State::Orphaned).await;
+    crowd.stop.cancel();
+    crowd.tasks.close();
+    crowd.tasks.wait().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_stay_active_while_agents_wait_for_longer_than_the_grace_to_be_registered() {
+    accounts_stay_active_while_agents_wait(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_where_several_replicas_could_lead() {
+    accounts_stay_active_while_agents_wait(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_asked_to_stop_sends_its_agents_to_another_one_and_no_account_is_orphaned() {
+    let world = World::prepare()
+        .database(Database::Postgres)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 10)
+        .start()
+        .await;
+    let follower = world.replica("operator-1").await;
+    let hub = format!("127.0.0.1:{}", follower.hub_port());
+    let cluster = world.cluster("prod").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let introduction = Introduction::new("agent-1", "east");
+    let agent = SimulatedAgent::connect(&hub, introduction, Policy::default()).await.expect("it is accepted");
+    world.until("prod", State::Active).await;
+    let writes = world.writes_to("prod").len();
+
+    let since = Instant::now();
+    let ended = follower.terminate().await;
+    assert!(ended.success(), "{ended}");
+    assert!(since.elapsed() < Duration::from_secs(5), "it took {:?}", since.elapsed());
+    let drain = agent.received().into_iter().find_map(|one| match one.frame {
+        hub_frame::Frame::Drain(drain) => Some(drain),
+        _ => None,
+    });
+    let drain = drain.expect("it was told");
+    assert_eq!(drain.replica_id, "operator-0");
+    assert!(u64::from(drain.reconnect_after_ms + drain.jitter_ms) <= 5_000, "{drain:?}");
+
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    let again =
+        SimulatedAgent::connect(&hub, agent.again(), Policy::default()).await.expect("it is accepted");
+    assert_eq!(again.accepted().replica_id, "operator-0");
+    eventually("its object names the other replica", PATIENCE, async || {
+        let agents = world.api::<kubesvc::account::KubesvcAgent>();
+        let listed =
+            agents.list(&kube::api::ListParams::default()).await.map_err(|error| error.to_string())?;
+        let session =
+            listed.items.into_iter().filter_map(|agent| agent.status).find_map(|status| status.session);
+        match session {
+            Some(session) if session.replica == "operator-0" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(world.state("prod").await, Some(State::Active));
+    assert_eq!(world.writes_to("prod").len(), writes, "nothing was written of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_begins_anew_under_its_old_id_has_none_of_its_former_agents() {
+    const GRACE: u64 = 10;
+    let world = World::prepare()
+        .database(Database::Postgres)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", GRACE)
+        .start()
+        .await;
+    let follower = world.replica("operator-1").await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
+    let hub = format!("127.0.0.1:{}", follower.hub_port());
+    let cluster = world.cluster("prod").await;
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let introduction = Introduction::new("agent-1", "east");
+    let agent = SimulatedAgent::connect(&hub, introduction, Policy::default()).await.expect("it is accepted");
+    world.until("prod", State::Active).await;
+    follower.kill_and_start().await;
+    let since = Instant::now();
+    drop(agent);
+    world.until("prod", State::Orphaned).await;
+    let within = Duration::from_secs(GRACE + 8);
+    assert!(since.elapsed() < within, "its agent counted as connected for {:?}", since.elapsed());
+}
