@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults bench lint fmt crds openapi docs controlplane databases judge build clean
+.PHONY: help demo test faults model bench lint fmt crds openapi docs controlplane databases judge build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ test: controlplane databases judge ## All tests: pure, database, real control pl
 
 faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 faults::
+
+model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
+	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model -- --ignored --nocapture
 
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts

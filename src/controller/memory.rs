@@ -31,7 +31,7 @@ pub(super) struct Memory {
     /// It differs from the one that was judged before.
     pub(super) credential_changed: bool,
     judged: Option<Result<CredentialFact, Failure>>,
-    /// The sessions of its zone were read since the status was written.
+    /// The sessions of its zone were read since the last look. While a revoke waits, others may register.
     pub(super) sessions_are_read: bool,
     /// The database refuses the row: the status goes on without it.
     pub(super) row_refused: bool,
@@ -53,7 +53,7 @@ struct Shelves {
 }
 
 impl Memories {
-    /// The memory of an account, brought up to the object as it is now.
+    /// The memory of an account, brought up to the object as it is now. A reading of sessions is in it once.
     pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> Memory {
         let status = account.status_or_default();
         let stage = (status.state(), status.epoch, status.failed_count);
@@ -77,7 +77,9 @@ impl Memories {
             memory.credential = Fact::Unknown;
             memory.row_refused = false;
         }
-        memory.clone()
+        let seen = memory.clone();
+        memory.sessions_are_read = false;
+        seen
     }
 
     /// Changes the memory of an account, if there is one.
@@ -158,6 +160,17 @@ mod tests {
         assert!(memories.says_row(&account) && !memories.says_row(&account));
         account.metadata.resource_version = Some("8".to_owned());
         assert!(memories.says_row(&account) && !memories.says_row(&account));
+    }
+
+    #[test]
+    fn a_reading_of_sessions_counts_for_one_look() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let memories = Memories::default();
+        assert!(!memories.look(&account, 0).sessions_are_read);
+        memories.update("uid-prod", |memory| memory.sessions_are_read = true);
+        assert!(memories.look(&account, 0).sessions_are_read);
+        assert!(!memories.look(&account, 30).sessions_are_read, "an agent may have come to another replica");
     }
 
     #[test]

@@ -1,85 +1,181 @@
-//! What must never be.
+//! What must never be, each by its name.
 
-use super::world::{HubSession, ToAgent, World};
+use super::world::{HubSession, ToAgent, World, number_of, session_of};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+
+/// What the protocol promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Property {
+    /// The zone of a grant changes only through None.
+    ZoneThroughNone,
+    /// The epoch of an object never goes back.
+    EpochGrows,
+    /// An open grant ends by a revoke.
+    GrantEndsByRevoke,
+    /// When a revoke ends, no connected session that is registered holds the account in its zone.
+    NoHolderAfterRevoke,
+    /// An account is on its way only to sessions of the zone that has the grant.
+    SentUnderGrant,
+    /// ACTIVE is what an agent of the zone has said for this epoch.
+    ActiveIsHeld,
+    /// What was said of an object that is gone does not count for the next one of its name.
+    OldUidIsMute,
+    /// The object goes only without a grant.
+    FinalizerFromNone,
+    /// No leader of before leaves a row of an object that is gone. The newest one may write it at the moment in which
+    /// the object goes; it sees that next, and the row goes too.
+    RowHasObject,
+    /// Rows are written under the newest term.
+    NewestTermWritesRows,
+    /// One stream of an agent is in force.
+    OneStream,
+    /// From wherever the faults end, everything comes to rest as it is wanted.
+    Rest,
+    /// Without faults nothing goes round in a circle.
+    NoLivelock,
+}
 
 impl World {
     /// Checks a status that is about to be written over the object as it is.
-    pub(super) fn check_status(&mut self, before: &KubesvcAccount, after: &KubesvcAccountStatus) {
-        let was = before.status_or_default().into_owned();
-        let uid = before.uid().to_owned();
+    pub(super) fn check_status(
+        &mut self,
+        replica: usize,
+        before: &KubesvcAccount,
+        after: &KubesvcAccountStatus,
+    ) {
+        let was = before.status_or_default();
         if let (Some(from), Some(to)) = (was.granted_zone(), after.granted_zone())
             && from != to
         {
-            self.breaks(format!("the grant went from {from} to {to} in one write"));
+            let what = || format!("the grant went from {from} to {to} in one write");
+            self.breaks(Property::ZoneThroughNone, what);
         }
         if after.epoch < was.epoch {
-            self.breaks(format!("the epoch went from {} back to {}", was.epoch, after.epoch));
+            let what = || format!("the epoch went from {} back to {}", was.epoch, after.epoch);
+            self.breaks(Property::EpochGrows, what);
+        }
+        match (was.phase(), after.phase()) {
+            (GrantPhase::Open, GrantPhase::None) => {
+                let what = || "an open grant became None without a revoke".to_owned();
+                self.breaks(Property::GrantEndsByRevoke, what);
+            }
+            (GrantPhase::Revoking, GrantPhase::None) => {
+                self.check_revoked(replica, before.uid(), was.granted_zone().unwrap_or_default());
+            }
+            _ => {}
         }
         if after.state() == State::Active {
-            let zone = after.granted_zone().unwrap_or_default().to_owned();
-            if !self.held.contains(&(uid.clone(), after.epoch, zone)) {
-                self.breaks(format!("{uid} is ACTIVE at epoch {} and no agent has said so", after.epoch));
-            }
+            self.check_active(before.uid(), after);
         }
-        if was.phase() == GrantPhase::Revoking && after.phase() == GrantPhase::None {
-            let zone = was.granted_zone().unwrap_or_default();
-            let holder = self.in_force().find(|session| session.zone == zone && self.has(session, &uid));
-            if let Some(session) = holder {
-                let what = format!("the revoke of {uid} ended, and session {} has it", session.id);
-                self.breaks(what);
-            }
+    }
+
+    /// What an agent that was away for the grace brings back after the leader has read the sessions is not looked at: it
+    /// drops that as soon as its replica looks, and is sent nothing.
+    fn check_revoked(&mut self, replica: usize, uid: &str, zone: &str) {
+        let read = self.replicas[replica].has_read.filter(|_| self.rules.sessions_read);
+        // With a reading that is still used later, what came between counts too.
+        let read = read.filter(|_| self.rules.reads_afresh);
+        let counts = |session: &HubSession| read.is_none_or(|read| session.id < read.before);
+        let holder =
+            self.in_force().find(|session| session.zone == zone && counts(session) && self.has(session, uid));
+        if let Some(session) = holder {
+            let what = format!("the revoke of {uid} ended, and agent {} of {zone} has it", session.agent_id);
+            self.breaks(Property::NoHolderAfterRevoke, || what);
         }
-        if was.phase() == GrantPhase::Open && after.phase() == GrantPhase::None {
-            self.breaks("an open grant became none without a revoke");
+    }
+
+    fn check_active(&mut self, uid: &str, after: &KubesvcAccountStatus) {
+        let (number, zone) = (number_of(uid), after.granted_zone().unwrap_or_default());
+        let said = |of: u8| self.held.contains(&(of, after.epoch, zone));
+        if said(number) {
+            return;
         }
+        let what =
+            format!("{uid} is ACTIVE in {zone} at epoch {}, and none of its agents said so", after.epoch);
+        let of_another = (1..number).any(said);
+        let property = if of_another { Property::OldUidIsMute } else { Property::ActiveIsHeld };
+        self.breaks(property, || what);
     }
 
     /// Checks an object that goes with the write at hand.
     pub(super) fn check_end(&mut self, before: &KubesvcAccount) {
-        let status = before.status_or_default();
-        if status.phase() != GrantPhase::None {
-            self.breaks("the object went with a grant");
+        if before.status_or_default().phase() != GrantPhase::None {
+            self.breaks(Property::FinalizerFromNone, || "the object went with a grant".to_owned());
         }
-        if self.row.as_deref() == Some(before.uid()) {
-            self.breaks("the row outlived its object");
+    }
+
+    /// Checks a row that is about to be written under a term that is over.
+    pub(super) fn check_late_row(&mut self, term: u32, row: Option<u8>) {
+        let uid = self.object().map(|now| number_of(now.uid()));
+        self.breaks(Property::NewestTermWritesRows, || format!("a row was written under term {term}"));
+        if row.is_some() && row != uid {
+            let what = || format!("a row of {row:?} is left, and the object is {uid:?}");
+            self.breaks(Property::RowHasObject, what);
         }
     }
 
     /// Checks what must be so at any time.
     pub(super) fn check(&mut self) {
-        let uid = self.object().map(|now| now.account.uid().to_owned());
-        if self.row.is_some() && self.row != uid {
-            self.breaks(format!("there is a row of {:?}, and the object is {uid:?}", self.row));
+        if let Some((session, uid)) = self.sent_without_grant() {
+            let what = format!(
+                "{uid} is on its way to agent {}, and {} has no grant",
+                session.agent_id, session.zone
+            );
+            self.breaks(Property::SentUnderGrant, || what);
         }
-        let mut ids: Vec<_> = self.in_force().map(|session| (session.agent_id, session.zone)).collect();
-        let all = ids.len();
-        ids.dedup();
-        if ids.len() < all {
-            self.breaks("two streams of one agent are in force");
+        let streams = |agent: usize| {
+            let connected = |session: &&HubSession| session.agent == agent && self.is_connected(session);
+            self.in_force().filter(connected).count()
+        };
+        if (0..self.agents.len()).any(|agent| streams(agent) > 1) {
+            self.breaks(Property::OneStream, || "two streams of one agent are in force".to_owned());
         }
+    }
+
+    /// A session in force to which an account goes, or at which it starts, without a grant.
+    fn sent_without_grant(&self) -> Option<(&HubSession, String)> {
+        let now = self.object();
+        let status = now.map(|now| now.status_or_default());
+        let zone = status.as_ref().and_then(|status| status.granted_zone());
+        let uid = now.map(|now| self.uid_on_the_wire(now.uid()));
+        self.in_force().filter(|session| self.is_connected(session)).find_map(|session| {
+            let sent =
+                self.under_way(session).find(|sent| zone != Some(session.zone) || Some(*sent) != uid)?;
+            Some((session, sent.to_owned()))
+        })
     }
 
     /// Sessions that stand and are the ones that their objects name.
     fn in_force(&self) -> impl Iterator<Item = &HubSession> {
         self.standing().filter(|session| {
-            let agent = self.agents.get(&session.object_name());
-            let status = agent.and_then(|agent| agent.status.as_ref());
-            let named = status.filter(|status| status.connected).and_then(|status| status.session.as_ref());
-            !self.rules.registration || named.is_some_and(|named| named.id == session.id)
+            let agent = self.agents[session.agent].as_ref();
+            let connected = |agent: &&super::shared::Shared<crate::account::KubesvcAgent>| {
+                agent.status.as_ref().is_some_and(|status| status.connected)
+            };
+            !self.rules.registration
+                || agent.filter(connected).and_then(|agent| session_of(agent)) == Some(session.id)
         })
+    }
+
+    fn is_connected(&self, session: &HubSession) -> bool {
+        self.processes[session.process].stream == Some(session.id)
+    }
+
+    /// What a session was sent, and its agent neither holds nor refused yet.
+    fn under_way<'a>(&'a self, session: &'a HubSession) -> impl Iterator<Item = &'a str> {
+        let sent = session.to_agent.iter().filter_map(|frame| match frame {
+            ToAgent::Add { uid, .. } => Some(uid.as_str()),
+            ToAgent::Drop { .. } => None,
+        });
+        sent.chain(self.processes[session.process].starting.keys().map(String::as_str))
     }
 
     /// Whether the agent at the other end holds the account or starts it, or is about to be told to.
     fn has(&self, session: &HubSession, uid: &str) -> bool {
         let uid = self.uid_on_the_wire(uid);
         let process = &self.processes[session.process];
-        let connected = process.stream.as_deref() == Some(&session.id);
-        let holds = process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid));
-        let sent = session
-            .to_agent
-            .iter()
-            .any(|frame| matches!(frame, ToAgent::Add { uid: sent, .. } if sent == uid));
-        connected && (holds || sent || process.starting.contains_key(uid))
+        let mut held = process.table.held().filter_map(|held| held.account);
+        self.is_connected(session)
+            && (held.any(|one| one.uid == uid) || self.under_way(session).any(|one| one == uid))
     }
 }

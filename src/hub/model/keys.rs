@@ -1,91 +1,287 @@
-//! When two worlds are the same: what they say, but for numbers that only count.
+//! When two worlds are the same: what they say, with sessions named by where they stand and not by what they are called.
+//!
+//! Left out is what only counts or is only shown: numbers of connections and attempts, times, messages. Where an object
+//! keeps such things, the world takes them out when it is stored, so that nothing can be decided by them.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use super::leader::Pending;
+use super::shared::{Digest, Encode, digest};
+use super::world::{Agents, HubSession, Process, Replica, SessionId, ToAgent, World, number_of, session_of};
+use crate::account::lifecycle::{Action, Word};
+use crate::account::outbox::OutboxEntry;
+use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent};
+use crate::hub::ledger::{Command, Entry};
+use crate::wire::ops::AccountResult;
+use crate::wire::ops::account_result::Outcome;
 
-use super::world::{HubSession, Process, World};
-use crate::account::lifecycle::Word;
-use crate::account::{KubesvcAccount, KubesvcAgent};
-
-/// What an object says, in one number.
-pub(super) fn digest_of(account: &KubesvcAccount) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    let meta = &account.metadata;
-    (&meta.uid, meta.generation, meta.deletion_timestamp.is_some(), &meta.finalizers).hash(&mut hasher);
-    (format!("{:?}", account.spec), format!("{:?}", account.status)).hash(&mut hasher);
-    hasher.finish()
+fn text(text: &str, bytes: &mut Vec<u8>) {
+    bytes.extend(text.as_bytes());
+    bytes.push(0xff);
 }
 
-fn agent(agent: &KubesvcAgent, hasher: &mut impl Hasher) {
-    format!("{:?}", agent.status).hash(hasher);
+fn optional(some: Option<&str>, bytes: &mut Vec<u8>) {
+    bytes.push(u8::from(some.is_some()));
+    text(some.unwrap_or_default(), bytes);
 }
 
-fn session(session: &HubSession, hasher: &mut impl Hasher) {
-    (&session.id, session.replica, session.process, session.ended).hash(hasher);
-    session.to_agent.hash(hasher);
-    session.to_hub.iter().for_each(|one| format!("{one:?}").hash(hasher));
-    session.reported.iter().for_each(|one| format!("{one:?}").hash(hasher));
-    let mut entries: Vec<_> = session.ledger.entries().collect();
-    entries.sort_by_key(|(uid, _)| uid.as_str());
-    for (uid, entry) in entries {
-        let word = entry.word.as_ref().map(|(epoch, word)| {
-            (
-                *epoch,
-                match word {
-                    Word::Held(_) => 0,
-                    Word::Failed(_) => 1,
-                    Word::Dropped => 2,
-                    Word::Lost(_) => 3,
-                },
-            )
-        });
-        let command = format!("{:?}", entry.command);
-        (
-            uid,
-            entry.believed,
-            command,
-            word,
-            entry.again.map(|again| again.epoch),
-            entry.drop_failed,
-            entry.confirmed,
-        )
-            .hash(hasher);
-        entry.owed.map(|(epoch, _)| epoch).hash(hasher);
-        session.ledger.name_is_busy(&entry.name).hash(hasher);
+fn number(number: i64, bytes: &mut Vec<u8>) {
+    bytes.extend(number.to_le_bytes());
+}
+
+fn optional_number(some: Option<i64>, bytes: &mut Vec<u8>) {
+    number(some.unwrap_or(i64::MIN), bytes);
+}
+
+impl Encode for KubesvcAccount {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let meta = &self.metadata;
+        text(self.uid(), bytes);
+        optional_number(meta.generation, bytes);
+        bytes.push(u8::from(meta.deletion_timestamp.is_some()));
+        bytes.push(u8::from(self.has_finalizer()));
+        optional(self.spec.zone_id.as_deref(), bytes);
+        bytes.push(self.desired() as u8);
+        bytes.push(u8::from(self.status.is_some()));
+        self.status_or_default().encode(bytes);
     }
 }
 
-fn process(process: &Process, hasher: &mut impl Hasher) {
-    (process.boot, process.seq, &process.stream).hash(hasher);
-    let mut held: Vec<_> =
-        process.table.held().filter_map(|held| held.account).map(|one| (one.uid, one.epoch)).collect();
-    held.sort();
-    held.hash(hasher);
-    for (uid, (_, account)) in &process.starting {
-        (uid, account.epoch).hash(hasher);
+impl Encode for KubesvcAccountStatus {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.push(self.state.map_or(255, |state| state as u8));
+        number(self.observed_generation, bytes);
+        number(self.epoch, bytes);
+        bytes.push(self.grant.as_ref().map_or(255, |grant| grant.phase as u8));
+        if let Some(grant) = &self.grant {
+            optional(grant.zone.as_deref(), bytes);
+            number(grant.generation, bytes);
+            optional(grant.definition.as_deref(), bytes);
+        }
+        optional(self.zone_id.as_deref(), bytes);
+        optional(self.cluster_uid.as_deref(), bytes);
+        number(self.failed_count.into(), bytes);
+        optional(self.error_message.as_deref(), bytes);
+        optional(self.credential_version.as_deref(), bytes);
+        self.tried_zones.iter().for_each(|zone| text(zone, bytes));
+        for condition in &self.conditions {
+            text(&condition.type_, bytes);
+            text(&condition.status, bytes);
+            text(&condition.reason, bytes);
+        }
+    }
+}
+
+/// Which session it names is said by the world.
+impl Encode for KubesvcAgent {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let Some(status) = &self.status else { return };
+        bytes.push(u8::from(status.connected));
+        if let Some(session) = &status.session {
+            text(&session.boot_id, bytes);
+            text(&session.replica, bytes);
+        }
+        status.outbox.iter().for_each(|entry| entry.encode(bytes));
+    }
+}
+
+impl Encode for OutboxEntry {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        text(&self.uid, bytes);
+        number(self.epoch, bytes);
+        bytes.push(self.result as u8);
+        optional(self.class.as_deref(), bytes);
+    }
+}
+
+impl Encode for AccountResult {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        if let Some(account) = &self.account {
+            text(&account.uid, bytes);
+            bytes.extend(account.epoch.to_le_bytes());
+            bytes.extend(account.generation.to_le_bytes());
+        }
+        let outcome = match &self.outcome {
+            None => 0,
+            Some(Outcome::Identity(_)) => 1,
+            Some(Outcome::Failure(_)) => 2,
+        };
+        bytes.extend([outcome, u8::from(self.dropped)]);
+    }
+}
+
+impl Encode for ToAgent {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let (kind, uid, epoch, generation) = match self {
+            Self::Add { uid, epoch, generation } => (1, uid, epoch, *generation),
+            Self::Drop { uid, epoch } => (2, uid, epoch, 0),
+        };
+        bytes.push(kind);
+        text(uid, bytes);
+        number(*epoch, bytes);
+        number(generation, bytes);
+    }
+}
+
+impl Encode for Entry {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        optional_number(self.believed, bytes);
+        let (kind, epoch) = match self.command {
+            None => (0, None),
+            Some(Command::Prepare(epoch)) => (1, Some(epoch)),
+            Some(Command::Add(epoch)) => (2, Some(epoch)),
+            Some(Command::Drop(epoch)) => (3, Some(epoch)),
+        };
+        bytes.push(kind);
+        optional_number(epoch, bytes);
+        optional_number(self.word.as_ref().map(|(epoch, _)| *epoch), bytes);
+        match self.word.as_ref().map(|(_, word)| word) {
+            None => bytes.push(0),
+            Some(Word::Held(_)) => bytes.push(1),
+            Some(Word::Dropped) => bytes.push(2),
+            Some(Word::Failed(failure)) => bytes.extend([3, failure.class as u8]),
+            Some(Word::Lost(failure)) => bytes.extend([4, failure.class as u8]),
+        }
+        bytes.push(u8::from(self.confirmed));
+        optional_number(self.again.map(|again| again.epoch), bytes);
+        optional_number(self.drop_failed, bytes);
+        optional_number(self.owed.map(|(epoch, _)| epoch), bytes);
+    }
+}
+
+impl Encode for HubSession {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        bytes.extend([small(self.process), small(self.replica), self.boot, u8::from(self.ended)]);
+        bytes.extend([small(self.to_agent.len()), small(self.to_hub.len()), small(self.reported.len())]);
+        self.to_agent.iter().for_each(|one| one.encode(bytes));
+        self.to_hub.iter().for_each(|one| one.encode(bytes));
+        self.reported.iter().for_each(|one| one.encode(bytes));
+        let mut entries: Vec<_> = self.ledger.entries().collect();
+        entries.sort_by_key(|(uid, _)| uid.as_str());
+        for (uid, entry) in entries {
+            text(uid, bytes);
+            entry.encode(bytes);
+            bytes.push(u8::from(self.ledger.name_is_busy(&entry.name)));
+        }
+    }
+}
+
+/// Which session is at the other end is said by the world.
+impl Encode for Process {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.push(self.boot);
+        let mut held: Vec<_> = self.table.held().filter_map(|held| held.account).collect();
+        held.sort_by(|one, other| one.uid.cmp(&other.uid));
+        let starting = self.starting.values().map(|(_, account)| account.clone());
+        bytes.push(u8::try_from(held.len()).unwrap_or(u8::MAX));
+        for account in held.into_iter().chain(starting) {
+            text(&account.uid, bytes);
+            bytes.extend(account.epoch.to_le_bytes());
+            bytes.extend(account.generation.to_le_bytes());
+        }
+    }
+}
+
+impl Encode for Pending {
+    fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend(self.seen.as_ref().map_or([0; 16], |seen| seen.digest()));
+        match &self.action {
+            Some(Action::WriteStatus(write)) => write.status.encode(bytes),
+            other => text(&format!("{other:?}"), bytes),
+        }
+    }
+}
+
+/// Names sessions in the order in which they are come across.
+struct Names(Vec<SessionId>);
+
+impl Names {
+    fn of(&mut self, id: SessionId) -> u8 {
+        let known = self.0.iter().position(|one| *one == id);
+        let place = known.unwrap_or_else(|| {
+            self.0.push(id);
+            self.0.len() - 1
+        });
+        u8::try_from(place).unwrap_or(u8::MAX)
     }
 }
 
 impl World {
     /// The same for worlds that go on alike.
-    pub(super) fn key(&self) -> u128 {
-        let (mut one, mut other) = (DefaultHasher::new(), DefaultHasher::new());
-        1_u8.hash(&mut other);
-        self.hash_into(&mut one);
-        self.hash_into(&mut other);
-        u128::from(one.finish()) << 64 | u128::from(other.finish())
+    pub(super) fn key(&self) -> Digest {
+        let mut bytes = Vec::with_capacity(512);
+        self.faults.encode(&mut bytes);
+        bytes.push(u8::try_from(self.script.len()).unwrap_or(u8::MAX));
+        let none = [0; 16];
+        for version in &self.objects {
+            bytes.extend(version.as_ref().map_or(none, |version| version.digest()));
+        }
+        bytes.extend([self.made, self.row.unwrap_or_default(), u8::from(self.broken.is_some())]);
+        self.encode_words(&mut bytes);
+
+        let mut names = Names(Vec::new());
+        let mut sessions: Vec<_> =
+            self.sessions.iter().map(|one| (one.process, one.replica, one.digest(), one.id)).collect();
+        sessions.sort_unstable();
+        for (_, _, digest, id) in sessions {
+            bytes.extend(digest);
+            names.of(id);
+        }
+        bytes.push(0xfe);
+        for process in &self.processes {
+            bytes.extend(process.digest());
+            // A stream that has no other end any more is one as good as another.
+            let stands = process.stream.filter(|id| self.sessions.iter().any(|one| one.id == *id));
+            bytes.push(match (process.stream, stands) {
+                (None, _) => 0xff,
+                (_, None) => 0xfd,
+                (_, Some(id)) => names.of(id),
+            });
+        }
+        self.encode_agents(&self.agents, &mut names, &mut bytes);
+        for replica in &self.replicas {
+            let behind = replica.leads.map_or(0xff, |term| u8::try_from(self.term - term).unwrap_or(0xfe));
+            bytes.extend([u8::try_from(replica.lag).unwrap_or(u8::MAX), behind]);
+            if replica.leads.is_some() {
+                self.encode_agents(&replica.agents, &mut names, &mut bytes);
+                self.encode_reading(replica, &mut bytes);
+                bytes.extend(replica.pending.as_ref().map_or(none, |pending| pending.digest()));
+                let mut gone: Vec<_> = replica.gone.iter().map(|id| names.of(*id)).collect();
+                gone.sort_unstable();
+                bytes.extend(gone);
+            }
+            bytes.push(0xfe);
+        }
+        digest(&bytes)
     }
 
-    fn hash_into(&self, hasher: &mut impl Hasher) {
-        self.faults.hash(hasher);
-        self.objects.iter().for_each(|one| one.as_ref().map(|one| one.digest).hash(hasher));
-        (self.made, &self.row, self.broken.is_some()).hash(hasher);
-        self.agents.values().for_each(|one| agent(one, hasher));
-        for replica in &self.replicas {
-            let behind = replica.leads.map(|term| self.term - term);
-            (replica.lag, behind, &replica.gone, &replica.has_read).hash(hasher);
-            replica.agents.values().for_each(|one| agent(one, hasher));
+    /// Whether sessions were registered since is what a reading is asked for.
+    fn encode_reading(&self, replica: &Replica, bytes: &mut Vec<u8>) {
+        let Some(reading) = replica.has_read else { return };
+        bytes.push(reading.uid);
+        number(reading.epoch, bytes);
+        for session in self.sessions.iter().filter(|session| session.id >= reading.before) {
+            bytes.extend(session.digest());
         }
-        self.sessions.iter().for_each(|one| session(one, hasher));
-        self.processes.iter().for_each(|one| process(one, hasher));
+    }
+
+    /// Only words about the object as it is can matter.
+    fn encode_words(&self, bytes: &mut Vec<u8>) {
+        let Some(now) = self.object() else { return };
+        let (now, since) = (number_of(now.uid()), now.status_or_default().epoch);
+        for (_, epoch, zone) in self.held.iter().filter(|(uid, epoch, _)| *uid == now && *epoch >= since) {
+            number(*epoch, bytes);
+            text(zone, bytes);
+        }
+    }
+
+    fn encode_agents(&self, agents: &Agents, names: &mut Names, bytes: &mut Vec<u8>) {
+        for agent in agents.iter() {
+            let Some(agent) = agent else {
+                bytes.push(0xff);
+                continue;
+            };
+            bytes.extend(agent.digest());
+            bytes.push(session_of(agent).map_or(0xff, |id| names.of(id)));
+        }
     }
 }

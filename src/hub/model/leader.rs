@@ -1,13 +1,13 @@
 //! What a replica that leads, or believes that it does, does next.
 
-use super::world::{NOW, Version, World};
+use super::shared::Shared;
+use super::world::{HubSession, NOW, REPLICA_NAMES, Reading, Replica, Version, World, number_of, session_of};
 use crate::account::lifecycle::{
     Action, CredentialFact, Fact, Observation, Policy, Presence, Process, RowFact, SessionFact, StatusWrite,
     Word, decide,
 };
 use crate::account::outbox::OutboxEntry;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
-use crate::hub::model::world::HubSession;
 
 /// What the leader takes for true about time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,21 +20,65 @@ pub(super) enum Mood {
     Silent,
 }
 
+/// What was decided, and the object that was seen.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) seen: Option<Version>,
+    /// Absent: the object is gone, and what is left of it goes.
+    pub(super) action: Option<Action>,
+}
+
 impl World {
-    /// The leader looks once. Whether anything has changed.
+    /// The leader looks once, and acts. Whether anything has changed.
     pub(super) fn lead(&mut self, replica: usize, mood: Mood) -> bool {
-        let Some(term) = self.replicas[replica].leads else { return false };
-        let Some(seen) = self.seen_by(replica).cloned() else { return self.bury(replica, term) };
-        let Some(action) = self.decision(replica, &seen.account, mood) else { return false };
+        if self.replicas[replica].leads.is_none() || self.replicas[replica].pending.is_some() {
+            return false;
+        }
+        match self.intent(replica, mood) {
+            Some(pending) => self.carry_out(replica, pending),
+            // What was read is old when it is looked at again.
+            None => self.rules.reads_afresh && self.replicas[replica].has_read.take().is_some(),
+        }
+    }
+
+    /// The leader decides, and sleeps before it acts.
+    pub(super) fn doze(&mut self, replica: usize) -> bool {
+        let pending = self.intent(replica, Mood::Prompt);
+        let counts =
+            |one: &Pending| !matches!(one.action, Some(Action::ReadSessions | Action::ResolveCredential));
+        self.replicas[replica].pending = pending.filter(counts).map(Shared::new);
+        self.replicas[replica].pending.is_some()
+    }
+
+    /// The leader wakes, and acts.
+    pub(super) fn act(&mut self, replica: usize) -> bool {
+        let Some(pending) = self.replicas[replica].pending.take() else { return false };
+        self.carry_out(replica, (*pending).clone());
+        true
+    }
+
+    /// What is to be done, as far as the replica sees.
+    fn intent(&self, replica: usize, mood: Mood) -> Option<Pending> {
+        let Some(seen) = self.seen_by(replica).cloned() else {
+            return self.row.is_some().then_some(Pending { seen: None, action: None });
+        };
+        let action = self.decision(replica, &seen, mood)?;
+        Some(Pending { seen: Some(seen), action: Some(action) })
+    }
+
+    fn carry_out(&mut self, replica: usize, pending: Pending) -> bool {
+        let (Some(seen), Some(action)) = (pending.seen, pending.action) else {
+            return self.write_row(replica, None);
+        };
         match action {
-            Action::InsertRow => self.write_row(replica, term, Some(seen.account.uid().to_owned())),
-            Action::DeleteRows => self.write_row(replica, term, None),
+            Action::InsertRow => self.write_row(replica, Some(number_of(seen.uid()))),
+            Action::DeleteRows => self.write_row(replica, None),
             Action::ReadSessions => {
-                let epoch = seen.account.status_or_default().epoch;
-                let agents = self.agents.clone();
-                let reader = &mut self.replicas[replica];
-                reader.agents = agents;
-                reader.has_read = Some((seen.account.uid().to_owned(), epoch));
+                let epoch = seen.status_or_default().epoch;
+                self.replicas[replica].agents = self.agents.clone();
+                let (uid, before) = (number_of(seen.uid()), self.next_session);
+                self.replicas[replica].has_read = Some(Reading { uid, epoch, before });
+                self.forget_gone(replica);
                 self.close_superseded(replica);
                 true
             }
@@ -45,10 +89,21 @@ impl World {
         }
     }
 
+    /// Forgets who was away for the grace and is not named any more.
+    pub(super) fn forget_gone(&mut self, replica: usize) {
+        let Replica { agents, gone, .. } = &mut self.replicas[replica];
+        if !gone.is_empty() {
+            let named: Vec<_> = agents.iter().flatten().filter_map(|agent| session_of(agent)).collect();
+            gone.retain(|id| named.contains(id));
+        }
+    }
+
     fn decision(&self, replica: usize, account: &KubesvcAccount, mood: Mood) -> Option<Action> {
         let sessions = self.facts(replica, account, mood);
         let status = account.status_or_default();
-        let has_read = Some((account.uid().to_owned(), status.epoch));
+        let has_read = self.replicas[replica]
+            .has_read
+            .is_some_and(|read| (read.uid, read.epoch) == (number_of(account.uid()), status.epoch));
         let observation = Observation {
             account,
             now: NOW,
@@ -59,12 +114,12 @@ impl World {
             credential: Fact::Known(Ok(CredentialFact { version: Some("v".into()) })),
             credential_slow: false,
             credential_changed: false,
-            row: match &self.row {
-                Some(uid) if uid == account.uid() => RowFact::Present,
+            row: match self.row {
+                Some(uid) if uid == number_of(account.uid()) => RowFact::Present,
                 _ => RowFact::Absent,
             },
             sessions: &sessions,
-            sessions_are_read: !self.rules.sessions_read || self.replicas[replica].has_read == has_read,
+            sessions_are_read: !self.rules.sessions_read || has_read,
             backlog_since: None,
             rival: None,
         };
@@ -75,11 +130,8 @@ impl World {
     fn facts(&self, replica: usize, account: &KubesvcAccount, mood: Mood) -> Vec<SessionFact> {
         let own: Vec<_> = self.standing().filter(|session| session.replica == replica).collect();
         let mut facts: Vec<_> = own.iter().map(|session| self.own_fact(session, account, mood)).collect();
-        for agent in self.replicas[replica].agents.values() {
-            let is_own = |session: &&HubSession| {
-                session.agent_id == agent.spec.agent_id && session.zone == agent.spec.zone_id
-            };
-            if !own.iter().any(is_own) {
+        for agent in self.replicas[replica].agents.iter().flatten() {
+            if !own.iter().any(|session| session.agent_id == agent.spec.agent_id) {
                 facts.extend(self.told_fact(replica, agent, account));
             }
         }
@@ -111,8 +163,8 @@ impl World {
         let status = agent.status.as_ref()?;
         let session = status.session.as_ref()?;
         let (id, zone) = (&agent.spec.agent_id, &agent.spec.zone_id);
-        if !status.connected || session.replica == replica.to_string() {
-            let gone = self.replicas[replica].gone.contains(&session.id);
+        if !status.connected || session.replica == REPLICA_NAMES[replica] {
+            let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
             return Some(fact(id, zone, Presence::Away(if gone { 0 } else { NOW })));
         }
         let said = |entry: &&OutboxEntry| !self.rules.uids || entry.uid == account.uid();
@@ -122,25 +174,25 @@ impl World {
 
     /// Writes the object. With preconditions, nothing is written over a version that was not seen.
     fn write(&mut self, replica: usize, seen: &Version, action: Action) -> bool {
-        if self.rules.preconditions && self.replicas[replica].lag > 0 {
+        let Some(now) = self.object().cloned() else { return false };
+        if self.rules.preconditions && !now.is(seen) {
             return false;
         }
-        let Some(now) = self.object().cloned() else { return false };
-        let mut account = now.account.clone();
+        let mut account = (*now).clone();
         let finalizers = account.metadata.finalizers.get_or_insert_default();
         match action {
             Action::AddFinalizer => finalizers.push(FINALIZER.to_owned()),
             Action::RemoveFinalizer => finalizers.clear(),
             Action::WriteStatus(write) => {
                 let status = self.bent(seen, *write).status;
-                self.check_status(&now.account, &status);
+                self.check_status(replica, &now, &status);
                 account.status = Some(status);
             }
             _ => return false,
         }
         let gone = account.is_being_deleted() && !account.has_finalizer();
         if gone {
-            self.check_end(&now.account);
+            self.check_end(&now);
         }
         self.store((!gone).then_some(account));
         self.replicas[replica].lag = 0;
@@ -150,8 +202,8 @@ impl World {
 
     /// What is written instead where the zone need not change over None: the other zone at once.
     fn bent(&self, seen: &Version, mut write: StatusWrite) -> StatusWrite {
-        let wanted = seen.account.spec.zone_id.clone();
-        let leaves = write.status.granted_zone() != wanted.as_deref() && !seen.account.is_being_deleted();
+        let wanted = seen.spec.zone_id.clone();
+        let leaves = write.status.granted_zone() != wanted.as_deref() && !seen.is_being_deleted();
         if !self.rules.zone_over_none
             && leaves
             && let Some(grant) = &mut write.status.grant
@@ -163,19 +215,16 @@ impl World {
         write
     }
 
-    /// The rows of an object that is gone go.
-    fn bury(&mut self, replica: usize, term: u32) -> bool {
-        self.row.is_some() && self.write_row(replica, term, None)
-    }
-
-    fn write_row(&mut self, replica: usize, term: u32, row: Option<String>) -> bool {
-        if self.rules.terms && term != self.term {
-            self.replicas[replica].leads = None;
-            return true;
+    fn write_row(&mut self, replica: usize, row: Option<u8>) -> bool {
+        let Some(term) = self.replicas[replica].leads else { return false };
+        if term != self.term {
+            if self.rules.terms {
+                self.replicas[replica].leads = None;
+                return true;
+            }
+            self.check_late_row(term, row);
         }
-        let changed = self.row != row;
-        self.row = row;
-        changed
+        std::mem::replace(&mut self.row, row) != row
     }
 }
 

@@ -1,77 +1,161 @@
-//! Every order of steps, each world once.
+//! Every order of steps, each world once, the nearest first.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
 
+use super::checks::Property;
+use super::circle::{Edges, circle};
+use super::shared::Digest;
 use super::steps::Step;
-use super::world::{Faults, Rules, World};
+use super::world::World;
 
 /// What a search has seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Different worlds.
-    pub(super) worlds: usize,
+    pub(super) states: usize,
     /// Steps between them.
-    pub(super) steps: usize,
-    /// Worlds from which it was tried whether everything comes to rest.
-    pub(super) settled: usize,
+    pub(super) transitions: usize,
+    /// Steps to the furthest of them.
+    pub(super) depth: usize,
+    /// Worlds in which nothing more happens by itself, and from which time passes until all is as wanted.
+    pub(super) ends: usize,
+    pub(super) took: Duration,
     /// All worlds that can be reached were seen.
     pub(super) is_complete: bool,
 }
 
-/// How far a search goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// Worlds after which it ends.
-    pub(super) worlds: usize,
-    /// Each so many-th world is tried whether it comes to rest.
-    pub(super) settle_each: usize,
+/// What does not hold, and how it comes to that.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) property: Property,
+    pub(super) story: String,
 }
 
-type Parents = HashMap<u128, Option<(u128, Step)>>;
+/// What leads to each world from the beginning: the world before it, and the step.
+type Ways = Vec<(u32, Step)>;
 
-/// Searches.
+struct Search {
+    begin: World,
+    known: HashMap<Digest, u32>,
+    ways: Ways,
+    /// Steps that happen by themselves.
+    edges: Edges,
+    seen: Seen,
+}
+
+/// Searches all that can happen, up to a number of worlds.
 ///
 /// # Errors
 /// What is broken, and the steps that led there.
-pub(super) fn search(faults: Faults, rules: Rules, limits: Limits) -> Result<Seen, String> {
-    let begin = World::new(faults, rules);
-    let mut parents: Parents = HashMap::from([(begin.key(), None)]);
-    let mut open = vec![begin];
-    let mut seen = Seen { worlds: 1, is_complete: true, ..Seen::default() };
-    while let Some(world) = open.pop() {
-        let key = world.key();
-        if seen.worlds.is_multiple_of(limits.settle_each) || open.is_empty() {
-            seen.settled += 1;
-            world.settle().map_err(|broken| story(&parents, key, &broken))?;
+pub(super) fn search(begin: World, most: usize) -> Result<Seen, Broken> {
+    let since = Instant::now();
+    let mut search = Search {
+        known: HashMap::from([(begin.key(), 0)]),
+        ways: vec![(0, Step::Wish)],
+        edges: Edges::default(),
+        seen: Seen { states: 1, ..Seen::default() },
+        begin: begin.clone(),
+    };
+    let mut layer = vec![(0, begin)];
+    while !layer.is_empty() && search.seen.states < most {
+        let mut next = Vec::with_capacity(layer.len());
+        for (number, world) in layer {
+            search.expand(number, &world, &mut next)?;
         }
-        for step in world.steps() {
-            let Some(next) = world.after(&step) else { continue };
-            seen.steps += 1;
-            let next_key = next.key();
-            let Entry::Vacant(vacant) = parents.entry(next_key) else { continue };
-            vacant.insert(Some((key, step)));
-            if let Some(broken) = &next.broken {
-                return Err(story(&parents, next_key, &format!("{broken}\n  {}", next.told())));
-            }
-            seen.worlds += 1;
-            open.push(next);
-        }
-        if seen.worlds >= limits.worlds {
-            seen.is_complete = open.is_empty();
-            return Ok(seen);
-        }
+        search.seen.depth += usize::from(!next.is_empty());
+        layer = next;
     }
-    Ok(seen)
+    search.seen.is_complete = layer.is_empty();
+    if let Some(circle) = circle(&search.edges) {
+        return Err(search.tell_circle(&circle));
+    }
+    search.seen.took = since.elapsed();
+    Ok(search.seen)
 }
 
-/// What is broken, and how it came to that.
-fn story(parents: &Parents, mut key: u128, broken: &str) -> String {
-    let mut steps = Vec::new();
-    while let Some(Some((parent, step))) = parents.get(&key) {
-        steps.push(format!("{step:?}"));
-        key = *parent;
+impl Search {
+    fn expand(&mut self, number: u32, world: &World, next: &mut Vec<(u32, World)>) -> Result<(), Broken> {
+        let mut ends = true;
+        for step in world.steps() {
+            let Some(after) = world.after(step) else { continue };
+            let place = match self.known.entry(after.key()) {
+                Entry::Occupied(known) if *known.get() == number => continue,
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(vacant) => {
+                    let place = u32::try_from(self.ways.len()).unwrap_or(u32::MAX);
+                    vacant.insert(place);
+                    self.ways.push((number, step));
+                    if let Some((property, what)) = &after.broken {
+                        let what = format!("{what}\n  {}", after.told());
+                        return Err(self.tell(place, *property, &what));
+                    }
+                    place
+                }
+            };
+            self.seen.transitions += 1;
+            if after.follows_by_itself(world) {
+                self.edges.add(place);
+                ends = false;
+            }
+            if usize::try_from(place).is_ok_and(|place| place >= self.seen.states) {
+                self.seen.states += 1;
+                next.push((place, after));
+            }
+        }
+        self.edges.end_of_node();
+        if ends {
+            self.seen.ends += 1;
+            match world.settle() {
+                Err((property, what)) if world.ignored != Some(property) => {
+                    return Err(self.tell(number, property, &what));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
-    steps.reverse();
-    format!("{broken}\nafter {} steps:\n  {}", steps.len(), steps.join("\n  "))
+
+    fn way_to(&self, mut place: u32) -> Vec<Step> {
+        let mut steps = Vec::new();
+        while place != 0 {
+            let (before, step) = self.ways[place as usize];
+            steps.push(step);
+            place = before;
+        }
+        steps.reverse();
+        steps
+    }
+
+    /// What is broken, and how it came to that.
+    fn tell(&self, place: u32, property: Property, what: &str) -> Broken {
+        let steps = self.way_to(place);
+        let mut world = self.begin.clone();
+        let mut lines = vec![format!("{property:?}: {what}"), format!("after {} steps:", steps.len())];
+        for step in steps {
+            lines.push(format!("  {}", world.told_step(step)));
+            world = world.after(step).unwrap_or(world);
+        }
+        Broken { property, story: lines.join("\n") }
+    }
+
+    fn tell_circle(&self, circle: &[u32]) -> Broken {
+        let first = circle.first().copied().unwrap_or_default();
+        let begin = self.tell(first, Property::NoLivelock, "it goes round in a circle");
+        let mut lines = vec![begin.story, format!("and then for ever, in {} steps:", circle.len())];
+        let mut world = self
+            .way_to(first)
+            .into_iter()
+            .fold(self.begin.clone(), |world, step| world.after(step).unwrap_or(world));
+        for place in circle.iter().skip(1).chain([&first]) {
+            let leads_there = |step: &Step| {
+                world.after(*step).is_some_and(|after| self.known.get(&after.key()) == Some(place))
+            };
+            let Some(step) = world.steps().into_iter().find(leads_there) else { break };
+            lines.push(format!("  {}", world.told_step(step)));
+            world = world.after(step).unwrap_or(world);
+        }
+        Broken { property: Property::NoLivelock, story: lines.join("\n") }
+    }
 }

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::world::{HubSession, ToAgent, World};
+use super::shared::Shared;
+use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
 use crate::account::lifecycle::{Ending, Word};
 use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
-use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, names};
+use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::Reached;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
@@ -25,13 +26,6 @@ const HEARD: Moment = Duration::from_secs(3600);
 /// When sessions are looked at: every pause after a failure is over by then.
 const LOOKED: Moment = Duration::from_secs(7200);
 
-impl HubSession {
-    /// The name of the agent's object.
-    pub(super) fn object_name(&self) -> String {
-        names::agent_object_name(self.agent_id, self.zone)
-    }
-}
-
 impl World {
     /// What accounts are called between hub and agents.
     pub(super) fn uid_on_the_wire<'a>(&self, uid: &'a str) -> &'a str {
@@ -40,90 +34,91 @@ impl World {
 
     /// A process connects to a replica. Whether it was accepted.
     pub(super) fn connect(&mut self, process: usize, replica: usize) -> bool {
-        let one = &self.processes[process];
-        let (agent_id, zone, boot, seq) = (one.agent_id, one.zone, one.boot, one.seq + 1);
-        let held: Vec<_> = one.table.held().filter_map(|held| held.account).collect();
-        let here = |session: &HubSession| {
-            !session.ended
-                && session.replica == replica
-                && session.agent_id == agent_id
-                && session.zone == zone
+        let one = self.processes[process].clone();
+        let (agent, boot) = (one.agent, one.boot);
+        let here = |session: &Shared<HubSession>| {
+            !session.ended && session.replica == replica && session.agent == agent
         };
         let former = self.sessions.iter().position(here);
         let is_another = |former: usize| self.sessions[former].boot != boot && self.rules.one_process;
         if former.is_some_and(is_another) {
             return false;
         }
-        let id = format!("{agent_id}{boot}-{seq}@{replica}");
-        if self.rules.registration && !self.register(agent_id, zone, boot, seq, replica, &id) {
+        let id = self.next_session;
+        if self.rules.registration && !self.register(process, replica, id) {
             return false;
         }
+        self.next_session += 1;
         let former = former.map(|former| self.sessions.remove(former));
-        let mut ledger = Ledger::new(0);
-        let told: Vec<_> = held
-            .into_iter()
+        let told: Vec<_> = one
+            .table
+            .held()
+            .filter_map(|held| held.account)
             .map(|one| (one.uid, one.name, i64::try_from(one.epoch).unwrap_or_default()))
             .collect();
-        let before = former.filter(|former| former.boot == boot).map(|former| former.ledger);
+        let before = former.filter(|former| former.boot == boot).map(|former| former.ledger.clone());
+        let mut ledger = Ledger::new(0);
         ledger.seed(&told, &before.unwrap_or_default());
-        self.sessions.push(HubSession {
-            id: id.clone(),
+        self.sessions.push(Shared::new(HubSession {
+            id,
             replica,
             process,
-            agent_id,
-            zone,
+            agent,
+            agent_id: one.agent_id,
+            zone: one.zone,
             boot,
             ledger,
             reported: Vec::new(),
             ended: false,
             to_agent: VecDeque::new(),
             to_hub: VecDeque::new(),
-        });
-        self.sessions.sort_by(|one, other| one.id.cmp(&other.id));
-        let one = &mut self.processes[process];
-        one.seq = seq;
+        }));
+        let one = self.processes[process].edit();
+        one.seq += 1;
         one.stream = Some(id);
         true
     }
 
     /// Writes the session into the agent's object.
-    fn register(&mut self, agent_id: &str, zone: &str, boot: u8, seq: u8, replica: usize, id: &str) -> bool {
+    fn register(&mut self, process: usize, replica: usize, id: SessionId) -> bool {
+        let one = &self.processes[process];
+        let place = one.agent;
         let registration = Registration {
-            agent_id: agent_id.to_owned(),
-            zone: zone.to_owned(),
-            session_id: id.to_owned(),
-            boot_id: boot.to_string(),
-            connect_seq: i64::from(seq),
-            replica: replica.to_string(),
+            agent_id: one.agent_id.to_owned(),
+            zone: one.zone.to_owned(),
+            session_id: id.to_string(),
+            boot_id: one.boot.to_string(),
+            connect_seq: i64::from(one.seq + 1),
+            replica: REPLICA_NAMES[replica].to_owned(),
             version: String::new(),
             protocol: 1,
             connected_since: jiff::Timestamp::UNIX_EPOCH,
             needs_accounts: false,
         };
-        let name = names::agent_object_name(agent_id, zone);
-        let new = || Arc::new(status::new_object(&name, &registration, true));
-        let agent = self.agents.get(&name).cloned().unwrap_or_else(new);
+        let new = || Shared::new(status::new_object(one.agent_id, &registration, true));
+        let agent = self.agents[place].clone().unwrap_or_else(new);
         let alive = self.rules.one_process;
         let Ok(status) = status::registered(&agent, &registration, |_| alive) else { return false };
-        self.put_agent(&name, &agent, status);
+        self.put_agent(place, &agent, status);
         true
     }
 
-    fn put_agent(&mut self, name: &str, agent: &KubesvcAgent, status: crate::account::KubesvcAgentStatus) {
-        self.agents.insert(name.to_owned(), Arc::new(KubesvcAgent { status: Some(status), ..agent.clone() }));
+    fn put_agent(&mut self, place: usize, agent: &KubesvcAgent, status: KubesvcAgentStatus) {
+        let now = KubesvcAgent { status: Some(status), ..agent.clone() };
+        Arc::make_mut(&mut self.agents)[place] = Some(Shared::new(now));
     }
 
     /// A session looks at its accounts. Whether anything has changed.
     pub(super) fn look(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
-        let seen = self.seen_by(session.replica).map(|version| version.account.clone());
+        let seen = self.seen_by(session.replica).cloned();
         let seen_uid = seen.as_ref().map(|account| self.uid_on_the_wire(account.uid()).to_owned());
         let mut uids: Vec<_> = session.ledger.uids().cloned().chain(seen_uid.clone()).collect();
         uids.sort();
         uids.dedup();
         let mut changed = false;
         for uid in uids {
-            let account = seen.as_ref().filter(|_| seen_uid.as_deref() == Some(uid.as_str()));
+            let account = seen.as_deref().filter(|_| seen_uid.as_deref() == Some(uid.as_str()));
             changed |= self.do_duty(index, &uid, account);
         }
         changed
@@ -131,6 +126,7 @@ impl World {
 
     fn do_duty(&mut self, index: usize, uid: &str, account: Option<&KubesvcAccount>) -> bool {
         let session = &self.sessions[index];
+        let is_connected = self.processes[session.process].stream == Some(session.id);
         let seat = Seat { zone: session.zone, approved: true, draining: false, synced: true };
         let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
         let is_read = session.ledger.is_confirmed(uid) || !self.rules.object_read;
@@ -140,7 +136,7 @@ impl World {
         {
             return false;
         }
-        let session = &mut self.sessions[index];
+        let session = self.sessions[index].edit();
         let ledger = &mut session.ledger;
         match owed {
             Duty::Nothing | Duty::Later(_) => return false,
@@ -154,15 +150,18 @@ impl World {
                 ledger.confirm(uid);
                 ledger.added(uid, epoch);
                 // Says which object it is, also where uids do not.
-                let number = account.and_then(|one| one.uid().strip_prefix('u')?.parse().ok());
-                let generation = number.unwrap_or_default();
-                session.to_agent.push_back(ToAgent::Add { uid: uid.to_owned(), epoch, generation });
+                let generation = account.map(|one| number_of(one.uid())).unwrap_or_default().into();
+                if is_connected {
+                    session.to_agent.push_back(ToAgent::Add { uid: uid.to_owned(), epoch, generation });
+                }
             }
             Duty::Drop(epoch) => {
                 ledger.dropping(uid, "a", epoch, 0);
-                session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch });
+                if is_connected {
+                    session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch });
+                }
             }
-            Duty::DropAstray(_) => self.breaks("an agent reached another cluster, and there is one"),
+            Duty::DropAstray(_) => unreachable!("an agent reached another cluster, and there is one"),
             Duty::SayDropped(epoch) => ledger.say_dropped(uid, "a", epoch),
             Duty::Forget => {
                 ledger.forget(uid);
@@ -175,8 +174,8 @@ impl World {
     /// Whether the object itself says that the grant is open under this epoch.
     fn is_granted(&self, seen: &KubesvcAccount, epoch: i64) -> bool {
         self.object().is_some_and(|now| {
-            let status = now.account.status_or_default();
-            now.account.uid() == seen.uid()
+            let status = now.status_or_default();
+            now.uid() == seen.uid()
                 && status.phase() == GrantPhase::Open
                 && status.epoch == epoch
                 && status.granted_zone() == seen.status_or_default().granted_zone()
@@ -185,12 +184,14 @@ impl World {
 
     /// The agent takes in the next frame of its stream.
     pub(super) fn hand_to_agent(&mut self, index: usize) -> bool {
-        let session = &mut self.sessions[index];
-        let process = &mut self.processes[session.process];
-        if process.stream.as_deref() != Some(&session.id) {
+        let number = self.sessions[index].process;
+        if self.sessions[index].to_agent.is_empty()
+            || self.processes[number].stream != Some(self.sessions[index].id)
+        {
             return false;
         }
-        let Some(frame) = session.to_agent.pop_front() else { return false };
+        let Some(frame) = self.sessions[index].edit().to_agent.pop_front() else { return false };
+        let process = self.processes[number].edit();
         let effects = match frame {
             ToAgent::Add { uid, epoch, generation } => {
                 let credential = Some(Credential::Kubeconfig(b"k".to_vec()));
@@ -201,29 +202,30 @@ impl World {
                 process.table.drop_account(words::account_ref(&uid, "a", epoch, 0))
             }
         };
-        self.carry_out(index, effects);
+        self.carry_out_at(index, effects);
         true
     }
 
     /// An account that was starting stands, or cannot be had.
-    pub(super) fn finish(&mut self, process: usize, uid: &str, succeeds: bool) -> bool {
-        let one = &mut self.processes[process];
-        let Some((attempt, _)) = one.starting.remove(uid) else { return false };
+    pub(super) fn finish(&mut self, process: usize, number: usize, succeeds: bool) -> bool {
+        let Some(uid) = self.processes[process].starting.keys().nth(number).cloned() else { return false };
+        let one = self.processes[process].edit();
+        let Some((attempt, _)) = one.starting.remove(&uid) else { return false };
         let failure = || Failure { class: Class::Unreachable.into(), ..Failure::default() };
         let identity = ClusterIdentity { kube_system_uid: "k".into(), ..ClusterIdentity::default() };
         let reached = Reached { identity, files: Vec::new(), at: jiff::Timestamp::UNIX_EPOCH };
         let result = if succeeds { Ok(reached) } else { Err(failure()) };
-        let effects = one.table.finished(uid, attempt, result);
-        let stream = one.stream.clone();
-        if let Some(index) = self.sessions.iter().position(|session| Some(&session.id) == stream.as_ref()) {
-            self.carry_out(index, effects);
+        let effects = one.table.finished(&uid, attempt, result);
+        let stream = one.stream;
+        if let Some(index) = self.sessions.iter().position(|session| Some(session.id) == stream) {
+            self.carry_out_at(index, effects);
         }
         true
     }
 
-    fn carry_out(&mut self, index: usize, effects: Vec<Effect>) {
-        let session = &mut self.sessions[index];
-        let process = &mut self.processes[session.process];
+    fn carry_out_at(&mut self, index: usize, effects: Vec<Effect>) {
+        let session = self.sessions[index].edit();
+        let process = self.processes[session.process].edit();
         for effect in effects {
             match effect {
                 Effect::Start { attempt, account, .. } => {
@@ -232,7 +234,7 @@ impl World {
                 Effect::Cancel { attempt } => process.starting.retain(|_, (one, _)| *one != attempt),
                 Effect::Answer(answer) => {
                     if let (Some(account), Some(Outcome::Identity(_))) = (&answer.account, &answer.outcome) {
-                        self.held.insert(said(account, process.zone));
+                        Arc::make_mut(&mut self.held).insert(said(account, process.zone));
                     }
                     session.to_hub.push_back(*answer);
                 }
@@ -246,10 +248,10 @@ impl World {
         let session = &self.sessions[index];
         let Some(answer) = session.to_hub.front().cloned().and_then(words::answer) else { return false };
         let granted = self.seen_by(session.replica).is_some_and(|seen| {
-            self.uid_on_the_wire(seen.account.uid()) == answer.uid
-                && seen.account.status_or_default().granted_zone() == Some(session.zone)
+            self.uid_on_the_wire(seen.uid()) == answer.uid
+                && seen.status_or_default().granted_zone() == Some(session.zone)
         });
-        let session = &mut self.sessions[index];
+        let session = self.sessions[index].edit();
         session.to_hub.pop_front();
         if granted || !matches!(answer.word, Word::Held(_)) {
             session.ledger.hear(&answer.uid, answer.epoch, answer.word, answer.of_drop, HEARD);
@@ -264,34 +266,34 @@ impl World {
         let leads = self.replicas[session.replica].leads.is_some();
         let seen = self.seen_by(session.replica).filter(|_| !leads);
         let entry = seen.and_then(|seen| {
-            let entry = session.ledger.entry(self.uid_on_the_wire(seen.account.uid()));
+            let entry = session.ledger.entry(self.uid_on_the_wire(seen.uid()));
             let said = Said { word: entry.and_then(|entry| entry.word.as_ref()), ..Said::default() };
-            awaited(&seen.account, session.zone, said)
+            awaited(seen, session.zone, said)
         });
         let outbox = packed(entry.into_iter().collect());
         let may_stand = outbox.is_empty() && session.reported.iter().all(OutboxEntry::may_stand);
         if may_stand || session.reported == outbox {
             return false;
         }
-        let (name, id) = (session.object_name(), session.id.clone());
-        let agent = self.agents.get(&name).cloned();
+        let (place, id) = (session.agent, session.id.to_string());
+        let agent = self.agents[place].clone();
         match agent.as_ref().and_then(|agent| Some((agent, status::reported(agent, &id, &outbox)?))) {
             Some((agent, status)) => {
-                self.put_agent(&name, agent, status);
-                self.sessions[index].reported = outbox;
+                self.put_agent(place, agent, status);
+                self.sessions[index].edit().reported = outbox;
             }
             None => drop(self.sessions.remove(index)),
         }
         true
     }
 
-    /// A replica's watch shows the agents as they are.
+    /// A replica's watch shows the agents as they are. What a replica does with that beside closing streams, it does only
+    /// if it leads.
     pub(super) fn watch_agents(&mut self, replica: usize) -> bool {
         let agents = self.agents.clone();
         let before = std::mem::replace(&mut self.replicas[replica].agents, agents);
-        let after = &self.replicas[replica].agents;
-        let same =
-            before.len() == after.len() && before.iter().all(|(name, one)| after[name].status == one.status);
+        self.forget_gone(replica);
+        let same = Arc::ptr_eq(&before, &self.agents) || self.replicas[replica].leads.is_none();
         self.close_superseded(replica) || !same
     }
 
@@ -300,9 +302,8 @@ impl World {
         let (before, agents) = (self.sessions.len(), self.agents.clone());
         let registration = self.rules.registration;
         self.sessions.retain(|session| {
-            let agent = agents.get(&session.object_name()).and_then(|agent| agent.status.as_ref());
-            let named = agent.and_then(|status| status.session.as_ref());
-            session.replica != replica || !registration || named.is_some_and(|named| named.id == session.id)
+            let named = || agents[session.agent].as_ref().and_then(|agent| session_of(agent));
+            session.replica != replica || !registration || named() == Some(session.id)
         });
         self.sessions.len() != before
     }
@@ -310,18 +311,17 @@ impl World {
     /// The object of an agent whose session has ended says so.
     pub(super) fn tell_ended(&mut self, index: usize) -> bool {
         let session = self.sessions.remove(index);
-        let name = session.object_name();
-        if let Some(agent) = self.agents.get(&name).cloned()
-            && let Some(status) = status::disconnected(&agent, &session.id, Ending::Cut)
+        if let Some(agent) = self.agents[session.agent].clone()
+            && let Some(status) = status::disconnected(&agent, &session.id.to_string(), Ending::Cut)
         {
-            self.put_agent(&name, &agent, status);
+            self.put_agent(session.agent, &agent, status);
         }
         true
     }
 }
 
 /// Which object an agent holds, at which epoch, and where.
-fn said(account: &AccountRef, zone: &str) -> (String, i64, String) {
+fn said(account: &AccountRef, zone: &'static str) -> (u8, i64, &'static str) {
     let epoch = i64::try_from(account.epoch).unwrap_or_default();
-    (format!("u{}", account.generation), epoch, zone.to_owned())
+    (u8::try_from(account.generation).unwrap_or_default(), epoch, zone)
 }

@@ -1,7 +1,9 @@
 //! The faults are over: does everything come to rest, and as it is wanted?
 
+use super::checks::Property;
 use super::leader::Mood;
-use super::world::{Faults, REPLICAS, World};
+use super::scenario::Faults;
+use super::world::{Process, REPLICAS, World, number_of};
 use crate::account::{DesiredState, State};
 
 /// After so many rounds in which something still changes, it never rests.
@@ -12,25 +14,27 @@ impl World {
     ///
     /// # Errors
     /// It does not rest, breaks a rule on the way, or rests otherwise than wanted.
-    pub(super) fn settle(&self) -> Result<(), String> {
+    pub(super) fn settle(&self) -> Result<(), (Property, String)> {
         let mut world = self.clone();
-        world.faults = Faults { lag: world.faults.lag, ..Faults::default() };
+        world.faults = Faults { lag: world.faults.lag, ..Faults::NONE };
+        world.script = &[];
         for _ in 0..ROUNDS {
             let before = world.key();
             world.round();
             world.check();
-            if let Some(broken) = &world.broken {
-                return Err(format!("on the way to rest: {broken}"));
+            if let Some(broken) = world.broken {
+                return Err(broken);
             }
             if world.key() == before {
-                return world.is_as_wanted();
+                return world.is_as_wanted().map_err(|what| (Property::Rest, what));
             }
         }
-        Err(format!("no rest after {ROUNDS} rounds: {}", world.told()))
+        Err((Property::Rest, format!("no rest after {ROUNDS} rounds: {}", world.told())))
     }
 
     fn round(&mut self) {
         for replica in 0..REPLICAS {
+            self.act(replica);
             if self.replicas[replica].leads.is_some_and(|term| term != self.term) {
                 self.replicas[replica].leads = None;
             }
@@ -57,15 +61,12 @@ impl World {
             while self.hand_to_agent(index) {}
         }
         for process in 0..self.processes.len() {
-            let uids: Vec<_> = self.processes[process].starting.keys().cloned().collect();
-            for uid in uids {
-                self.finish(process, &uid, true);
-            }
+            while self.finish(process, 0, true) {}
         }
         for index in 0..self.sessions.len() {
             while self.hand_to_hub(index) {}
         }
-        let ids: Vec<_> = self.sessions.iter().map(|session| session.id.clone()).collect();
+        let ids: Vec<_> = self.sessions.iter().map(|session| session.id).collect();
         for id in ids {
             if let Some(index) = self.sessions.iter().position(|session| session.id == id) {
                 self.report(index);
@@ -84,14 +85,14 @@ impl World {
     fn end_streams(&mut self) {
         let has_ended = |world: &Self, index: usize| {
             let session = &world.sessions[index];
-            session.ended || world.processes[session.process].stream.as_deref() != Some(&session.id)
+            session.ended || world.processes[session.process].stream != Some(session.id)
         };
         while let Some(index) = (0..self.sessions.len()).find(|index| has_ended(self, *index)) {
             self.tell_ended(index);
         }
         // Who was superseded at its replica has no stream either.
         for process in 0..self.processes.len() {
-            let stream = self.processes[process].stream.clone();
+            let stream = self.processes[process].stream;
             if stream.is_some_and(|id| !self.sessions.iter().any(|session| session.id == id)) {
                 self.cut(process);
             }
@@ -102,10 +103,17 @@ impl World {
         let wrong = |what: &str| Err(format!("at rest {what}: {}", self.told()));
         let holders = |uid: &str| -> Vec<_> {
             let uid = self.uid_on_the_wire(uid);
-            let holds = |process: &&super::world::Process| {
-                process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid))
+            // One that another process under its id keeps out holds what it held; nothing reaches it.
+            let holds = |process: &&Process| {
+                process.stream.is_some()
+                    && process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid))
             };
-            self.processes.iter().filter(holds).map(|process| process.zone).collect()
+            self.processes
+                .iter()
+                .map(|process| &**process)
+                .filter(holds)
+                .map(|process| process.zone)
+                .collect()
         };
         let Some(now) = self.object() else {
             return match &self.row {
@@ -113,11 +121,11 @@ impl World {
                 Some(_) => wrong("a row is left"),
             };
         };
-        let account = &now.account;
+        let account = &**now;
         if account.is_being_deleted() {
             return wrong("the object is still there");
         }
-        if self.row.as_deref() != Some(account.uid()) {
+        if self.row != Some(number_of(account.uid())) {
             return wrong("the row is missing");
         }
         let (status, holders) = (account.status_or_default(), holders(account.uid()));
@@ -140,12 +148,12 @@ impl World {
     /// The world in some lines, for a person.
     pub(super) fn told(&self) -> String {
         let object = self.object().map(|now| {
-            let status = now.account.status_or_default();
+            let status = now.status_or_default();
             format!(
                 "{} wants {:?} in {:?}; {} epoch {} grant {:?}; {}",
-                now.account.uid(),
-                now.account.desired(),
-                now.account.spec.zone_id,
+                now.uid(),
+                now.desired(),
+                now.spec.zone_id,
                 status.state(),
                 status.epoch,
                 status.grant,

@@ -1,128 +1,165 @@
 //! All that can happen next.
 
 use super::leader::Mood;
-use super::world::{REPLICAS, World, ZONES, made};
+use super::scenario::Wish;
+use super::world::{REPLICA_NAMES, REPLICAS, SessionId, World, ZONES, made, session_of};
 use crate::account::DesiredState;
 
-/// What a person does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wish {
-    OtherZone,
-    OtherState,
-    Delete,
-    MakeAnew,
+/// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A person does what is next in the script.
+    Wish,
+    /// A replica that believes to lead looks, and acts.
+    Lead(u8, Mood),
+    /// It looks, and sleeps.
+    Doze(u8),
+    /// It wakes, and acts.
+    Act(u8),
+    /// A replica's watch shows the next version of the object.
+    Watch(u8),
+    /// A replica's watch shows the agents' objects.
+    WatchAgents(u8),
+    TakeLead(u8),
+    /// A replica learns that it leads no more.
+    LoseLead(u8),
+    /// A session has been away for the grace, says the leader.
+    Gone(u8, SessionId),
+    /// A session looks at its accounts.
+    Look(u8),
+    ToAgent(u8),
+    ToHub(u8),
+    Report(u8),
+    /// The hub finds that a stream is gone.
+    End(u8),
+    /// The object says that the stream is gone.
+    TellEnded(u8),
+    /// The attempt of a process to start the first, or the second, account of its kind ends.
+    Finish(u8, u8, bool),
+    /// A process loses its stream.
+    Cut(u8),
+    /// A process learns that the hub closed its stream.
+    Closed(u8),
+    Restart(u8),
+    Connect(u8, u8),
 }
 
-/// One thing that happens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step {
-    Wish(Wish),
-    /// A replica that believes to lead looks.
-    Lead(usize, Mood),
-    /// A replica's watch shows the next version of the object.
-    Watch(usize),
-    /// A replica's watch shows the agents' objects.
-    WatchAgents(usize),
-    TakeLead(usize),
-    /// A replica learns that it leads no more.
-    LoseLead(usize),
-    /// A session has been away for the grace, says the leader.
-    Gone(usize, String),
-    /// A session looks at its accounts.
-    Look(String),
-    ToAgent(String),
-    ToHub(String),
-    Report(String),
-    /// The hub finds that a stream is gone.
-    End(String),
-    /// The object says that the stream is gone.
-    TellEnded(String),
-    /// An attempt of a process ends.
-    Finish(usize, String, bool),
-    /// A process loses its stream.
-    Cut(usize),
-    Restart(usize),
-    Connect(usize, usize),
+fn small(number: usize) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 impl World {
     /// All steps that may be possible now.
     pub(super) fn steps(&self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        if self.faults.wishes > 0 {
-            let wishes = [Wish::OtherZone, Wish::OtherState, Wish::Delete, Wish::MakeAnew];
-            steps.extend(wishes.map(Step::Wish));
+        let mut steps = Vec::with_capacity(32);
+        if !self.script.is_empty() {
+            steps.push(Step::Wish);
         }
         for replica in 0..REPLICAS {
             self.steps_of_replica(replica, &mut steps);
         }
-        for session in &self.sessions {
-            let id = || session.id.clone();
-            if session.ended {
-                steps.push(Step::TellEnded(id()));
-                continue;
-            }
-            steps.extend([Step::Look(id()), Step::ToAgent(id()), Step::ToHub(id()), Step::Report(id())]);
-            if self.processes[session.process].stream.as_deref() != Some(&session.id) {
-                steps.push(Step::End(id()));
-            }
+        for index in 0..self.sessions.len() {
+            self.steps_of_session(index, &mut steps);
         }
-        for (index, process) in self.processes.iter().enumerate() {
-            for uid in process.starting.keys() {
-                steps.push(Step::Finish(index, uid.clone(), true));
-                if self.faults.failures > 0 {
-                    steps.push(Step::Finish(index, uid.clone(), false));
-                }
-            }
-            if process.stream.is_none() {
-                steps.extend((0..REPLICAS).map(|replica| Step::Connect(index, replica)));
-            } else if self.faults.cuts > 0 {
-                steps.push(Step::Cut(index));
-            }
-            if self.faults.restarts > 0 {
-                steps.push(Step::Restart(index));
-            }
+        for index in 0..self.processes.len() {
+            self.steps_of_process(index, &mut steps);
         }
         steps
     }
 
     fn steps_of_replica(&self, number: usize, steps: &mut Vec<Step>) {
         let replica = &self.replicas[number];
+        let place = small(number);
         if replica.lag > 0 {
-            steps.push(Step::Watch(number));
+            steps.push(Step::Watch(place));
         }
-        steps.push(Step::WatchAgents(number));
+        steps.push(Step::WatchAgents(place));
         match replica.leads {
-            None if self.faults.takeovers > 0 => steps.push(Step::TakeLead(number)),
+            None if self.faults.takeovers > 0 => steps.push(Step::TakeLead(place)),
             None => {}
+            Some(_) if replica.pending.is_some() => steps.push(Step::Act(place)),
             Some(term) => {
-                steps.push(Step::Lead(number, Mood::Prompt));
-                if self.faults.delays > 0 {
-                    steps.extend([Step::Lead(number, Mood::Due), Step::Lead(number, Mood::Silent)]);
+                let leads = term == self.term;
+                if !leads {
+                    steps.push(Step::LoseLead(place));
                 }
-                if term != self.term {
-                    steps.push(Step::LoseLead(number));
+                if leads || self.faults.late > 0 {
+                    steps.push(Step::Lead(place, Mood::Prompt));
+                    if self.faults.delays > 0 {
+                        steps.extend([Step::Lead(place, Mood::Due), Step::Lead(place, Mood::Silent)]);
+                    }
                 }
-                steps.extend(self.away_from(number).into_iter().map(|id| Step::Gone(number, id)));
+                if leads && self.faults.sleeps > 0 {
+                    steps.push(Step::Doze(place));
+                }
+                // Who has read the sessions decides next, before its ticks go on.
+                if replica.has_read.is_none() || !self.rules.reads_afresh {
+                    steps.extend(self.away_from(number).into_iter().map(|id| Step::Gone(place, id)));
+                }
             }
         }
     }
 
+    fn steps_of_session(&self, index: usize, steps: &mut Vec<Step>) {
+        let (session, place) = (&self.sessions[index], small(index));
+        if session.ended {
+            steps.push(Step::TellEnded(place));
+            return;
+        }
+        steps.push(Step::Look(place));
+        if !session.to_agent.is_empty() {
+            steps.push(Step::ToAgent(place));
+        }
+        if !session.to_hub.is_empty() {
+            steps.push(Step::ToHub(place));
+        }
+        steps.push(Step::Report(place));
+        if self.processes[session.process].stream != Some(session.id) {
+            steps.push(Step::End(place));
+        }
+    }
+
+    fn steps_of_process(&self, index: usize, steps: &mut Vec<Step>) {
+        let (process, place) = (&self.processes[index], small(index));
+        for number in 0..small(process.starting.len()) {
+            steps.push(Step::Finish(place, number, true));
+            if self.faults.failures > 0 {
+                steps.push(Step::Finish(place, number, false));
+            }
+        }
+        match process.stream {
+            None => steps.extend((0..small(REPLICAS)).map(|replica| Step::Connect(place, replica))),
+            Some(id) if !self.sessions.iter().any(|session| session.id == id) => {
+                steps.push(Step::Closed(place));
+            }
+            Some(_) if self.faults.cuts > 0 => steps.push(Step::Cut(place)),
+            Some(_) => {}
+        }
+        if self.faults.restarts > 0 {
+            steps.push(Step::Restart(place));
+        }
+    }
+
     /// Sessions that a replica sees to be away and that may come back, as far as it knows.
-    pub(super) fn away_from(&self, number: usize) -> Vec<String> {
+    pub(super) fn away_from(&self, number: usize) -> Vec<SessionId> {
         let replica = &self.replicas[number];
-        let away = replica.agents.values().filter_map(|agent| {
+        let away = replica.agents.iter().flatten().filter_map(|agent| {
             let status = agent.status.as_ref()?;
-            let session = status.session.as_ref()?;
-            let here = session.replica == number.to_string();
-            let stands = self.standing().any(|one| one.id == session.id);
-            (!status.connected || (here && !stands)).then(|| session.id.clone())
+            let id = session_of(agent)?;
+            let here = status.session.as_ref()?.replica == REPLICA_NAMES[number];
+            let stands = || self.standing().any(|one| one.id == id);
+            (!status.connected || (here && !stands())).then_some(id)
         });
         away.filter(|id| !replica.gone.contains(id)).collect()
     }
 
+    /// Whether this one follows by a step that happens by itself, as often as it can.
+    pub(super) fn follows_by_itself(&self, before: &Self) -> bool {
+        self.faults == before.faults && self.script.len() == before.script.len()
+    }
+
     /// The world after a step; absent where the step changes nothing.
-    pub(super) fn after(&self, step: &Step) -> Option<Self> {
+    pub(super) fn after(&self, step: Step) -> Option<Self> {
         let mut world = self.clone();
         if !world.take(step) {
             return None;
@@ -139,57 +176,55 @@ impl World {
         self.forget_old_versions();
     }
 
-    fn take(&mut self, step: &Step) -> bool {
+    fn take(&mut self, step: Step) -> bool {
         match step {
-            Step::Wish(wish) => self.wish(*wish),
+            Step::Wish => self.wish(),
             Step::Lead(replica, mood) => {
-                let changed = self.lead(*replica, *mood);
-                self.faults.delays -= u8::from(changed && *mood != Mood::Prompt && self.faults.delays > 0);
+                let leads = self.replicas[usize::from(replica)].leads == Some(self.term);
+                let changed = self.lead(replica.into(), mood);
+                self.faults.late -= u8::from(changed && !leads);
+                self.faults.delays -= u8::from(changed && mood != Mood::Prompt);
                 changed
             }
+            Step::Doze(replica) => {
+                self.faults.sleeps -= 1;
+                self.doze(replica.into())
+            }
+            Step::Act(replica) => self.act(replica.into()),
             Step::Watch(replica) => {
-                self.replicas[*replica].lag -= 1;
+                self.replicas[usize::from(replica)].lag -= 1;
                 true
             }
-            Step::WatchAgents(replica) => self.watch_agents(*replica),
+            Step::WatchAgents(replica) => self.watch_agents(replica.into()),
             Step::TakeLead(replica) => {
-                self.faults.takeovers = self.faults.takeovers.saturating_sub(1);
-                self.take_lead(*replica);
+                self.faults.takeovers -= 1;
+                self.take_lead(replica.into());
                 true
             }
-            Step::LoseLead(replica) => self.replicas[*replica].leads.take().is_some(),
-            Step::Gone(replica, id) => self.replicas[*replica].gone.insert(id.clone()),
-            Step::Look(id) => self.with(id, Self::look),
-            Step::ToAgent(id) => self.with(id, Self::hand_to_agent),
-            Step::ToHub(id) => self.with(id, Self::hand_to_hub),
-            Step::Report(id) => self.with(id, Self::report),
-            Step::End(id) => self.with(id, |world, index| {
-                let session = &mut world.sessions[index];
-                session.to_agent.clear();
-                session.to_hub.clear();
-                !std::mem::replace(&mut session.ended, true)
-            }),
-            Step::TellEnded(id) => self.with(id, Self::tell_ended),
-            Step::Finish(process, uid, succeeds) => {
+            Step::LoseLead(replica) => self.replicas[usize::from(replica)].leads.take().is_some(),
+            Step::Gone(replica, id) => self.replicas[usize::from(replica)].gone.insert(id),
+            Step::Look(session) => self.look(session.into()),
+            Step::ToAgent(session) => self.hand_to_agent(session.into()),
+            Step::ToHub(session) => self.hand_to_hub(session.into()),
+            Step::Report(session) => self.report(session.into()),
+            Step::End(session) => self.end(session.into()),
+            Step::TellEnded(session) => self.tell_ended(session.into()),
+            Step::Finish(process, number, succeeds) => {
                 self.faults.failures -= u8::from(!succeeds);
-                self.finish(*process, uid, *succeeds)
+                self.finish(process.into(), number.into(), succeeds)
             }
             Step::Cut(process) => {
                 self.faults.cuts -= 1;
-                self.cut(*process)
+                self.cut(process.into())
             }
+            Step::Closed(process) => self.cut(process.into()),
             Step::Restart(process) => {
                 self.faults.restarts -= 1;
-                self.restart(*process);
+                self.restart(process.into());
                 true
             }
-            Step::Connect(process, replica) => self.connect(*process, *replica),
+            Step::Connect(process, replica) => self.connect(process.into(), replica.into()),
         }
-    }
-
-    fn with(&mut self, id: &str, step: impl FnOnce(&mut Self, usize) -> bool) -> bool {
-        let index = self.sessions.iter().position(|session| session.id == id);
-        index.is_some_and(|index| step(self, index))
     }
 
     pub(super) fn take_lead(&mut self, number: usize) {
@@ -204,33 +239,52 @@ impl World {
         self.close_superseded(number);
     }
 
+    fn end(&mut self, index: usize) -> bool {
+        let session = self.sessions[index].edit();
+        session.to_agent.clear();
+        session.to_hub.clear();
+        !std::mem::replace(&mut session.ended, true)
+    }
+
     pub(super) fn cut(&mut self, number: usize) -> bool {
-        let process = &mut self.processes[number];
+        let process = self.processes[number].edit();
         process.table.stream_lost();
         process.starting.clear();
-        process.stream.take().is_some()
+        let stream = process.stream.take();
+        self.lose_frames(stream);
+        stream.is_some()
     }
 
     fn restart(&mut self, number: usize) {
-        let process = &mut self.processes[number];
+        let process = self.processes[number].edit();
         process.table = Default::default();
         process.starting.clear();
-        process.stream = None;
         process.boot += 1;
         process.seq = 0;
+        let stream = process.stream.take();
+        self.lose_frames(stream);
     }
 
-    fn wish(&mut self, wish: Wish) -> bool {
-        self.faults.wishes -= 1;
+    /// What was on its way to the agent never arrives.
+    fn lose_frames(&mut self, stream: Option<SessionId>) {
+        let session = self.sessions.iter_mut().find(|session| Some(session.id) == stream);
+        if let Some(session) = session.filter(|session| !session.to_agent.is_empty()) {
+            session.edit().to_agent.clear();
+        }
+    }
+
+    fn wish(&mut self) -> bool {
+        let Some((wish, rest)) = self.script.split_first() else { return false };
+        self.script = rest;
         let Some(now) = self.object().cloned() else {
-            if wish != Wish::MakeAnew || self.made > 1 {
+            if *wish != Wish::MakeAnew {
                 return false;
             }
             self.made += 1;
             self.store(Some(made(self.made)));
             return true;
         };
-        let mut account = now.account.clone();
+        let mut account = (*now).clone();
         if account.is_being_deleted() {
             return false;
         }
@@ -256,5 +310,32 @@ impl World {
         account.metadata.generation = account.metadata.generation.map(|generation| generation + 1);
         self.store(Some(account));
         true
+    }
+
+    /// A step in words.
+    pub(super) fn told_step(&self, step: Step) -> String {
+        let session = |place: u8| {
+            let one = &self.sessions[usize::from(place)];
+            format!("{}{}@{}", one.agent_id, one.boot, one.replica)
+        };
+        let process = |place: u8| {
+            let one = &self.processes[usize::from(place)];
+            format!("{}{}", one.agent_id, one.boot)
+        };
+        match step {
+            Step::Wish => format!("{:?}", self.script.first()),
+            Step::Look(place)
+            | Step::ToAgent(place)
+            | Step::ToHub(place)
+            | Step::Report(place)
+            | Step::End(place)
+            | Step::TellEnded(place) => format!("{step:?}: {}", session(place)),
+            Step::Finish(place, ..)
+            | Step::Cut(place)
+            | Step::Closed(place)
+            | Step::Restart(place)
+            | Step::Connect(place, _) => format!("{step:?}: {}", process(place)),
+            other => format!("{other:?}"),
+        }
     }
 }

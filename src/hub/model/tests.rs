@@ -1,75 +1,159 @@
 //! The searches.
 #![expect(clippy::panic, reason = "this is how a test fails")]
 
-use super::search::{Limits, Seen, search};
-use super::world::{Faults, Rules};
+use super::checks::Property;
+use super::scenario::{EAST, Faults, Scenario, WEST, Wish};
+use super::search::{Seen, search};
+use super::world::{Rules, World};
 
-const SMALL: Limits = Limits { worlds: 20_000, settle_each: 20 };
+mod full;
 
-fn holds(faults: Faults) -> Seen {
-    match search(faults, Rules::ALL, SMALL) {
-        Ok(seen) => seen,
-        Err(story) => panic!("{story}"),
+/// More worlds than any of these has.
+const MOST: usize = 200_000;
+
+/// All that can happen is seen, and all properties hold.
+fn holds(agents: &'static [(&'static str, &'static str)], script: &'static [Wish], faults: Faults) -> Seen {
+    let scenario = Scenario { name: "", agents, script, faults };
+    match search(World::new(&scenario, Rules::ALL), MOST) {
+        Ok(seen) if seen.is_complete && seen.ends > 0 => seen,
+        Ok(seen) => panic!("not all was seen: {seen:?}"),
+        Err(broken) => panic!("{}", broken.story),
     }
 }
 
 #[test]
 fn an_account_is_activated_whatever_the_order() {
-    let seen = holds(Faults { lag: 1, ..Faults::default() });
-    assert!(seen.is_complete && seen.worlds > 50, "{seen:?}");
+    let seen = holds(&[EAST, WEST], &[], Faults { lag: 1, ..Faults::NONE });
+    assert!(seen.states > 300, "{seen:?}");
 }
 
 #[test]
-fn a_change_of_mind_while_leadership_moves_and_a_stream_is_cut_harms_nothing() {
-    let seen = holds(Faults { wishes: 1, takeovers: 1, cuts: 1, lag: 1, ..Faults::default() });
-    assert!(seen.worlds > 1000 && seen.settled > 100, "{seen:?}");
+fn an_account_moves_to_another_zone_with_watches_that_lag() {
+    let seen = holds(&[EAST, WEST], &[Wish::OtherZone], Faults { lag: 1, ..Faults::NONE });
+    assert!(seen.states > 2000, "{seen:?}");
 }
 
-/// Leaves a rule out, and says what broke.
-fn breaks(faults: Faults, rules: Rules) -> String {
-    match search(faults, rules, Limits { worlds: 60_000, settle_each: 3 }) {
+#[test]
+fn an_account_is_deleted_and_made_anew_under_its_name() {
+    let script = &[Wish::Delete, Wish::MakeAnew, Wish::OtherState];
+    let seen = holds(&[EAST], script, Faults { lag: 1, ..Faults::NONE });
+    assert!(seen.states > 500, "{seen:?}");
+}
+
+#[test]
+fn a_stream_is_cut_while_the_account_is_taken_back() {
+    let seen = holds(&[EAST], &[Wish::OtherState], Faults { cuts: 1, lag: 1, ..Faults::NONE });
+    assert!(seen.states > 10_000, "{seen:?}");
+}
+
+#[test]
+fn an_agent_begins_anew_while_the_account_is_taken_back() {
+    let seen = holds(&[EAST], &[Wish::OtherState], Faults { restarts: 1, lag: 1, ..Faults::NONE });
+    assert!(seen.states > 5000, "{seen:?}");
+}
+
+#[test]
+fn two_processes_under_one_id_do_not_push_each_other_out() {
+    let seen = holds(&[EAST, EAST], &[], Faults { lag: 1, ..Faults::NONE });
+    assert!(seen.states > 100, "{seen:?}");
+}
+
+#[test]
+fn the_lead_changes_while_the_account_is_taken_back() {
+    let faults = Faults { takeovers: 1, late: 1, lag: 1, ..Faults::NONE };
+    let seen = holds(&[EAST], &[Wish::OtherState], faults);
+    assert!(seen.states > 5000, "{seen:?}");
+}
+
+#[test]
+fn a_leader_that_slept_harms_no_deletion() {
+    let faults = Faults { takeovers: 1, sleeps: 1, ..Faults::NONE };
+    let seen = holds(&[EAST], &[Wish::Delete], faults);
+    assert!(seen.states > 2000, "{seen:?}");
+}
+
+/// Leaves a rule out, and looks for a property that does not hold any more.
+fn breaks(
+    script: &'static [Wish],
+    faults: Faults,
+    rules: Rules,
+    agents: &'static [(&'static str, &'static str)],
+    but: &[Property],
+) -> Property {
+    let scenario = Scenario { name: "", agents, script, faults };
+    let mut begin = World::new(&scenario, rules);
+    begin.ignored = but.first().copied();
+    match search(begin, MOST) {
         Ok(seen) => panic!("nothing broke: {seen:?}"),
-        Err(story) => story,
+        Err(broken) => broken.property,
     }
 }
 
-const MOVES: Faults = Faults {
-    wishes: 2,
-    takeovers: 1,
-    cuts: 1,
-    restarts: 0,
-    failures: 0,
-    delays: 0,
-    lag: 1,
-    duplicate: false,
-};
+const LAG: Faults = Faults { lag: 1, ..Faults::NONE };
+const CUT: Faults = Faults { cuts: 1, lag: 1, ..Faults::NONE };
+const SLEEP: Faults = Faults { takeovers: 1, sleeps: 1, ..Faults::NONE };
 
 #[test]
 fn without_preconditions_a_leader_of_before_writes_over_the_next_one() {
-    breaks(MOVES, Rules { preconditions: false, ..Rules::ALL });
+    let rules = Rules { preconditions: false, ..Rules::ALL };
+    let faults = Faults { takeovers: 1, late: 1, ..LAG };
+    assert_eq!(breaks(&[Wish::OtherState], faults, rules, &[EAST], &[]), Property::EpochGrows);
 }
 
 #[test]
-fn where_the_zone_changes_in_one_write_two_zones_have_the_grant() {
-    breaks(MOVES, Rules { zone_over_none: false, ..Rules::ALL });
+fn where_the_zone_need_not_change_over_none_it_changes_in_one_write() {
+    let rules = Rules { zone_over_none: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::OtherZone], LAG, rules, &[EAST, WEST], &[]), Property::ZoneThroughNone);
 }
 
 #[test]
-fn without_uids_the_word_for_an_account_of_before_counts_for_the_next() {
-    breaks(Faults { wishes: 2, lag: 1, ..MOVES }, Rules { uids: false, ..Rules::ALL });
+fn without_uids_a_word_about_the_account_of_before_ends_the_revoke_of_the_next() {
+    let rules = Rules { uids: false, ..Rules::ALL };
+    let script = &[Wish::Delete, Wish::MakeAnew, Wish::OtherState];
+    assert_eq!(breaks(script, CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn where_silence_is_a_word_an_agent_still_has_what_was_taken_back() {
-    breaks(MOVES, Rules { words_only: false, ..Rules::ALL });
+    let rules = Rules { words_only: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::OtherState], LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn without_registration_the_leader_does_not_wait_for_a_session_it_does_not_see() {
-    breaks(MOVES, Rules { registration: false, ..Rules::ALL });
+    let rules = Rules { registration: false, ..Rules::ALL };
+    let broken = breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[Property::Rest]);
+    assert_eq!(broken, Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn where_two_processes_may_have_one_id_they_push_each_other_out_for_ever() {
-    breaks(Faults { duplicate: true, ..MOVES }, Rules { one_process: false, ..Rules::ALL });
+    let rules = Rules { one_process: false, ..Rules::ALL };
+    assert_eq!(breaks(&[], LAG, rules, &[EAST, EAST], &[]), Property::NoLivelock);
+}
+
+#[test]
+fn without_terms_a_leader_that_slept_writes_a_row_of_an_object_that_is_gone() {
+    let rules = Rules { terms: false, ..Rules::ALL };
+    let broken = |but| breaks(&[Wish::Delete], SLEEP, rules, &[EAST], but);
+    assert_eq!(broken(&[]), Property::NewestTermWritesRows);
+    assert_eq!(broken(&[Property::NewestTermWritesRows]), Property::RowHasObject);
+}
+
+#[test]
+fn where_sessions_are_not_read_a_revoke_ends_while_one_that_the_watch_has_not_shown_holds_on() {
+    let rules = Rules { sessions_read: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+}
+
+#[test]
+fn where_a_reading_counts_on_a_revoke_ends_while_a_session_that_came_since_holds_on() {
+    let rules = Rules { reads_afresh: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+}
+
+#[test]
+fn where_the_object_is_not_read_a_new_session_is_sent_what_was_taken_back() {
+    let rules = Rules { object_read: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::Delete], CUT, rules, &[EAST], &[]), Property::SentUnderGrant);
 }

@@ -3,6 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::checks::Property;
+use super::leader::Pending;
+use super::scenario::{Faults, Scenario, Wish};
+use super::shared::Shared;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent};
@@ -13,29 +17,15 @@ use crate::wire::ops::AccountResult;
 
 pub(super) const ZONES: [&str; 2] = ["east", "west"];
 pub(super) const REPLICAS: usize = 2;
+pub(super) const REPLICA_NAMES: [&str; REPLICAS] = ["0", "1"];
 /// The leader's ticks stand still; what takes time is said to have taken it.
 pub(super) const NOW: u64 = 1000;
 
-/// How often each of these may happen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Faults {
-    /// A person changes what is wanted, deletes the account or makes it anew.
-    pub(super) wishes: u8,
-    /// Another replica takes the lead.
-    pub(super) takeovers: u8,
-    /// An agent loses its stream.
-    pub(super) cuts: u8,
-    /// An agent's process begins anew.
-    pub(super) restarts: u8,
-    /// An agent cannot take the account.
-    pub(super) failures: u8,
-    /// The leader thinks that a retry is due, or that an agent is silent.
-    pub(super) delays: u8,
-    /// How many versions a watch may lag behind.
-    pub(super) lag: u8,
-    /// A second process has the agent id of the first.
-    pub(super) duplicate: bool,
-}
+/// Counts sessions; what it counts to is no part of a world.
+pub(super) type SessionId = u32;
+
+/// The agents' objects, by the place of the agent; absent: it never connected.
+pub(super) type Agents = Arc<Vec<Option<Shared<KubesvcAgent>>>>;
 
 /// The rules of the protocol that can be left out, to see what each is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +46,8 @@ pub(super) struct Rules {
     pub(super) terms: bool,
     /// The sessions are read before a revoke ends.
     pub(super) sessions_read: bool,
+    /// A reading of the sessions counts for the look that follows it, and for no later one.
+    pub(super) reads_afresh: bool,
     /// The object is read before a session is sent it for the first time.
     pub(super) object_read: bool,
 }
@@ -70,20 +62,16 @@ impl Rules {
         one_process: true,
         terms: true,
         sessions_read: true,
+        reads_afresh: true,
         object_read: true,
     };
 }
 
 /// One version of the account's object.
-#[derive(Clone, Debug)]
-pub(super) struct Version {
-    pub(super) account: KubesvcAccount,
-    /// What it says but for its version, in one number.
-    pub(super) digest: u64,
-}
+pub(super) type Version = Shared<KubesvcAccount>;
 
 /// A frame on its way to an agent.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ToAgent {
     Add { uid: String, epoch: i64, generation: i64 },
     Drop { uid: String, epoch: i64 },
@@ -92,9 +80,11 @@ pub(super) enum ToAgent {
 /// A stream at a replica.
 #[derive(Clone, Debug)]
 pub(super) struct HubSession {
-    pub(super) id: String,
+    pub(super) id: SessionId,
     pub(super) replica: usize,
     pub(super) process: usize,
+    /// The place of its agent.
+    pub(super) agent: usize,
     pub(super) agent_id: &'static str,
     pub(super) zone: &'static str,
     pub(super) boot: u8,
@@ -109,15 +99,27 @@ pub(super) struct HubSession {
 /// A process of an agent.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
+    /// The place of its agent; two processes under one id have one.
+    pub(super) agent: usize,
     pub(super) agent_id: &'static str,
     pub(super) zone: &'static str,
     /// Distinguishes processes and their restarts.
     pub(super) boot: u8,
-    pub(super) seq: u8,
+    /// Counts its connections.
+    pub(super) seq: u32,
     pub(super) table: Table,
-    /// The id of the session at the other end of its stream.
-    pub(super) stream: Option<String>,
+    /// The session at the other end of its stream.
+    pub(super) stream: Option<SessionId>,
     pub(super) starting: BTreeMap<String, (Attempt, AccountRef)>,
+}
+
+/// What a reading of the sessions counts for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) uid: u8,
+    pub(super) epoch: i64,
+    /// Sessions from this one on were registered later.
+    pub(super) before: SessionId,
 }
 
 /// One replica of the operator.
@@ -125,14 +127,16 @@ pub(super) struct Process {
 pub(super) struct Replica {
     /// How many versions of the object its watch lags behind.
     pub(super) lag: usize,
-    /// The agents' objects as its watch shows them.
-    pub(super) agents: BTreeMap<String, Arc<KubesvcAgent>>,
+    /// The agents' objects as a leader's watch shows them.
+    pub(super) agents: Agents,
     /// The term under which it believes that it leads.
     pub(super) leads: Option<u32>,
     /// Sessions that have been away for the grace, by its ticks.
-    pub(super) gone: BTreeSet<String>,
-    /// The epoch for which it has read the sessions.
-    pub(super) has_read: Option<(String, i64)>,
+    pub(super) gone: BTreeSet<SessionId>,
+    /// It has read the sessions, and decides next.
+    pub(super) has_read: Option<Reading>,
+    /// What it has decided, and sleeps before it does it.
+    pub(super) pending: Option<Shared<Pending>>,
 }
 
 /// All of it.
@@ -140,21 +144,36 @@ pub(super) struct Replica {
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) faults: Faults,
+    /// What people will do, in this order.
+    pub(super) script: &'static [Wish],
     /// Versions of the object, the newest last; absent: it was gone. As many as some watch lags behind.
-    pub(super) objects: Vec<Option<Arc<Version>>>,
+    pub(super) objects: Vec<Option<Version>>,
     /// Counts the objects made under the name.
     pub(super) made: u8,
     /// The uid of the account's row.
-    pub(super) row: Option<String>,
+    pub(super) row: Option<u8>,
     pub(super) term: u32,
-    pub(super) agents: BTreeMap<String, Arc<KubesvcAgent>>,
-    pub(super) replicas: Vec<Replica>,
-    pub(super) sessions: Vec<HubSession>,
-    pub(super) processes: Vec<Process>,
+    pub(super) agents: Agents,
+    pub(super) replicas: [Replica; REPLICAS],
+    pub(super) sessions: Vec<Shared<HubSession>>,
+    pub(super) processes: Vec<Shared<Process>>,
+    pub(super) next_session: SessionId,
     /// Words that agents have sent: uid, epoch and zone of what was held.
-    pub(super) held: BTreeSet<(String, i64, String)>,
+    pub(super) held: Arc<BTreeSet<(u8, i64, &'static str)>>,
     /// What is wrong, as soon as something is.
-    pub(super) broken: Option<String>,
+    pub(super) broken: Option<(Property, String)>,
+    /// A property that is not looked at.
+    pub(super) ignored: Option<Property>,
+}
+
+/// The number of an account's uid.
+pub(super) fn number_of(uid: &str) -> u8 {
+    uid.strip_prefix('u').and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+/// The session that an agent's object names.
+pub(super) fn session_of(agent: &KubesvcAgent) -> Option<SessionId> {
+    agent.status.as_ref()?.session.as_ref()?.id.parse().ok()
 }
 
 /// An account that a person has just made.
@@ -170,36 +189,42 @@ pub(super) fn made(number: u8) -> KubesvcAccount {
 }
 
 impl World {
-    /// One agent in each zone, none connected; the first replica leads, and the account was just made.
-    pub(super) fn new(faults: Faults, rules: Rules) -> Self {
-        let process = |agent_id, zone, boot| Process {
-            agent_id,
-            zone,
-            boot,
-            seq: 0,
-            table: Table::default(),
-            stream: None,
-            starting: BTreeMap::new(),
+    /// No agent is connected, the first replica leads, and the account was just made.
+    pub(super) fn new(scenario: &Scenario, rules: Rules) -> Self {
+        let places: Vec<&str> = scenario.agents.iter().map(|(id, _)| *id).collect();
+        let process = |(index, (agent_id, zone)): (usize, &(&'static str, &'static str))| {
+            let boot = 1 + 100 * u8::try_from(index).unwrap_or_default();
+            Shared::new(Process {
+                agent: places.iter().position(|one| one == agent_id).unwrap_or_default(),
+                agent_id,
+                zone,
+                boot,
+                seq: 0,
+                table: Table::default(),
+                stream: None,
+                starting: BTreeMap::new(),
+            })
         };
-        let mut processes = vec![process("e", ZONES[0], 1), process("w", ZONES[1], 101)];
-        if faults.duplicate {
-            processes.push(process("e", ZONES[0], 201));
-        }
+        let agents: Agents = Arc::new(vec![None; places.len()]);
         let mut world = Self {
             rules,
-            faults,
+            faults: scenario.faults,
+            script: scenario.script,
             objects: vec![None],
             made: 1,
             row: None,
             term: 1,
-            agents: BTreeMap::new(),
-            replicas: vec![Replica::default(); REPLICAS],
+            agents: agents.clone(),
+            replicas: Default::default(),
             sessions: Vec::new(),
-            processes,
-            held: BTreeSet::new(),
+            processes: scenario.agents.iter().enumerate().map(process).collect(),
+            next_session: 0,
+            held: Arc::default(),
             broken: None,
+            ignored: None,
         };
         world.replicas[0].leads = Some(1);
+        world.replicas.iter_mut().for_each(|replica| replica.agents = agents.clone());
         world.store(Some(made(1)));
         world.replicas.iter_mut().for_each(|replica| replica.lag = 0);
         world.forget_old_versions();
@@ -207,20 +232,26 @@ impl World {
     }
 
     /// The object as it is.
-    pub(super) fn object(&self) -> Option<&Arc<Version>> {
+    pub(super) fn object(&self) -> Option<&Version> {
         self.objects.last().and_then(Option::as_ref)
     }
 
     /// The object as a replica's watch shows it.
-    pub(super) fn seen_by(&self, replica: usize) -> Option<&Arc<Version>> {
+    pub(super) fn seen_by(&self, replica: usize) -> Option<&Version> {
         let index = self.objects.len().checked_sub(1 + self.replicas[replica].lag)?;
         self.objects[index].as_ref()
     }
 
-    /// A new version of the object; no watch shows it yet.
+    /// A new version of the object; no watch shows it yet. What is only shown to people is taken out.
     pub(super) fn store(&mut self, account: Option<KubesvcAccount>) {
-        let version =
-            account.map(|account| Arc::new(Version { digest: super::keys::digest_of(&account), account }));
+        let version = account.map(|mut account| {
+            if let Some(status) = &mut account.status {
+                status.agents.clear();
+                status.agent_count = None;
+                status.conditions.iter_mut().for_each(|condition| condition.message.clear());
+            }
+            Shared::new(account)
+        });
         self.objects.push(version);
         self.replicas.iter_mut().for_each(|replica| replica.lag += 1);
     }
@@ -233,12 +264,14 @@ impl World {
     }
 
     /// Something is wrong.
-    pub(super) fn breaks(&mut self, what: impl Into<String>) {
-        self.broken.get_or_insert(what.into());
+    pub(super) fn breaks(&mut self, property: Property, what: impl FnOnce() -> String) {
+        if self.ignored != Some(property) && self.broken.is_none() {
+            self.broken = Some((property, what()));
+        }
     }
 
     /// The sessions that stand.
     pub(super) fn standing(&self) -> impl Iterator<Item = &HubSession> {
-        self.sessions.iter().filter(|session| !session.ended)
+        self.sessions.iter().map(|session| &**session).filter(|session| !session.ended)
     }
 }

@@ -1,0 +1,79 @@
+//! Parts of a world that most of its successors have in common: copied when one is changed, digested once.
+
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use sha2::{Digest as _, Sha256};
+
+/// What something says, in 16 bytes. Two things with one digest are taken for the same.
+pub(super) type Digest = [u8; 16];
+
+/// Says everything that matters for what happens next, and nothing that only counts.
+pub(super) trait Encode {
+    fn encode(&self, bytes: &mut Vec<u8>);
+}
+
+/// The digest of some bytes.
+pub(super) fn digest(bytes: &[u8]) -> Digest {
+    let whole = Sha256::digest(bytes);
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&whole[..16]);
+    digest
+}
+
+/// A part of a world.
+#[derive(Debug)]
+pub(super) struct Shared<T>(Arc<Kept<T>>);
+
+#[derive(Debug)]
+struct Kept<T> {
+    value: T,
+    digest: OnceLock<Digest>,
+}
+
+impl<T> Shared<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Arc::new(Kept { value, digest: OnceLock::new() }))
+    }
+
+    /// Whether both are one in memory.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<T: Encode> Shared<T> {
+    pub(super) fn digest(&self) -> Digest {
+        *self.0.digest.get_or_init(|| {
+            let mut bytes = Vec::with_capacity(256);
+            self.0.value.encode(&mut bytes);
+            digest(&bytes)
+        })
+    }
+}
+
+impl<T: Clone> Shared<T> {
+    /// The value, to be changed for this owner alone.
+    pub(super) fn edit(&mut self) -> &mut T {
+        if Arc::get_mut(&mut self.0).is_none() {
+            *self = Self::new(self.0.value.clone());
+        }
+        let kept = Arc::get_mut(&mut self.0).expect("nobody else has it");
+        kept.digest = OnceLock::new();
+        &mut kept.value
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
