@@ -6,7 +6,7 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults model bench lint fmt crds openapi docs controlplane databases judge build clean
+.PHONY: help demo test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,7 +20,10 @@ test: controlplane databases judge ## All tests: pure, database, real control pl
 	$(CARGO) test --features $(FEATURES) --quiet
 
 faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database
-	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 faults::
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults::
+
+random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::
 
 model: ## Every order of steps of the protocol, in larger worlds than `make test` has; a table of what was seen
 	$(CARGO) test --profile bench --features $(FEATURES) --quiet --lib hub::model -- --ignored --nocapture

@@ -136,7 +136,7 @@ impl Accounts {
     /// Drops accounts.
     pub fn delete(&mut self, command: DeleteAccounts) {
         for account in command.accounts {
-            tracing::info!(account = %account.name, epoch = account.epoch, "dropping the account");
+            tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "dropping the account");
             let effects = self.parts.table.lock().drop_account(account);
             self.carry_out(effects);
         }
@@ -244,7 +244,7 @@ impl Accounts {
         for effect in effects {
             match effect {
                 Effect::Start { attempt, account, definition } => {
-                    tracing::info!(account = %account.name, epoch = account.epoch, "starting the account");
+                    tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "starting the account");
                     let activator = self.parts.activator.clone();
                     let word = self.word(&account.name, definition.spec().credential.as_ref());
                     let handle = self
@@ -307,6 +307,7 @@ fn log(answer: &AccountResult) {
     match &answer.outcome {
         Some(Outcome::Identity(identity)) => tracing::info!(
             account = %account.name,
+            uid = %account.uid,
             epoch = account.epoch,
             host = %identity.host,
             version = %identity.version,
@@ -315,11 +316,14 @@ fn log(answer: &AccountResult) {
         ),
         Some(Outcome::Failure(failure)) => tracing::warn!(
             account = %account.name,
+            uid = %account.uid,
             epoch = account.epoch,
             class = %failure.class().as_str_name(),
             "the account failed: {}",
             failure.message
         ),
-        None => tracing::info!(account = %account.name, epoch = account.epoch, "the account is dropped"),
+        None => {
+            tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "the account is dropped");
+        }
     }
 }

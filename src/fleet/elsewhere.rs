@@ -54,6 +54,8 @@ pub struct Elsewhere {
     replicas: Arc<Replicas>,
     ticks: Arc<Ticks>,
     changed: Arc<Wakes<String>>,
+    /// Accounts concerned by changes that [`Elsewhere::catch_up`] took in, of which the leader is not told yet.
+    untold: Wakes<String>,
     members: Mutex<Members>,
 }
 
@@ -68,7 +70,17 @@ impl Elsewhere {
     ) -> Self {
         let changed = agents.follow();
         let members = Mutex::default();
-        Self { replica_id: replica_id.to_owned(), agents, accounts, replicas, ticks, changed, members }
+        let untold = Wakes::default();
+        Self {
+            replica_id: replica_id.to_owned(),
+            agents,
+            accounts,
+            replicas,
+            ticks,
+            changed,
+            untold,
+            members,
+        }
     }
 
     /// Follows the objects and the replicas until stopped, and tells the leader of accounts that it should look at.
@@ -78,6 +90,10 @@ impl Elsewhere {
             let names = tokio::select! {
                 () = stop.cancelled() => return,
                 names = self.changed.take(MANY) => names,
+                uids = self.untold.take(MANY) => {
+                    leader.wake_all(uids);
+                    continue;
+                }
                 // The sender lives as long as self.
                 _ = replicas.changed() => self.members.lock().by_name.keys().cloned().collect(),
             };
@@ -85,10 +101,21 @@ impl Elsewhere {
         }
     }
 
-    /// Takes in what has changed and was not taken in yet.
-    pub(super) fn catch_up(&self) {
-        // Nobody needs to be woken: the one who calls is about to look.
-        self.take_in(self.changed.try_take(usize::MAX), &Wakes::default());
+    /// Takes in what has changed and was not taken in yet. The one who calls is about to look, at one account; what was
+    /// taken in may concern others too, of which the leader is told by [`Elsewhere::follow`].
+    pub(super) fn catch_up(&self, zone: &str) {
+        let mut names = self.changed.try_take(usize::MAX);
+        let of_zone = self.agents.all().into_iter().filter(|agent| agent.spec.zone_id == zone);
+        {
+            // Whoever follows may have taken out a name, and not taken in the agent yet.
+            let members = self.members.lock();
+            let is_known = |name: &str, agent: &Arc<KubesvcAgent>| {
+                members.by_name.get(name).is_some_and(|member| Arc::ptr_eq(&member.agent, agent))
+            };
+            let named = of_zone.filter_map(|agent| Some((agent.metadata.name.clone()?, agent)));
+            names.extend(named.filter(|(name, agent)| !is_known(name, agent)).map(|(name, _)| name));
+        }
+        self.take_in(names, &self.untold);
     }
 
     fn take_in(&self, names: Vec<String>, leader: &Wakes<String>) {

@@ -85,7 +85,7 @@ impl Fleet for Everywhere {
             Ok(Err(problem)) => return Err(FleetError(chain(&problem))),
             Err(_) => return Err(FleetError(format!("no answer within {READ_WAIT:?}"))),
         }
-        self.elsewhere.catch_up();
+        self.elsewhere.catch_up(zone);
         if readings.len() >= ZONES_REMEMBERED {
             readings.clear();
         }

@@ -237,6 +237,15 @@ impl ControlPlane {
         *self.apiserver.lock() = None;
     }
 
+    /// Asks the API server to end (SIGTERM), and kills it if it takes longer than `patience`.
+    pub(crate) async fn end_apiserver(&self, patience: Duration) {
+        let process = self.apiserver.lock().take();
+        if let Some(process) = process {
+            // Killed or ended by itself: either way it is gone.
+            let _ = process.terminate(patience).await;
+        }
+    }
+
     /// Starts the API server again on the same port, and waits until it is ready. Does nothing if it runs.
     ///
     /// # Errors

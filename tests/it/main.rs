@@ -22,6 +22,7 @@ mod gitops;
 mod leaders;
 mod manifests;
 mod plugin;
+mod random_faults;
 mod reconnects;
 mod references;
 mod replicas;

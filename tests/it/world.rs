@@ -51,7 +51,7 @@ pub(crate) use self::{
     account::condition,
     agent::Agent,
     cluster::Cluster,
-    database::{Database, Theirs, connect},
+    database::{Connection, Database, Theirs, connect},
     operator::Operator,
     peers::one_leads,
     prepare::Prepare,

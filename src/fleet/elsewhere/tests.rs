@@ -101,6 +101,50 @@ fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
     assert_eq!(scene.woken(), Vec::<String>::new(), "nothing that matters has changed");
 }
 
+/// One outbox answers for many accounts. When it was read for the sake of one of them, the others waited for a change
+/// that never came.
+#[tokio::test]
+async fn what_is_read_for_one_account_reaches_the_others_too() {
+    let mut scene = Scene::new();
+    for name in ["a", "b"] {
+        scene.account(name, State::Activating);
+    }
+    scene.agent("one", "z", "other", |_| {});
+    assert_eq!(scene.woken(), ["uid-a", "uid-b"]);
+    scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a"), held("uid-b")]);
+    scene.elsewhere.catch_up("z");
+    let stop = CancellationToken::new();
+    let woken = async {
+        let mut uids = Vec::new();
+        while uids.len() < 2 {
+            uids.extend(scene.leader.take(9).await);
+        }
+        uids.sort();
+        uids
+    };
+    let told = tokio::select! {
+        uids = woken => uids,
+        () = scene.elsewhere.follow(&scene.leader, &stop) => Vec::new(),
+        () = tokio::time::sleep(std::time::Duration::from_secs(10)) => Vec::new(),
+    };
+    assert_eq!(told, ["uid-a", "uid-b"]);
+}
+
+#[test]
+fn a_reading_takes_in_what_whoever_follows_has_only_in_hand() {
+    let mut scene = Scene::new();
+    let account = scene.account("a", State::Active);
+    scene.agent("one", "z", "other", |_| {});
+    let in_hand = scene.elsewhere.changed.try_take(9);
+    scene.elsewhere.catch_up("z");
+    assert_eq!(scene.presences(&account), [Presence::Connected]);
+    assert_eq!(scene.elsewhere.untold.try_take(9), ["uid-a"]);
+    scene.elsewhere.take_in(in_hand, &scene.leader);
+    assert!(scene.leader.is_empty(), "it was taken in, and is told once");
+    scene.elsewhere.catch_up("z");
+    assert!(scene.elsewhere.untold.is_empty());
+}
+
 #[test]
 fn an_agent_whose_replica_dies_is_away_from_then_on() {
     let mut scene = Scene::new();

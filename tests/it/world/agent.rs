@@ -25,6 +25,7 @@ pub(crate) struct AgentBuilder<'w> {
     level: &'static str,
     hub: u16,
     beside: bool,
+    settings: Vec<(&'static str, serde_json::Value)>,
 }
 
 /// An agent. Killed on drop.
@@ -48,6 +49,7 @@ impl World {
             level: "debug",
             hub: self.operator.hub_port(),
             beside: false,
+            settings: Vec::new(),
         }
     }
 
@@ -93,6 +95,12 @@ impl AgentBuilder<'_> {
         self
     }
 
+    /// Any of its settings, by its path with dots.
+    pub(crate) fn setting(mut self, path: &'static str, value: serde_json::Value) -> Self {
+        self.settings.push((path, value));
+        self
+    }
+
     /// Starts it, and waits until the operator knows it as connected.
     pub(crate) async fn start(self) -> Agent {
         let world = self.world;
@@ -108,13 +116,16 @@ impl AgentBuilder<'_> {
         let kubeconfigs = folder.join("kubeconfigs");
         must(std::fs::create_dir_all(&kubeconfigs).map_err(|e| format!("{}: {e}", kubeconfigs.display())));
         let health = ports::free();
-        let settings = json!({
+        let mut settings = json!({
             "clouddriver": {"grpc": format!("127.0.0.1:{}", self.hub), "insecure": true},
             "zoneId": self.zone,
             "server": {"host": "127.0.0.1", "port": health},
             "kubernetes": {"kubeconfigFolders": [kubeconfigs.display().to_string()], "reconnectTimeoutMs": 1000},
             "logging": {"level": self.level, "format": "text"},
         });
+        for (path, value) in self.settings {
+            prepare::set(&mut settings, path, value);
+        }
         let file = folder.join(SETTINGS);
         must(std::fs::write(&file, format!("{settings:#}")).map_err(|e| format!("{}: {e}", file.display())));
         let log = folder.join("agent.log");
@@ -179,6 +190,11 @@ impl Agent {
         &self.kubeconfigs
     }
 
+    /// The file with everything it has logged.
+    pub(crate) fn log(&self) -> &std::path::Path {
+        &self.log
+    }
+
     /// Everything it has logged, over all its starts.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read(&self.log)
@@ -193,6 +209,11 @@ impl Agent {
         // The old one first: it holds the port.
         *process = None;
         *process = Some(must(Process::spawn("kubesvc-agent", &command, &self.log)));
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+        self.process.lock().as_ref().and_then(Process::exited)
     }
 
     /// Kills it (SIGKILL).

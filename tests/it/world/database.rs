@@ -134,6 +134,19 @@ impl Connection {
         })
     }
 
+    /// What a statement selects that names a text, a text or NULL, a text and two numbers.
+    pub(crate) async fn five(
+        &mut self,
+        statement: &'static str,
+    ) -> sqlx::Result<Vec<(String, Option<String>, String, i64, i64)>> {
+        on!(self, database => sqlx::query_as(statement).fetch_all(database).await)
+    }
+
+    /// The one number that a statement selects.
+    pub(crate) async fn number(&mut self, statement: &'static str) -> sqlx::Result<i64> {
+        on!(self, database => sqlx::query_scalar(statement).fetch_one(database).await)
+    }
+
     /// The rows of `kubesvc_accounts`, by name.
     pub(super) async fn rows(&mut self) -> sqlx::Result<Vec<Row>> {
         let mut rows: Vec<Row> =

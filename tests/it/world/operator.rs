@@ -107,7 +107,12 @@ impl Operator {
         .await?
     }
 
-    fn check_running(&self) -> Result<(), String> {
+    /// An error with the end of its log, if it does not run.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or was not started.
+    pub(crate) fn check_running(&self) -> Result<(), String> {
         self.process
             .lock()
             .as_ref()

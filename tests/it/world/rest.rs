@@ -130,7 +130,16 @@ impl World {
     ///
     /// There is no answer.
     pub(crate) async fn ask_agent(&self, agent: &Agent) -> Result<Value, String> {
-        Ok(send(agent.health_port(), Call::get("/health")).await?.json)
+        self.ask_agent_for(agent, "/health").await
+    }
+
+    /// As [`World::ask_agent`], for something else that it serves.
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn ask_agent_for(&self, agent: &Agent, path: &str) -> Result<Value, String> {
+        Ok(send(agent.health_port(), Call::get(path)).await?.json)
     }
 
     /// The shown state of an account, as `GET /armory/accounts/{name}` tells it; absent if there is no such account.

@@ -55,8 +55,17 @@ impl World {
 
     /// Account and agent of each row of `kubesvc_assignments`, in order.
     pub(crate) async fn assignments(&self) -> Vec<(String, String)> {
+        must(self.try_assignments().await)
+    }
+
+    /// As [`World::assignments`].
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer.
+    pub(crate) async fn try_assignments(&self) -> Result<Vec<(String, String)>, String> {
         let read = async { self.open_database().await?.assignments().await };
-        must(read.await.map_err(|error| format!("the database: {error}")))
+        read.await.map_err(|error| format!("the database: {error}"))
     }
 
     /// Account, epoch and agent of each row of `kubesvc_caching`, in order.

@@ -1,0 +1,63 @@
+//! What was done to whom, and when: by this the watcher judges what may follow.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::plan::Way;
+
+/// One process, or one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Replica(usize),
+    Agent(usize),
+    Database,
+    ApiServer,
+}
+
+/// A fault that was carried out.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    target: Target,
+    way: Way,
+    from: Instant,
+    until: Option<Instant>,
+}
+
+/// All faults so far.
+#[derive(Debug, Default)]
+pub(super) struct Book(Mutex<Vec<Entry>>);
+
+impl Book {
+    /// A fault begins; the answer is its place, for [`Book::end`].
+    pub(super) fn begin(&self, target: Target, way: Way) -> usize {
+        let mut entries = self.0.lock();
+        entries.push(Entry { target, way, from: Instant::now(), until: None });
+        entries.len() - 1
+    }
+
+    /// A fault is over.
+    pub(super) fn end(&self, place: usize) {
+        self.0.lock()[place].until = Some(Instant::now());
+    }
+
+    /// Whether it has a fault now.
+    pub(super) fn is_hit(&self, target: Target) -> bool {
+        self.was_hit(target, Duration::ZERO)
+    }
+
+    /// Whether it had a fault within this time.
+    pub(super) fn was_hit(&self, target: Target, within: Duration) -> bool {
+        let now = Instant::now();
+        self.0.lock().iter().rev().any(|entry| {
+            entry.target == target && entry.until.is_none_or(|until| now.duration_since(until) < within)
+        })
+    }
+
+    /// Whether it stands still, and has done so for so long.
+    pub(super) fn is_halted(&self, target: Target, since: Duration) -> bool {
+        let halted =
+            |entry: &Entry| entry.target == target && entry.way == Way::Halt && entry.until.is_none();
+        self.0.lock().iter().any(|entry| halted(entry) && entry.from.elapsed() >= since)
+    }
+}

@@ -1,0 +1,254 @@
+//! What must hold of an object at all times: alone, from one version to the next, and when it goes. Read from its JSON,
+//! with none of kubesvc's own types.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use Phase::{None as NoGrant, Open, Revoking};
+
+/// The finalizer that keeps an object until nothing is left of it elsewhere.
+const FINALIZER: &str = "kubesvc.io/account";
+
+/// The phase of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    None,
+    Open,
+    Revoking,
+}
+
+/// An object, as far as the rules speak of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) generation: i64,
+    pub(super) is_deleted: bool,
+    pub(super) has_finalizer: bool,
+    /// What is desired: ACTIVE or INACTIVE.
+    pub(super) wish: String,
+    /// The state in the status, INACTIVE if there is none.
+    pub(super) state: String,
+    pub(super) observed: i64,
+    pub(super) epoch: i64,
+    pub(super) phase: Phase,
+    /// The zone of a grant that is not None.
+    pub(super) zone: Option<String>,
+    /// For people: why it failed.
+    pub(super) error: String,
+}
+
+impl Seen {
+    /// Reads an object.
+    ///
+    /// # Errors
+    ///
+    /// It has no uid, or a phase that nobody knows.
+    pub(super) fn read(object: &Value) -> Result<Self, String> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64);
+        let phase = match text("/status/grant/phase").as_deref() {
+            None | Some("None") => NoGrant,
+            Some("Open") => Open,
+            Some("Revoking") => Revoking,
+            Some(other) => return Err(format!("no phase of a grant: {other}")),
+        };
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+        Ok(Self {
+            name: text("/metadata/name").ok_or("no name")?,
+            uid: text("/metadata/uid").ok_or("no uid")?,
+            generation: number("/metadata/generation").unwrap_or_default(),
+            is_deleted: object.pointer("/metadata/deletionTimestamp").is_some(),
+            has_finalizer: finalizers.is_some_and(|all| all.iter().any(|one| one == FINALIZER)),
+            wish: text("/spec/state").unwrap_or_else(|| "ACTIVE".to_owned()),
+            state: text("/status/state").unwrap_or_else(|| "INACTIVE".to_owned()),
+            observed: number("/status/observedGeneration").unwrap_or(-1),
+            epoch: number("/status/epoch").unwrap_or_default(),
+            phase,
+            zone: text("/status/grant/zone").filter(|_| phase != NoGrant),
+            error: text("/status/errorMessage").unwrap_or_default(),
+        })
+    }
+
+    /// What the row may show of this version: its state, or what is desired and was not acted on yet.
+    pub(super) fn shown(&self) -> Vec<String> {
+        let mut all = vec![self.state.clone()];
+        all.push(if self.wish == "ACTIVE" { "TO_MIGRATE" } else { "TO_DEACTIVATE" }.to_owned());
+        if self.phase == Revoking {
+            all.push("DEACTIVATING".to_owned());
+        }
+        if self.is_deleted {
+            all.push("DELETING".to_owned());
+        }
+        all
+    }
+
+    /// What is wrong with this version, whatever was before.
+    pub(super) fn faults(&self) -> Vec<String> {
+        let Self { state, phase, .. } = self;
+        let fits = match state.as_str() {
+            "INACTIVE" | "TO_MIGRATE" => *phase == NoGrant,
+            "ACTIVE" | "ORPHANED" => *phase == Open,
+            "ACTIVATING" => matches!(phase, Open | Revoking),
+            "DEACTIVATING" => *phase == Revoking,
+            "DELETING" | "DELETE_FAILED" => matches!(phase, NoGrant | Revoking),
+            "FAILED" => true,
+            _ => false,
+        };
+        let mut faults = Vec::new();
+        if !fits {
+            faults.push(format!("{state} with a grant that is {phase:?}"));
+        }
+        if *phase != NoGrant && self.zone.is_none() {
+            faults.push(format!("a grant that is {phase:?} for no zone"));
+        }
+        if self.observed > self.generation {
+            faults.push(format!("it speaks of generation {} before there is one", self.observed));
+        }
+        if *phase != NoGrant && !self.has_finalizer {
+            faults.push("the finalizer is gone before the grant".to_owned());
+        }
+        faults
+    }
+
+    /// What is wrong with this version after that one, of the same uid. Between them versions may have been missed.
+    pub(super) fn faults_after(&self, before: &Self, missed: bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |fault: bool, what: String| {
+            if fault {
+                faults.push(what);
+            }
+        };
+        let grown = self.epoch - before.epoch;
+        check(grown < 0, format!("its epoch falls from {} to {}", before.epoch, self.epoch));
+        check(self.generation < before.generation, "its generation falls".to_owned());
+        check(self.observed < before.observed, "its observed generation falls".to_owned());
+        let moved = self.zone != before.zone && self.zone.is_some() && before.zone.is_some();
+        let change = format!("{before:?} to {self:?}");
+        // Closed and opened again, with an epoch for each that is still to come.
+        let least = if before.phase == Revoking { 1 } else { 2 };
+        check(moved && (!missed || grown < least), format!("its zone changes not through None: {change}"));
+        if !missed {
+            let wrong = match (before.phase, self.phase) {
+                (NoGrant, Open) | (Open, Revoking) => grown < 1,
+                (NoGrant, NoGrant) | (Revoking, NoGrant) => false,
+                (Open, Open) => false,
+                (Revoking, Revoking) => false,
+                (NoGrant, Revoking) | (Open, NoGrant) | (Revoking, Open) => true,
+            };
+            check(wrong, format!("its grant goes a way that there is not: {change}"));
+        }
+        check(before.is_deleted && !self.is_deleted, "it comes back from its deletion".to_owned());
+        let leaves = matches!(before.state.as_str(), "DELETING" | "DELETE_FAILED");
+        let stays = matches!(self.state.as_str(), "DELETING" | "DELETE_FAILED");
+        check(leaves && !stays, format!("it leaves its deletion: {change}"));
+        check(
+            before.has_finalizer && !self.has_finalizer && !self.is_deleted,
+            "it loses its finalizer".to_owned(),
+        );
+        faults
+    }
+
+    /// What is wrong when this was its last version.
+    pub(super) fn faults_at_its_end(&self, missed: bool) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.phase != NoGrant && !missed {
+            faults.push(format!("it is gone with a grant that is {:?} for {:?}", self.phase, self.zone));
+        }
+        faults
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let uid = self.uid.get(..8).unwrap_or_default();
+        write!(f, "object {uid} generation {}/{} {}", self.observed, self.generation, self.state)?;
+        write!(f, " epoch {} {:?} {}", self.epoch, self.phase, self.zone.as_deref().unwrap_or_default())?;
+        if self.is_deleted {
+            write!(f, " being deleted")?;
+        }
+        if !self.error.is_empty() {
+            write!(f, " ({})", self.error)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Phase, Seen};
+
+    fn active() -> Seen {
+        let read = Seen::read(&json!({
+            "metadata": {"name": "one", "uid": "u-1", "generation": 2, "finalizers": [super::FINALIZER]},
+            "spec": {},
+            "status": {"state": "ACTIVE", "observedGeneration": 2, "epoch": 3,
+                "grant": {"phase": "Open", "zone": "east"}},
+        }));
+        read.expect("it is whole")
+    }
+
+    fn moved(epoch: i64) -> Seen {
+        Seen { epoch, zone: Some("west".to_owned()), ..active() }
+    }
+
+    #[test]
+    fn a_good_object_breaks_no_rule() {
+        assert!(active().faults().is_empty());
+        assert!(active().faults_after(&active(), false).is_empty());
+        let revoked = Seen { state: "DEACTIVATING".into(), phase: Phase::Revoking, epoch: 4, ..active() };
+        assert!(revoked.faults_after(&active(), false).is_empty());
+        let inactive = Seen { state: "INACTIVE".into(), phase: Phase::None, zone: None, ..revoked.clone() };
+        assert!(inactive.faults_after(&revoked, false).is_empty());
+        assert!(inactive.faults_at_its_end(false).is_empty());
+        assert!(moved(5).faults_after(&inactive, false).is_empty());
+    }
+
+    #[test]
+    fn each_rule_of_one_version_can_be_broken() {
+        let bad = [
+            Seen { phase: Phase::Revoking, ..active() },
+            Seen { zone: None, ..active() },
+            Seen { observed: 3, ..active() },
+            Seen { has_finalizer: false, ..active() },
+            Seen { state: "ASLEEP".into(), ..active() },
+        ];
+        for one in bad {
+            assert_eq!(one.faults().len(), 1, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn each_rule_of_two_versions_can_be_broken() {
+        let bad = [
+            Seen { epoch: 2, ..active() },
+            Seen { generation: 1, ..active() },
+            Seen { observed: 1, ..active() },
+            Seen { phase: Phase::Revoking, ..active() },
+            Seen { phase: Phase::None, zone: None, ..active() },
+            moved(3),
+            moved(5),
+        ];
+        for one in bad {
+            assert_eq!(one.faults_after(&active(), false).len(), 1, "{one:?}");
+        }
+        let deleted = Seen { is_deleted: true, state: "DELETING".into(), ..active() };
+        assert_eq!(active().faults_after(&deleted, false).len(), 2);
+        let bare = Seen { has_finalizer: false, ..active() };
+        assert_eq!(bare.faults_after(&active(), false).len(), 1);
+        assert_eq!(active().faults_at_its_end(false).len(), 1);
+    }
+
+    #[test]
+    fn where_versions_were_missed_only_what_is_impossible_counts() {
+        assert!(moved(5).faults_after(&active(), true).is_empty());
+        assert_eq!(moved(4).faults_after(&active(), true).len(), 1);
+        let revoked = Seen { phase: Phase::Revoking, epoch: 4, state: "ACTIVATING".into(), ..active() };
+        assert!(moved(5).faults_after(&revoked, true).is_empty());
+        assert_eq!(moved(4).faults_after(&revoked, true).len(), 1);
+        assert!(active().faults_at_its_end(true).is_empty());
+    }
+}

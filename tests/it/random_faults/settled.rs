@@ -1,0 +1,183 @@
+//! After the faults: everything is as desired, wherever one looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use kube::api::{DynamicObject, ListParams};
+use serde_json::Value;
+
+use super::plan::{self, REPLICAS, Wish, ZONES};
+use super::scene::{Scene, fields, state};
+use super::watcher::Watcher;
+use crate::harness::wait::try_eventually;
+use crate::world::{connect, one_leads};
+
+/// How long it may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
+
+const STATUSES: &str =
+    "SELECT name, uid, status, generation, observed_generation FROM kubesvc_accounts ORDER BY name";
+const ZONE_IDS: &str =
+    "SELECT name, uid, zone_id, generation, observed_generation FROM kubesvc_accounts ORDER BY name";
+const DEFINITIONS: &str =
+    "SELECT name, uid, definition, generation, observed_generation FROM kubesvc_accounts ORDER BY name";
+
+/// What there has to be, by name.
+type Wanted = BTreeMap<String, Wish>;
+
+impl Scene {
+    /// Waits until everything is as desired.
+    ///
+    /// # Errors
+    ///
+    /// It is not within this time; the text says what is missing.
+    pub(super) async fn settle(
+        &self,
+        watcher: &Watcher,
+        wishes: &[Option<Wish>],
+        limit: Duration,
+    ) -> Result<(), String> {
+        let all = wishes.iter().enumerate().filter_map(|(account, wish)| Some((account, (*wish)?)));
+        let wanted: Wanted = all.map(|(account, wish)| (plan::name(account), wish)).collect();
+        try_eventually("everything as desired", limit, async || {
+            let uids = self.objects_are(&wanted).await?;
+            self.rows_are(&wanted, &uids).await?;
+            self.agents_have(&wanted).await?;
+            self.nothing_is_left(watcher, &uids).await?;
+            let replicas: Vec<_> = (0..REPLICAS).map(|one| self.replica(one)).collect();
+            one_leads(&replicas).await.map(drop)
+        })
+        .await
+    }
+
+    /// The objects, and nothing else; the uid and generation of each.
+    async fn objects_are(&self, wanted: &Wanted) -> Result<BTreeMap<String, (String, i64)>, String> {
+        let kind = kube::api::ApiResource::from_gvk_with_plural(
+            &kube::api::GroupVersionKind::gvk("kubesvc.io", "v1alpha1", "KubesvcAccount"),
+            "kubesvcaccounts",
+        );
+        let client = self.world.control_plane().client().await;
+        let api: kube::Api<DynamicObject> = kube::Api::namespaced_with(client, self.world.namespace(), &kind);
+        let listed = api.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let mut wrong = Vec::new();
+        let mut uids = BTreeMap::new();
+        for object in &listed.items {
+            let name = object.name_any();
+            let Some(wish) = wanted.get(&name) else {
+                wrong.push(format!("{name} is still there"));
+                continue;
+            };
+            let (spec, status) = (&object.data["spec"], &object.data["status"]);
+            let zone = if wish.active { Value::from(ZONES[wish.zone]) } else { Value::Null };
+            let granted =
+                if status["grant"]["phase"] == "Open" { &status["grant"]["zone"] } else { &Value::Null };
+            let generation = object.metadata.generation.unwrap_or_default();
+            let asked = fields(*wish);
+            let spec_fits =
+                asked.as_object().is_some_and(|all| all.iter().all(|(field, value)| spec[field] == *value));
+            if !spec_fits || object.metadata.deletion_timestamp.is_some() {
+                wrong.push(format!("{name} is not what was asked for: {asked}, but {spec}"));
+            } else if status["state"] != state(*wish)
+                || *granted != zone
+                || status["observedGeneration"] != generation
+            {
+                wrong.push(format!("{name} is to be {} in {zone}: {status}", state(*wish)));
+            }
+            uids.insert(name, (object.uid().unwrap_or_default(), generation));
+        }
+        wrong.extend(wanted.keys().filter(|name| !uids.contains_key(*name)).map(|name| format!("no {name}")));
+        said(&wrong).map(|()| uids)
+    }
+
+    /// The rows, and nothing else: each as its object is.
+    async fn rows_are(&self, wanted: &Wanted, uids: &BTreeMap<String, (String, i64)>) -> Result<(), String> {
+        let of = |error: sqlx::Error| format!("the database: {error}");
+        let mut database = connect(self.world.database_url()).await.map_err(of)?;
+        let statuses = database.five(STATUSES).await.map_err(of)?;
+        let zones = database.five(ZONE_IDS).await.map_err(of)?;
+        let definitions = database.five(DEFINITIONS).await.map_err(of)?;
+        let (mut wrong, mut names) = (Vec::new(), BTreeSet::new());
+        for ((row, zone), definition) in statuses.into_iter().zip(zones).zip(definitions) {
+            let right = wanted.get(&row.0).zip(uids.get(&row.0)).is_some_and(|(wish, (uid, generation))| {
+                let (kinds, environment) =
+                    (format!("\"kind{}\"", wish.kinds), format!("environment-{}", wish.environment));
+                (row.1.as_ref(), row.2.as_str(), row.3, row.4)
+                    == (Some(uid), state(*wish), *generation, *generation)
+                    && zone.2 == ZONES[wish.zone]
+                    && definition.2.contains(&kinds)
+                    && definition.2.contains(&environment)
+            });
+            if !right {
+                let (zone, definition) = (zone.2, definition.2);
+                wrong.push(format!("the row {row:?} {zone} {definition} is not as {:?}", uids.get(&row.0)));
+            }
+            names.insert(row.0);
+        }
+        wrong.extend(
+            wanted.keys().filter(|name| !names.contains(*name)).map(|name| format!("no row of {name}")),
+        );
+        said(&wrong)?;
+        let told = self.world.try_assignments().await?;
+        let told: BTreeSet<_> = told.into_iter().collect();
+        let active = wanted.iter().filter(|(_, wish)| wish.active);
+        let right: BTreeSet<_> = active
+            .flat_map(|(name, wish)| [0, 1].map(|which| (name.clone(), plan::agent(2 * wish.zone + which))))
+            .collect();
+        let differ: Vec<_> =
+            told.symmetric_difference(&right).map(|one| format!("assignment {one:?}")).collect();
+        said(&differ)
+    }
+
+    /// Each agent has what is ACTIVE in its zone, as it says itself.
+    async fn agents_have(&self, wanted: &Wanted) -> Result<(), String> {
+        for agent in &self.agents {
+            let of_zone = wanted.iter().filter(|(_, wish)| wish.active && ZONES[wish.zone] == agent.zone());
+            let right: BTreeSet<_> = of_zone.map(|(name, _)| format!("{name} HELD")).collect();
+            let answer = self.world.ask_agent_for(agent, "/accounts").await?;
+            let told = answer["accounts"].as_array().cloned().unwrap_or_default();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let told: BTreeSet<_> =
+                told.iter().map(|one| format!("{} {}", text(&one["name"]), text(&one["state"]))).collect();
+            let wrong: Vec<_> = told.symmetric_difference(&right).cloned().collect();
+            said(&wrong).map_err(|why| format!("at {}: {why}", agent.id()))?;
+        }
+        Ok(())
+    }
+
+    /// No Secret of an account that is gone, but those that the garbage collector takes; no Lease but those there are.
+    async fn nothing_is_left(
+        &self,
+        watcher: &Watcher,
+        uids: &BTreeMap<String, (String, i64)>,
+    ) -> Result<(), String> {
+        let list = ListParams::default();
+        let secrets = self.world.api::<Secret>().list(&list).await.map_err(|error| error.to_string())?;
+        let mut wrong = Vec::new();
+        for secret in secrets.items.iter().filter(|one| one.labels().contains_key("kubesvc.io/origin")) {
+            let owners: Vec<_> = secret.owner_references().iter().map(|owner| &owner.uid).collect();
+            let good = matches!(owners[..], [owner] if watcher.is_gone(owner) || uids.values().any(|(uid, _)| uid == owner));
+            if !good {
+                wrong.push(format!("the Secret {} is of {owners:?}", secret.name_any()));
+            }
+        }
+        let leases = self.world.api::<Lease>().list(&list).await.map_err(|error| error.to_string())?;
+        let leases: BTreeSet<_> = leases.items.iter().map(kube::ResourceExt::name_any).collect();
+        let ids = (0..REPLICAS).map(|one| format!("kubesvc-replica-{}", self.replica(one).replica_id()));
+        let right: BTreeSet<_> = ids.chain(["kubesvc-operator".to_owned()]).collect();
+        if leases != right {
+            wrong.push(format!("the Leases are {leases:?}"));
+        }
+        said(&wrong)
+    }
+}
+
+fn said(wrong: &[String]) -> Result<(), String> {
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let some = wrong.iter().take(5).map(String::as_str).collect::<Vec<_>>().join("\n  ");
+    Err(format!("{} are not as desired, among them:\n  {some}", wrong.len()))
+}

@@ -1,0 +1,81 @@
+//! Whether agents are connected, as they say themselves, and for how long nothing was wrong on the way to the leader.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::Watcher;
+use crate::random_faults::book::Target;
+use crate::random_faults::plan::{AGENTS, REPLICAS};
+use crate::random_faults::scene::Scene;
+
+/// How often they are asked.
+const POLL: Duration = Duration::from_millis(500);
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// After a fault on the way it takes a moment until all is as before.
+const AFTER: Duration = Duration::from_secs(2);
+
+/// An agent's link to the hub.
+#[derive(Debug)]
+struct Link {
+    zone: String,
+    session: String,
+    since: Instant,
+}
+
+/// The links on which nothing is wrong, by agent.
+#[derive(Debug, Default)]
+pub(super) struct Links(HashMap<String, Link>);
+
+impl Links {
+    /// The agent of a zone that has been connected for the longest, and for how long, with nothing wrong on the way.
+    pub(super) fn sound(&self, zone: &str) -> Option<(String, Duration)> {
+        let of_zone = self.0.iter().filter(|(_, link)| link.zone == zone);
+        of_zone.map(|(agent, link)| (agent.clone(), link.since.elapsed())).max_by_key(|(_, since)| *since)
+    }
+
+    /// For how long an agent has been connected, with nothing wrong on the way.
+    pub(super) fn of(&self, agent: &str) -> Option<Duration> {
+        self.0.get(agent).map(|link| link.since.elapsed())
+    }
+}
+
+impl Watcher {
+    pub(super) async fn watch_agents(&self, scene: &Scene) {
+        loop {
+            futures::future::join_all((0..AGENTS).map(|agent| self.ask(scene, agent))).await;
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn ask(&self, scene: &Scene, number: usize) {
+        let agent = &scene.agents[number];
+        let answer = tokio::time::timeout(PATIENCE, scene.world.ask_agent(agent)).await;
+        let session = match &answer {
+            Ok(Ok(health)) if health["connected"] == true => {
+                let replica = health["replicaId"].as_str().unwrap_or_default();
+                let replica = (0..REPLICAS).find(|one| scene.replica(*one).replica_id() == replica);
+                let hit = |target| scene.book.was_hit(target, AFTER);
+                let sound = replica.is_some_and(|replica| !hit(Target::Replica(replica)));
+                let sound = sound && !hit(Target::Agent(number)) && !hit(Target::ApiServer);
+                sound.then(|| health["sessionId"].as_str().unwrap_or_default().to_owned())
+            }
+            _ => None,
+        };
+        let mut links = self.links.lock();
+        match session {
+            None => drop(links.0.remove(agent.id())),
+            Some(session) => {
+                let new = || Link {
+                    zone: agent.zone().to_owned(),
+                    session: session.clone(),
+                    since: Instant::now(),
+                };
+                let link = links.0.entry(agent.id().to_owned()).or_insert_with(new);
+                if link.session != session {
+                    *link = new();
+                }
+            }
+        }
+    }
+}
