@@ -6,14 +6,18 @@ CARGO ?= cargo
 FEATURES := failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge build clean
+.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge build clean
 
 help: ## Say what there is
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: controlplane ## Two real clusters, the real programs, three accounts; stays up until Ctrl-C
 	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo
 	@$(CARGO) run --quiet --features $(FEATURES) --example demo
+
+demo-replicas: controlplane databases ## Three replicas, two agents; the leader is killed and the account stays ACTIVE
+	$(CARGO) build --quiet --features $(FEATURES) --bins --example demo_replicas
+	@$(CARGO) run --quiet --features $(FEATURES) --example demo_replicas
 
 test: controlplane databases judge ## All tests: pure, database, real control planes, faults
 	$(CARGO) test --features $(FEATURES) --quiet --no-run

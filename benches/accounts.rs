@@ -4,12 +4,13 @@
 //! | file | what |
 //! |---|---|
 //! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs` | one promise each |
+//! | `replicas.rs`, `failover.rs`, `follower.rs` | several replicas |
 //! | `raw.rs`, `bare.rs` | the client that does nothing else |
 //! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
 //! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, what the API server counted, what processes used |
 //! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | what is asked for, and what is shown |
 //!
-//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd` say how much of what.
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` say how much of what.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -30,8 +31,12 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 mod bare;
 #[path = "accounts/crowd.rs"]
 mod crowd;
+#[path = "accounts/failover.rs"]
+mod failover;
 #[path = "accounts/follow.rs"]
 mod follow;
+#[path = "accounts/follower.rs"]
+mod follower;
 #[path = "../tests/harness/mod.rs"]
 mod harness;
 #[path = "accounts/idle.rs"]
@@ -54,6 +59,8 @@ mod processes;
 mod progress;
 #[path = "accounts/raw.rs"]
 mod raw;
+#[path = "accounts/replicas.rs"]
+mod replicas;
 #[path = "accounts/report.rs"]
 mod report;
 #[path = "accounts/requests.rs"]
@@ -112,6 +119,7 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::Start => start::run(&options, &mut report).await,
             Benchmark::Idle => idle::run(&options, &mut report).await,
             Benchmark::Crowd => crowd::run(&options, &mut report).await,
+            Benchmark::Replicas => replicas::run(&options, &nowhere, &mut report).await,
         };
         // The others are worth having all the same.
         if let Err(reason) = done {
@@ -160,7 +168,7 @@ async fn conditions(options: &Options, start: Instant) -> Result<String, String>
          each with a Secret of its own; {rounds} rounds, interleaved; {AT_ONCE} requests at once on both sides; the \
          operator without a limit of its own (`qps: 0`); API servers without audit, etcd without fsync. {minutes} \
          minutes in all.\n\n\
-         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd` \
+         To repeat: `make bench`. `BENCH_ACCOUNTS={accounts}`, `BENCH_ROUNDS={rounds}` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` \
          change how much of what.\n",
         version = env!("CARGO_PKG_VERSION"),
     ))

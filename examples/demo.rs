@@ -14,15 +14,16 @@ mod inputs;
 mod screen;
 #[path = "demo/sql.rs"]
 mod sql;
+#[path = "demo/stage.rs"]
+mod stage;
 #[path = "demo/tour.rs"]
 mod tour;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use harness::{
     controlplane::{ControlPlane, StartOptions, kubectl_path},
@@ -34,41 +35,19 @@ use harness::{
 };
 use inputs::{accounts, agent_settings, operator_settings};
 use screen::Screen;
+use stage::{NAMESPACE, install, is_once, namespaced, prepare, program, until_ready, with_log};
 
-/// Where the operator and the accounts are.
-const NAMESPACE: &str = "spinnaker";
 /// The zone of the agent that the demo starts.
 const ZONE: &str = "east";
 /// The zone of the agent that it does not start.
 const OTHER_ZONE: &str = "west";
 
 fn main() -> ExitCode {
-    let screen = Screen::new();
-    let runtime = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            screen.complain(&format!("no runtime: {error}"));
-            return ExitCode::FAILURE;
-        }
-    };
-    let result = runtime.block_on(async {
-        let mut signals = Signals::catch()?;
-        tokio::select! {
-            result = demo(&screen) => result,
-            () = signals.next() => { screen.say("\nstopped; everything is removed"); Ok(()) }
-        }
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            screen.complain(&reason);
-            ExitCode::FAILURE
-        }
-    }
+    stage::perform(demo)
 }
 
-async fn demo(screen: &Screen) -> Result<(), String> {
-    let once = std::env::var_os("DEMO_ONCE").is_some_and(|value| !value.is_empty() && value != "0");
+async fn demo(screen: Screen) -> Result<(), String> {
+    let screen = &screen;
     screen.heading("kubesvc: two control planes, an operator, an agent, three accounts");
     screen.say("");
     let demo = Demo::start(screen).await?;
@@ -78,7 +57,7 @@ async fn demo(screen: &Screen) -> Result<(), String> {
         demo.check(screen).await
     };
     shown.await.map_err(|reason| demo.with_logs(&reason))?;
-    if once {
+    if is_once() {
         return demo.stop(screen).await.map_err(|reason| demo.with_logs(&reason));
     }
     demo.suggest(screen)?;
@@ -131,9 +110,7 @@ impl Demo {
             })
             .await?;
 
-        let namespaced =
-            |kubeconfig: String| kubeconfig.replace("namespace: default", &format!("namespace: {NAMESPACE}"));
-        files.folder.write("kubeconfig", &namespaced(home.admin_kubeconfig()))?;
+        files.folder.write("kubeconfig", &namespaced(&home.admin_kubeconfig()))?;
         let operator_kubeconfig = screen
             .step("definitions and rights: crds/ and config/rbac, by kubectl apply", async {
                 install(&home).await?;
@@ -141,7 +118,7 @@ impl Demo {
                     home.kubectl(["create", "token", "kubesvc-operator", "-n", NAMESPACE]).await.ok()?;
                 files
                     .folder
-                    .write("operator.kubeconfig", &namespaced(home.kubeconfig_for_token(token.trim())))
+                    .write("operator.kubeconfig", &namespaced(&home.kubeconfig_for_token(token.trim())))
             })
             .await?;
         screen
@@ -281,77 +258,5 @@ impl Demo {
 
     fn with_logs(&self, reason: &str) -> String {
         with_log(&with_log(reason, &self.operator), &self.agent)
-    }
-}
-
-/// The definitions, the namespace and the rights, each as config/ has it.
-async fn install(home: &ControlPlane) -> Result<(), String> {
-    let folder = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join(name).display().to_string();
-    home.kubectl(["apply", "--server-side", "-f", &folder("crds")]).await.ok()?;
-    home.kubectl(["wait", "crd", "--all", "--for=condition=Established", "--timeout=30s"]).await.ok()?;
-    home.kubectl(["create", "namespace", NAMESPACE]).await.ok()?;
-    let rights = home.kubectl(["kustomize", &folder("config/rbac")]).await.ok()?;
-    home.kubectl_with_input(["apply", "-n", NAMESPACE, "-f", "-"], &rights).await.ok()?;
-    // The API server takes an object of a new kind a moment after it calls the kind established.
-    try_eventually("the new kinds", Duration::from_secs(10), async || {
-        home.kubectl(["get", "ksa,ksg", "-n", NAMESPACE]).await.ok().map(drop)
-    })
-    .await
-}
-
-async fn prepare(target: &ControlPlane) -> Result<(), String> {
-    for namespace in ["shop", "payments"] {
-        target.kubectl(["create", "namespace", namespace]).await.ok()?;
-    }
-    target.kubectl(["create", "clusterrole", "spinnaker", "--verb=*", "--resource=*.*"]).await.ok()?;
-    let binding =
-        ["create", "clusterrolebinding", "spinnaker", "--clusterrole=spinnaker", "--user=spinnaker"];
-    target.kubectl(binding).await.ok().map(drop)
-}
-
-/// A program that was built beside this one.
-fn program(name: &str) -> Result<PathBuf, String> {
-    let this = std::env::current_exe().map_err(|e| format!("where this program is: {e}"))?;
-    let built = this.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join(name);
-    if built.is_file() {
-        return Ok(built);
-    }
-    Err(format!("{} is not there; `make demo` builds it", built.display()))
-}
-
-async fn until_ready(process: &Process, port: u16) -> Result<(), String> {
-    let what = format!("a ready {}", process.name());
-    let ready = try_eventually(&what, Duration::from_secs(30), async || match process.check_running() {
-        Err(ended) => Ok(Err(ended)),
-        Ok(()) => http_get::get_ok(port, "/health/readiness").await.map(|_| Ok(())),
-    });
-    ready.await.and_then(|ended| ended).map_err(|reason| with_log(&reason, process))
-}
-
-fn with_log(reason: &str, process: &Process) -> String {
-    let tail = process.log_tail(20);
-    if reason.contains(&tail) {
-        return reason.to_owned();
-    }
-    format!("{reason}\n\nthe last lines of {}:\n{tail}", process.name())
-}
-
-/// What ends the demo from outside.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    fn catch() -> Result<Self, String> {
-        let catch = |kind| signal(kind).map_err(|e| format!("signals cannot be caught: {e}"));
-        Ok(Self { interrupt: catch(SignalKind::interrupt())?, terminate: catch(SignalKind::terminate())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
     }
 }

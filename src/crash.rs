@@ -1,7 +1,8 @@
 //! Crash points: places just before and just after a write, where the fault tests end the process at once.
 //!
 //! They exist only with the feature `failpoints`. `KUBESVC_CRASH_AT=name` aborts at the first passage of that point,
-//! `name#3` at the third; `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
+//! `name#3` at the third; `KUBESVC_STOP_AT` stops it there instead (SIGSTOP), until it is sent SIGCONT.
+//! `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
 //! `KUBESVC_AGENTS_GONE_SECONDS` shortens the ten minutes after which the object of an agent that is gone is removed.
 
 /// Every crash point, so that a test can loop over all of them.
@@ -106,6 +107,7 @@ mod armed {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     static PASSED: AtomicUsize = AtomicUsize::new(0);
+    static STOPPED: AtomicUsize = AtomicUsize::new(0);
 
     pub(super) fn pass(name: &'static str) {
         debug_assert!(super::POINTS.contains(&name), "{name} is not in POINTS");
@@ -114,10 +116,20 @@ mod armed {
         {
             let _ = writeln!(file, "{name}");
         }
-        let Ok(wanted) = std::env::var("KUBESVC_CRASH_AT") else { return };
-        let (wanted, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
-        if wanted == name && PASSED.fetch_add(1, Ordering::SeqCst) + 1 == nth.parse().unwrap_or(1) {
+        if is_at(name, "KUBESVC_CRASH_AT", &PASSED) {
             std::process::abort();
         }
+        if is_at(name, "KUBESVC_STOP_AT", &STOPPED) {
+            // It waits for a shell that outlives the moment in which the signal takes effect.
+            let stop = "kill -STOP $PPID && sleep 0.3";
+            let stopped = std::process::Command::new("sh").args(["-c", stop]).status();
+            debug_assert!(stopped.is_ok_and(|stopped| stopped.success()), "{name}: it cannot stop itself");
+        }
+    }
+
+    fn is_at(name: &str, variable: &str, passed: &AtomicUsize) -> bool {
+        let Ok(wanted) = std::env::var(variable) else { return false };
+        let (wanted, nth) = wanted.split_once('#').unwrap_or((&wanted, "1"));
+        wanted == name && passed.fetch_add(1, Ordering::SeqCst) + 1 == nth.parse().unwrap_or(1)
     }
 }

@@ -5,8 +5,11 @@ mod cli;
 mod cluster;
 mod copy;
 mod lead;
+mod leases;
 mod peers;
+mod place;
 mod readiness;
 mod run;
+mod settings;
 
 pub use cli::main;

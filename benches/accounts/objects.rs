@@ -73,18 +73,34 @@ pub(crate) async fn create(
     form: Form,
     kubeconfig: &str,
 ) -> Result<(), String> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace);
     let bar = Bar::start(&format!("{count} accounts and Secrets"), count);
     each(count, async |number| {
-        let (secret, account) = (secret(number, kubeconfig), account(number, form));
-        secrets.create(&PostParams::default(), &secret).await.map_err(|e| e.to_string())?;
-        accounts.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
+        create_one(client, namespace, number, form, kubeconfig).await?;
         bar.step();
         Ok(())
     })
     .await?;
     bar.finish();
+    Ok(())
+}
+
+/// Makes the account of this number and its Secret.
+///
+/// # Errors
+///
+/// The API server refuses one.
+pub(crate) async fn create_one(
+    client: &Client,
+    namespace: &str,
+    number: usize,
+    form: Form,
+    kubeconfig: &str,
+) -> Result<(), String> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let accounts: Api<KubesvcAccount> = Api::namespaced(client.clone(), namespace);
+    let (secret, account) = (secret(number, kubeconfig), account(number, form));
+    secrets.create(&PostParams::default(), &secret).await.map_err(|e| e.to_string())?;
+    accounts.create(&PostParams::default(), &account).await.map_err(|e| e.to_string())?;
     Ok(())
 }
 

@@ -38,6 +38,7 @@ const ASK: Duration = Duration::from_millis(5);
 /// Where an operator lives: what outlasts a restart.
 #[derive(Debug)]
 pub(crate) struct Site {
+    id: String,
     folder: Folder,
     namespace: String,
     kubeconfig: std::path::PathBuf,
@@ -91,11 +92,28 @@ impl Site {
             }
         };
         let site = Self {
+            id: "bench-operator".into(),
             folder,
             namespace: namespace.into(),
             kubeconfig: plane.kubeconfig_path(),
             database,
             server,
+            rest: ports::free(),
+            hub: ports::free(),
+        };
+        site.folder.write("kubesvc.yml", &site.settings(orphan_grace))?;
+        Ok(site)
+    }
+
+    /// Where another replica lives: on the same database, for the same accounts.
+    pub(crate) fn beside(&self, id: &str, orphan_grace: Duration) -> Result<Self, String> {
+        let site = Self {
+            id: id.into(),
+            folder: Folder::new(id)?,
+            namespace: self.namespace.clone(),
+            kubeconfig: self.kubeconfig.clone(),
+            database: self.database.clone(),
+            server: self.server,
             rest: ports::free(),
             hub: ports::free(),
         };
@@ -150,7 +168,7 @@ logging: {{level: info, format: json}}
             .current_dir(self.folder.path())
             .args(["--config", "kubesvc.yml", "--namespace", &self.namespace, "--kubeconfig"])
             .arg(&self.kubeconfig)
-            .env("POD_NAME", "bench-operator")
+            .env("POD_NAME", &self.id)
             .env_remove("KUBECONFIG")
             .env_remove("RUST_LOG");
         let process = Process::spawn("kubesvc-operator", &command, &self.folder.file("operator.log"))?;
@@ -253,6 +271,21 @@ impl Operator<'_> {
                 }
             }
         }
+    }
+
+    /// Waits until it leads, as it says itself.
+    pub(crate) async fn leads(&self) -> Result<(), String> {
+        try_eventually("a replica that leads", START, async || match self.metric("kubesvc_leader").await? {
+            1 => Ok(()),
+            _ => Err("it follows".to_owned()),
+        })
+        .await
+        .map_err(|reason| self.explain(&reason))
+    }
+
+    /// Kills it (SIGKILL).
+    pub(crate) fn kill(&self) {
+        self.process.kill();
     }
 
     /// Asks it to end, and waits.

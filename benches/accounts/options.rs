@@ -20,10 +20,19 @@ pub(crate) enum Benchmark {
     Idle,
     /// How long it takes until many agents are registered that come at once.
     Crowd,
+    /// How soon another replica leads, and what it costs that an agent is at a follower.
+    Replicas,
 }
 
-const ALL: [Benchmark; 6] =
-    [Benchmark::P1, Benchmark::P2, Benchmark::P9, Benchmark::Start, Benchmark::Idle, Benchmark::Crowd];
+const ALL: [Benchmark; 7] = [
+    Benchmark::P1,
+    Benchmark::P2,
+    Benchmark::P9,
+    Benchmark::Start,
+    Benchmark::Idle,
+    Benchmark::Crowd,
+    Benchmark::Replicas,
+];
 
 impl fmt::Display for Benchmark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,6 +43,7 @@ impl fmt::Display for Benchmark {
             Self::Start => "start",
             Self::Idle => "idle",
             Self::Crowd => "crowd",
+            Self::Replicas => "replicas",
         })
     }
 }
@@ -81,7 +91,9 @@ fn benchmarks() -> Result<BTreeSet<Benchmark>, String> {
     let Some(value) = variable("BENCH_ONLY") else { return Ok(ALL.into()) };
     let one = |name: &str| {
         ALL.into_iter().find(|known| known.to_string().eq_ignore_ascii_case(name)).ok_or_else(|| {
-            format!("BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start, idle and crowd, such as p1,p9")
+            format!(
+                "BENCH_ONLY is {value:?}; it must be a list of p1, p2, p9, start, idle, crowd and replicas, such as p1,p9"
+            )
         })
     };
     value.split(',').map(str::trim).filter(|name| !name.is_empty()).map(one).collect()

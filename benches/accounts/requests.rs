@@ -83,6 +83,12 @@ impl Requests {
         counts.map(|(_, count)| count).sum()
     }
 
+    /// Writes of KubesvcAgents.
+    pub(crate) fn agent_writes(&self) -> u64 {
+        let agents = self.0.iter().filter(|(kind, _)| kind.is_write() && kind.resource == "kubesvcagents");
+        agents.map(|(_, count)| count).sum()
+    }
+
     /// Writes, one kind a line; to see what was unexpected.
     pub(crate) fn shown(&self) -> String {
         let lines = self.0.iter().filter(|(kind, _)| kind.is_write());

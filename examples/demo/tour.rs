@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::screen::Screen;
-use super::{Demo, OTHER_ZONE, program, sql};
+use super::stage::program;
+use super::{Demo, OTHER_ZONE, sql};
 
 impl Demo {
     /// Objects, a REST answer and rows.

@@ -153,7 +153,7 @@ impl Accounts {
         match outcome {
             Assigned::Taken => tracing::info!(account = %account.name, epoch, on, "assignment of caching"),
             Assigned::Late => {
-                tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching")
+                tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching");
             }
             // It was dropped meanwhile, and the hub will see.
             Assigned::Unknown => {

@@ -175,12 +175,7 @@ impl Link {
             }
             Ended::Refused(refused) => {
                 let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_ASKED_WAIT);
-                // A hub that says when has its reasons, and is there: that is no failure, after which to be slower.
-                let wait = match (asked.is_zero(), refused.permanent) {
-                    (false, _) => asked + pace::a_little_of(asked),
-                    (true, true) => self.pace.longest(),
-                    (true, false) => self.pace.next(),
-                };
+                let wait = self.pace.after_refusal(asked, refused.permanent);
                 let reason = refused.reason().as_str_name();
                 (format!("the hub refuses the agent: {reason}: {}", greeting::shown(&refused.message)), wait)
             }

@@ -192,7 +192,10 @@ impl Keeper {
             }
             Some(Raised::Missing) => {
                 self.standing.remove(&fence.uid);
-                self.again.insert(fence.uid.clone());
+                // The leader inserts it a moment later. Nothing is taken of an account that has none.
+                if session.is_some() {
+                    self.again.insert(fence.uid.clone());
+                }
             }
             None => {}
         }

@@ -43,6 +43,8 @@ pub(super) struct Entry {
     pub(super) name: String,
     /// The greatest epoch that the agent may hold: told in its hello, or sent. Absent: it holds nothing.
     pub(super) believed: Option<i64>,
+    /// It said in its hello that it holds the account. It is asked again all the same, for what it reaches.
+    pub(super) said_held: bool,
     pub(super) command: Option<Command>,
     /// The last word, with its epoch.
     pub(super) word: Option<(i64, Word)>,
@@ -154,6 +156,7 @@ impl Ledger {
                 former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.word.clone());
             let word = word.filter(|(said, word)| said == epoch && matches!(word, Word::Held(_)));
             self.believe(uid, name, *epoch, word);
+            self.at(uid, name).said_held = true;
         }
     }
 
@@ -163,6 +166,17 @@ impl Ledger {
         if word.is_some() {
             entry.word = word;
         }
+    }
+
+    /// How many accounts the agent holds, and how many it could not take or drop or has lost.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.word {
+            Some((_, Word::Held(_))) => (held + 1, failed),
+            Some((_, Word::Failed(_) | Word::Lost(_))) => (held, failed + 1),
+            // An agent that has come back holds what it says, though it is asked once more.
+            None if entry.said_held => (held + 1, failed),
+            Some((_, Word::Dropped)) | None => (held, failed),
+        })
     }
 
     /// An Add is wanted. The account owes an answer from now on, though its credential is still awaited.

@@ -244,13 +244,7 @@ impl Session {
 
     /// How many accounts the agent holds, and how many it could not take or drop or has lost.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let ledger = self.ledger.lock();
-        let words = ledger.entries().filter_map(|(_, entry)| entry.word.as_ref());
-        words.fold((0, 0), |(held, failed), (_, word)| match word {
-            Word::Held(_) => (held + 1, failed),
-            Word::Failed(_) | Word::Lost(_) => (held, failed + 1),
-            Word::Dropped => (held, failed),
-        })
+        self.ledger.lock().counts()
     }
 
     /// Names of the accounts that the agent holds, as far as it has said, sorted.

@@ -9,7 +9,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::run::Place;
+use super::place::Place;
 use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;

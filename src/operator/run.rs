@@ -2,37 +2,28 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use kube::{Client, Config};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::arguments::RunArguments;
-use super::cluster;
 use super::lead::Leader;
+use super::leases::Peers;
 use super::peers;
+use super::place::Place;
 use super::readiness::OperatorReadiness;
-use crate::account::lifecycle::Policy;
+use super::settings::{adopted_rows, approves, hub_settings, policy, rest_settings};
 use crate::budget::Budget;
 use crate::cluster::Cluster;
-use crate::config::{
-    self,
-    operator::{Approval, ClusterMode, OperatorSettings},
-};
-use crate::controller::{self, AdoptedRows, ControllerMetrics};
-use crate::crash;
+use crate::config::{self, operator::OperatorSettings};
+use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
-use crate::hub::{
-    AssignmentChecks, Hub, HubSettings, KubeAgentObjects, Pings, Ports, StoredAssignments, StoredFences,
-    StoredNamespaces,
-};
-use crate::leases::{Elector, Leadership, LeaseObjects, Mandate, OwnLease, Replicas, Times};
+use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
+use crate::leases::{Leadership, Mandate};
 use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
-use crate::rest::{self, RestPorts, RestSettings, RestState};
+use crate::rest::{self, RestPorts, RestState};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown;
 use crate::store;
@@ -40,9 +31,6 @@ use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::telemetry::metrics::Metrics;
 use crate::wakes::Wakes;
-
-/// How many connections of agents the hub takes.
-const AGENT_CONNECTIONS: usize = 20_000;
 
 /// Runs the operator until a signal ends it.
 ///
@@ -230,164 +218,11 @@ fn everywhere(
     Arc::new(Everywhere::new(here, elsewhere, accounts, agents, client, &place.namespace))
 }
 
-/// What this replica has to do with others.
-struct Peers {
-    /// Absent: it is the only one.
-    leases: Option<LeaseObjects>,
-    replica_id: String,
-    times: Times,
-    leadership: Arc<Leadership>,
-    replicas: Arc<Replicas>,
-}
-
-impl Peers {
-    fn new(settings: &OperatorSettings, place: &Place) -> Self {
-        let election = settings.leader_election;
-        let times = Times {
-            duration: election.duration,
-            renew_deadline: election.renew_deadline,
-            retry_period: election.retry_period,
-        };
-        let (id, replica_id) = (&place.replica_id, place.replica_id.clone());
-        if may_have_peers(settings) {
-            let leases = Some(LeaseObjects::new(place.client.clone(), &place.namespace));
-            let (leadership, replicas) = (Leadership::unknown(), Replicas::unknown(id, times));
-            return Self { leases, replica_id, times, leadership, replicas };
-        }
-        let (leadership, replicas) = (Leadership::alone(id), Replicas::alone(id));
-        Self { leases: None, replica_id, times, leadership, replicas }
-    }
-
-    /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
-    fn start(self, tasks: &TaskTracker, hub: &Hub, releasing: &CancellationToken, left: &CancellationToken) {
-        let Some(leases) = self.leases else { return };
-        let changed = Arc::new(Notify::new());
-        let (watched, told) = (leases.clone(), Arc::clone(&changed));
-        let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
-        tasks.spawn(async move { replicas.run(watched, told, until).await });
-        let own = OwnLease::new(leases.clone(), &self.replicas, self.times, hub.backlog());
-        tasks.spawn(own.run(left.clone()));
-        let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
-        tasks.spawn(elector.run(releasing.clone()));
-    }
-}
-
-/// Whether there may be other replicas: a file of SQLite's belongs to one.
-fn may_have_peers(settings: &OperatorSettings) -> bool {
-    settings.cluster.mode != ClusterMode::Local && store::serves_several(&settings.database_url)
-}
-
-/// Who and where this replica is.
-pub(super) struct Place {
-    pub(super) client: Client,
-    /// What the client was made of.
-    pub(super) config: Config,
-    pub(super) namespace: String,
-    pub(super) replica_id: String,
-    /// The namespaces to watch; absent: all.
-    watched: Vec<Option<String>>,
-}
-
-impl Place {
-    async fn find(arguments: &RunArguments, settings: &OperatorSettings) -> Result<Self, String> {
-        let mut config = cluster::config(arguments).await?;
-        let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        config.default_namespace.clone_from(&namespace);
-        let server = config.cluster_url.to_string();
-        let client = Client::try_from(config.clone())
-            .map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
-        let watched = match settings.watch_namespaces.as_slice() {
-            [] => vec![Some(namespace.clone())],
-            all if all.iter().any(|one| one == "*") => vec![None],
-            some => some.iter().cloned().map(Some).collect(),
-        };
-        cluster::check(&client, &server, &watched).await?;
-        let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
-            format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
-        });
-        Ok(Self { client, config, namespace, replica_id, watched })
-    }
-
-    fn watches(&self, namespace: &str) -> bool {
-        self.watched.iter().any(|watched| watched.as_deref().is_none_or(|one| one == namespace))
-    }
-}
-
 async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
     let host = if address == "*" || address.is_empty() { "0.0.0.0" } else { address };
     TcpListener::bind((host, port)).await.map_err(|error| {
         format!("cannot listen on {host}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
     })
-}
-
-fn approves(settings: &OperatorSettings) -> bool {
-    settings.agents.approval == Approval::Auto
-}
-
-fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
-    let policy = policy(settings);
-    let accounts_namespace = accounts_namespace(settings, place);
-    let usual = HubSettings::default();
-    HubSettings {
-        address: settings.grpc.address.clone(),
-        port: settings.grpc.port,
-        health_service: settings.grpc.health_service_enabled,
-        max_message_bytes: settings.grpc.max_inbound_message_size,
-        replica_id: place.replica_id.clone(),
-        connection_cap: AGENT_CONNECTIONS,
-        forget_after: policy.orphan_grace.saturating_mul(2),
-        rest_port: Some(rest_port),
-        pings: settings
-            .grpc
-            .keepalive
-            .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
-        cuts_off_silent: settings.heartbeat.enabled,
-        assignment_checks: AssignmentChecks {
-            initial_delay: settings.heartbeat.initial_delay,
-            period: settings.heartbeat.period,
-        },
-        accounts_watched: place.watches(&accounts_namespace),
-        accounts_namespace,
-        operation_wait: policy.operation_wait,
-        clustered: may_have_peers(settings),
-        registration_qps: settings.kubernetes.registration_qps,
-        orphan_grace: Duration::from_secs(policy.orphan_grace),
-        remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
-        ..usual
-    }
-}
-
-/// Where accounts that come by REST, from agents' own files, or from rows are made.
-fn accounts_namespace(settings: &OperatorSettings, place: &Place) -> String {
-    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone())
-}
-
-fn adopted_rows(settings: &OperatorSettings, place: &Place) -> AdoptedRows {
-    let namespace = accounts_namespace(settings, place);
-    AdoptedRows { watched: place.watches(&namespace), namespace }
-}
-
-fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
-    RestSettings {
-        max_body_bytes: settings.server.max_body_bytes,
-        dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
-        accounts_namespace: accounts_namespace(settings, place),
-        watched: place.watched.iter().flatten().cloned().collect(),
-        replica_id: place.replica_id.clone(),
-    }
-}
-
-fn policy(settings: &OperatorSettings) -> Policy {
-    let accounts = &settings.dynamic_accounts;
-    Policy {
-        max_retries: accounts.max_retries,
-        retry_first: accounts.retry_frequency.as_secs(),
-        retry_multiplier: accounts.retry_multiplier,
-        retry_max: accounts.retry_max_delay.as_secs(),
-        orphan_grace: accounts.orphan_grace.as_secs(),
-        operation_wait: settings.operation_wait.as_secs().max(1),
-        account_cleanup: settings.account_cleanup.as_secs(),
-    }
 }
 
 fn exposition(

@@ -283,10 +283,15 @@ macro_rules! fences {
         pub(super) async fn amiss(
             connection: &mut $connection,
         ) -> Result<(Vec<String>, Vec<String>), $crate::store::StoreError> {
-            let query = sqlx::query_scalar($crate::store::fences::UNFENCED);
-            let unfenced = $run(query.fetch_all(&mut *connection), $classify).await?;
-            let query = sqlx::query_scalar($crate::store::fences::STRAY);
-            Ok((unfenced, $run(query.fetch_all(connection), $classify).await?))
+            // Somebody may have written a uid that is no text; such a row is told of elsewhere.
+            let mut uids = [Vec::new(), Vec::new()];
+            let selects = [$crate::store::fences::UNFENCED, $crate::store::fences::STRAY];
+            for (select, uids) in selects.into_iter().zip(&mut uids) {
+                let rows = $run(sqlx::query(select).fetch_all(&mut *connection), $classify).await?;
+                uids.extend(rows.iter().filter_map(|row| sqlx::Row::try_get::<String, _>(row, 0).ok()));
+            }
+            let [unfenced, stray] = uids;
+            Ok((unfenced, stray))
         }
     };
 }

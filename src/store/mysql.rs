@@ -26,6 +26,10 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
+/// How long the server keeps a connection that is not used: longer than the pool does, so that it ends only those of
+/// a process that stands still. MySQL has no shorter time for one in a transaction, whose locks hold up everybody else.
+const IDLE_SECONDS: u64 = 11 * 60;
+
 /// The store in a database of MySQL's or MariaDB's.
 pub(super) struct MySql {
     pools: Pools<Db>,
@@ -41,7 +45,8 @@ impl MySql {
         // What stands between /*M! and */ is for MariaDB alone.
         let session = format!(
             "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \
-             innodb_lock_wait_timeout = {LOCK_SECONDS} /*M! , max_statement_time = {SERVER_SECONDS} */; \
+             innodb_lock_wait_timeout = {LOCK_SECONDS}, wait_timeout = {IDLE_SECONDS} \
+             /*M! , max_statement_time = {SERVER_SECONDS}, idle_transaction_timeout = {SERVER_SECONDS} */; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         );
         let packet = Arc::new(AtomicUsize::new(usize::MAX));

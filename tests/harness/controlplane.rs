@@ -12,6 +12,7 @@ use tokio::sync::OnceCell;
 
 mod options;
 mod programs;
+pub(crate) mod second;
 
 pub(crate) use options::StartOptions;
 use programs::start_etcd;
@@ -303,7 +304,7 @@ impl ControlPlane {
 }
 
 /// Ready, and past the first writes: the namespace `default` comes a moment later than `/readyz`.
-async fn ready(client: &Client) -> Result<(), String> {
+pub(super) async fn ready(client: &Client) -> Result<(), String> {
     for path in ["/readyz", "/api/v1/namespaces/default"] {
         let request = http::Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
         let answer = tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `assets.rs` | the programs etcd, kube-apiserver and kubectl: found, or built once from `controlplane/` |
 //! | `controlplane.rs` | a Kubernetes API server with its own etcd, ready in a few seconds, any number side by side |
+//! | `controlplane/second.rs`, `etcd_proxy.rs` | a second API server on the same etcd, whose watches can be held back |
 //! | `kubectl.rs` | the real kubectl against it |
 //! | `audit.rs` | the writes that the API server saw |
 //! | `kubeconfig.rs`, `pki.rs` | kubeconfigs for any user, and the certificates behind them |
@@ -22,6 +23,7 @@ pub(crate) mod controlplane;
 pub(crate) mod database_programs;
 mod database_room;
 pub(crate) mod databases;
+mod etcd_proxy;
 pub(crate) mod folder;
 pub(crate) mod kubeconfig;
 pub(crate) mod kubectl;

@@ -25,7 +25,7 @@ mod full;
 mod operator;
 mod others;
 mod outage;
-mod proxy;
+pub(crate) mod proxy;
 mod servers;
 mod settled;
 

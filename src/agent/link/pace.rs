@@ -37,8 +37,18 @@ impl Pace {
     }
 
     /// The longest wait, for what only a person can change.
-    pub(super) fn longest(&self) -> Duration {
+    fn longest(&self) -> Duration {
         self.varied(self.backoff.max)
+    }
+
+    /// The wait after a refusal; `asked` is zero where the hub has named no time. A hub that does is there and has its
+    /// reasons: that is no failure, after which to be slower.
+    pub(super) fn after_refusal(&mut self, asked: Duration, permanent: bool) -> Duration {
+        match (asked.is_zero(), permanent) {
+            (false, _) => asked + a_little_of(asked),
+            (true, true) => self.longest(),
+            (true, false) => self.next(),
+        }
     }
 
     /// The next failure counts as the first.
@@ -53,7 +63,7 @@ impl Pace {
 
 /// How much later than asked to come: a twentieth and a second at most, since the time that the hub named is this
 /// agent's own.
-pub(super) fn a_little_of(asked: Duration) -> Duration {
+fn a_little_of(asked: Duration) -> Duration {
     up_to((asked / 20).min(Duration::from_secs(1)))
 }
 
@@ -89,6 +99,17 @@ mod tests {
             let wait = Pace::new(Backoff::default()).next().as_secs_f64();
             assert!((0.8..=1.2).contains(&wait), "{wait}");
         }
+    }
+
+    #[test]
+    fn a_refusal_with_a_time_makes_nobody_slower_and_one_without_does() {
+        let mut pace = Pace::new(Backoff { jitter: 0.0, ..Backoff::default() });
+        for _ in 0..9 {
+            assert!(pace.after_refusal(Duration::from_secs(40), false) >= Duration::from_secs(40));
+        }
+        assert_eq!(pace.next(), Duration::from_secs(1));
+        assert_eq!(pace.after_refusal(Duration::ZERO, false), Duration::from_millis(1600));
+        assert_eq!(pace.after_refusal(Duration::ZERO, true), Backoff::default().max);
     }
 
     #[test]

@@ -218,3 +218,16 @@ fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
     assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Taken);
     assert_eq!(word(&ledger), Some((4, Word::Dropped)));
 }
+
+#[test]
+fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
+    let mut ledger = Ledger::new(0);
+    ledger.seed(&[("u".to_owned(), "one".to_owned(), 3)], &Ledger::new(0));
+    assert_eq!(ledger.counts(), (1, 0));
+    ledger.prepare("u", "one", 3, 0);
+    ledger.added("u", 3);
+    assert_eq!(ledger.counts(), (1, 0), "it is asked for what it reaches");
+    assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Taken);
+    assert_eq!(ledger.counts(), (0, 1));
+    assert_eq!(sent(3).counts(), (0, 0), "one that was never told holds nothing before it has said so");
+}

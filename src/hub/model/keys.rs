@@ -4,7 +4,7 @@
 //! keeps such things, the world takes them out when it is stored, so that nothing can be decided by them.
 
 use super::leader::Pending;
-use super::shared::{Digest, Encode, digest};
+use super::shared::{Digest, Encode, Shared, digest};
 use super::world::{Agents, HubSession, Process, Replica, SessionId, ToAgent, World, number_of, session_of};
 use crate::account::lifecycle::{Action, Word};
 use crate::account::outbox::OutboxEntry;
@@ -183,7 +183,7 @@ impl Encode for Process {
 
 impl Encode for Pending {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        bytes.extend(self.seen.as_ref().map_or([0; 16], |seen| seen.digest()));
+        bytes.extend(self.seen.as_ref().map_or([0; 16], Shared::digest));
         match &self.action {
             Some(Action::WriteStatus(write)) => write.status.encode(bytes),
             other => text(&format!("{other:?}"), bytes),
@@ -213,7 +213,7 @@ impl World {
         bytes.push(u8::try_from(self.script.len()).unwrap_or(u8::MAX));
         let none = [0; 16];
         for version in &self.objects {
-            bytes.extend(version.as_ref().map_or(none, |version| version.digest()));
+            bytes.extend(version.as_ref().map_or(none, Shared::digest));
         }
         bytes.extend([self.made, self.row.unwrap_or_default(), u8::from(self.broken.is_some())]);
         self.encode_words(&mut bytes);
@@ -244,7 +244,7 @@ impl World {
             if replica.leads.is_some() {
                 self.encode_agents(&replica.agents, &mut names, &mut bytes);
                 self.encode_reading(replica, &mut bytes);
-                bytes.extend(replica.pending.as_ref().map_or(none, |pending| pending.digest()));
+                bytes.extend(replica.pending.as_ref().map_or(none, Shared::digest));
                 let mut gone: Vec<_> = replica.gone.iter().map(|id| names.of(*id)).collect();
                 gone.sort_unstable();
                 bytes.extend(gone);

@@ -128,13 +128,11 @@ impl Turns {
             self.work.look_later(again.map(|at| (at, uid.clone())));
         }
         self.asker.begin();
-        self.work.look_at(uids.clone());
+        let assignment = |uid: &String| fences::assignment(&self.hub, &self.session, uid);
+        let assignments: Vec<_> = uids.iter().filter_map(assignment).collect();
+        self.work.look_at(uids);
         self.work.flush(&mut self.outbox);
-        for uid in &uids {
-            if let Some(frame) = fences::assignment(&self.hub, &self.session, uid) {
-                self.outbox.push(frame);
-            }
-        }
+        assignments.into_iter().for_each(|frame| self.outbox.push(frame));
     }
 
     fn wake_at(&self) -> Instant {

@@ -99,3 +99,27 @@ async fn an_agent_that_another_replica_has_taken_waits_no_more() {
     hub.show_agent_at("f", "r-1", 20);
     eventually("it waits no more", || (*hub.hub.backlog().borrow() == 0).then_some(())).await;
 }
+
+#[tokio::test]
+async fn an_agent_that_lacks_an_account_of_its_zone_is_registered_before_those_that_lack_none() {
+    let hub = TestHub::start().await;
+    let prod = account("prod");
+    hub.accounts.show(prod.clone());
+    let places = || !hub.hub.places.lock().of_zone("z").is_empty();
+    eventually("the hub knows of the account", || places().then_some(())).await;
+    let held = |epoch| ops::HeldAccount {
+        account: Some(crate::wire::common::AccountRef {
+            uid: prod.uid().into(),
+            name: "prod".into(),
+            epoch,
+            generation: 1,
+        }),
+        caching_epoch: 0,
+    };
+    let holds = |agent_id, epoch| ops::Hello { accounts_held: vec![held(epoch)], ..hello(agent_id) };
+    let elsewhere = ops::Hello { zone_id: "y".into(), ..hello("d") };
+    for hello in [hello("a"), holds("b", 1), holds("c", 0), elsewhere] {
+        hub.greet(hello).await.accepted().await;
+    }
+    assert_eq!(*hub.objects.needs.lock(), [true, false, true, false]);
+}

@@ -39,6 +39,8 @@ pub(super) const BOOT_B: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAB";
 /// Registrations in memory.
 pub(super) struct FakeObjects {
     pub(super) log: Mutex<Vec<String>>,
+    /// Of each registration, whether its agent needed accounts.
+    pub(super) needs: Mutex<Vec<bool>>,
     pub(super) approve: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
@@ -65,6 +67,7 @@ impl AgentObjects for FakeObjects {
             }
         }
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
+        self.needs.lock().push(registration.needs_accounts);
         Ok(Registered { approved: *self.approve.lock(), version: 10 })
     }
 
@@ -161,6 +164,7 @@ impl TestHub {
         let leadership = leads.unwrap_or_else(|| Leadership::alone("r-0"));
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
+            needs: Mutex::default(),
             approve: Mutex::new(true),
             failing: Mutex::default(),
             known: Mutex::default(),

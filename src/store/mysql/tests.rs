@@ -1,6 +1,7 @@
 use crate::account::row::AccountRow;
 use crate::store::harness::databases::Kind;
 use crate::store::stories::row;
+use crate::store::url::{self, Database};
 use crate::store::{Store, StoreError, by_hand, open, outages, stories};
 
 mod shared_stories {
@@ -87,4 +88,19 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
     let wanted: Vec<AccountRow> = (0..9).map(fits).collect();
     store.put_accounts(&wanted).await.expect("in several statements");
     assert_eq!(outages::rows(&*store).await, wanted);
+}
+
+#[tokio::test]
+async fn a_client_that_stands_still_in_a_transaction_is_ended_by_the_server() {
+    let home = by_hand::Home::new(Kind::MariaDb).await;
+    let Ok(Database::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
+    let store = super::MySql::open(&address).await.expect("it opens");
+    let mut connection = store.writer().await.expect("it connects");
+    let times: (u64, u64) = sqlx::query_as(
+        "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .expect("it answers");
+    assert_eq!(times, (60, 660), "a leader that stands still holds nobody up for ever");
 }

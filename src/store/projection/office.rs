@@ -139,12 +139,10 @@ impl Projection {
     pub(super) fn judged<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         if matches!(answer, Err(StoreError::Deposed)) {
             self.counters.late.inc();
+            // Also where this replica knows by now that it leads no more.
+            tracing::warn!("a late write was refused: another replica leads, and a later term has begun");
             let mut office = self.office.lock();
-            if let Office::Leads(lead, term) = &*office {
-                tracing::warn!(
-                    term = term.number(),
-                    "a late write was refused: another replica leads, and a later term has begun"
-                );
+            if let Office::Leads(lead, _) = &*office {
                 lead.over.cancel();
                 *office = Office::Follows;
             }

@@ -13,13 +13,19 @@ const ETCD_URL: &str = "unix://etcd.sock";
 
 impl ControlPlane {
     pub(super) fn apiserver_command(&self) -> Command {
+        self.apiserver_command_at(self.port, ETCD_URL, "certificates")
+    }
+
+    /// An API server of this control plane at another port, with another way to etcd, and a folder of its own for the
+    /// certificates that it makes.
+    pub(super) fn apiserver_command_at(&self, port: u16, etcd: &str, certificates: &str) -> Command {
         let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
         let mut command = Command::new(&self.assets.kube_apiserver);
         command
             .current_dir(self.folder.path())
-            .arg(format!("--etcd-servers={ETCD_URL}"))
-            .args(["--bind-address=127.0.0.1", &format!("--secure-port={}", self.port)])
-            .arg(flag("cert-dir", "certificates"))
+            .arg(format!("--etcd-servers={etcd}"))
+            .args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")])
+            .arg(flag("cert-dir", certificates))
             .arg(flag("tls-cert-file", "server.crt"))
             .arg(flag("tls-private-key-file", "server.key"))
             .arg(flag("client-ca-file", "ca.crt"))

@@ -1,7 +1,7 @@
 //! A TCP proxy that a test can make a bad connection of.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,55 +14,67 @@ use crate::harness::ports;
 
 /// What it does with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(crate) enum Line {
     /// It passes them on.
     Open,
     /// It passes each piece on after this time.
     Slow(Duration),
     /// It keeps them. Connections stay, and nobody hears anything.
     Held,
+    /// It keeps what the near side sends, which goes on hearing the far one.
+    Mute,
     /// It closes all connections, and each new one at once.
     Cut,
 }
 
 /// The proxy. Dropping it cuts the line for good.
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
     line: watch::Sender<Line>,
+    /// On how many connections bytes are kept.
+    keeping: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
     /// An open line to a port of this machine.
-    pub(super) async fn to(target: u16) -> Self {
+    pub(crate) async fn to(target: u16) -> Self {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let (line, now) = watch::channel(Line::Open);
         let target = Arc::new(AtomicU16::new(target));
         let current = Arc::clone(&target);
+        let keeping = Arc::new(AtomicUsize::new(0));
+        let keeps = Arc::clone(&keeping);
         let accepting = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 if *now.borrow() != Line::Cut {
-                    tokio::spawn(connect(near, current.load(Ordering::Relaxed), now.clone()));
+                    let (target, keeps) = (current.load(Ordering::Relaxed), Arc::clone(&keeps));
+                    tokio::spawn(connect(near, target, now.clone(), keeps));
                 }
             }
         });
-        Self { port, target, line, accepting }
+        Self { port, target, line, keeping, accepting }
     }
 
     /// Where it listens.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// New connections go to another port; those there are stay as they are.
-    pub(super) fn lead_to(&self, target: u16) {
+    pub(crate) fn lead_to(&self, target: u16) {
         self.target.store(target, Ordering::Relaxed);
     }
 
+    /// On how many connections, in how many directions, bytes are kept now.
+    pub(crate) fn keeping(&self) -> usize {
+        self.keeping.load(Ordering::Relaxed)
+    }
+
     /// From now on the line is like this.
-    pub(super) fn set(&self, line: Line) {
+    pub(crate) fn set(&self, line: Line) {
         self.line.send_replace(line);
     }
 }
@@ -74,23 +86,48 @@ impl Drop for Proxy {
     }
 }
 
-async fn connect(near: TcpStream, target: u16, line: watch::Receiver<Line>) {
+/// Counts itself for as long as it is there.
+struct Kept(Arc<AtomicUsize>);
+
+impl Kept {
+    fn count(among: &Arc<AtomicUsize>) -> Self {
+        among.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(among))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connect(near: TcpStream, target: u16, line: watch::Receiver<Line>, keeping: Arc<AtomicUsize>) {
     let Ok(far) = TcpStream::connect(("127.0.0.1", target)).await else { return };
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    let outwards = |line| matches!(line, Line::Held | Line::Mute);
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
     // The end of one direction is the end of both.
     tokio::select! {
-        () = pass_on(near_read, far_write, line.clone()) => {}
-        () = pass_on(far_read, near_write, line.clone()) => {}
+        () = pass_on(near_read, far_write, line.clone(), &keeping, outwards) => {}
+        () = pass_on(far_read, near_write, line.clone(), &keeping, |line| line == Line::Held) => {}
         () = until(line, |line| line == Line::Cut) => {}
     }
 }
 
-async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, line: watch::Receiver<Line>) {
+async fn pass_on(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    line: watch::Receiver<Line>,
+    keeping: &Arc<AtomicUsize>,
+    keeps: fn(Line) -> bool,
+) {
     let mut piece = vec![0; 16 * 1024];
     while let Ok(read @ 1..) = from.read(&mut piece).await {
-        until(line.clone(), |line| line != Line::Held).await;
+        let kept = keeps(*line.borrow()).then(|| Kept::count(keeping));
+        until(line.clone(), |line| !keeps(line)).await;
+        drop(kept);
         let slow = match *line.borrow() {
             Line::Slow(by) => by,
             _ => Duration::ZERO,

@@ -160,6 +160,13 @@ impl Operator {
         }
     }
 
+    /// Whether it stands still, by whoever's hand.
+    pub(crate) fn is_paused(&self) -> bool {
+        // The state follows the name of the program, which stands in brackets.
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
     /// Lets a paused one run on.
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.process.lock() {

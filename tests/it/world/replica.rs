@@ -24,18 +24,33 @@ impl World {
 
     /// As [`World::replica`], to be started by the test.
     pub(crate) fn unstarted_replica(&self, id: &str) -> Operator {
+        self.differing_replica(id, &[], str::to_owned)
+    }
+
+    /// As [`World::unstarted_replica`], with other settings, by their paths with dots, and a kubeconfig made from that
+    /// of the first.
+    pub(crate) fn differing_replica(
+        &self,
+        id: &str,
+        differing: &[(&str, Value)],
+        kubeconfig: impl Fn(&str) -> String,
+    ) -> Operator {
         let (rest, hub) = (ports::free(), ports::free());
         let text = std::fs::read_to_string(self.folder.file("kubesvc.yml")).map_err(|e| e.to_string());
         let mut settings: Value = serde_json::from_str(&must(text)).expect("settings are written as JSON");
         prepare::set(&mut settings, "server.port", json!(rest));
         prepare::set(&mut settings, "kubesvc.grpc.server.port", json!(hub));
+        for (path, value) in differing {
+            prepare::set(&mut settings, path, value.clone());
+        }
         let log = self.folder.file(&format!("{id}.log"));
         self.logs.lock().push((id.to_owned(), log.clone()));
         let first = self.operator.launch();
+        let text = must(std::fs::read_to_string(&first.kubeconfig).map_err(|e| e.to_string()));
         Operator::new(Launch {
             id: id.to_owned(),
             config: must(self.folder.write(&format!("kubesvc-{id}.yml"), &format!("{settings:#}"))),
-            kubeconfig: first.kubeconfig.clone(),
+            kubeconfig: must(self.folder.write(&format!("{id}.kubeconfig"), &kubeconfig(&text))),
             namespace: first.namespace.clone(),
             environment: first.environment.clone(),
             log,

@@ -1,8 +1,9 @@
 //! The larger scenarios, each searched to its end: `make model`.
 
 use std::fmt::Write;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::hub::model::scenario::{EAST, Faults, Scenario, WEST, Wish};
 use crate::hub::model::search::search;
@@ -119,12 +120,12 @@ fn all_that_the_full_scenarios_allow_holds() {
                 while let Some(scenario) = SCENARIOS.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match line(scenario) {
                         Ok(line) => println!("{line}"),
-                        Err(broken) => failed.lock().expect("no thread panics").push(broken),
+                        Err(broken) => failed.lock().push(broken),
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("no thread panics");
+    let failed = failed.into_inner();
     assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

@@ -1,0 +1,52 @@
+//! Several replicas: how soon another one leads, and what it costs that an agent is connected to a follower.
+
+use std::time::Duration;
+
+use crate::{
+    failover, follower,
+    harness::{controlplane::ControlPlane, databases::Kind},
+    operator::{Database, Operator, Site},
+    options::Options,
+    report::Report,
+};
+
+/// Longer than anything takes here: nothing counts as orphaned.
+const GRACE: Duration = Duration::from_secs(60);
+/// The databases that serve several replicas.
+pub(crate) const SERVERS: [(&str, Kind); 2] = [("MariaDB", Kind::MariaDb), ("PostgreSQL", Kind::PostgreSql)];
+
+/// Measures, and adds what came out.
+///
+/// # Errors
+///
+/// Something did not work at all.
+pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report) -> Result<(), String> {
+    let plane = crate::control_plane().await?;
+    failover::run(&plane, options, kubeconfig, report).await?;
+    follower::run(&plane, options, kubeconfig, report).await
+}
+
+/// Where two replicas live, on one database of this kind, for the accounts of a namespace.
+///
+/// # Errors
+///
+/// Their files cannot be written.
+pub(crate) async fn sites(plane: &ControlPlane, kind: Kind, namespace: &str) -> Result<[Site; 2], String> {
+    let first = Site::on(Database::Server(kind), plane, namespace, GRACE).await?;
+    let second = first.beside("bench-operator-2", GRACE)?;
+    Ok([first, second])
+}
+
+/// Starts both; the first leads.
+///
+/// # Errors
+///
+/// One does not become ready.
+pub(crate) async fn start(sites: &[Site; 2]) -> Result<[Operator<'_>; 2], String> {
+    let first = sites[0].start()?;
+    first.ready().await?;
+    first.leads().await?;
+    let second = sites[1].start()?;
+    second.ready().await?;
+    Ok([first, second])
+}

@@ -1,0 +1,61 @@
+//! The Leases of this replica: the leader's, for which it stands, and its own.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::place::Place;
+use super::settings::may_have_peers;
+use crate::config::operator::OperatorSettings;
+use crate::hub::Hub;
+use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
+
+/// What this replica has to do with others.
+pub(super) struct Peers {
+    /// Absent: it is the only one.
+    pub(super) leases: Option<LeaseObjects>,
+    replica_id: String,
+    times: Times,
+    pub(super) leadership: Arc<Leadership>,
+    pub(super) replicas: Arc<Replicas>,
+}
+
+impl Peers {
+    pub(super) fn new(settings: &OperatorSettings, place: &Place) -> Self {
+        let election = settings.leader_election;
+        let times = Times {
+            duration: election.duration,
+            renew_deadline: election.renew_deadline,
+            retry_period: election.retry_period,
+        };
+        let (id, replica_id) = (&place.replica_id, place.replica_id.clone());
+        if may_have_peers(settings) {
+            let leases = Some(LeaseObjects::new(place.client.clone(), &place.namespace));
+            let (leadership, replicas) = (Leadership::unknown(), Replicas::unknown(id, times));
+            return Self { leases, replica_id, times, leadership, replicas };
+        }
+        let (leadership, replicas) = (Leadership::alone(id), Replicas::alone(id));
+        Self { leases: None, replica_id, times, leadership, replicas }
+    }
+
+    /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
+    pub(super) fn start(
+        self,
+        tasks: &TaskTracker,
+        hub: &Hub,
+        releasing: &CancellationToken,
+        left: &CancellationToken,
+    ) {
+        let Some(leases) = self.leases else { return };
+        let changed = Arc::new(Notify::new());
+        let (watched, told) = (leases.clone(), Arc::clone(&changed));
+        let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
+        tasks.spawn(async move { replicas.run(watched, told, until).await });
+        let own = OwnLease::new(leases.clone(), &self.replicas, self.times, hub.backlog());
+        tasks.spawn(own.run(left.clone()));
+        let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
+        tasks.spawn(elector.run(releasing.clone()));
+    }
+}

@@ -1,0 +1,49 @@
+//! Who and where this replica is.
+
+use kube::{Client, Config};
+
+use super::arguments::RunArguments;
+use super::cluster;
+use crate::config::operator::OperatorSettings;
+use crate::telemetry::errors::chain;
+
+/// Who and where this replica is.
+pub(super) struct Place {
+    pub(super) client: Client,
+    /// What the client was made of.
+    pub(super) config: Config,
+    pub(super) namespace: String,
+    pub(super) replica_id: String,
+    /// The namespaces to watch; absent: all.
+    pub(super) watched: Vec<Option<String>>,
+}
+
+impl Place {
+    /// Finds it out, and whether the API server has what is needed.
+    ///
+    /// # Errors
+    /// One line that says what is missing and what to do.
+    pub(super) async fn find(arguments: &RunArguments, settings: &OperatorSettings) -> Result<Self, String> {
+        let mut config = cluster::config(arguments).await?;
+        let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        config.default_namespace.clone_from(&namespace);
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config.clone())
+            .map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
+        let watched = match settings.watch_namespaces.as_slice() {
+            [] => vec![Some(namespace.clone())],
+            all if all.iter().any(|one| one == "*") => vec![None],
+            some => some.iter().cloned().map(Some).collect(),
+        };
+        cluster::check(&client, &server, &watched).await?;
+        let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
+            format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
+        });
+        Ok(Self { client, config, namespace, replica_id, watched })
+    }
+
+    /// Whether accounts of this namespace are watched.
+    pub(super) fn watches(&self, namespace: &str) -> bool {
+        self.watched.iter().any(|watched| watched.as_deref().is_none_or(|one| one == namespace))
+    }
+}

@@ -1,0 +1,95 @@
+//! What each part is told of the settings.
+
+use std::time::Duration;
+
+use super::place::Place;
+use crate::account::lifecycle::Policy;
+use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
+use crate::controller::AdoptedRows;
+use crate::crash;
+use crate::hub::{AssignmentChecks, HubSettings, Pings};
+use crate::rest::RestSettings;
+use crate::store;
+
+/// How many connections of agents the hub takes.
+const AGENT_CONNECTIONS: usize = 20_000;
+
+/// Whether there may be other replicas: a file of SQLite's belongs to one.
+pub(super) fn may_have_peers(settings: &OperatorSettings) -> bool {
+    settings.cluster.mode != ClusterMode::Local && store::serves_several(&settings.database_url)
+}
+
+/// Whether agents are approved when they come.
+pub(super) fn approves(settings: &OperatorSettings) -> bool {
+    settings.agents.approval == Approval::Auto
+}
+
+/// What the hub goes by.
+pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
+    let policy = policy(settings);
+    let accounts_namespace = accounts_namespace(settings, place);
+    let usual = HubSettings::default();
+    HubSettings {
+        address: settings.grpc.address.clone(),
+        port: settings.grpc.port,
+        health_service: settings.grpc.health_service_enabled,
+        max_message_bytes: settings.grpc.max_inbound_message_size,
+        replica_id: place.replica_id.clone(),
+        connection_cap: AGENT_CONNECTIONS,
+        forget_after: policy.orphan_grace.saturating_mul(2),
+        rest_port: Some(rest_port),
+        pings: settings
+            .grpc
+            .keepalive
+            .map(|keepalive| Pings { every: keepalive.every, timeout: keepalive.timeout }),
+        cuts_off_silent: settings.heartbeat.enabled,
+        assignment_checks: AssignmentChecks {
+            initial_delay: settings.heartbeat.initial_delay,
+            period: settings.heartbeat.period,
+        },
+        accounts_watched: place.watches(&accounts_namespace),
+        accounts_namespace,
+        operation_wait: policy.operation_wait,
+        clustered: may_have_peers(settings),
+        registration_qps: settings.kubernetes.registration_qps,
+        orphan_grace: Duration::from_secs(policy.orphan_grace),
+        remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
+        ..usual
+    }
+}
+
+/// Where accounts that come by REST, from agents' own files, or from rows are made.
+pub(super) fn accounts_namespace(settings: &OperatorSettings, place: &Place) -> String {
+    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone())
+}
+
+/// Where rows become accounts.
+pub(super) fn adopted_rows(settings: &OperatorSettings, place: &Place) -> AdoptedRows {
+    let namespace = accounts_namespace(settings, place);
+    AdoptedRows { watched: place.watches(&namespace), namespace }
+}
+
+/// What REST goes by.
+pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
+    RestSettings {
+        max_body_bytes: settings.server.max_body_bytes,
+        dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
+        accounts_namespace: accounts_namespace(settings, place),
+        watched: place.watched.iter().flatten().cloned().collect(),
+        replica_id: place.replica_id.clone(),
+    }
+}
+
+/// What the lifecycle goes by.
+pub(super) fn policy(settings: &OperatorSettings) -> Policy {
+    let accounts = &settings.dynamic_accounts;
+    Policy {
+        max_retries: accounts.max_retries,
+        retry_first: accounts.retry_frequency.as_secs(),
+        retry_multiplier: accounts.retry_multiplier,
+        retry_max: accounts.retry_max_delay.as_secs(),
+        orphan_grace: accounts.orphan_grace.as_secs(),
+        operation_wait: settings.operation_wait.as_secs().max(1),
+        account_cleanup: settings.account_cleanup.as_secs(),
+    }
+}

@@ -1,0 +1,143 @@
+//! Between an API server and its etcd: everything passes, but what the watches hear can be kept back. The API server
+//! then shows an old state to whoever watches, while reads and writes go on: it has travelled in time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, BodyStream, Empty, StreamBody, combinators::BoxBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::client::conn::http2::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::ports;
+
+/// What etcd's watches are called on the wire.
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+/// How much of what a watch asks is kept in mind.
+const MOST_ASKED: usize = 64 * 1024;
+
+/// The watches whose request has this text in it; absent: none.
+type Held = Option<&'static str>;
+type Body = BoxBody<Bytes, hyper::Error>;
+
+/// The proxy. Its connections end when it is dropped.
+#[derive(Debug)]
+pub(crate) struct EtcdProxy {
+    port: u16,
+    held: watch::Sender<Held>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl EtcdProxy {
+    /// An open line to the etcd that listens at this socket.
+    ///
+    /// # Errors
+    ///
+    /// No port can be listened at.
+    pub(crate) async fn to(socket: &Path) -> Result<Self, String> {
+        let port = ports::free();
+        let listener =
+            TcpListener::bind(("127.0.0.1", port)).await.map_err(|e| format!("port {port}: {e}"))?;
+        let held = watch::Sender::new(None);
+        let (socket, line) = (socket.to_path_buf(), held.subscribe());
+        let accepting = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                tokio::spawn(connect(near, socket.clone(), line.clone()));
+            }
+        });
+        Ok(Self { port, held, _accepting: AbortOnDropHandle::new(accepting) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on what the watches hear that have this text in their request is kept back; without one, everything is
+    /// passed on, with all that was kept.
+    pub(crate) fn hold_watches(&self, of: Option<&'static str>) {
+        self.held.send_replace(of);
+    }
+}
+
+/// Serves one connection until either side, or the proxy, ends.
+async fn connect(near: TcpStream, socket: PathBuf, held: watch::Receiver<Held>) {
+    let Ok(far) = UnixStream::connect(&socket).await else { return };
+    let Ok((sender, far)) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(far)).await
+    else {
+        return;
+    };
+    let gone = held.clone();
+    let service = service_fn(move |request| pass_on(sender.clone(), request, held.clone()));
+    let near = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+        .serve_connection(TokioIo::new(near), service);
+    tokio::select! {
+        _ = near => {}
+        _ = far => {}
+        () = dropped(gone) => {}
+    }
+}
+
+async fn pass_on(
+    mut etcd: SendRequest<Body>,
+    request: Request<Incoming>,
+    held: watch::Receiver<Held>,
+) -> Result<Response<Body>, hyper::Error> {
+    let asked = (request.uri().path() == WATCH).then(Asked::default);
+    let listened = asked.clone();
+    let request = request.map(|body| match listened {
+        None => body.boxed(),
+        Some(asked) => BoxBody::new(body.map_frame(move |frame| {
+            asked.hear(&frame);
+            frame
+        })),
+    });
+    let Ok(answer) = etcd.send_request(request).await else {
+        let mut none = Response::new(Empty::new().map_err(|never| match never {}).boxed());
+        *none.status_mut() = StatusCode::BAD_GATEWAY;
+        return Ok(none);
+    };
+    let Some(asked) = asked else { return Ok(answer.map(BodyExt::boxed)) };
+    let gated = |body| {
+        let frames = BodyStream::new(body).then(move |frame| {
+            let (mut held, asked) = (held.clone(), asked.clone());
+            async move {
+                // An error: the proxy was dropped, and its connections end.
+                let _ = held.wait_for(|held| held.is_none_or(|text| !asked.has(text))).await;
+                frame
+            }
+        });
+        BoxBody::new(StreamBody::new(frames))
+    };
+    Ok(answer.map(gated))
+}
+
+/// What a stream of watches has asked so far.
+#[derive(Clone, Default)]
+struct Asked(Arc<Mutex<Vec<u8>>>);
+
+impl Asked {
+    fn hear(&self, frame: &Frame<Bytes>) {
+        let mut asked = self.0.lock();
+        if let Some(piece) = frame.data_ref().filter(|piece| asked.len() + piece.len() <= MOST_ASKED) {
+            asked.extend_from_slice(piece);
+        }
+    }
+
+    fn has(&self, text: &str) -> bool {
+        text.is_empty() || self.0.lock().windows(text.len()).any(|piece| piece == text.as_bytes())
+    }
+}
+
+/// Waits until the proxy is dropped.
+async fn dropped(mut held: watch::Receiver<Held>) {
+    while held.changed().await.is_ok() {}
+}

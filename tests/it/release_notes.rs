@@ -1,0 +1,275 @@
+//! What went wrong in the Armory Scale Agent with several replicas, by its own release notes: none of it here.
+//!
+//! Beside these, by name in other files: a restart of either side (`stories`), a second process under an agent's id
+//! (`replicas`, `followers`), a replica that dies with an answer in its hands (`followers`).
+
+use std::time::Duration;
+
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::json;
+use url::Url;
+
+use crate::faults::proxy::{Line, Proxy};
+use crate::harness::simulated_agent::{
+    SimulatedAgent,
+    words::{Introduction, Policy},
+};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, Operator, PATIENCE, Prepare, World};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+
+fn prepare(grace: u64) -> Prepare {
+    World::prepare()
+        .database(Database::Postgres)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", LEASE)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", LEASE * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", grace)
+}
+
+/// Two replicas, the first of which leads.
+async fn two(grace: u64) -> (World, Operator) {
+    let world = prepare(grace).start().await;
+    let follower = world.replica("operator-1").await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
+    (world, follower)
+}
+
+async fn connect(replica: &Operator, introduction: Introduction, policy: Policy) -> SimulatedAgent {
+    let hub = format!("127.0.0.1:{}", replica.hub_port());
+    must(SimulatedAgent::connect(&hub, introduction, policy).await.map_err(|reason| reason.to_string()))
+}
+
+async fn agent(replica: &Operator, id: &str) -> SimulatedAgent {
+    connect(replica, Introduction::new(id, "east"), Policy::default()).await
+}
+
+/// An account of zone east that is ACTIVE, in its row too.
+async fn active(world: &World, name: &str) -> KubesvcAccount {
+    let kubeconfig = world.cluster(&format!("{name}-user")).await.kubeconfig();
+    world.account(name).zone("east").kubeconfig(&kubeconfig).create().await;
+    let account = world.until(name, State::Active).await;
+    world.until_row(name, "ACTIVE").await;
+    account
+}
+
+/// Waits until a simulated agent holds so many accounts.
+async fn holds(agent: &SimulatedAgent, count: usize) {
+    eventually(&format!("{agent:?} holds {count}"), PATIENCE, async || match agent.held().len() {
+        held if held == count => Ok(()),
+        held => Err(format!("it holds {held}")),
+    })
+    .await;
+}
+
+/// Waits for an account that is made now: by then the leader has had its look at all that happened before.
+async fn leader_has_looked(world: &World, name: &str) {
+    active(world, name).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_agent_pod_that_connects_before_the_old_one_was_flushed_orphans_nothing() {
+    let (world, follower) = two(2).await;
+    let old = agent(&follower, "pod-old").await;
+    let account = active(&world, "prod").await;
+    let writes = world.writes_to("prod").len();
+    let new = agent(world.operator(), "pod-new").await;
+    holds(&new, 1).await;
+    // The old pod is gone without a word, and is flushed a while after the new one came.
+    drop(old);
+    let flushed = async || {
+        let agents = world.get("/armory/agents").await;
+        let listed = agents.json.as_array().cloned().unwrap_or_default();
+        match listed.iter().find(|one| one["agentId"] == "pod-old") {
+            Some(old) if old["connected"] == json!(true) => Err(agents.to_string()),
+            _ => Ok(()),
+        }
+    };
+    eventually("the old pod is no longer shown as connected", PATIENCE, flushed).await;
+    // The fault: longer than the grace.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    leader_has_looked(&world, "after").await;
+    let now = world.object("prod").await.expect("it is there");
+    assert_eq!(now.status_or_default().state(), State::Active);
+    assert_eq!(now.status_or_default().epoch, account.status_or_default().epoch);
+    assert_eq!(world.writes_to("prod").len(), writes, "{:#?}", world.writes_to("prod"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_late_heartbeat_makes_no_account_unrecoverable() {
+    let (world, follower) = two(2).await;
+    let agent = agent(&follower, "agent-1").await;
+    active(&world, "prod").await;
+    // So late that the agent is cut off, and its account orphaned.
+    agent.set_heartbeats(false);
+    world.until("prod", State::Orphaned).await;
+    let again = agent.again();
+    assert_eq!(again.accounts_held.len(), 1, "it has held it all the time");
+    drop(agent);
+    // It comes to the other replica.
+    let _agent = connect(world.operator(), again, Policy::default()).await;
+    let recovered = world.until("prod", State::Active).await;
+    assert_eq!(recovered.status_or_default().failed_count, 0);
+    world.until_row("prod", "ACTIVE").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_account_is_deleted_by_a_blip_between_replicas() {
+    let world = prepare(30).start().await;
+    let server = world.control_plane().server_url();
+    let port = must(Url::parse(&server).map_err(|e| e.to_string())).port().expect("it has a port");
+    let line = Proxy::to(port).await;
+    let through = format!("https://127.0.0.1:{}", line.port());
+    let follower = world.differing_replica("operator-1", &[], |text| text.replace(&server, &through));
+    follower.start().await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0);
+    let own = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let file = own.kubeconfigs().join("own.yaml");
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|error| error.to_string()));
+    own.set("kubernetes.accounts", json!([{"name": "own", "kubeconfigFile": file.display().to_string()}]));
+    world.until("own", State::Active).await;
+    let dynamic = active(&world, "prod").await;
+    let listed = world.until_row("own", "ACTIVE").await.uid;
+    let writes = || world.writes_to("own").len() + world.writes_to("prod").len();
+    let before = writes();
+
+    // The others see no sign of life of it, until its Lease has long run out.
+    line.set(Line::Cut);
+    let alive = async |count: usize| {
+        eventually(&format!("{count} replicas alive"), PATIENCE, async || {
+            let log = world.operator().log_text();
+            let last = log.lines().rfind(|line| line.contains("replicas that are alive")).unwrap_or_default();
+            if last.contains(&format!("replicas={count} ")) { Ok(()) } else { Err(last.to_owned()) }
+        })
+        .await;
+    };
+    alive(1).await;
+    line.set(Line::Open);
+    alive(2).await;
+    leader_has_looked(&world, "after").await;
+    for (name, uid) in [("own", listed.as_deref()), ("prod", Some(dynamic.uid()))] {
+        let account = world.object(name).await.expect("it is there");
+        assert_eq!(
+            (Some(account.uid()), account.status_or_default().state()),
+            (uid, State::Active),
+            "{name}"
+        );
+    }
+    assert_eq!(writes(), before, "nothing was written of them");
+    world.until_assigned(&[("after", "agent-1"), ("own", "agent-1"), ("prod", "agent-1")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_and_is_not_sent_for_ever() {
+    let (world, follower) = two(30).await;
+    // It answers while nobody leads.
+    let slow = Policy { add_after: Duration::from_secs(2), ..Policy::default() };
+    let agent = connect(&follower, Introduction::new("agent-1", "east"), slow).await;
+    let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
+    world.account("prod").zone("east").kubeconfig(&kubeconfig).create().await;
+    eventually("the account on its way", PATIENCE, async || match agent.added().len() {
+        1 => Ok(()),
+        other => Err(format!("{other}")),
+    })
+    .await;
+    world.operator().kill();
+    holds(&agent, 1).await;
+    assert_ne!(world.state("prod").await, Some(State::Active), "nobody has decided so");
+    let account = world.until("prod", State::Active).await;
+    assert_eq!(account.status_or_default().epoch, 1, "it was not given anew");
+    assert_eq!(agent.added().len(), 1, "and not sent anew");
+    world.until_row("prod", "ACTIVE").await;
+    leader_has_looked(&world, "after").await;
+    let reports = world.operator_writes("kubesvcagents").len();
+    // The fault would go on for ever.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let since = world.operator_writes("kubesvcagents").len() - reports;
+    assert!(since <= 1, "beside how many it holds nothing is written: {since}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_agents_and_replicas_that_are_gone_are_pruned() {
+    let world = prepare(2).operator_env("KUBESVC_AGENTS_GONE_SECONDS", "4").start().await;
+    let follower = world.replica("operator-1").await;
+    let stays = agent(world.operator(), "agent-0").await;
+    let leaves = agent(&follower, "agent-1").await;
+    let dies = agent(&follower, "agent-2").await;
+    active(&world, "prod").await;
+    for agent in [&stays, &leaves, &dies] {
+        holds(agent, 1).await;
+    }
+    world.until_assigned(&[("prod", "agent-0"), ("prod", "agent-1"), ("prod", "agent-2")]).await;
+    leaves.goodbye().await;
+    world.until_assigned(&[("prod", "agent-0"), ("prod", "agent-2")]).await;
+    // With its replica: nobody is left there who could remove what it has written.
+    follower.kill();
+    drop(dies);
+    world.until_assigned(&[("prod", "agent-0")]).await;
+    assert_eq!(world.assigned_replicas().await, ["operator-0"]);
+    eventually("the objects of both are removed", PATIENCE, async || {
+        let listed =
+            must(world.kubectl(&["get", "ksg", "-o", "jsonpath={.items[*].spec.agentId}"]).await.ok());
+        if listed.trim() == "agent-0" { Ok(()) } else { Err(listed) }
+    })
+    .await;
+    assert_eq!(world.state("prod").await, Some(State::Active));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_end_of_a_replica_its_agents_are_given_accounts_within_seconds() {
+    let (world, follower) = two(20).await;
+    let agent = agent(&follower, "agent-1").await;
+    active(&world, "before").await;
+    follower.kill();
+    let again = agent.again();
+    drop(agent);
+    let agent = connect(world.operator(), again, Policy::default()).await;
+    let begun = std::time::Instant::now();
+    active(&world, "next").await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(LEASE), "{took:?}: nobody has to wait for the end of a Lease");
+    // And back to a process that has just begun under the id of the dead one.
+    follower.start().await;
+    let again = agent.again();
+    drop(agent);
+    let agent = connect(&follower, again, Policy::default()).await;
+    let begun = std::time::Instant::now();
+    active(&world, "last").await;
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(LEASE), "{took:?}");
+    holds(&agent, 3).await;
+    assert_eq!(world.state("before").await, Some(State::Active));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_double_reload_of_an_agents_settings_takes_each_account_once() {
+    let (world, follower) = two(5).await;
+    let agent = world.agent("agent-1").zone("east").hub_port(follower.hub_port()).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let own = |name: &str| {
+        let file = agent.kubeconfigs().join(format!("{name}.yaml"));
+        must(std::fs::write(&file, cluster.kubeconfig()).map_err(|error| error.to_string()));
+        json!({"name": name, "kubeconfigFile": file.display().to_string()})
+    };
+    agent.set("kubernetes.accounts", json!([own("one")]));
+    let first = world.until("one", State::Active).await;
+    agent.set("kubernetes.accounts", json!([own("one"), own("two")]));
+    agent.set("kubernetes.accounts", json!([own("one"), own("two"), own("three")]));
+    agent.set("kubernetes.accounts", json!([own("one"), own("two"), own("three")]));
+    for name in ["two", "three"] {
+        world.until(name, State::Active).await;
+    }
+    world.until_assigned(&[("one", "agent-1"), ("three", "agent-1"), ("two", "agent-1")]).await;
+    let told = must(world.ask_agent(&agent).await);
+    assert_eq!(told["accountsHeld"], json!(3), "{told}");
+    let now = world.object("one").await.expect("it is there");
+    assert_eq!(
+        (now.uid(), now.status_or_default().epoch),
+        (first.uid(), first.status_or_default().epoch),
+        "what was listed before was not taken anew"
+    );
+    assert_eq!(world.rows().await.len(), 3);
+}

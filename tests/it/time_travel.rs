@@ -1,0 +1,125 @@
+//! Replicas that live in the past: one whose API server shows it an old state, and one that slept longer than its Lease.
+//! Nothing is done because of what was so, and what they write too late is refused.
+//!
+//! | file | what |
+//! |---|---|
+//! | `follower.rs` | an old state is shown to a replica that follows |
+//! | `leader.rs` | to one that begins to lead |
+//! | `late.rs` | a leader is stopped in the middle of its work, past its Lease, and goes on |
+
+mod follower;
+mod late;
+mod leader;
+
+use std::time::Duration;
+
+use kubesvc::account::{KubesvcAccount, State};
+use kubesvc::wire::common::AccountRef;
+
+use crate::harness::controlplane::second::SecondServer;
+use crate::harness::simulated_agent::{
+    SimulatedAgent,
+    words::{Introduction, Policy},
+};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, Operator, PATIENCE, Prepare, World};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+/// How long a fault lasts that nothing shows the end of: longer than an answer may take, and than the grace.
+const A_WHILE: Duration = Duration::from_secs(7);
+
+fn prepare(database: Database, grace: u64) -> Prepare {
+    World::prepare()
+        .database(database)
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", LEASE)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", LEASE * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", grace)
+}
+
+/// A world whose first replica leads, and one that follows and reads from a second API server.
+struct Travel {
+    // Dropped in this order: the replica before the API server that it talks to.
+    follower: Operator,
+    second: SecondServer,
+    world: World,
+    kubeconfig: String,
+}
+
+impl Travel {
+    async fn start(database: Database, grace: u64) -> Self {
+        let world = prepare(database, grace).start().await;
+        let second = must(world.control_plane().second().await);
+        let follower = world.differing_replica("operator-1", &[], |kubeconfig| {
+            second.instead(kubeconfig, world.control_plane())
+        });
+        follower.start().await;
+        assert_eq!(world.until_one_leads(&[world.operator(), &follower]).await, 0, "the first one was first");
+        let kubeconfig = world.cluster("spinnaker").await.kubeconfig();
+        Self { follower, second, world, kubeconfig }
+    }
+
+    /// Accounts of zone east, and nobody waits for them.
+    async fn create(&self, names: &[&str]) {
+        self.create_in("east", names).await;
+    }
+
+    /// Accounts of a zone, and nobody waits for them.
+    async fn create_in(&self, zone: &str, names: &[&str]) {
+        for name in names {
+            self.world.account(name).zone(zone).kubeconfig(&self.kubeconfig).create().await;
+        }
+    }
+
+    /// Waits until an account is ACTIVE in a zone.
+    async fn active_in(&self, name: &str, zone: &str) -> KubesvcAccount {
+        self.world
+            .until_account(name, &format!("is ACTIVE in {zone}"), |account| {
+                let status = account.status_or_default();
+                status.state() == State::Active && status.granted_zone() == Some(zone)
+            })
+            .await
+    }
+
+    /// Waits until the replica's REST lists an account in a state, from what its own watch has shown it.
+    async fn listed(&self, replica: &Operator, name: &str, state: &str) {
+        eventually(&format!("{} lists {name} as {state}", replica.replica_id()), PATIENCE, async || {
+            let answer = replica.get("/armory/accounts").await?;
+            let items = answer.json["items"].as_array().ok_or("no list")?.clone();
+            let found = items.iter().find(|item| item["name"] == name);
+            match found {
+                Some(item) if item["status"] == state => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+    }
+}
+
+/// A simulated agent at a replica.
+async fn agent(replica: &Operator, id: &str, zone: &str) -> SimulatedAgent {
+    join(replica, Introduction::new(id, zone)).await
+}
+
+async fn join(replica: &Operator, introduction: Introduction) -> SimulatedAgent {
+    let hub = format!("127.0.0.1:{}", replica.hub_port());
+    let joined = SimulatedAgent::connect(&hub, introduction, Policy::default()).await;
+    must(joined.map_err(|reason| reason.to_string()))
+}
+
+/// Waits until an agent holds exactly these, by uid.
+async fn holds(agent: &SimulatedAgent, wanted: &[&KubesvcAccount]) {
+    let mut wanted: Vec<_> = wanted.iter().map(|account| account.uid().to_owned()).collect();
+    wanted.sort();
+    eventually(&format!("{agent:?} holds {wanted:?}"), PATIENCE, async || {
+        let held: Vec<_> = agent.held().into_iter().map(|one| one.uid).collect();
+        if held == wanted { Ok(()) } else { Err(format!("it holds {held:?}")) }
+    })
+    .await;
+}
+
+/// Those among these references that are of an account.
+fn of<'r>(account: &KubesvcAccount, among: &'r [AccountRef]) -> Vec<&'r AccountRef> {
+    among.iter().filter(|one| one.uid == account.uid()).collect()
+}

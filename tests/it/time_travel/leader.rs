@@ -1,0 +1,112 @@
+//! A replica begins to lead while its API server shows it an old state.
+
+use kubesvc::account::{KubesvcAccount, State};
+use serde_json::json;
+
+use super::{A_WHILE, Travel, agent, holds, join, of};
+use crate::harness::wait::eventually;
+use crate::world::{Database, PATIENCE};
+
+/// While the follower is shown nothing, one account is deactivated, one changed, one deleted, one made anew, one made;
+/// then it leads.
+async fn begins_to_lead(database: Database) {
+    let travel = Travel::start(database, 12).await;
+    let (world, follower) = (&travel.world, &travel.follower);
+    let east = agent(world.operator(), "agent-1", "east").await;
+    let north = agent(world.operator(), "agent-2", "north").await;
+    let names = ["stopped", "changed", "deleted", "anew"];
+    travel.create(&names).await;
+    travel.create_in("north", &["kept"]).await;
+    travel.active_in("kept", "north").await;
+    for name in names {
+        travel.active_in(name, "east").await;
+        travel.listed(follower, name, "ACTIVE").await;
+    }
+
+    travel.second.hold_watches_of_accounts();
+    world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.patch("changed", json!({"spec": {"kinds": ["deployment"]}})).await;
+    let old = world.object("anew").await.expect("it is there");
+    for name in ["deleted", "anew"] {
+        world.delete(name).await;
+        world.until_gone(name).await;
+    }
+    travel.create(&["anew", "made"]).await;
+    world.until_row("stopped", "INACTIVE").await;
+    let handled = |one: &KubesvcAccount| {
+        let status = one.status_or_default();
+        status.state() == State::Active && status.observed_generation == one.generation()
+    };
+    let mut active = Vec::new();
+    for name in ["changed", "anew", "made"] {
+        active.push(world.until_account(name, "is ACTIVE and handled", handled).await);
+        world.until_row(name, "ACTIVE").await;
+    }
+    let active: Vec<_> = active.iter().collect();
+    holds(&east, &active).await;
+    travel.listed(follower, "stopped", "ACTIVE").await;
+    let writes = world.operator_writes("kubesvcaccounts").len();
+
+    world.operator().kill();
+    let [east, north] = [east, north].map(|agent| agent.again());
+    let (east, north) = (join(follower, east).await, join(follower, north).await);
+    eventually("the follower leads", PATIENCE, async || match follower.metric("kubesvc_leader").await? {
+        1 => Ok(()),
+        other => Err(format!("{other}")),
+    })
+    .await;
+    travel.listed(follower, "stopped", "INACTIVE").await;
+    eventually("every account was looked at", PATIENCE, async || {
+        match follower.metric("kubesvc_controller_looks_total").await? {
+            5.. => Ok(()),
+            few => Err(format!("{few} looks")),
+        }
+    })
+    .await;
+    let since = || world.operator_writes("kubesvcaccounts").into_iter().skip(writes).collect::<Vec<_>>();
+    assert!(since().is_empty(), "all is as it should be: {:#?}", since());
+    assert_eq!(follower.metric("kubesvc_controller_conflicts_total").await, Ok(0));
+
+    // What changes now it is not shown. What it decides of the account is in conflict with that, and is not done.
+    world.patch("kept", json!({"spec": {"state": "INACTIVE"}})).await;
+    north.goodbye().await;
+    eventually("a write that is in conflict", PATIENCE, async || {
+        let since = since();
+        if since.iter().any(|write| write.name == "kept" && write.code == 409) {
+            Ok(())
+        } else {
+            Err(format!("{since:#?}"))
+        }
+    })
+    .await;
+    tokio::time::sleep(A_WHILE).await;
+    let tried = since();
+    assert!(tried.iter().all(|write| write.name == "kept" && write.code == 409), "{tried:#?}");
+    assert!(tried.len() <= 5, "it tries again at its leisure: {tried:#?}");
+
+    travel.second.let_watches_go();
+    world.until("kept", State::Inactive).await;
+    world.until_row("kept", "INACTIVE").await;
+    holds(&east, &active).await;
+    assert!(of(&old, &east.added()).is_empty(), "{:?}", east.added());
+    for (name, state) in [
+        ("stopped", State::Inactive),
+        ("changed", State::Active),
+        ("anew", State::Active),
+        ("made", State::Active),
+    ] {
+        assert_eq!(world.state(name).await, Some(state), "{name}");
+        world.until_row(name, &state.to_string()).await;
+    }
+    assert!(world.row("deleted").await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_postgresql() {
+    begins_to_lead(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_mariadb() {
+    begins_to_lead(Database::MariaDb).await;
+}
