@@ -1,6 +1,6 @@
 //! What a GitOps tool keeps is changed there, unless a caller insists.
 
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc::account::{FINALIZER, KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use crate::world::{Answer, Call, World};
@@ -136,4 +136,35 @@ async fn force_changes_and_deletes_it_all_the_same() {
     for name in names {
         world.until_gone(name).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_caches_what_a_tool_keeps_or_is_being_deleted_is_not_elected_anew_by_rest() {
+    let world = World::start().await;
+    let elect = async |names: Value, query: &str| {
+        world.rest("POST", &format!("/armory/agent/assignments{query}"), &names).await
+    };
+    apply(&world, "free", &json!({})).await;
+    for (name, metadata, said) in tools() {
+        apply(&world, name, &metadata).await;
+        let (before, free) = (world.object(name).await, world.object("free").await);
+        let answer = elect(json!(["free", name]), "").await;
+        let message = answer.json["message"].as_str().unwrap_or_default();
+        let tool = said.split(';').next().expect("the tool");
+        assert!(
+            answer.status == 409 && message.contains(tool) && message.contains("?force=true"),
+            "{answer}"
+        );
+        assert_eq!(
+            (world.object(name).await, world.object("free").await),
+            (before, free),
+            "nothing was done"
+        );
+        assert_eq!(elect(json!([name]), "?force=true").await.status, 200);
+    }
+    world.patch("free", json!({"metadata": {"finalizers": [FINALIZER, "example.com/held"]}})).await;
+    world.delete("free").await;
+    let answer = elect(json!(["free"]), "").await;
+    assert!(answer.status == 409 && answer.to_string().contains("is being deleted"), "{answer}");
+    world.patch("free", json!({"metadata": {"finalizers": []}})).await;
 }
