@@ -34,6 +34,7 @@ mod fences;
 mod gone;
 mod hello;
 mod ledger;
+mod left;
 mod line;
 mod listener;
 mod metrics;
@@ -292,6 +293,8 @@ pub struct Hub {
     /// How many were told when to dial again.
     told_to_leave: AtomicUsize,
     started: Instant,
+    /// Agents that have left, whose objects do not say so yet.
+    untold: left::Untold,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -334,6 +337,7 @@ impl Hub {
             backlog: watch::Sender::new(0),
             leaving: OnceLock::new(),
             told_to_leave: AtomicUsize::new(0),
+            untold: left::Untold::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -438,6 +442,7 @@ impl BoundHub {
         hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(left::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(fences::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(namespaces::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));

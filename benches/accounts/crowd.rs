@@ -2,6 +2,7 @@
 //! limit.
 
 use std::{
+    net::SocketAddr,
     pin::Pin,
     process::{Command, ExitCode},
     sync::Arc,
@@ -23,7 +24,11 @@ use kubesvc::{
     },
 };
 use serde_json::json;
-use tonic::{Request, Response, Status, Streaming, transport::Server};
+use tokio::net::{TcpListener, TcpSocket};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, server::TcpIncoming},
+};
 
 use crate::{
     harness::{
@@ -56,6 +61,11 @@ const LIMIT: u32 = 100;
 /// How long all may take.
 const ALL: Duration = Duration::from_secs(300);
 const GRACE: Duration = Duration::from_secs(30);
+/// How often an agent dials again that was cut off before it had an answer, and within which time.
+const REDIALS: u32 = 5;
+const REDIAL: Duration = Duration::from_secs(1);
+/// Connections that the system accepts ahead of the bare server, as ahead of the hub.
+const BACKLOG: u32 = 4096;
 
 #[derive(Debug, Default)]
 struct Seconds {
@@ -172,6 +182,7 @@ async fn until_all_are_accepted(hub: &str, count: usize) -> Result<(Vec<Simulate
 
 async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
     let mut introduction = Introduction::new(&agent_id(number), ZONE);
+    let mut redials = 0;
     loop {
         match SimulatedAgent::connect(hub, introduction.clone(), Policy::default()).await {
             Ok(agent) => return Ok(agent),
@@ -181,6 +192,12 @@ async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
                 let asked = Duration::from_millis(refused.retry_after_ms.into());
                 let later = (asked / 20).min(Duration::from_secs(1)).mul_f64(fastrand::f64());
                 tokio::time::sleep(asked + later).await;
+            }
+            // As an agent does: of so many that dial at once the system may cut some off.
+            Err(NoSession::Unreachable(_) | NoSession::Ended(_)) if redials < REDIALS => {
+                redials += 1;
+                introduction.connect_seq += 1;
+                tokio::time::sleep(REDIAL.mul_f64(fastrand::f64())).await;
             }
             Err(reason) => return Err(format!("agent {number}: {reason}")),
         }
@@ -246,7 +263,8 @@ pub(crate) fn serve_bare() -> ExitCode {
         runtime.block_on(async {
             let bare = Bare(Arc::new(agents().await?));
             let server = Server::builder().add_service(OperationsServer::new(bare));
-            server.serve(([127, 0, 0, 1], port).into()).await.map_err(|e| e.to_string())
+            let listener = listen(([127, 0, 0, 1], port).into()).map_err(|e| e.to_string())?;
+            server.serve_with_incoming(TcpIncoming::from(listener)).await.map_err(|e| e.to_string())
         })
     });
     match served {
@@ -256,6 +274,13 @@ pub(crate) fn serve_bare() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 async fn agents() -> Result<Option<Api<KubesvcAgent>>, String> {

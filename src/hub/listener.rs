@@ -1,11 +1,11 @@
 //! The accept loop: connections under a cap, each looked at before it reaches gRPC.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +20,9 @@ use super::{HubError, HubSettings};
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// How long the loop rests after the system refused to accept (too many open files).
 const REST: Duration = Duration::from_millis(200);
+/// Connections that the system accepts before the loop does, as far as it allows so many. Agents that come all at once
+/// beyond that are cut off by it before they have said a word.
+const BACKLOG: u32 = 4096;
 /// Connections that were looked at and wait for tonic to take them.
 const READY: usize = 64;
 
@@ -27,16 +30,36 @@ const READY: usize = 64;
 pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError> {
     let port = settings.port;
     let bound = match settings.address.as_str() {
-        "" | "*" => match TcpListener::bind(("::", port)).await {
+        "" | "*" => match listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
             // A machine without IPv6.
             Err(problem) if problem.kind() != io::ErrorKind::AddrInUse => {
-                TcpListener::bind(("0.0.0.0", port)).await
+                listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
             }
             bound => bound,
         },
-        address => TcpListener::bind((address, port)).await,
+        address => listen_at(address, port).await,
     };
     bound.map_err(|source| HubError::Bind { address: settings.address.clone(), port, source })
+}
+
+/// The first address of a name that can be had.
+async fn listen_at(name: &str, port: u16) -> io::Result<TcpListener> {
+    let mut problem = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in tokio::net::lookup_host((name, port)).await? {
+        match listen(address) {
+            Ok(listener) => return Ok(listener),
+            Err(other) => problem = other,
+        }
+    }
+    Err(problem)
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// What every connection needs.

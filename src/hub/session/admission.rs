@@ -15,6 +15,7 @@ use super::turns::Turns;
 use crate::crash;
 use crate::hub::Hub;
 use crate::hub::hello::{self, Greeting, Refusal, millis};
+use crate::hub::left::{self, Left};
 use crate::hub::registration::{Registration, RegistrationError};
 use crate::hub::registry::Taken;
 use crate::wire::PROTOCOL_VERSION;
@@ -206,14 +207,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
     let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
     if in_force && !is_known {
-        let told = hub.agents.disconnected(&session.agent_id, &session.zone, &session.id, ending);
-        match tokio::time::timeout(FORMER_WAIT, told).await {
-            Ok(Ok(())) => {}
-            Ok(Err(problem)) => {
-                warn!(agentId = session.agent_id, error = %problem, "cannot mark the agent as disconnected");
-            }
-            Err(_) => warn!(agentId = session.agent_id, "cannot mark the agent as disconnected in time"),
-        }
+        left::tell(hub, Left::new(session, ending)).await;
     }
 }
 

@@ -167,6 +167,23 @@ async fn an_agent_that_is_gone_counts_as_away_and_then_is_forgotten() {
 }
 
 #[tokio::test]
+async fn that_an_agent_has_left_is_written_as_soon_as_it_can_be() {
+    let hub = TestHub::start().await;
+    *hub.objects.unheard.lock() = 2;
+    let (mut one, mut two) = (hub.agent("a").await, hub.agent("b").await);
+    (one.frames, two.frames) = (None, None);
+    eventually("both objects say so", || {
+        let log = hub.objects.log.lock();
+        ["disconnected a", "disconnected b"]
+            .iter()
+            .all(|line| log.iter().any(|said| said == line))
+            .then_some(())
+    })
+    .await;
+    assert_eq!(*hub.objects.unheard.lock(), 0, "it came to nothing at first");
+}
+
+#[tokio::test]
 async fn agents_of_an_earlier_operator_count_as_away() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));

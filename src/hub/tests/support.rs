@@ -43,6 +43,8 @@ pub(super) struct FakeObjects {
     pub(super) needs: Mutex<Vec<bool>>,
     pub(super) approve: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
+    /// So many tries to say that an agent has left come to nothing.
+    pub(super) unheard: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
     pub(super) notes: Mutex<Vec<AgentNote>>,
     pub(super) removed: Mutex<Vec<String>>,
@@ -72,6 +74,11 @@ impl AgentObjects for FakeObjects {
     }
 
     async fn disconnected(&self, agent: &str, _: &str, _: &str, _: Ending) -> Result<(), RegistrationError> {
+        let mut unheard = self.unheard.lock();
+        if *unheard > 0 {
+            *unheard -= 1;
+            return Err(RegistrationError::Api { name: agent.into(), reason: "down".into() });
+        }
         self.log.lock().push(format!("disconnected {agent}"));
         Ok(())
     }
@@ -167,6 +174,7 @@ impl TestHub {
             needs: Mutex::default(),
             approve: Mutex::new(true),
             failing: Mutex::default(),
+            unheard: Mutex::default(),
             known: Mutex::default(),
             notes: Mutex::default(),
             removed: Mutex::default(),

@@ -1,0 +1,115 @@
+//! Agents that have left this replica, until their objects say so. While an object does not, the others take the agent for
+//! connected here: they refuse another process of it, and a revoke waits for its word. So it is tried until it is written;
+//! a replica that dies before is known by its Lease to have none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::Hub;
+use super::session::Session;
+use crate::account::lifecycle::Ending;
+
+/// How long the API server may take for one.
+const WAIT: Duration = Duration::from_secs(5);
+/// When it is tried again after it could not be written, and the longest that this grows to.
+const AGAIN: Duration = Duration::from_secs(1);
+const MAX_AGAIN: Duration = Duration::from_secs(10);
+
+/// A session that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    agent_id: String,
+    zone: String,
+    session_id: String,
+    ending: Ending,
+}
+
+impl Left {
+    pub(super) fn new(session: &Session, ending: Ending) -> Self {
+        Self {
+            agent_id: session.agent_id.clone(),
+            zone: session.zone.clone(),
+            session_id: session.id.clone(),
+            ending,
+        }
+    }
+}
+
+/// Those whose objects could not be written yet: of each agent the last, since an object names only one session.
+#[derive(Default)]
+pub(super) struct Untold {
+    of_agents: Mutex<HashMap<(String, String), Left>>,
+    more: Notify,
+}
+
+impl Untold {
+    fn put(&self, left: Left) {
+        self.of_agents.lock().insert((left.agent_id.clone(), left.zone.clone()), left);
+        self.more.notify_one();
+    }
+
+    fn take(&self) -> Vec<Left> {
+        std::mem::take(&mut *self.of_agents.lock()).into_values().collect()
+    }
+
+    /// Puts it back, unless a later session of the agent has ended since.
+    fn put_back(&self, left: Left) {
+        self.of_agents.lock().entry((left.agent_id.clone(), left.zone.clone())).or_insert(left);
+    }
+}
+
+/// Has the object say that the session has ended, now or as soon as it can be written.
+pub(super) async fn tell(hub: &Hub, left: Left) {
+    if let Err(problem) = try_to_tell(hub, &left).await {
+        warn!(agentId = left.agent_id, error = problem, "cannot mark the agent as disconnected; tried again");
+        hub.untold.put(left);
+    }
+}
+
+async fn try_to_tell(hub: &Hub, left: &Left) -> Result<(), String> {
+    let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.ending);
+    match tokio::time::timeout(WAIT, told).await {
+        Ok(told) => told.map_err(|problem| problem.to_string()),
+        Err(_) => Err("the API server does not answer in time".to_owned()),
+    }
+}
+
+/// Tells what could not be told, until stopped.
+pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut again = AGAIN;
+    loop {
+        let more = async {
+            hub.untold.more.notified().await;
+            tokio::time::sleep(again).await;
+        };
+        if stop.run_until_cancelled(more).await.is_none() {
+            return;
+        }
+        match stop.run_until_cancelled(tell_all(&hub)).await {
+            None => return,
+            Some(true) => again = AGAIN,
+            Some(false) => {
+                again = (again * 2).min(MAX_AGAIN);
+                hub.untold.more.notify_one();
+            }
+        }
+    }
+}
+
+/// False: one could not be written, and it and those after it are kept.
+async fn tell_all(hub: &Hub) -> bool {
+    let mut all = hub.untold.take().into_iter();
+    while let Some(left) = all.next() {
+        if try_to_tell(hub, &left).await.is_err() {
+            std::iter::once(left).chain(all).for_each(|left| hub.untold.put_back(left));
+            return false;
+        }
+    }
+    true
+}
