@@ -114,6 +114,8 @@ fn tell(count: usize, seconds: &Seconds, report: &mut Report) {
     add("a bare server echoes each hello, s", &series(&seconds.echoed), Wanted::Nothing);
     add("a bare server registers each first, s", &series(&seconds.registered), Wanted::Nothing);
     add("accepted by the operator, s", &series(&seconds.accepted), Wanted::Nothing);
+    let times = ratio(&seconds.accepted, &seconds.echoed);
+    add("times the bare server that only echoes", &times, Wanted::Nothing);
     let times = ratio(&seconds.accepted, &seconds.registered);
     add("times the bare server that registers", &times, Wanted::AtMost(2.0));
     add(&format!("raw writes at {LIMIT}/s, s"), &series(&seconds.raw), Wanted::Nothing);
