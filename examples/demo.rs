@@ -35,7 +35,7 @@ use harness::{
 };
 use inputs::{accounts, agent_settings, operator_settings};
 use screen::Screen;
-use stage::{NAMESPACE, install, is_once, namespaced, prepare, program, until_ready, with_log};
+use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
 
 /// The zone of the agent that the demo starts.
 const ZONE: &str = "east";
@@ -219,16 +219,7 @@ impl Demo {
                 }
             })
             .await?;
-        for process in [&self.agent, &self.operator] {
-            screen
-                .step(&format!("{}: ended by SIGTERM with exit code 0", process.name()), async {
-                    let status = process.terminate(Duration::from_secs(20)).await?;
-                    if status.success() { Ok(()) } else { Err(format!("{}: {status}", process.name())) }
-                })
-                .await?;
-        }
-        screen.say("");
-        Ok(())
+        end_well(screen, [&self.agent, &self.operator]).await
     }
 
     fn url(&self) -> String {

@@ -35,7 +35,7 @@ use harness::{
 use lookout::Lookout;
 use replica::{Replica, until_one_leads};
 use screen::Screen;
-use stage::{NAMESPACE, install, is_once, namespaced, prepare, program, until_ready, with_log};
+use stage::{NAMESPACE, end_well, install, is_once, namespaced, prepare, program, until_ready, with_log};
 
 /// How long a Lease is valid here, in seconds.
 const LEASE: u64 = 6;
@@ -261,16 +261,7 @@ impl Demo {
     /// Stops the programs, as a person would.
     async fn stop(&self, screen: &Screen) -> Result<(), String> {
         let replicas = self.replicas.iter().map(Replica::process);
-        for process in self.agents.iter().chain(replicas) {
-            screen
-                .step(&format!("{}: ended by SIGTERM with exit code 0", process.name()), async {
-                    let status = process.terminate(Duration::from_secs(20)).await?;
-                    if status.success() { Ok(()) } else { Err(format!("{}: {status}", process.name())) }
-                })
-                .await?;
-        }
-        screen.say("");
-        Ok(())
+        end_well(screen, self.agents.iter().chain(replicas)).await
     }
 
     fn kubeconfig(&self) -> PathBuf {

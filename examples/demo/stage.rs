@@ -42,6 +42,23 @@ where
     }
 }
 
+/// Ends programs as a person would.
+pub(crate) async fn end_well(
+    screen: &Screen,
+    programs: impl IntoIterator<Item = &Process>,
+) -> Result<(), String> {
+    for process in programs {
+        screen
+            .step(&format!("{}: ended by SIGTERM with exit code 0", process.name()), async {
+                let status = process.terminate(Duration::from_secs(20)).await?;
+                if status.success() { Ok(()) } else { Err(format!("{}: {status}", process.name())) }
+            })
+            .await?;
+    }
+    screen.say("");
+    Ok(())
+}
+
 /// Whether it ends after its checks, by `DEMO_ONCE`.
 pub(crate) fn is_once() -> bool {
     std::env::var_os("DEMO_ONCE").is_some_and(|value| !value.is_empty() && value != "0")
