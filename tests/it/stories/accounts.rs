@@ -4,8 +4,8 @@ use kubesvc::account::{GrantPhase, RETRY_ANNOTATION, State};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::{must, wait::eventually};
-use crate::world::{Database, PATIENCE, World, condition};
+use crate::harness::must;
+use crate::world::{Database, World, condition};
 
 on_each_database! {
     an_applied_account_becomes_active_and_the_table_says_so,
@@ -205,12 +205,8 @@ async fn a_failed_account_stalls_and_is_tried_again_when_someone_asks(database: 
         .await;
     let status = stalled.status_or_default();
     assert_eq!((status.state(), status.failed_count), (State::Failed, 2), "the first try and one more");
-    // The row of the first failure has the same status.
-    let row = eventually("the row of the last failure", PATIENCE, async || {
-        let row = world.until_row("prod", "FAILED").await;
-        if row.failed_count == 2 { Ok(row) } else { Err(format!("{row:?}")) }
-    })
-    .await;
+    let row = world.until_row("prod", "FAILED").await;
+    assert_eq!(row.failed_count, 2, "{row:?}");
     assert!(row.error_message.as_deref().is_some_and(|why| why.contains("127.0.0.1:1")), "{row:?}");
 
     world.secret("prod", cluster.kubeconfig().as_bytes(), false).await;

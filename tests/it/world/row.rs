@@ -111,12 +111,22 @@ impl World {
         .await
     }
 
-    /// Waits until the row of an account says a state; rows follow the objects a moment later.
+    /// Waits until the row of an account says a state, of the object as it is now: rows follow objects a moment later, and
+    /// an earlier one may have said the same state.
     pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {
-            match self.row(name).await {
-                Some(row) if row.status == status => Ok(row),
-                row => Err(format!("{row:?}")),
+            let row = self.row(name).await.filter(|row| row.status == status);
+            let row = row.ok_or_else(|| format!("{name} has no row that says so"))?;
+            let Some(object) = self.account_named(name).await else { return Ok(row) };
+            let shown = object.status_or_default();
+            if (row.observed_generation, row.failed_count) == (shown.observed_generation, shown.failed_count)
+            {
+                Ok(row)
+            } else {
+                Err(format!(
+                    "{row:?}, while the object is of {} with {}",
+                    shown.observed_generation, shown.failed_count
+                ))
             }
         })
         .await
