@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Hub;
 use super::asking::Round;
+use super::left::{self, Left};
 use super::registration::KnownAgent;
 use super::registry::Away;
 use crate::account::KubesvcAgent;
@@ -120,10 +121,8 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         for (agent_id, zone, away) in hub.registry.forget(before) {
-            let told = hub.agents.disconnected(&agent_id, &zone, &away.session_id, away.ending);
-            if let Ok(Err(problem)) = tokio::time::timeout(SWEEP, told).await {
-                warn!(agentId = agent_id, error = %problem, "cannot mark the agent as disconnected");
-            }
+            let left = Left { agent_id, zone, session_id: away.session_id, ending: away.ending };
+            left::tell(&hub, left).await;
         }
     }
 }

@@ -24,10 +24,10 @@ const MAX_AGAIN: Duration = Duration::from_secs(10);
 /// A session that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
-    agent_id: String,
-    zone: String,
-    session_id: String,
-    ending: Ending,
+    pub(super) agent_id: String,
+    pub(super) zone: String,
+    pub(super) session_id: String,
+    pub(super) ending: Ending,
 }
 
 impl Left {
