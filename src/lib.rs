@@ -8,7 +8,7 @@
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`cluster`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], [`command_line`] |
-//! | small parts | [`wakes`], [`budget`], [`crash`], [`shutdown`] |
+//! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
@@ -33,4 +33,5 @@ pub mod store;
 pub mod telemetry;
 pub mod ui;
 pub mod wakes;
+pub mod watches;
 pub mod wire;

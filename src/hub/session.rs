@@ -115,10 +115,16 @@ impl Session {
         self.registered.store(version, Ordering::Relaxed);
     }
 
+    /// Whether this session stood in its agent's object before something was written as this version: then whoever leads
+    /// and reads the sessions after that knows of it. Versions of all objects are counted by one etcd.
+    fn stood_before(&self, version: u64) -> bool {
+        let registered = self.registered.load(Ordering::Relaxed);
+        registered > 0 && version > registered
+    }
+
     /// Whether the agent's object, at this version, names another session that came after this one.
     pub(super) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
-        let registered = self.registered.load(Ordering::Relaxed);
-        registered > 0 && version > registered && in_force != Some(self.id.as_str())
+        self.stood_before(version) && in_force != Some(self.id.as_str())
     }
 
     /// Whether an outbox says something else than what was written. What nothing waits for any more may be left

@@ -173,7 +173,8 @@ impl Replicas {
     /// another's, or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
         let Some(roll) = &self.roll else { return };
-        let stream = watcher::watcher(leases.api, watcher::Config::default()).default_backoff();
+        let stream =
+            watcher::watcher(leases.api, watcher::Config::default()).backoff(crate::watches::pauses());
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
         let mut pace = tokio::time::interval(self.pace);

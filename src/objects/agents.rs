@@ -119,7 +119,7 @@ impl Agents {
         let name = agent.name_any();
         {
             let mut index = self.index.write();
-            let known = index.by_name.get(&name).map(|known| version_of(known));
+            let known = index.by_name.get(&name).map(|known| version_of(&**known));
             if known.is_some_and(|known| known >= version_of(&agent)) {
                 return;
             }
@@ -136,10 +136,10 @@ impl Agents {
     }
 }
 
-/// The resourceVersion as the number that it is: the versions of one kind grow with each write of it. 0 where it cannot
-/// be read.
-pub fn version_of(agent: &KubesvcAgent) -> u64 {
-    agent.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or_default()
+/// The resourceVersion as the number that it is: it grows with each write. Custom resources of all kinds are in one etcd,
+/// which counts them together. 0 where it cannot be read.
+pub fn version_of(object: &impl ResourceExt) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 type Guarded = DeserializeGuard<KubesvcAgent>;
@@ -148,7 +148,7 @@ type Guarded = DeserializeGuard<KubesvcAgent>;
 /// read last. A lost watch is resumed with backoff.
 pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>, stop: CancellationToken) {
     let api: Api<Guarded> = Api::namespaced(client, &namespace);
-    let stream = watcher::watcher(api, watcher::Config::default()).default_backoff();
+    let stream = watcher::watcher(api, watcher::Config::default()).backoff(crate::watches::pauses());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashSet::new();
     while let Some(event) = stream.next().await {
@@ -168,8 +168,7 @@ pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>
                 }
             }
             Ok(Event::Delete(object)) => {
-                let version = object.resource_version().and_then(|version| version.parse().ok());
-                agents.gone(&object.name_any(), version.unwrap_or_default());
+                agents.gone(&object.name_any(), version_of(&object));
             }
             Err(problem) => {
                 warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAgents");
@@ -212,7 +211,7 @@ mod tests {
     }
 
     fn version(agents: &Agents, name: &str) -> Option<u64> {
-        agents.get(name).map(|agent| version_of(&agent))
+        agents.get(name).map(|agent| version_of(&*agent))
     }
 
     #[test]

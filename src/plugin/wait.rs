@@ -111,7 +111,7 @@ async fn follow(
         [only] => watcher::Config::default().fields(&format!("metadata.name={}", only.name())),
         _ => watcher::Config::default(),
     };
-    let mut events = pin!(watcher(api, config).default_backoff());
+    let mut events = pin!(watcher(api, config).backoff(crate::watches::pauses()));
     let asked = Asked { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
     while board.ending().is_none() {
         match events.try_next().await {

@@ -43,6 +43,7 @@ const MAP: &[(&str, Layer)] = &[
     ("command_line", Layer::Port),
     ("telemetry", Layer::Port),
     ("wakes", Layer::Part),
+    ("watches", Layer::Part),
     ("budget", Layer::Part),
     ("crash", Layer::Part),
     ("shutdown", Layer::Part),

@@ -21,7 +21,7 @@ use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, Seat};
 use crate::hub::ledger::{Command, Entry, Moment};
 use crate::hub::words;
-use crate::objects::{AccountKey, WriteError};
+use crate::objects::{AccountKey, WriteError, version_of};
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
@@ -313,7 +313,8 @@ async fn prepare(hub: Arc<Hub>, session: Arc<Session>, account: Arc<KubesvcAccou
 async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> Ready {
     // The semaphore is never closed.
     let _place = hub.resolving.acquire().await;
-    if hub.settings.clustered && !session.ledger.lock().is_confirmed(account.uid()) {
+    let may_be_old = !session.stood_before(version_of(account));
+    if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),
             Ok(false) => return Ready::Stale,
@@ -338,7 +339,7 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
 
 /// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that
 /// ends a revoke asks the sessions that are registered by then. One that registers later must not be sent an account on
-/// the word of a watch that lags behind.
+/// the word of a watch that lags behind; what was written after it had registered is not older than that.
 async fn is_still_granted(hub: &Hub, seen: &KubesvcAccount) -> Result<bool, WriteError> {
     let key = AccountKey::of(seen);
     let Some(now) = hub.account_objects.get(&key.namespace, &key.name).await? else { return Ok(false) };

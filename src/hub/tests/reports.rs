@@ -144,3 +144,21 @@ async fn where_others_may_lead_an_account_is_read_before_it_is_sent() {
         sent.iter().filter_map(|spec| spec.account.as_ref()).map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["two"], "the watch lags behind for the other one");
 }
+
+#[tokio::test]
+async fn what_was_written_after_its_agent_had_registered_is_sent_without_being_read() {
+    let hub = TestHub::with(HubSettings { clustered: true, ..HubSettings::default() }).await;
+    let mut agent = hub.agent("a").await;
+    let version = |name: &str, version: u64| {
+        let mut account = account(name);
+        account.metadata.resource_version = Some(version.to_string());
+        account
+    };
+    // Neither is there any more, for who reads it. The agent's object has version 10.
+    hub.accounts.show(version("before", 9));
+    hub.accounts.show(version("after", 11));
+    let sent = agent.added().await;
+    let names: Vec<_> =
+        sent.iter().filter_map(|spec| spec.account.as_ref()).map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["after"]);
+}
