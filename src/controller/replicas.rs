@@ -58,6 +58,10 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
         let rows = context.store.assignments(&replica).await?;
         info!(replica, rows = rows.len(), "the rows of a replica that is gone are removed");
         for piece in rows.chunks(ROWS) {
+            // The database may have taken its time, and another process begun under this id.
+            if context.replicas.is_alive(&replica) != Fact::Known(false) {
+                break;
+            }
             let deletes = piece.iter().map(|row| (row.account_name.clone(), row.agent_id.clone())).collect();
             let changes = AssignmentChanges { deletes, ..AssignmentChanges::default() };
             context.projection.write_assignments(&replica, changes).await?;

@@ -2,18 +2,22 @@
 //! what the sessions say, about a second later, and everything that waits in one transaction; while the database cannot
 //! be used they wait, at most one entry for each pair.
 
+mod checks;
 mod desk;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Hub;
 use crate::crash;
 use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
+pub use checks::AssignmentChecks;
+use checks::Schedule;
 use desk::{Desk, Pair};
 
 /// How often the rows are brought in step.
@@ -72,21 +76,6 @@ impl AssignmentRows for StoredAssignments {
     }
 }
 
-/// When the rows are read again and mended, though nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AssignmentChecks {
-    /// Until the first time.
-    pub initial_delay: Duration,
-    /// From one time to the next.
-    pub period: Duration,
-}
-
-impl Default for AssignmentChecks {
-    fn default() -> Self {
-        Self { initial_delay: Duration::ZERO, period: Duration::from_secs(60) }
-    }
-}
-
 /// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     let mut keeper = Keeper::new(hub);
@@ -123,24 +112,31 @@ struct Keeper {
     not_before: Duration,
     wait: Duration,
     /// When the rows are read again.
-    next_check: Duration,
+    checks: Schedule,
+    /// Replicas come and go, and so does what this one knows of them; the leader clears up after those that are gone.
+    replicas: watch::Receiver<u64>,
 }
 
 impl Keeper {
     fn new(hub: Arc<Hub>) -> Self {
-        let next_check = hub.moment() + hub.settings.assignment_checks.initial_delay;
-        Self { hub, desk: Desk::default(), not_before: Duration::ZERO, wait: FLUSH, next_check }
+        let checks = Schedule::new(hub.settings.assignment_checks, hub.moment());
+        let replicas = hub.replicas.changes();
+        Self { hub, desk: Desk::default(), not_before: Duration::ZERO, wait: FLUSH, checks, replicas }
     }
 
     async fn turn(&mut self) {
         self.follow();
         let now = self.hub.moment();
+        // The sender lives as long as the replicas.
+        if self.replicas.has_changed().unwrap_or_default() {
+            self.replicas.mark_unchanged();
+            self.checks.hasten(now);
+        }
         if now < self.not_before {
             return;
         }
-        if now >= self.next_check {
+        if self.checks.is_due(now) {
             self.desk.doubt();
-            self.next_check = now + self.hub.settings.assignment_checks.period.max(FLUSH);
         }
         match self.flush().await {
             Ok(()) if self.not_before > Duration::ZERO => {

@@ -312,7 +312,7 @@ const ROWS: &[Row] = &[
         "kubesvc.heartbeat.period",
         count(1, i64::MAX),
         "60",
-        "time between two of these; 1 second to 365 days",
+        "longest time between two of these, which are sooner after replicas have changed; 1 second to 365 days",
     ),
     read("kubesvc.heartbeat.periodUnit", UNITS, "SECONDS", "unit of the two above"),
     // Operations

@@ -190,6 +190,16 @@ fn row_of(hub: &TestHub) -> Option<Assignment> {
     row(hub, "one", "a")
 }
 
+/// An agent that holds an account, of which there is a row.
+async fn agent_with_a_row(hub: &TestHub) -> TestAgent {
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    let reference = agent.added().await[0].account.clone().expect("it is named");
+    agent.answer(held(&reference)).await;
+    eventually("the row is there", || row_of(hub)).await;
+    agent
+}
+
 #[tokio::test]
 async fn assignments_follow_what_agents_hold() {
     let hub = TestHub::start().await;
@@ -237,11 +247,18 @@ async fn a_row_that_somebody_has_removed_comes_back() {
         period: std::time::Duration::from_secs(1),
     };
     let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
-    hub.accounts.show(account("one"));
-    let mut agent = hub.agent("a").await;
-    let reference = agent.added().await[0].account.clone().expect("it is named");
-    agent.answer(held(&reference)).await;
-    eventually("the row is there", || row(&hub, "one", "a")).await;
+    let _agent = agent_with_a_row(&hub).await;
+    hub.rows.rows.lock().clear();
+    eventually("the row is there again", || row(&hub, "one", "a")).await;
+}
+
+#[tokio::test]
+async fn a_row_that_a_leader_has_removed_comes_back_soon_after_replicas_have_changed() {
+    let an_hour = std::time::Duration::from_secs(3600);
+    let checks = crate::hub::AssignmentChecks { initial_delay: an_hour, period: an_hour };
+    let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
+    let _agent = agent_with_a_row(&hub).await;
+    hub.hub.replicas.now_are(&["r-0"]);
     hub.rows.rows.lock().clear();
     eventually("the row is there again", || row(&hub, "one", "a")).await;
 }
@@ -249,11 +266,7 @@ async fn a_row_that_somebody_has_removed_comes_back() {
 #[tokio::test]
 async fn the_rows_of_a_replica_go_when_it_stops() {
     let hub = TestHub::start().await;
-    hub.accounts.show(account("one"));
-    let mut agent = hub.agent("a").await;
-    let reference = agent.added().await[0].account.clone().expect("it is named");
-    agent.answer(held(&reference)).await;
-    eventually("the row is there", || row(&hub, "one", "a")).await;
+    let agent = agent_with_a_row(&hub).await;
     hub.stop.cancel();
     drop(agent);
     eventually("it has stopped", || hub.served.is_finished().then_some(())).await;
