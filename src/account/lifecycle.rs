@@ -62,8 +62,8 @@ pub enum Action {
     DeleteRows,
     /// Read and vet the credential, so that the next observation knows it.
     ResolveCredential,
-    /// Read the sessions of the grant's zone from the API server, so that the next observation knows those that a watch
-    /// has not shown yet: a revoke is about to end.
+    /// Read the sessions of the account's zone from the API server, so that the next observation knows those that a watch
+    /// has not shown yet: a revoke is about to end, or the zone to be called deserted.
     ReadSessions,
     /// Delete the object itself: a static account that its agents no longer list.
     DeleteObject,
@@ -103,6 +103,7 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
         return deletion::decide(&context);
     }
     match leaving::of_static(&context) {
+        Stay::Over if !observation.sessions_are_read => Action::ReadSessions.into(),
         Stay::Over => Action::DeleteObject.into(),
         Stay::Until(again) => {
             let decision = live(&context);

@@ -135,10 +135,11 @@ impl Controller {
         self.memories.judged(account.uid(), verdict);
     }
 
-    /// Reads who is connected in the zone of the grant.
+    /// Reads who is connected in the zone of the grant, or in the one that the account was or is to be in.
     async fn read_sessions(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
         let status = account.status_or_default();
-        if let Some(zone) = status.granted_zone() {
+        let named = account.spec.zone_id.as_deref().or(status.zone_id.as_deref());
+        if let Some(zone) = status.granted_zone().or(named) {
             self.context.fleet.read(zone).await?;
         }
         self.memories.update(account.uid(), |memory| memory.sessions_are_read = true);

@@ -248,17 +248,22 @@ fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
     }
     match context.zone_may_return_until(zone).or(context.all_seen_at()) {
         Some(until) => Decision::wait_until(until),
+        None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
         None => Draft::failed(context, &failure).into(),
     }
 }
 
-/// Every agent of the zone is away: wait for the grace, and for those that wait to be registered; then say so.
+/// Every agent of the zone is away: wait for the grace, and for those that wait to be registered; then see who is really
+/// there, since a watch that was lost may not be back yet, and say so.
 fn deserted(context: &Context<'_>, zone: &str) -> Decision {
     if context.state() == State::Orphaned {
         return Decision::nothing();
     }
     if let Some(until) = context.zone_may_return_until(zone).or(context.all_seen_at()) {
         return Decision::wait_until(until);
+    }
+    if !context.observation.sessions_are_read {
+        return Action::ReadSessions.into();
     }
     match context.state() {
         State::Active => Draft::to(context, State::Orphaned).into(),

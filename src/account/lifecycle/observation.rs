@@ -195,7 +195,8 @@ pub struct Observation<'a> {
     /// All sessions of the fleet, each with its word about this uid.
     pub sessions: &'a [SessionFact],
     /// The sessions of the grant's zone were read from the API server itself since the status was written, or all of
-    /// them are this process's own. What a watch shows may be old, and a revoke ends for good.
+    /// them are this process's own. What a watch shows may be old, and a revoke ends for good; nor is a zone said to be
+    /// deserted by what may be old.
     pub sessions_are_read: bool,
     /// Since when replicas that are alive have had agents waiting to be registered; absent: none waits. Meanwhile nobody
     /// is taken for gone, for ten minutes at most.

@@ -18,6 +18,8 @@ pub(super) enum Property {
     SentUnderGrant,
     /// ACTIVE is what an agent of the zone has said for this epoch.
     ActiveIsHeld,
+    /// ORPHANED begins in a zone in which no session is in force.
+    OrphanedIsDeserted,
     /// What was said of an object that is gone does not count for the next one of its name.
     OldUidIsMute,
     /// The object goes only without a grant.
@@ -67,21 +69,36 @@ impl World {
         if after.state() == State::Active {
             self.check_active(before.uid(), after);
         }
+        if after.state() == State::Orphaned && was.state() != State::Orphaned {
+            self.check_deserted(replica, after.granted_zone().unwrap_or_default());
+        }
     }
 
     /// What an agent that was away for the grace brings back after the leader has read the sessions is not looked at: it
     /// drops that as soon as its replica looks, and is sent nothing.
     fn check_revoked(&mut self, replica: usize, uid: &str, zone: &str) {
-        let read = self.replicas[replica].has_read.filter(|_| self.rules.sessions_read);
-        // With a reading that is still used later, what came between counts too.
-        let read = read.filter(|_| self.rules.reads_afresh);
-        let counts = |session: &HubSession| read.is_none_or(|read| session.id < read.before);
-        let holder =
-            self.in_force().find(|session| session.zone == zone && counts(session) && self.has(session, uid));
+        let holder = self.could_be_seen_by(replica, zone).find(|session| self.has(session, uid));
         if let Some(session) = holder {
             let what = format!("the revoke of {uid} ended, and agent {} of {zone} has it", session.agent_id);
             self.breaks(Property::NoHolderAfterRevoke, || what);
         }
+    }
+
+    fn check_deserted(&mut self, replica: usize, zone: &str) {
+        let there = self.could_be_seen_by(replica, zone).find(|session| self.is_connected(session));
+        if let Some(session) = there {
+            let what = format!("{zone} was called deserted, and agent {} is connected", session.agent_id);
+            self.breaks(Property::OrphanedIsDeserted, || what);
+        }
+    }
+
+    /// Sessions in force of a zone that were registered before a replica read them, if it has.
+    fn could_be_seen_by(&self, replica: usize, zone: &str) -> impl Iterator<Item = &HubSession> {
+        let read = self.replicas[replica].has_read.filter(|_| self.rules.sessions_read);
+        // With a reading that is still used later, what came between counts too.
+        let read = read.filter(|_| self.rules.reads_afresh);
+        let counts = move |session: &HubSession| read.is_none_or(|read| session.id < read.before);
+        self.in_force().filter(move |session| session.zone == zone && counts(session))
     }
 
     fn check_active(&mut self, uid: &str, after: &KubesvcAccountStatus) {

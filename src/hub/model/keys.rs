@@ -219,11 +219,20 @@ impl World {
         self.encode_words(&mut bytes);
 
         let mut names = Names(Vec::new());
-        let mut sessions: Vec<_> =
-            self.sessions.iter().map(|one| (one.process, one.replica, one.digest(), one.id)).collect();
+        let since = |one: &HubSession| {
+            // How far back the versions go that were stored since, as far as any watch lags.
+            let most = u32::from(self.faults.lag) + 1;
+            u8::try_from((self.stored - one.registered_at).min(most)).unwrap_or(u8::MAX)
+        };
+        let mut sessions: Vec<_> = self
+            .sessions
+            .iter()
+            .map(|one| (one.process, one.replica, one.digest(), since(one), one.id))
+            .collect();
         sessions.sort_unstable();
-        for (_, _, digest, id) in sessions {
+        for (_, _, digest, since, id) in sessions {
             bytes.extend(digest);
+            bytes.push(since);
             names.of(id);
         }
         bytes.push(0xfe);
@@ -282,6 +291,7 @@ impl World {
             };
             bytes.extend(agent.digest());
             bytes.push(session_of(agent).map_or(0xff, |id| names.of(id)));
+            bytes.push(u8::from(self.is_lost(agent)));
         }
     }
 }

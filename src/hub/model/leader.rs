@@ -163,8 +163,9 @@ impl World {
         let status = agent.status.as_ref()?;
         let session = status.session.as_ref()?;
         let (id, zone) = (&agent.spec.agent_id, &agent.spec.zone_id);
-        if !status.connected || session.replica == REPLICA_NAMES[replica] {
-            let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
+        let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
+        // That a replica has died is not known at once.
+        if !status.connected || session.replica == REPLICA_NAMES[replica] || (gone && self.is_lost(agent)) {
             return Some(fact(id, zone, Presence::Away(if gone { 0 } else { NOW })));
         }
         let said = |entry: &&OutboxEntry| !self.rules.uids || entry.uid == account.uid();

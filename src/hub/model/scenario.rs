@@ -19,6 +19,8 @@ pub(super) struct Faults {
     pub(super) late: u8,
     /// A leader sleeps between what it decides and what it does.
     pub(super) sleeps: u8,
+    /// A replica dies with all its streams, and begins anew.
+    pub(super) crashes: u8,
     /// An agent loses its stream.
     pub(super) cuts: u8,
     /// An agent's process begins anew.
@@ -32,12 +34,21 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) const NONE: Self =
-        Self { takeovers: 0, late: 0, sleeps: 0, cuts: 0, restarts: 0, failures: 0, delays: 0, lag: 0 };
+    pub(super) const NONE: Self = Self {
+        takeovers: 0,
+        late: 0,
+        sleeps: 0,
+        crashes: 0,
+        cuts: 0,
+        restarts: 0,
+        failures: 0,
+        delays: 0,
+        lag: 0,
+    };
 
     pub(super) fn encode(self, bytes: &mut Vec<u8>) {
-        let Self { takeovers, late, sleeps, cuts, restarts, failures, delays, lag } = self;
-        bytes.extend([takeovers, late, sleeps, cuts, restarts, failures, delays, lag]);
+        let Self { takeovers, late, sleeps, crashes, cuts, restarts, failures, delays, lag } = self;
+        bytes.extend([takeovers, late, sleeps, crashes, cuts, restarts, failures, delays, lag]);
     }
 }
 

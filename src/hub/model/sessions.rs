@@ -68,6 +68,7 @@ impl World {
             zone: one.zone,
             boot,
             ledger,
+            registered_at: self.stored,
             reported: Vec::new(),
             ended: false,
             to_agent: VecDeque::new(),
@@ -97,7 +98,7 @@ impl World {
         };
         let new = || Shared::new(status::new_object(one.agent_id, &registration, true));
         let agent = self.agents[place].clone().unwrap_or_else(new);
-        let alive = self.rules.one_process;
+        let alive = self.rules.one_process && !self.is_lost(&agent);
         let Ok(status) = status::registered(&agent, &registration, |_| alive) else { return false };
         self.put_agent(place, &agent, status);
         true
@@ -129,9 +130,10 @@ impl World {
         let is_connected = self.processes[session.process].stream == Some(session.id);
         let seat = Seat { zone: session.zone, approved: true, draining: false, synced: true };
         let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
-        let is_read = session.ledger.is_confirmed(uid) || !self.rules.object_read;
+        let is_known = self.is_seen_since(session) || !self.rules.object_read;
         if let (Duty::Add(epoch), Some(account)) = (owed, account)
-            && !is_read
+            && !is_known
+            && !session.ledger.is_confirmed(uid)
             && !self.is_granted(account, epoch)
         {
             return false;
@@ -147,7 +149,9 @@ impl World {
             }
             Duty::Add(epoch) => {
                 ledger.prepare(uid, "a", epoch, 0);
-                ledger.confirm(uid);
+                if !is_known {
+                    ledger.confirm(uid);
+                }
                 ledger.added(uid, epoch);
                 // Says which object it is, also where uids do not.
                 let generation = account.map(|one| number_of(one.uid())).unwrap_or_default().into();

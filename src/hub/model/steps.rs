@@ -2,7 +2,7 @@
 
 use super::leader::Mood;
 use super::scenario::Wish;
-use super::world::{REPLICA_NAMES, REPLICAS, SessionId, World, ZONES, made, session_of};
+use super::world::{REPLICA_NAMES, REPLICAS, Replica, SessionId, World, ZONES, made, session_of};
 use crate::account::DesiredState;
 
 /// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
@@ -23,6 +23,8 @@ pub(super) enum Step {
     TakeLead(u8),
     /// A replica learns that it leads no more.
     LoseLead(u8),
+    /// A replica dies, and begins anew.
+    Crash(u8),
     /// A session has been away for the grace, says the leader.
     Gone(u8, SessionId),
     /// A session looks at its accounts.
@@ -74,6 +76,9 @@ impl World {
             steps.push(Step::Watch(place));
         }
         steps.push(Step::WatchAgents(place));
+        if self.faults.crashes > 0 {
+            steps.push(Step::Crash(place));
+        }
         match replica.leads {
             None if self.faults.takeovers > 0 => steps.push(Step::TakeLead(place)),
             None => {}
@@ -148,7 +153,7 @@ impl World {
             let id = session_of(agent)?;
             let here = status.session.as_ref()?.replica == REPLICA_NAMES[number];
             let stands = || self.standing().any(|one| one.id == id);
-            (!status.connected || (here && !stands())).then_some(id)
+            (!status.connected || (here && !stands()) || self.is_lost(agent)).then_some(id)
         });
         away.filter(|id| !replica.gone.contains(id)).collect()
     }
@@ -202,6 +207,11 @@ impl World {
                 true
             }
             Step::LoseLead(replica) => self.replicas[usize::from(replica)].leads.take().is_some(),
+            Step::Crash(replica) => {
+                self.faults.crashes -= 1;
+                self.crash(replica.into());
+                true
+            }
             Step::Gone(replica, id) => self.replicas[usize::from(replica)].gone.insert(id),
             Step::Look(session) => self.look(session.into()),
             Step::ToAgent(session) => self.hand_to_agent(session.into()),
@@ -237,6 +247,14 @@ impl World {
         replica.gone.clear();
         replica.has_read = None;
         self.close_superseded(number);
+    }
+
+    /// Its streams end with it, and no object says so. If it led, another leads some time, or it does itself.
+    fn crash(&mut self, number: usize) {
+        self.faults.takeovers += u8::from(self.replicas[number].leads == Some(self.term));
+        self.sessions.retain(|session| session.replica != number);
+        self.replicas[number] =
+            Replica { agents: self.agents.clone(), since: self.next_session, ..Replica::default() };
     }
 
     fn end(&mut self, index: usize) -> bool {

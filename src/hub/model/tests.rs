@@ -60,8 +60,14 @@ fn two_processes_under_one_id_do_not_push_each_other_out() {
 
 #[test]
 fn the_lead_changes_while_the_account_is_taken_back() {
-    let faults = Faults { takeovers: 1, late: 1, lag: 1, ..Faults::NONE };
+    let faults = Faults { takeovers: 1, late: 2, lag: 1, ..Faults::NONE };
     let seen = holds(&[EAST], &[Wish::OtherState], faults);
+    assert!(seen.states > 3000, "{seen:?}");
+}
+
+#[test]
+fn a_replica_dies_with_its_streams_while_the_account_is_taken_back() {
+    let seen = holds(&[EAST], &[Wish::OtherState], Faults { crashes: 1, lag: 1, ..Faults::NONE });
     assert!(seen.states > 5000, "{seen:?}");
 }
 
@@ -147,9 +153,17 @@ fn where_sessions_are_not_read_a_revoke_ends_while_one_that_the_watch_has_not_sh
 }
 
 #[test]
+fn where_sessions_are_not_read_a_zone_is_called_deserted_by_a_watch_that_is_old() {
+    let rules = Rules { sessions_read: false, ..Rules::ALL };
+    assert_eq!(breaks(&[], CUT, rules, &[EAST], &[]), Property::OrphanedIsDeserted);
+}
+
+#[test]
 fn where_a_reading_counts_on_a_revoke_ends_while_a_session_that_came_since_holds_on() {
     let rules = Rules { reads_afresh: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+    let broken = |but| breaks(&[Wish::OtherState], CUT, rules, &[EAST], but);
+    assert_eq!(broken(&[]), Property::OrphanedIsDeserted);
+    assert_eq!(broken(&[Property::OrphanedIsDeserted]), Property::NoHolderAfterRevoke);
 }
 
 #[test]

@@ -89,6 +89,8 @@ pub(super) struct HubSession {
     pub(super) zone: &'static str,
     pub(super) boot: u8,
     pub(super) ledger: Ledger,
+    /// How many versions of the account's object had been stored when it was registered.
+    pub(super) registered_at: u32,
     pub(super) reported: Vec<OutboxEntry>,
     /// It has ended, and its object is still to say so.
     pub(super) ended: bool,
@@ -137,6 +139,8 @@ pub(super) struct Replica {
     pub(super) has_read: Option<Reading>,
     /// What it has decided, and sleeps before it does it.
     pub(super) pending: Option<Shared<Pending>>,
+    /// When it began: sessions that it had before this one are lost.
+    pub(super) since: SessionId,
 }
 
 /// All of it.
@@ -148,6 +152,8 @@ pub(super) struct World {
     pub(super) script: &'static [Wish],
     /// Versions of the object, the newest last; absent: it was gone. As many as some watch lags behind.
     pub(super) objects: Vec<Option<Version>>,
+    /// Counts versions of the object.
+    pub(super) stored: u32,
     /// Counts the objects made under the name.
     pub(super) made: u8,
     /// The uid of the account's row.
@@ -211,6 +217,7 @@ impl World {
             faults: scenario.faults,
             script: scenario.script,
             objects: vec![None],
+            stored: 0,
             made: 1,
             row: None,
             term: 1,
@@ -242,6 +249,12 @@ impl World {
         self.objects[index].as_ref()
     }
 
+    /// Whether what a session's replica sees of the object was written after the session was registered.
+    pub(super) fn is_seen_since(&self, session: &HubSession) -> bool {
+        let lag = u32::try_from(self.replicas[session.replica].lag).unwrap_or(u32::MAX);
+        self.stored.saturating_sub(lag) > session.registered_at
+    }
+
     /// A new version of the object; no watch shows it yet. What is only shown to people is taken out.
     pub(super) fn store(&mut self, account: Option<KubesvcAccount>) {
         let version = account.map(|mut account| {
@@ -253,6 +266,7 @@ impl World {
             Shared::new(account)
         });
         self.objects.push(version);
+        self.stored += 1;
         self.replicas.iter_mut().for_each(|replica| replica.lag += 1);
     }
 
@@ -268,6 +282,13 @@ impl World {
         if self.ignored != Some(property) && self.broken.is_none() {
             self.broken = Some((property, what()));
         }
+    }
+
+    /// Whether the session that an agent's object names is lost: its replica has died since.
+    pub(super) fn is_lost(&self, agent: &KubesvcAgent) -> bool {
+        let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
+        let place = session.and_then(|one| REPLICA_NAMES.iter().position(|name| *name == one.replica));
+        place.zip(session_of(agent)).is_some_and(|(place, id)| id < self.replicas[place].since)
     }
 
     /// The sessions that stand.

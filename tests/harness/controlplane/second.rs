@@ -54,6 +54,11 @@ impl SecondServer {
         self.proxy.hold_watches(Some("/kubesvc.io/kubesvcaccounts/"));
     }
 
+    /// As [`SecondServer::hold_watches`], of the agents' objects alone.
+    pub(crate) fn hold_watches_of_agents(&self) {
+        self.proxy.hold_watches(Some("/kubesvc.io/kubesvcagents/"));
+    }
+
     /// All that was kept back reaches whoever watches, and so does what comes.
     pub(crate) fn let_watches_go(&self) {
         self.proxy.hold_watches(None);

@@ -110,3 +110,49 @@ async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_postgres
 async fn a_leader_that_is_shown_an_old_state_decides_nothing_from_it_on_mariadb() {
     begins_to_lead(Database::MariaDb).await;
 }
+
+/// Agents of two zones leave, and while the leader is shown nothing of agents, that of one zone comes back to another
+/// replica. That of the other does not: when that zone is called deserted, the first could have been.
+async fn an_agent_comes_back_unseen(database: Database) {
+    let travel = Travel::start(database, 12).await;
+    let (world, leader) = (&travel.world, &travel.follower);
+    travel.create_in("west", &["marker"]).await;
+    world.operator().kill();
+    assert_eq!(world.until_one_leads(&[leader]).await, 0);
+    world.operator().start().await;
+    let east = agent(world.operator(), "agent-1", "east").await;
+    let south = agent(world.operator(), "agent-2", "south").await;
+    travel.create_in("east", &["returns"]).await;
+    travel.create_in("south", &["deserted"]).await;
+    let kept = travel.active_in("returns", "east").await;
+    travel.active_in("deserted", "south").await;
+    world.until_row("returns", "ACTIVE").await;
+    world.until_reason("marker", State::Failed, "NoAgent").await;
+
+    let introduction = east.again();
+    east.goodbye().await;
+    south.goodbye().await;
+    // The leader sees this one, and so what was before it.
+    let _west = agent(world.operator(), "agent-3", "west").await;
+    travel.active_in("marker", "west").await;
+    travel.second.hold_watches_of_agents();
+    let east = join(world.operator(), introduction).await;
+    world.until("deserted", State::Orphaned).await;
+    let after = world.object("returns").await.expect("it is there");
+    assert_eq!(after.status_or_default().state(), State::Active);
+    assert_eq!(after.status_or_default().epoch, kept.status_or_default().epoch);
+
+    travel.second.let_watches_go();
+    holds(&east, &[&kept]).await;
+    assert_eq!(world.state("returns").await, Some(State::Active));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_shown_nothing_of_agents_orphans_only_what_has_none_on_postgresql() {
+    an_agent_comes_back_unseen(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_shown_nothing_of_agents_orphans_only_what_has_none_on_mariadb() {
+    an_agent_comes_back_unseen(Database::MariaDb).await;
+}

@@ -146,6 +146,18 @@ fn the_last_agent_gone_orphans_after_the_grace() {
 }
 
 #[test]
+fn nobody_is_orphaned_by_a_watch_that_may_be_old() {
+    let cut = || session("agent-1", "east").away_since(1000);
+    let active = seen(account("a").active_in("east")).with(cut()).seen_by_a_watch_alone();
+    assert_eq!(active.decide(), Decision::wait_until(1030), "within the grace nothing is read");
+    assert_eq!(active.after(30).decide(), Action::ReadSessions.into());
+    let activating = account("a").in_state(State::Activating).granted(GrantPhase::Open, "east", 1);
+    assert_eq!(seen(activating).seen_by_a_watch_alone().decide(), Action::ReadSessions.into());
+    let orphaned = seen(account("a").orphaned_in("east")).with(cut()).seen_by_a_watch_alone();
+    assert_eq!(orphaned.after(30).decide().action, None, "it is said already");
+}
+
+#[test]
 fn a_leader_that_has_just_begun_orphans_nothing() {
     let new = seen(account("a").active_in("east")).by_a_new_leader();
     assert_eq!(new.decide(), Decision::wait_until(1030));

@@ -56,6 +56,15 @@ fn one_whose_zone_was_without_agents_for_the_cleanup_is_deleted() {
 }
 
 #[test]
+fn one_is_not_deleted_by_a_watch_that_may_be_old() {
+    let away = seen(account("a").static_in("east").orphaned_in("east"))
+        .with(session("agent-1", "east").away_since(1000))
+        .after(600);
+    assert!(gone(&away));
+    assert_eq!(away.seen_by_a_watch_alone().decide(), Action::ReadSessions.into());
+}
+
+#[test]
 fn no_other_account_is_ever_deleted_by_a_timer() {
     for before in [account("a").orphaned_in("east"), account("a").pinned("east").active_in("east")] {
         let long = seen(before.clone()).with(session("agent-1", "east").away_since(0)).after(100_000);
