@@ -64,9 +64,13 @@ impl Watcher {
         }
     }
 
+    /// Those that went by way of their finalizer. A DELETE that the API server began to serve before there was one takes
+    /// the object even where there is one by then; its row goes as soon as the leader sees that, and at the end of the
+    /// round there is none.
     fn gone(&self) -> HashSet<String> {
         let objects = self.objects.lock();
-        objects.accounts.iter().filter(|(_, known)| known.gone).map(|(uid, _)| uid.clone()).collect()
+        let gone = objects.accounts.iter().filter(|(_, known)| known.gone && known.last.is_deleted);
+        gone.map(|(uid, _)| uid.clone()).collect()
     }
 
     fn rows_are(&self, scene: &Scene, read: &mut Read, rows: Vec<Row>, term: i64, gone: &HashSet<String>) {
