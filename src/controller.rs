@@ -204,7 +204,10 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
         foreign::tell(controller);
         // What was waiting for the database, or for somebody else's row to go, can go on.
         let all = controller.context.accounts.all();
-        let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
+        let context = &controller.context;
+        let waiting = all.iter().filter(|one| {
+            one.is_being_deleted() || waits_for_its_row(one) || waits_for_its_secret(context, one)
+        });
         controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
     }
 }
@@ -212,6 +215,12 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
 /// Whether it has no row because somebody else's is in the way.
 fn waits_for_its_row(account: &KubesvcAccount) -> bool {
     account.status_or_default().failure_class() == Some(FailureClass::RowExists)
+}
+
+/// Whether it has no row because its Secret is to belong to it first.
+fn waits_for_its_secret(context: &Context, account: &KubesvcAccount) -> bool {
+    adopt::has_secret_to_own(account)
+        && context.projection.fact(account.uid(), account.account_name()) != RowFact::Present
 }
 
 /// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
@@ -225,12 +234,16 @@ fn expected_rows(context: &Context) -> Vec<AccountRow> {
         .collect()
 }
 
-/// Whether there should be a row for an account.
+/// Whether there should be a row for an account, as far as that can be written without more ado.
 fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
     let may = match context.projection.fact(account.uid(), account.account_name()) {
         RowFact::Present => true,
         RowFact::Foreign => false,
-        RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),
+        RowFact::Absent | RowFact::Unavailable => {
+            !account.is_being_deleted()
+                && !waits_for_its_row(account)
+                && !waits_for_its_secret(context, account)
+        }
     };
     may && account.has_finalizer() && rival_of(context, account).is_none()
 }

@@ -12,7 +12,7 @@ use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
-use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, owned_secret};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::too_busy;
@@ -64,6 +64,7 @@ impl Controller {
                     .await
             }
             Action::RemoveFinalizer => {
+                self.leave_secret(account).await?;
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|one| one != FINALIZER);
                 self.set_finalizers(
@@ -89,6 +90,20 @@ impl Controller {
             Action::DeleteObject => self.delete_object(account).await,
             Action::WriteStatus(write) => self.write_status(account, *write).await,
         }
+    }
+
+    /// The Secret that was made for an account goes with it. Whoever made it may have died before it could say so.
+    async fn leave_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+        if owned_secret::is_named_by(account)
+            && let Some(why) = self.own_secret(account).await?
+        {
+            tracing::warn!(
+                account = account.account_name(),
+                why,
+                "a Secret may stay behind; delete it by hand"
+            );
+        }
+        Ok(())
     }
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {

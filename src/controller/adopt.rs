@@ -151,8 +151,9 @@ impl Controller {
     async fn give(&self, account: &Arc<KubesvcAccount>, of_vendor: bool) {
         let fact = self.context.projection.fact(account.uid(), account.account_name());
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
-            if let Err(error) = self.context.projection.adopt(row::of(account)).await {
-                warn!(account = account.account_name(), error = %chain(&error), "the vendor's row stays for now");
+            if let Err(error) = self.take_row(account).await.and_then(|taken| taken.map_err(BoxedError::from))
+            {
+                warn!(account = account.account_name(), error = %chain(&*error), "the vendor's row stays for now");
             }
             return;
         }
@@ -200,10 +201,12 @@ impl Controller {
         &self,
         account: &KubesvcAccount,
     ) -> Result<Result<(), StoreError>, BoxedError> {
-        let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
-        if migrated && owned_secret::is_named_by(account) {
-            self.own_secret(account).await?;
+        if has_secret_to_own(account)
+            && let Some(why) = self.own_secret(account).await?
+        {
+            warn!(account = account.account_name(), why, "the Secret of an account is given no owner");
         }
+        let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
         let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;
         let row = row::of(account);
@@ -212,6 +215,12 @@ impl Controller {
         }
         Ok(projection.insert(row).await)
     }
+}
+
+/// Whether it was a row that held a kubeconfig. Its own row is written once the Secret belongs to it, and by nobody else:
+/// what has a row is not looked at again.
+pub(super) fn has_secret_to_own(account: &KubesvcAccount) -> bool {
+    account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED) && owned_secret::is_named_by(account)
 }
 
 /// A refusal of the API server that trying again at once does not change.

@@ -10,6 +10,7 @@
 
 mod accounts;
 mod credentials;
+mod owners;
 mod static_accounts;
 mod tables;
 mod zones;

@@ -98,28 +98,32 @@ impl Controller {
         }
     }
 
-    /// Gives the Secret of an account that was a row its owner, if it is ours and has none.
-    pub(super) async fn own_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+    /// Gives an account's Secret its owner, if it is ours and has none. The answer is why that is refused, if it is.
+    pub(in crate::controller) async fn own_secret(
+        &self,
+        account: &KubesvcAccount,
+    ) -> Result<Option<String>, BoxedError> {
         let (namespace, object_name) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
-        let Some(secret) = timed(api.get_metadata_opt(&name)).await.map_err(without_contents)? else {
-            return Ok(());
-        };
-        if !is_ours(&secret.metadata, object_name) || !owners(&secret.metadata).is_empty() {
-            return Ok(());
-        }
-        let (parameters, patch) =
-            (PatchParams::apply(FIELD_MANAGER), Patch::Merge(owner_patch(&secret.metadata, account)));
-        let patched = api.patch_metadata(&name, &parameters, &patch);
-        match self.write(["adopt-secret-owner:before", "adopt-secret-owner:after"], patched).await? {
-            Answer::Done(_) => Ok(()),
-            Answer::Changed => {
-                Err(format!("the Secret {namespace}/{name} was changed by others meanwhile").into())
+        for _ in 0..TRIES {
+            let secret = match judge(timed(api.get_metadata(&name)).await)? {
+                Answer::Done(secret) => secret,
+                Answer::Changed => return Ok(None),
+                Answer::Refused(why) => return Ok(Some(format!("the Secret {namespace}/{name}: {why}"))),
+            };
+            if !is_ours(&secret.metadata, object_name) || !owners(&secret.metadata).is_empty() {
+                return Ok(None);
             }
-            Answer::Refused(why) => {
-                Err(format!("the Secret {namespace}/{name} is given no owner: {why}").into())
+            let (parameters, patch) =
+                (PatchParams::apply(FIELD_MANAGER), Patch::Merge(owner_patch(&secret.metadata, account)));
+            let patched = api.patch_metadata(&name, &parameters, &patch);
+            match self.write(["adopt-secret-owner:before", "adopt-secret-owner:after"], patched).await? {
+                Answer::Done(_) => return Ok(None),
+                Answer::Changed => {}
+                Answer::Refused(why) => return Ok(Some(format!("the Secret {namespace}/{name}: {why}"))),
             }
         }
+        Err(format!("others write the Secret {namespace}/{name} at the same time").into())
     }
 
     fn secrets(&self, namespace: &str) -> Api<Secret> {
