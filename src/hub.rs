@@ -50,6 +50,7 @@ mod server;
 mod session;
 mod static_accounts;
 mod transport;
+mod vanished;
 mod view;
 mod words;
 
@@ -295,6 +296,8 @@ pub struct Hub {
     started: Instant,
     /// Agents that have left, whose objects do not say so yet.
     untold: left::Untold,
+    /// Accounts that vanished with many others.
+    vanished: vanished::Vanished,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -338,6 +341,7 @@ impl Hub {
             leaving: OnceLock::new(),
             told_to_leave: AtomicUsize::new(0),
             untold: left::Untold::default(),
+            vanished: vanished::Vanished::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -443,6 +447,7 @@ impl BoundHub {
         hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(left::keep(Arc::clone(&hub), stop.clone()));
+        hub.tasks.spawn(vanished::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(fences::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(namespaces::keep(Arc::clone(&hub), stop.clone()));
         hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));

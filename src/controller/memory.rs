@@ -134,6 +134,13 @@ impl Memories {
         self.update(uid, |memory| memory.recheck = true);
     }
 
+    /// The uids and account names that objects at a key have had.
+    pub(super) fn known(&self, key: &AccountKey) -> Vec<(String, String)> {
+        let shelves = self.0.lock();
+        let uids = shelves.uids.get(key).into_iter().flatten();
+        uids.filter_map(|uid| Some((uid.clone(), shelves.by_uid.get(uid)?.account_name.clone()))).collect()
+    }
+
     /// The object at a key is gone: the uids and account names it had.
     pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
         let mut shelves = self.0.lock();

@@ -1,11 +1,14 @@
 //! One look at one account: observe, decide, act, until there is nothing to do now.
 
+use std::time::Duration;
+
+use kube::Api;
 use tracing::{debug, warn};
 
-use super::act::Outcome;
+use super::act::{Outcome, timed};
 use super::calls_for_row;
 use super::leader::Controller;
-use crate::account::lifecycle::Tick;
+use crate::account::lifecycle::{RowFact, Tick};
 use crate::account::precedence::takes_precedence;
 use crate::account::{KubesvcAccount, row};
 use crate::objects::AccountKey;
@@ -13,6 +16,10 @@ use crate::telemetry::errors::chain;
 
 /// How many actions one look takes before others have their turn.
 const ACTIONS_IN_A_ROW: usize = 8;
+/// When an object that may be gone is asked for again, in ticks.
+const BURY_AGAIN: Tick = 5;
+/// How long a worker waits for a new list of all accounts.
+const LIST_WAIT: Duration = Duration::from_secs(10);
 /// The longest wait after requests that failed, in ticks.
 const LONGEST_PAUSE: Tick = 30;
 
@@ -74,14 +81,39 @@ impl Controller {
         self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 
-    /// Objects that are gone: their rows go, and whoever waited for their name has a look.
+    /// Objects that are gone: their rows go, and whoever waited for their name has a look. The row of one that was deleted
+    /// went before it; where one is left, a watch that shows less than there is may be all there is to it.
     async fn bury(&self, key: &AccountKey) {
+        let known = self.memories.known(key);
+        let has_row =
+            |(uid, name): &(String, String)| self.context.projection.fact(uid, name) == RowFact::Present;
+        if known.iter().any(has_row) && !self.is_gone(key, &known).await {
+            self.schedule.look_again(key, Some(self.context.ticks.now() + BURY_AGAIN));
+            return;
+        }
         for (uid, name) in self.memories.forget(key) {
             if let Err(error) = self.context.projection.delete(&uid).await {
                 warn!(account = name, error = %chain(&error), "row of a deleted account stays until the next comparison");
             }
             let heirs = self.context.accounts.by_account_name(&name);
             self.schedule.wakes.wake_all(heirs.iter().map(|heir| AccountKey::of(heir)));
+        }
+    }
+
+    /// Whether the API server itself knows none of these objects any more.
+    async fn is_gone(&self, key: &AccountKey, known: &[(String, String)]) -> bool {
+        let api: Api<KubesvcAccount> = Api::namespaced(self.context.client.clone(), &key.namespace);
+        match timed(api.get_metadata_opt(&key.name)).await {
+            Ok(Some(there)) if known.iter().any(|(uid, _)| there.metadata.uid.as_deref() == Some(uid)) => {
+                warn!(account = %key, "the watch shows an account as gone that is there; all are listed anew");
+                drop(tokio::time::timeout(LIST_WAIT, self.context.accounts.list_anew()).await);
+                false
+            }
+            Ok(_) => true,
+            Err(error) => {
+                warn!(account = %key, error = %chain(error.as_ref()), "cannot ask whether the account is gone; its row stays for now");
+                false
+            }
         }
     }
 

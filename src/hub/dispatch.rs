@@ -91,6 +91,9 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     {
         hub.tell_backlog();
     }
+    if let Some(left) = left::left_behind(hub, agent) {
+        hub.untold.put(left);
+    }
     let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
     if session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {

@@ -1,4 +1,4 @@
-//! Objects of agents that do not come back: marked as disconnected, and later removed. Counted in ticks since they were
+//! Objects of agents that do not come back: marked as disconnected after the grace, and later removed. Counted in ticks since they were
 //! first seen so, so that a process that slept removes nobody. Of several replicas only the leader does it, and an agent
 //! that another living replica has is not touched.
 
@@ -29,6 +29,14 @@ enum Fate {
     Remove,
 }
 
+/// After how many ticks something is done about an object.
+#[derive(Clone, Copy, Debug)]
+struct After {
+    /// Until then its agent may come back, and writes itself.
+    mark: Tick,
+    remove: Tick,
+}
+
 /// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
@@ -37,16 +45,16 @@ pub(super) struct Gone {
 
 impl Gone {
     /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
-    fn judge(&mut self, agent: &KnownAgent, is_here: bool, now: Tick, remove_after: Tick) -> Fate {
+    fn judge(&mut self, agent: &KnownAgent, is_here: bool, now: Tick, after: After) -> Fate {
         if is_here {
             self.since.remove(&agent.uid);
             return Fate::Keep;
         }
         let since = *self.since.entry(agent.uid.clone()).or_insert(now);
-        match (now.saturating_sub(since) >= remove_after, agent.connected) {
-            (true, _) => Fate::Remove,
-            (false, true) => Fate::MarkDisconnected,
-            (false, false) => Fate::Keep,
+        match now.saturating_sub(since) {
+            gone if gone >= after.remove => Fate::Remove,
+            gone if gone >= after.mark && agent.connected => Fate::MarkDisconnected,
+            _ => Fate::Keep,
         }
     }
 
@@ -108,12 +116,12 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
         Err(_) => return warn!("the agents' objects were not listed in time"),
     };
     gone.keep_only(&known);
+    let after = After { mark: hub.settings.forget_after, remove: hub.settings.remove_agents_after };
     for agent in known {
-        if !hub.leadership.leads() {
+        if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
             return;
         }
-        let fate =
-            gone.judge(&agent, is_here(hub, &agent), hub.ticks.now(), hub.settings.remove_agents_after);
+        let fate = gone.judge(&agent, is_here(hub, &agent), hub.ticks.now(), after);
         let done = match fate {
             Fate::Keep => continue,
             Fate::MarkDisconnected => {
@@ -151,36 +159,40 @@ mod tests {
         assert_eq!(paces, [60, 30, 2, 1]);
     }
 
+    const AFTER: After = After { mark: 30, remove: 600 };
+
     #[test]
     fn an_agent_that_was_away_for_the_whole_time_is_removed() {
         let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(false), false, 5, 600), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 604, 600), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 605, 600), Fate::Remove);
+        assert_eq!(gone.judge(&agent(false), false, 5, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 604, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 605, AFTER), Fate::Remove);
     }
 
     #[test]
     fn an_agent_that_comes_back_begins_anew() {
         let mut gone = Gone::default();
-        gone.judge(&agent(false), false, 5, 600);
-        assert_eq!(gone.judge(&agent(true), true, 500, 600), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 700, 600), Fate::Keep);
+        gone.judge(&agent(false), false, 5, AFTER);
+        assert_eq!(gone.judge(&agent(true), true, 500, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, 700, AFTER), Fate::Keep);
     }
 
     #[test]
-    fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected() {
+    fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected_once_it_does_not_come_back() {
         let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(true), false, 5, 600), Fate::MarkDisconnected);
-        assert_eq!(gone.judge(&agent(true), false, 700, 600), Fate::Remove);
+        assert_eq!(gone.judge(&agent(true), false, 5, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(true), false, 34, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(true), false, 35, AFTER), Fate::MarkDisconnected);
+        assert_eq!(gone.judge(&agent(true), false, 700, AFTER), Fate::Remove);
     }
 
     #[test]
     fn an_object_made_again_under_the_same_name_begins_anew() {
         let mut gone = Gone::default();
-        gone.judge(&agent(false), false, 5, 600);
+        gone.judge(&agent(false), false, 5, AFTER);
         let again = KnownAgent { uid: "v".into(), ..agent(false) };
         gone.keep_only(std::slice::from_ref(&again));
-        assert_eq!(gone.judge(&again, false, 700, 600), Fate::Keep);
+        assert_eq!(gone.judge(&again, false, 700, AFTER), Fate::Keep);
         assert_eq!(gone.since.len(), 1);
     }
 }

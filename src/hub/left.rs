@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::Hub;
 use super::session::Session;
+use crate::account::KubesvcAgent;
 use crate::account::lifecycle::Ending;
 
 /// How long the API server may take for one.
@@ -49,7 +50,8 @@ pub(super) struct Untold {
 }
 
 impl Untold {
-    fn put(&self, left: Left) {
+    /// Has it told soon.
+    pub(super) fn put(&self, left: Left) {
         self.of_agents.lock().insert((left.agent_id.clone(), left.zone.clone()), left);
         self.more.notify_one();
     }
@@ -62,6 +64,23 @@ impl Untold {
     fn put_back(&self, left: Left) {
         self.of_agents.lock().entry((left.agent_id.clone(), left.zone.clone())).or_insert(left);
     }
+}
+
+/// A session of this process that an agent's object calls connected, and that is not here: its stream ended while it was
+/// being registered, or an answer was lost.
+pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
+    let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
+    let session = status.session.as_ref()?;
+    let is_ours = session.replica == hub.settings.replica_id
+        && session.incarnation.as_deref() == Some(hub.replicas.incarnation());
+    // Where the agent has a stream, that one writes the object, or looks here when it has ended.
+    let is_left = is_ours && hub.registry.of_agent(&spec.agent_id).is_none();
+    is_left.then(|| Left {
+        agent_id: spec.agent_id.clone(),
+        zone: spec.zone_id.clone(),
+        session_id: session.id.clone(),
+        ending: Ending::Cut,
+    })
 }
 
 /// Has the object say that the session has ended, now or as soon as it can be written.

@@ -11,6 +11,7 @@ mod statics;
 mod turns;
 mod work;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,8 @@ pub(super) struct Session {
     /// Accounts to look at again.
     pub(super) wakes: Wakes<String>,
     pub(super) ledger: Mutex<Ledger>,
+    /// Accounts that a list has shown to be gone, though many vanished at once; to be locked after the ledger.
+    pub(super) listed_without: Mutex<HashSet<String>>,
     /// What its agent was told of the accounts whose objects it streams.
     pub(super) cached: Mutex<Cached>,
     /// What it was asked about accounts without a zone.
@@ -94,6 +97,7 @@ impl Session {
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
             ledger: Mutex::new(Ledger::new(tick)),
+            listed_without: Mutex::default(),
             cached: Mutex::default(),
             questions: Mutex::default(),
             list: Mutex::default(),

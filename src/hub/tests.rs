@@ -11,3 +11,4 @@ mod port;
 mod reports;
 mod statics;
 mod support;
+mod vanished;

@@ -261,6 +261,18 @@ impl Accounts {
         self.gone(key);
     }
 
+    /// For tests: how many lists were asked for.
+    #[cfg(test)]
+    pub(crate) fn lists_asked_for(&self) -> u64 {
+        *self.asked.borrow()
+    }
+
+    /// For tests: all lists that were asked for have come, and show these alone.
+    #[cfg(test)]
+    pub(crate) fn answer_lists(&self, present: &HashSet<AccountKey>) {
+        self.listed(None, present, self.lists_asked_for());
+    }
+
     /// For tests: what was shown is all there is.
     #[cfg(test)]
     pub(crate) fn sync(&self) {

@@ -59,6 +59,7 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
         Choice::NotYet(until) => Decision::wait_until(until),
         Choice::NoAgent(failure) => match context.all_seen_at() {
             Some(until) => Decision::wait_until(until),
+            None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
             None => Draft::failed(context, &failure).round_over().into(),
         },
         Choice::Ambiguous(failure) => {

@@ -157,12 +157,13 @@ impl<'a> Context<'a> {
         self.sessions_of(zone).filter(|session| session.presence == Presence::Connected)
     }
 
-    /// Until when a session that is away may come back; absent if it is connected or gone. One that was gone before
-    /// agents began to wait for registration stays so.
+    /// Until when a session that is away may come back; absent if it is connected or gone. Time before this leader's own
+    /// does not count. One that was gone before agents began to wait for registration stays so.
     pub(super) fn may_return_until(&self, session: &SessionFact) -> Option<Tick> {
         match session.presence {
             Presence::Connected => None,
             Presence::Away(since) => {
+                let since = since.max(self.observation.leading_since);
                 let until = since.saturating_add(self.observation.policy.orphan_grace);
                 let was_there = self.observation.backlog_since.is_some_and(|began| until > began);
                 let waits = self.queue_until().filter(|_| was_there);

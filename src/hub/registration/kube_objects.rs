@@ -159,7 +159,8 @@ impl AgentObjects for KubeAgentObjects {
             let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
             let Some(status) = status::disconnected(&agent, session_id, ending) else { return Ok(()) };
             crash::point("agent-left:before");
-            let written = self.put_status(agent, status, (&self.budget, Urgency::Rest)).await?;
+            // Revokes wait for it, and another process of the agent, wherever it comes to.
+            let written = self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?;
             crash::point("agent-left:after");
             if written.is_some() {
                 return Ok(());

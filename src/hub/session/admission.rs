@@ -12,6 +12,7 @@ use super::Session;
 use super::lining_up::InLine;
 use super::outbox::{Outbox, Sink};
 use super::turns::Turns;
+use crate::account::names;
 use crate::crash;
 use crate::hub::Hub;
 use crate::hub::hello::{self, Greeting, Refusal, millis};
@@ -198,6 +199,11 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     let uids = session.uids();
     hub.drop_namespaces(hub.registry.release(session.serial, &uids));
     if !stood {
+        // It may have been registered all the same. If that is seen only later, it is told then.
+        let seen = hub.agents_seen.get(&names::agent_object_name(&session.agent_id, &session.zone));
+        if let Some(left) = seen.and_then(|agent| left::left_behind(hub, &agent)) {
+            hub.untold.put(left);
+        }
         return;
     }
     hub.metrics.sessions.dec();

@@ -20,7 +20,7 @@ use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, Seat};
 use crate::hub::ledger::{Command, Entry, Moment};
-use crate::hub::words;
+use crate::hub::{vanished, words};
 use crate::objects::{AccountKey, WriteError, version_of};
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
@@ -82,8 +82,13 @@ impl Work {
 
     /// Looks at accounts and begins what is to be done.
     pub(super) fn look_at(&mut self, uids: Vec<String>) {
+        let doubted = vanished::doubted(&self.hub, &self.session, &uids);
         for uid in uids {
-            self.look(uid);
+            if doubted.contains(&uid) {
+                self.hub.vanished.doubt(self.session.serial, &uid);
+            } else {
+                self.look(uid);
+            }
         }
         self.begin_preparing();
     }

@@ -245,6 +245,26 @@ impl TestHub {
         self.agents.seen(agent);
     }
 
+    /// The object of an agent of zone `z` that is connected to this process by a session.
+    pub(super) fn show_agent_here(&self, agent_id: &str, session_id: &str, version: u64) {
+        let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: "z".into(), approved: true };
+        let name = crate::account::names::agent_object_name(agent_id, "z");
+        let mut agent = KubesvcAgent::new(&name, spec);
+        agent.metadata.resource_version = Some(version.to_string());
+        let session = AgentSession {
+            id: session_id.into(),
+            replica: self.hub.settings.replica_id.clone(),
+            incarnation: Some(self.hub.replicas.incarnation().to_owned()),
+            ..AgentSession::default()
+        };
+        agent.status = Some(KubesvcAgentStatus {
+            session: Some(session),
+            connected: true,
+            ..KubesvcAgentStatus::default()
+        });
+        self.agents.seen(agent);
+    }
+
     pub(super) async fn channel(&self) -> Channel {
         let uri = format!("http://{}", self.address);
         Channel::from_shared(uri).expect("a URI").connect().await.expect("the hub listens")

@@ -160,3 +160,13 @@ fn nothing_is_left_of_the_cluster_and_the_agents() {
     assert_eq!((status.agent_count, status.agents.len()), (Some(0), 0));
     assert_eq!(condition(status, "AgentConnected"), "False");
 }
+
+#[test]
+fn a_new_leader_grants_an_agent_that_is_away_the_whole_grace_before_it_ends_a_revoke() {
+    let away = || session("agent-1", "east").away_since(900);
+    let revoking = || account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2);
+    assert_eq!(seen(revoking()).with(away()).written().state(), State::Inactive, "it is long gone");
+    let new = seen(revoking()).with(away()).by_a_new_leader();
+    assert_eq!(new.decide(), Decision::wait_until(1030));
+    assert_eq!(new.after(30).written().state(), State::Inactive);
+}

@@ -18,6 +18,12 @@ fn no_agent_is_not_said_within_the_grace_of_a_new_leader() {
 }
 
 #[test]
+fn no_agent_is_not_said_by_a_watch_that_may_be_old() {
+    let alone = seen(account("a").pinned("east").finalized()).seen_by_a_watch_alone();
+    assert_eq!(alone.decide(), Action::ReadSessions.into());
+}
+
+#[test]
 fn a_refused_credential_fails_and_keeps_the_epoch() {
     let refused = Fact::Known(Err(failure(FailureClass::BadKubeconfig)));
     for before in [account("a").active_in("east"), account("a").activating_in("east")] {
