@@ -193,6 +193,14 @@ impl Cluster {
         }
     }
 
+    /// A digest of these parts under the key that the replicas share, which tells nothing of them to whoever has not the
+    /// key; none for a replica that is alone. `fresh`: the key is read again, if it was not just now.
+    pub async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
+        let link = self.link.as_ref()?;
+        let key = if fresh { link.key.newest().await } else { link.key.current() };
+        Some(signature::digest(&key, parts))
+    }
+
     /// Adds what is counted to a registry.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);

@@ -72,6 +72,12 @@ pub trait Fleet: Send + Sync {
     /// Namespaces that an agent of this replica saw for this account, if one told them since it connected.
     fn namespaces(&self, uid: &str) -> Option<Vec<String>>;
 
+    /// Whether a session finds the credential of the account to be another one than the granted one. A leader that has
+    /// not read it since does not know.
+    fn doubts(&self, _uid: &str) -> bool {
+        false
+    }
+
     /// Whether every session there may be is a session of this process, so that nothing has to be [read](Self::read).
     fn is_all_here(&self) -> bool;
 

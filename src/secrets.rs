@@ -30,8 +30,18 @@ pub struct Credential {
     /// What is sent.
     pub kind: CredentialKind,
     /// What was read, as far as it can change while the object stays: of a Secret its uid and resourceVersion, joined
-    /// by a slash. It holds nothing of the content.
+    /// by a slash; of a file a digest under the key that replicas share. It says nothing of the content.
     pub version: Option<String>,
+    /// Other versions under which this process has read the same content.
+    pub same_as: Vec<String>,
+}
+
+impl Credential {
+    /// Whether it is the one that is written down under this version.
+    pub fn is(&self, version: Option<&str>) -> bool {
+        self.version.as_deref() == version
+            || version.is_some_and(|version| self.same_as.iter().any(|one| one == version))
+    }
 }
 
 /// The ways to reach a cluster.
@@ -43,6 +53,14 @@ pub enum CredentialKind {
     File(String),
     /// The agent's own service account.
     ServiceAccount,
+}
+
+/// A key that all replicas have, and nobody else.
+#[async_trait]
+pub trait SharedKey: Send + Sync {
+    /// A digest of these parts under the key; none where there is no key. `fresh`: under the newest key, as it may have
+    /// been changed.
+    async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]>;
 }
 
 /// Resolves credentials.

@@ -21,6 +21,8 @@ pub enum FailureClass {
     BadReference,
     /// A Secret, a key of it, or a file is not there (yet).
     CredentialMissing,
+    /// The replica of an agent reads another credential than the leader does.
+    CredentialDiffers,
     /// The account reached another cluster than it is bound to.
     ClusterMismatch,
     /// The kubeconfig would run a program.
@@ -61,6 +63,7 @@ impl FailureClass {
             | Self::Timeout
             | Self::Internal
             | Self::CredentialMissing
+            | Self::CredentialDiffers
             | Self::Discovery
             | Self::NoAgent
             | Self::ZoneAmbiguous
@@ -92,6 +95,7 @@ impl FailureClass {
             Self::BadKubeconfig => "KubeconfigRefused",
             Self::BadReference => "ReferenceRefused",
             Self::CredentialMissing => "CredentialMissing",
+            Self::CredentialDiffers => "CredentialDiffers",
             Self::ClusterMismatch => "ClusterMismatch",
             Self::ExecForbidden => "ExecForbidden",
             Self::Discovery => "DiscoveryFailed",
@@ -110,7 +114,7 @@ impl FailureClass {
     }
 
     /// All classes.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Auth,
         Self::Forbidden,
         Self::Unreachable,
@@ -119,6 +123,7 @@ impl FailureClass {
         Self::BadKubeconfig,
         Self::BadReference,
         Self::CredentialMissing,
+        Self::CredentialDiffers,
         Self::ClusterMismatch,
         Self::ExecForbidden,
         Self::Discovery,

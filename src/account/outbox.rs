@@ -90,6 +90,8 @@ pub struct Said<'a> {
     pub word: Option<&'a (i64, Word)>,
     /// It owes an answer for the status's epoch, and is overdue.
     pub overdue: Option<&'a Failure>,
+    /// The credential that its replica reads is another one than the grant's.
+    pub doubts: bool,
     /// It could reach the account, and was the first of its zone here to say so.
     pub offers: bool,
 }
@@ -113,7 +115,9 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<O
                 _ => *epoch == status.epoch && waits_for(status.state(), word),
             };
             let word = said.word.filter(counts).map(|(epoch, word)| OutboxEntry::of(uid, *epoch, word));
+            let doubt = said.doubts && phase == GrantPhase::Open && status.state() != State::Failed;
             word.or_else(|| said.overdue.map(|failure| OutboxEntry::failed(uid, status.epoch, failure)))
+                .or_else(|| doubt.then(|| OutboxEntry::doubt(uid, status.epoch)))
         }
     }
 }
@@ -170,10 +174,24 @@ impl OutboxEntry {
         }
     }
 
+    /// A failure without a reason: no word yet, but a question to the leader.
+    fn doubt(uid: &str, epoch: i64) -> Self {
+        let class = Some(FailureClass::CredentialDiffers.reason().to_owned());
+        Self { class, ..Self::new(uid, epoch, OutboxResult::Failed) }
+    }
+
+    /// The epoch whose credential is another one, as the session's replica reads it, than the grant's; absent where
+    /// that is not said.
+    pub fn doubts(&self) -> Option<i64> {
+        let differs = self.class.as_deref() == Some(FailureClass::CredentialDiffers.reason());
+        (differs && self.result == OutboxResult::Failed).then_some(self.epoch)
+    }
+
     /// The word, with the epoch it was said for; absent where the entry is none.
     pub fn word(&self) -> Option<(i64, Word)> {
         let word = match self.result {
             OutboxResult::Held => Word::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
+            OutboxResult::Failed if self.reason.is_none() && self.doubts().is_some() => return None,
             OutboxResult::Failed => Word::Failed(self.failure()),
             OutboxResult::Lost => Word::Lost(self.failure()),
             OutboxResult::Dropped => Word::Dropped,
@@ -324,6 +342,25 @@ mod tests {
         let word = (4, Word::Held(Identity::default()));
         let entry = awaited(&account, "z", Said { word: Some(&word), ..overdue }).expect("it is awaited");
         assert_eq!(entry.result, OutboxResult::Held);
+    }
+
+    #[test]
+    fn a_doubt_is_told_until_there_is_a_word_and_is_none_itself() {
+        let doubts = Said { doubts: true, ..Said::default() };
+        for state in [State::Activating, State::Active, State::Orphaned] {
+            let account = account(state, GrantPhase::Open, 4);
+            let entry = awaited(&account, "z", doubts).expect("it is awaited");
+            let json = serde_json::to_string(&entry).expect("it is JSON");
+            let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
+            assert_eq!((read.doubts(), read.word(), read.offer()), (Some(4), None, None), "{state}");
+            assert!(!read.may_stand());
+            let word = (4, Word::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
+            let entry = awaited(&account, "z", Said { word: Some(&word), ..doubts }).expect("it is awaited");
+            assert_eq!((entry.doubts(), entry.word()), (Some(4), Some(word)), "{state}");
+        }
+        assert_eq!(awaited(&account(State::Failed, GrantPhase::Open, 4), "z", doubts), None);
+        assert_eq!(awaited(&account(State::Deactivating, GrantPhase::Revoking, 4), "z", doubts), None);
+        assert_eq!(OutboxEntry::failed("u", 4, &failure()).doubts(), None);
     }
 
     #[test]

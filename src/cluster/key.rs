@@ -27,6 +27,8 @@ const LENGTH: usize = 32;
 const WAIT: Duration = Duration::from_secs(15);
 /// It is not read again sooner, whoever calls.
 const PAUSE: Duration = Duration::from_secs(1);
+/// When a key counts as old for those who ask for the newest.
+const GETS_OLD: Duration = Duration::from_secs(5);
 /// How often the Secret is looked at again when others make and delete it meanwhile.
 const ATTEMPTS: usize = 5;
 
@@ -90,6 +92,17 @@ impl PeerKey {
             self.read_again().await;
         }
         Some(self.current()).filter(|current| current.bytes() != known.bytes())
+    }
+
+    /// The key in use, read again if that was not done for a while. Whoever asks while it is read has the former one.
+    pub(super) async fn newest(&self) -> Arc<Key> {
+        if let Ok(mut read_at) = self.read_at.try_lock()
+            && read_at.elapsed() >= GETS_OLD
+        {
+            self.read_again().await;
+            *read_at = Instant::now();
+        }
+        self.current()
     }
 
     async fn read_again(&self) {

@@ -152,6 +152,17 @@ impl Stamp {
     }
 }
 
+/// A digest of these parts under the key. No call has it for its signature: the first line differs.
+pub(super) fn digest(key: &Key, parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
+    mac.update(b"kubesvc-digest-1\n");
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
 impl Signed {
     /// Reads the headers of a call, and looks whether it is for this replica and of now.
     pub(super) fn read(headers: &HeaderMap, here: &str, now_ms: i64) -> Result<Self, Refusal> {

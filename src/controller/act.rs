@@ -146,7 +146,8 @@ impl Controller {
                 }
             }
         };
-        let verdict = verdict.map(|credential| CredentialFact { version: credential.version });
+        let verdict = verdict
+            .map(|credential| CredentialFact { version: credential.version, same_as: credential.same_as });
         self.memories.judged(account.uid(), verdict);
     }
 

@@ -10,6 +10,10 @@ use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{KubesvcAccount, State};
 use crate::objects::AccountKey;
 
+/// How long after a credential was read again for an agent's replica it is not for the next one, in ticks; the last one
+/// stays.
+const REREADS: [Tick; 4] = [5, 10, 30, 60];
+
 /// What makes a state "the same" for the clock of retries.
 type Stage = (State, i64, i32);
 
@@ -31,6 +35,7 @@ pub(super) struct Memory {
     /// It differs from the one that was judged before.
     pub(super) credential_changed: bool,
     judged: Option<Result<CredentialFact, Failure>>,
+    doubts: Doubts,
     /// The sessions of its zone were read since the last look. While a revoke waits, others may register.
     pub(super) sessions_are_read: bool,
     /// The database refuses the row: the status goes on without it.
@@ -39,6 +44,14 @@ pub(super) struct Memory {
     row_said: Option<String>,
     /// How many requests failed in a row.
     pub(super) errors: u32,
+}
+
+/// How often in a row the credential was read again because an agent's replica found another one, and when it may be the
+/// next time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Doubts {
+    count: usize,
+    next: Tick,
 }
 
 /// The memories of all accounts.
@@ -92,7 +105,8 @@ impl Memories {
     /// The credential was judged.
     pub(super) fn judged(&self, uid: &str, verdict: Result<CredentialFact, Failure>) {
         self.update(uid, |memory| {
-            memory.credential_changed |= memory.judged.as_ref().is_some_and(|before| *before != verdict);
+            memory.credential_changed |=
+                memory.judged.as_ref().is_some_and(|before| differ(before, &verdict));
             memory.judged = Some(verdict.clone());
             memory.credential = Fact::Known(verdict);
             memory.credential_slow = false;
@@ -141,6 +155,28 @@ impl Memories {
         uids.filter_map(|uid| Some((uid.clone(), shelves.by_uid.get(uid)?.account_name.clone()))).collect()
     }
 
+    /// An agent's replica finds another credential than the granted one: it is to be read again, now or, where it was
+    /// just now, at the tick that is answered.
+    pub(super) fn doubted(&self, uid: &str, now: Tick) -> Option<Tick> {
+        let mut later = None;
+        self.update(uid, |memory| {
+            let doubts = &mut memory.doubts;
+            if doubts.next > now {
+                later = Some(doubts.next);
+                return;
+            }
+            doubts.next = now + REREADS[doubts.count.min(REREADS.len() - 1)];
+            doubts.count += 1;
+            memory.recheck = true;
+        });
+        later
+    }
+
+    /// Nobody finds another credential any more.
+    pub(super) fn not_doubted(&self, uid: &str) {
+        self.update(uid, |memory| memory.doubts.count = 0);
+    }
+
     /// The object at a key is gone: the uids and account names it had.
     pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
         let mut shelves = self.0.lock();
@@ -148,6 +184,14 @@ impl Memories {
         uids.into_iter()
             .filter_map(|uid| Some((uid.clone(), shelves.by_uid.remove(&uid)?.account_name)))
             .collect()
+    }
+}
+
+/// Whether a verdict is about something else than the one before, or judges it otherwise.
+fn differ(before: &Result<CredentialFact, Failure>, now: &Result<CredentialFact, Failure>) -> bool {
+    match (before, now) {
+        (Ok(before), Ok(now)) => !now.is(before.version.as_deref()),
+        (before, now) => before != now,
     }
 }
 
@@ -181,6 +225,35 @@ mod tests {
     }
 
     #[test]
+    fn a_credential_that_is_doubted_is_read_again_less_and_less_often() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let memories = Memories::default();
+        memories.look(&account, 0);
+        let reread: Vec<_> = (100..400).filter(|now| memories.doubted("uid-prod", *now).is_none()).collect();
+        assert_eq!(reread, [100, 105, 115, 145, 205, 265, 325, 385]);
+        assert!(memories.look(&account, 400).recheck);
+        assert_eq!(memories.doubted("uid-prod", 400), Some(445));
+        memories.not_doubted("uid-prod");
+        assert_eq!(memories.doubted("uid-prod", 445), None);
+        assert_eq!(memories.doubted("uid-prod", 446), Some(450), "it begins anew");
+    }
+
+    #[test]
+    fn other_labels_of_a_secret_are_no_other_credential() {
+        let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
+        account.metadata.uid = Some("uid-prod".to_owned());
+        let (memories, version) = (Memories::default(), |number: u8| Some(format!("uid/{number}")));
+        memories.look(&account, 0);
+        memories.judged("uid-prod", Ok(CredentialFact::new(version(1))));
+        let same_as = version(1).into_iter().collect();
+        memories.judged("uid-prod", Ok(CredentialFact { version: version(2), same_as }));
+        assert!(!memories.look(&account, 1).credential_changed);
+        memories.judged("uid-prod", Ok(CredentialFact::new(version(3))));
+        assert!(memories.look(&account, 2).credential_changed);
+    }
+
+    #[test]
     fn a_credential_from_a_secret_is_judged_once_by_each_leader() {
         let mut spec = KubesvcAccountSpec::default();
         spec.kubeconfig.secret_ref = Some(SecretKeyReference { name: "prod".to_owned(), key: None });
@@ -188,7 +261,7 @@ mod tests {
         account.metadata.uid = Some("uid-prod".to_owned());
         let memories = Memories::default();
         assert!(memories.look(&account, 0).recheck, "the Secret may have changed while nobody led");
-        memories.judged("uid-prod", Ok(CredentialFact { version: None }));
+        memories.judged("uid-prod", Ok(CredentialFact::new(None)));
         assert!(!memories.look(&account, 1).recheck);
         memories.recheck_credential("uid-prod");
         assert!(memories.look(&account, 2).recheck, "the Secret has changed");

@@ -5,9 +5,18 @@ use jiff::Timestamp;
 use super::leader::Controller;
 use super::memory::Memory;
 use super::rival_of;
-use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, decide};
+use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, Tick, decide};
+use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 use crate::objects::AccountKey;
+
+/// When a credential is read again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Never,
+    Now,
+    At(Tick),
+}
 
 impl Controller {
     /// What is to be done for an account, as it is seen now.
@@ -35,11 +44,31 @@ impl Controller {
             backlog_since: context.replicas.backlog_since(context.ticks.now()),
             rival: rival.as_deref(),
         };
-        let decision = decide(&observation);
-        if memory.recheck && decision.action.is_none() && may_need_its_credential(account) {
-            return Action::ResolveCredential.into();
+        let mut decision = decide(&observation);
+        if decision.action.is_none() && may_need_its_credential(account) {
+            let again = self.when_doubted(account);
+            if memory.recheck || again == Again::Now {
+                return Action::ResolveCredential.into();
+            }
+            if let Again::At(tick) = again {
+                decision.wake = Some(decision.wake.map_or(tick, |wake| wake.min(tick)));
+            }
         }
         decision
+    }
+
+    /// When the credential is read again because a session finds another one. Of a Secret that is not watched nobody
+    /// else tells.
+    fn when_doubted(&self, account: &KubesvcAccount) -> Again {
+        let is_asked_for = account.status_or_default().state() != State::Failed;
+        if !is_asked_for || !is_read_by_operator(&account.spec.kubeconfig) {
+            return Again::Never;
+        }
+        if !self.context.fleet.doubts(account.uid()) {
+            self.memories.not_doubted(account.uid());
+            return Again::Never;
+        }
+        self.memories.doubted(account.uid(), self.context.ticks.now()).map_or(Again::Now, Again::At)
     }
 
     fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {

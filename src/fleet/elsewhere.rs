@@ -187,6 +187,17 @@ impl Elsewhere {
         }
         names.into_iter().filter_map(|name| Some(members.by_name.get(name)?.fact(account))).collect()
     }
+
+    /// Whether the replica of a connected agent finds another credential than the granted one.
+    pub(super) fn doubts(&self, account: &KubesvcAccount) -> bool {
+        let epoch = account.status_or_default().epoch;
+        let members = self.members.lock();
+        let names = members.by_uid.get(account.uid()).into_iter().flatten();
+        names.filter_map(|name| members.by_name.get(name)).any(|member| {
+            member.presence == Presence::Connected
+                && member.outbox().iter().any(|one| one.uid == account.uid() && one.doubts() == Some(epoch))
+        })
+    }
 }
 
 fn session_replica(agent: &KubesvcAgent) -> Option<&str> {

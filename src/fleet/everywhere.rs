@@ -67,6 +67,11 @@ impl Fleet for Everywhere {
         self.here.namespaces(uid)
     }
 
+    fn doubts(&self, uid: &str) -> bool {
+        let elsewhere = || self.accounts.by_uid(uid).is_some_and(|one| self.elsewhere.doubts(&one));
+        self.here.doubts(uid) || elsewhere()
+    }
+
     fn is_all_here(&self) -> bool {
         false
     }

@@ -47,6 +47,7 @@ fn route(hub: &Hub, key: &AccountKey) {
     for uid in uids {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());
+            session.own_changed.notify_one();
             hub.reportable.wake(session.serial);
             hub.assigned.wake((session.serial, uid.clone()));
         }
@@ -63,6 +64,11 @@ fn route(hub: &Hub, key: &AccountKey) {
         let is_new = hub.offers.lock().announce(uid, round);
         let told = if is_new { hub.registry.standing() } else { Vec::new() };
         told.iter().for_each(|session| session.wakes.wake(uid.to_owned()));
+    }
+    if let Some(zone) = account.spec.zone_id.as_deref().filter(|_| account.is_static()) {
+        hub.registry.in_zone(zone, |zone| {
+            zone.standing.values().for_each(|session| session.own_changed.notify_one());
+        });
     }
     if let Some(zone) = account.status_or_default().granted_zone() {
         hub.registry.in_zone(zone, |zone| {

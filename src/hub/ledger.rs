@@ -11,6 +11,8 @@ pub(super) type Moment = Duration;
 
 /// How long after a failure the same epoch is asked for again; the last one stays.
 pub(super) const PACE: [u64; 4] = [10, 20, 40, 60];
+/// How often an epoch's credential may be found to be another one than the grant's before that is a failure.
+const MOST_DOUBTS: u32 = 12;
 /// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
 const LISTENING: Tick = 15;
 
@@ -51,6 +53,8 @@ pub(super) struct Entry {
     /// The object was read from the API server itself since the session was registered.
     pub(super) confirmed: bool,
     pub(super) again: Option<Again>,
+    /// The epoch whose credential was found to be another one than the grant's, and how often in a row.
+    pub(super) doubted: Option<(i64, u32)>,
     /// The epoch of a drop that the agent could not do.
     pub(super) drop_failed: Option<i64>,
     /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
@@ -203,6 +207,7 @@ impl Ledger {
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.command = Some(Command::Add(epoch));
             entry.believed = entry.believed.max(Some(epoch));
+            entry.doubted = None;
             entry.drop_failed = None;
         }
     }
@@ -257,6 +262,22 @@ impl Ledger {
         } else {
             entry.again = Some(Again { epoch, count: 0, at: now + wait, astray: false });
         }
+    }
+
+    /// The Add was not sent: the credential is another one than the grant's. The leader has to look, and does not know it
+    /// by itself. Where that goes on, it is the session's failure.
+    pub(super) fn doubt(&mut self, uid: &str, epoch: i64, now: Moment, wait: Moment) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        let before = entry.doubted.filter(|(doubted, _)| *doubted == epoch).map_or(0, |(_, count)| count);
+        let count = before.saturating_add(1);
+        entry.doubted = Some((epoch, count));
+        let failure = (count >= MOST_DOUBTS).then(another_credential);
+        self.not_sent(uid, epoch, failure, now, wait);
+    }
+
+    /// Whether the credential of this epoch was last found to be another one than the grant's.
+    pub(super) fn doubts(&self, uid: &str, epoch: i64) -> bool {
+        self.entries.get(uid).and_then(|entry| entry.doubted).is_some_and(|(doubted, _)| doubted == epoch)
     }
 
     /// The Add is not to be sent as it was prepared.
@@ -346,6 +367,12 @@ impl Ledger {
             .entry(uid.to_owned())
             .or_insert_with(|| Entry { name: name.to_owned(), ..Entry::default() })
     }
+}
+
+/// What is said where the leader goes on granting another credential than the one that is read here.
+fn another_credential() -> Failure {
+    let message = "the replica of the agent reads another credential than the leader; see that all replicas have the same file, and the same Secret";
+    Failure::new(FailureClass::CredentialDiffers, message)
 }
 
 impl Entry {

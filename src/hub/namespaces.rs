@@ -20,10 +20,15 @@ use crate::telemetry::errors::chain;
 /// How many lists are written together at most, and about how many bytes.
 const MOST_LISTS: usize = 256;
 const MOST_BYTES: usize = 1 << 20;
-/// How often a list is tried again while the row is not there yet, or the database is not.
+/// How often a list is tried again while the row is not there yet.
 const TRIES_AGAIN: usize = 4;
-/// How long to wait between tries.
+/// How long to wait between tries: while the database is away longer and longer, up to the second.
 const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How often some lists are written again, and how many: a row may have been made anew, without its list. One that is
+/// there changes nothing.
+const CHECK: Duration = Duration::from_secs(60);
+const CHECKED_AT_ONCE: usize = 1000;
 
 /// Where the lists are kept.
 #[async_trait]
@@ -45,72 +50,190 @@ impl NamespaceRows for StoredNamespaces {
     }
 }
 
+/// Lists that were not written.
+#[derive(Debug, Default)]
+struct Missed {
+    /// They have no row, or their row refuses them.
+    rowless: Vec<String>,
+    /// The database cannot be used.
+    unavailable: Vec<String>,
+}
+
+/// What is tried again, and when. An account is in it once.
+struct Again {
+    /// How often each is tried for want of a row.
+    left: HashMap<String, usize>,
+    at: Instant,
+    pause: Duration,
+}
+
+impl Again {
+    fn new(now: Instant) -> Self {
+        Self { left: HashMap::new(), at: now, pause: PAUSE }
+    }
+
+    fn uids(&self) -> Vec<String> {
+        self.left.keys().cloned().collect()
+    }
+
+    /// These were tried. What waits for the database waits until it is back.
+    fn tried(&mut self, tried: &[String], missed: Missed, now: Instant) {
+        let was_due = self.left.is_empty() || self.at <= now;
+        let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.left.remove_entry(uid)).collect();
+        if was_due {
+            self.pause =
+                if missed.unavailable.is_empty() { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+            self.at = now + self.pause;
+        }
+        for uid in missed.rowless {
+            let left = before.remove(&uid).map_or(TRIES_AGAIN, |left| left.saturating_sub(1));
+            if left > 0 {
+                self.left.insert(uid, left);
+            }
+        }
+        for uid in missed.unavailable {
+            let left = before.remove(&uid).unwrap_or(TRIES_AGAIN);
+            self.left.insert(uid, left);
+        }
+    }
+}
+
 /// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
 /// holds the account again.
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut again: HashMap<String, usize> = HashMap::new();
-    let mut at = Instant::now();
+    let mut again = Again::new(Instant::now());
+    let mut check = tokio::time::interval(CHECK);
+    check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut checked = String::new();
     loop {
+        let at = again.at;
         let next = async {
             tokio::select! {
-                uids = hub.listed.take(MOST_LISTS) => Some(uids),
-                () = tokio::time::sleep_until(at), if !again.is_empty() => None,
+                uids = hub.listed.take(MOST_LISTS) => uids,
+                () = tokio::time::sleep_until(at), if !again.left.is_empty() => again.uids(),
+                _ = check.tick() => {
+                    let told: Vec<_> = hub.namespaces.lock().keys().cloned().collect();
+                    hub.listed.wake_all(next_after(told, &mut checked));
+                    Vec::new()
+                }
             }
         };
-        let Some(next) = stop.run_until_cancelled(next).await else { return };
-        let is_first = next.is_some();
-        let uids = next.unwrap_or_else(|| again.keys().cloned().collect());
-        let Some(missed) = stop.run_until_cancelled(write(&hub, uids)).await else { return };
-        if is_first {
-            if again.is_empty() {
-                at = Instant::now() + PAUSE;
-            }
-            again.extend(missed.into_iter().map(|uid| (uid, TRIES_AGAIN)));
-        } else {
-            at = Instant::now() + PAUSE;
-            let left = |uid: String| Some((again.get(&uid)?.checked_sub(1).filter(|left| *left > 0)?, uid));
-            again = missed.into_iter().filter_map(left).map(|(left, uid)| (uid, left)).collect();
+        let Some(uids) = stop.run_until_cancelled(next).await else { return };
+        let Some(missed) = stop.run_until_cancelled(write(&hub, &uids)).await else { return };
+        if !uids.is_empty() {
+            again.tried(&uids, missed, Instant::now());
         }
     }
+}
+
+/// The next uids by name after the one that was the last before; from the beginning after the end.
+fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
+    uids.sort_unstable();
+    let begin = uids.partition_point(|uid| uid.as_str() <= last.as_str());
+    let mut next = uids.split_off(begin);
+    next.truncate(CHECKED_AT_ONCE);
+    *last =
+        if next.len() < CHECKED_AT_ONCE { String::new() } else { next.last().cloned().unwrap_or_default() };
+    next
 }
 
 /// Writes the lists of these accounts. Answers with those that are to be tried again.
-async fn write(hub: &Hub, uids: Vec<String>) -> Vec<String> {
+async fn write(hub: &Hub, uids: &[String]) -> Missed {
     let rows = &*hub.namespace_rows;
-    let (mut missed, mut lists, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut missed, mut lists, mut bytes) = (Missed::default(), Vec::new(), 0);
     for uid in uids {
-        let Some(namespaces) = hub.namespaces(&uid) else { continue };
+        let Some(namespaces) = hub.namespaces(uid) else { continue };
         bytes += namespaces.iter().map(String::len).sum::<usize>();
-        lists.push(NamespaceList { uid, namespaces });
-        if bytes >= MOST_BYTES {
-            missed.extend(put(rows, &std::mem::take(&mut lists)).await);
+        lists.push(NamespaceList { uid: uid.clone(), namespaces });
+        if bytes >= MOST_BYTES || lists.len() >= MOST_LISTS {
+            put(rows, &std::mem::take(&mut lists), &mut missed).await;
             bytes = 0;
         }
     }
-    missed.extend(put(rows, &lists).await);
+    put(rows, &lists, &mut missed).await;
     missed
 }
 
-async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList]) -> Vec<String> {
+async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut Missed) {
     if lists.is_empty() {
-        return Vec::new();
+        return;
     }
     match rows.put(lists).await {
         // The one at fault must not keep the others out.
         Err(StoreError::Refused { .. }) if lists.len() > 1 => {
-            let mut missed = Vec::new();
             for list in lists.chunks(1) {
-                missed.extend(missing(list, rows.put(list).await));
+                missed.take(list, rows.put(list).await);
             }
-            missed
         }
-        answer => missing(lists, answer),
+        answer => missed.take(lists, answer),
     }
 }
 
-fn missing(lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) -> Vec<String> {
-    answer.unwrap_or_else(|error| {
+impl Missed {
+    fn take(&mut self, lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) {
+        let error = match answer {
+            Ok(rowless) => return self.rowless.extend(rowless),
+            Err(error) => error,
+        };
         debug!(lists = lists.len(), error = %chain(&error), "namespaces were not written");
-        lists.iter().map(|list| list.uid.clone()).collect()
-    })
+        let uids = lists.iter().map(|list| list.uid.clone());
+        match error {
+            StoreError::Unavailable(_) => self.unavailable.extend(uids),
+            _ => self.rowless.extend(uids),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uids(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_list_waits_for_the_database_however_long_that_is_away() {
+        let mut now = Instant::now();
+        let mut again = Again::new(now);
+        let mut pauses = Vec::new();
+        for _ in 0..50 {
+            again.tried(&uids(&["u"]), Missed { unavailable: uids(&["u"]), ..Missed::default() }, now);
+            assert_eq!(again.uids(), ["u"]);
+            pauses.push((again.at - now).as_secs());
+            now = again.at;
+        }
+        assert_eq!((&pauses[..6], pauses[49]), (&[2, 4, 8, 16, 30, 30][..], 30));
+        again.tried(&uids(&["u"]), Missed::default(), now);
+        assert!(again.uids().is_empty(), "it was written");
+    }
+
+    #[test]
+    fn a_list_without_a_row_is_given_up_until_it_is_checked() {
+        let mut now = Instant::now();
+        let mut again = Again::new(now);
+        let mut tries = 0;
+        loop {
+            again.tried(&uids(&["u"]), Missed { rowless: uids(&["u"]), ..Missed::default() }, now);
+            tries += 1;
+            now = again.at;
+            if again.left.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(tries, 1 + TRIES_AGAIN);
+    }
+
+    #[test]
+    fn every_list_is_checked_in_turn() {
+        let all: Vec<String> = (0..2500).map(|number| format!("{number:05}")).collect();
+        let (mut last, mut seen) = (String::new(), Vec::new());
+        for count in [1000, 1000, 500] {
+            let next = next_after(all.clone(), &mut last);
+            assert_eq!(next.len(), count);
+            seen.extend(next);
+        }
+        assert_eq!(seen, all);
+        assert_eq!(next_after(all.clone(), &mut last)[0], all[0]);
+    }
 }

@@ -186,6 +186,7 @@ fn outbox_of(hub: &Hub, session: &Session) -> Vec<OutboxEntry> {
         let said = Said {
             word: entry.and_then(|entry| entry.word.as_ref()),
             overdue: overdue.then_some(&late),
+            doubts: ledger.doubts(&uid, account.status_or_default().epoch),
             offers: false,
         };
         entries.extend(awaited(&account, &session.zone, said));

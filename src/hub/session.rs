@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(super) use admission::run;
@@ -72,6 +72,8 @@ pub(super) struct Session {
     pub(super) questions: Mutex<Questions>,
     /// The accounts of the agent's own file.
     list: Mutex<List>,
+    /// An account that may be one of its own has changed or is gone.
+    pub(super) own_changed: Notify,
 }
 
 impl Session {
@@ -101,6 +103,7 @@ impl Session {
             cached: Mutex::default(),
             questions: Mutex::default(),
             list: Mutex::default(),
+            own_changed: Notify::new(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,18 @@ use super::place::Place;
 use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;
+use crate::secrets::SharedKey;
 use crate::telemetry::errors::chain;
+
+/// The key of the replicas, for the versions of credentials.
+pub(super) struct KeyOfReplicas(pub(super) Arc<Cluster>);
+
+#[async_trait]
+impl SharedKey for KeyOfReplicas {
+    async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
+        self.0.digest(parts, fresh).await
+    }
+}
 
 /// Joins the other replicas, or stays alone.
 ///

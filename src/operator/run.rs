@@ -11,7 +11,7 @@ use tracing::info;
 use super::arguments::RunArguments;
 use super::lead::Leader;
 use super::leases::Peers;
-use super::peers;
+use super::peers::{self, KeyOfReplicas};
 use super::place::Place;
 use super::readiness::OperatorReadiness;
 use super::settings::{adopted_rows, approves, hub_settings, policy, rest_settings};
@@ -59,8 +59,9 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     // While the objects are listed: a start takes as long as the longer of the two.
     projection.load().await.map_err(|error| chain(&error))?;
 
-    let credentials: Arc<dyn CredentialSource> =
-        Arc::new(Credentials::new(place.client.clone(), settings.secrets.folders.clone()));
+    let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
+        .shared_by(Arc::new(KeyOfReplicas(Arc::clone(&cluster))));
+    let credentials: Arc<dyn CredentialSource> = Arc::new(credentials);
     let peers = Peers::new(settings, &place);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);

@@ -16,6 +16,8 @@ pub(super) struct Found {
     pub(super) holder: Option<String>,
     /// Which version of it this is; none if it changes only with the reference.
     pub(super) version: Option<String>,
+    /// Each replica has a copy of its own, and the version says nothing of those of the others.
+    pub(super) is_copy: bool,
 }
 
 /// Resolves the references that name it.

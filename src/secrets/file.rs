@@ -82,7 +82,7 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<Found, Failure> {
     }
     let written = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let version = format!("file/{}-{}", written.unwrap_or_default().as_nanos(), bytes.len());
-    Ok(Found { content: SecretSlice::from(bytes), holder: None, version: Some(version) })
+    Ok(Found { content: SecretSlice::from(bytes), holder: None, version: Some(version), is_copy: true })
 }
 
 /// What can be said of a path without looking at the disk.

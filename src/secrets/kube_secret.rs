@@ -51,7 +51,8 @@ impl KubeSecrets {
         let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
             missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
         })?;
-        Ok(Found { content: SecretSlice::from(bytes.0), holder: secret.metadata.uid, version })
+        let holder = secret.metadata.uid;
+        Ok(Found { content: SecretSlice::from(bytes.0), holder, version, is_copy: false })
     }
 
     async fn get(&self, place: &Place<'_>) -> Result<Secret, Failure> {

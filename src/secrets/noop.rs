@@ -18,6 +18,11 @@ impl Engine for Noop {
 
     async fn resolve(&self, reference: &Reference, _: &str) -> Result<Found, Failure> {
         let value = reference.get("v").unwrap_or_default();
-        Ok(Found { content: SecretSlice::from(value.as_bytes().to_vec()), holder: None, version: None })
+        Ok(Found {
+            content: SecretSlice::from(value.as_bytes().to_vec()),
+            holder: None,
+            version: None,
+            is_copy: false,
+        })
     }
 }

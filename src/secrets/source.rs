@@ -1,6 +1,7 @@
 //! From an account to its vetted credential.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +15,7 @@ use super::file::Files;
 use super::k8s::K8s;
 use super::kube_secret::{KubeSecrets, Place};
 use super::noop::Noop;
-use super::{Credential, CredentialKind, CredentialSource};
+use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
@@ -23,25 +24,31 @@ use crate::account::kubeconfig;
 const COPY_LIVES: Duration = Duration::from_secs(30);
 /// How many bytes of copies are kept.
 const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
-/// For how many accounts the version of the credential is remembered; one that is forgotten is handed out anew.
+/// For how many accounts the versions of the credential are remembered; one that is forgotten is handed out anew.
 const ACCOUNTS_SEEN: u64 = 100_000;
+/// How many versions with the same content are remembered of each.
+const VERSIONS_SEEN: usize = 8;
+/// How many bytes of a digest stand in a version.
+const DIGEST_SHOWN: usize = 16;
 
 /// Credentials from Secrets and from secret engines.
 pub struct Credentials {
     secrets: KubeSecrets,
     engines: Engines,
+    /// What makes the versions of files the same at all replicas.
+    shared_key: Option<Arc<dyn SharedKey>>,
     /// By uid and generation of the account.
     copies: Cache<(String, i64), Credential>,
-    /// By uid of the account: what was read last, and under which version it was first seen.
+    /// By uid of the account: what was read last, and under which versions.
     seen: Cache<String, Seen>,
 }
 
-/// A kubeconfig's content, as a digest, what held it, and the version of that which first held it.
+/// A kubeconfig's content, as a digest, what held it, and the last versions under which it did.
 #[derive(Clone)]
 struct Seen {
     holder: Option<String>,
     content: [u8; 32],
-    version: Option<String>,
+    versions: Vec<String>,
 }
 
 impl Credentials {
@@ -58,21 +65,46 @@ impl Credentials {
         };
         let copies =
             Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
-        Self { secrets, engines, copies, seen: Cache::new(ACCOUNTS_SEEN) }
+        Self { secrets, engines, shared_key: None, copies, seen: Cache::new(ACCOUNTS_SEEN) }
     }
 
-    /// The version of a credential for an account. A change of a Secret's labels, owners or other keys, or a file that
-    /// is written again, is no change of the credential: the version under which the same content was first seen stays.
-    fn version(&self, account: &KubesvcAccount, found: &Found) -> Option<String> {
-        let content = Sha256::digest(found.content.expose_secret()).into();
-        let holder = found.holder.clone();
-        let before = self.seen.get(account.uid());
-        if let Some(seen) = before.filter(|seen| seen.content == content && seen.holder == holder) {
-            return seen.version;
+    /// Other replicas read the same credentials, and have this key too.
+    #[must_use]
+    pub fn shared_by(self, key: Arc<dyn SharedKey>) -> Self {
+        Self { shared_key: Some(key), ..self }
+    }
+
+    /// The version under which all replicas know what was found: a Secret's own. Of a file each replica has a copy that
+    /// was written at another time, so its version is made of the content, under a key that is not told: whoever reads
+    /// it cannot try out what the content may be.
+    async fn version(&self, account: &KubesvcAccount, found: &Found, fresh: bool) -> Option<String> {
+        let Some(key) = self.shared_key.as_ref().filter(|_| found.is_copy) else {
+            return found.version.clone();
+        };
+        let digest = key.digest(&[account.uid().as_bytes(), found.content.expose_secret()], fresh).await;
+        match digest {
+            Some(digest) => Some(format!("content/{}", hex::encode(&digest[..DIGEST_SHOWN]))),
+            None => found.version.clone(),
         }
-        let version = found.version.clone();
-        self.seen.insert(account.uid().to_owned(), Seen { holder, content, version: version.clone() });
-        version
+    }
+
+    /// The other versions under which this content was read. A change of a Secret's labels, owners or other keys is
+    /// another version, and no change of the credential.
+    fn same_as(&self, account: &KubesvcAccount, found: &Found, version: Option<&str>) -> Vec<String> {
+        let Some(version) = version else { return Vec::new() };
+        let content = Sha256::digest(found.content.expose_secret()).into();
+        let mut others = Vec::new();
+        self.seen.entry_by_ref(account.uid()).and_upsert_with(|before| {
+            let before = before.map(moka::Entry::into_value);
+            let same = before.filter(|seen| seen.content == content && seen.holder == found.holder);
+            others = same.map(|seen| seen.versions).unwrap_or_default();
+            others.retain(|other| other != version);
+            let beyond = (others.len() + 1).saturating_sub(VERSIONS_SEEN);
+            others.drain(..beyond);
+            let versions = others.iter().cloned().chain([version.to_owned()]).collect();
+            Seen { holder: found.holder.clone(), content, versions }
+        });
+        others
     }
 
     async fn find(&self, account: &KubesvcAccount) -> Result<Found, Failure> {
@@ -95,16 +127,17 @@ impl Credentials {
         Err(Failure::new(FailureClass::BadReference, message))
     }
 
-    async fn read(&self, account: &KubesvcAccount) -> Result<Credential, Failure> {
+    async fn read(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
         let found = self.find(account).await?;
-        let version = self.version(account, &found);
+        let version = self.version(account, &found, fresh).await;
+        let same_as = self.same_as(account, &found, version.as_deref());
         let context = account.spec.context.as_deref();
         let vetted = kubeconfig::vet(found.content.expose_secret(), context).map_err(|refusal| {
             let class =
                 if refusal.is_exec() { FailureClass::ExecForbidden } else { FailureClass::BadKubeconfig };
             Failure::new(class, format!("kubeconfig refused: {refusal}"))
         })?;
-        Ok(Credential { kind: CredentialKind::Kubeconfig(kubeconfig::render(&vetted)), version })
+        Ok(Credential { kind: CredentialKind::Kubeconfig(kubeconfig::render(&vetted)), version, same_as })
     }
 }
 
@@ -120,14 +153,17 @@ impl CredentialSource for Credentials {
             None
         };
         if let Some(kind) = without_content {
-            return Ok(Credential { kind, version: None });
+            return Ok(Credential { kind, version: None, same_as: Vec::new() });
         }
         let copy = (account.uid().to_owned(), account.generation());
         if let Some(credential) = self.copies.get(&copy).filter(|_| !fresh) {
             return Ok(credential);
         }
-        let credential = self.read(account).await?;
+        let credential = self.read(account, fresh).await?;
         self.copies.insert(copy, credential.clone());
         Ok(credential)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Patch, PatchParams};
 use kubesvc::account::{KubesvcAccount, State};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -153,4 +155,96 @@ async fn an_account_of_an_agents_own_file_comes_and_goes_at_a_follower() {
     granted(&world, "own", "east").await;
     agent.set("kubernetes.accounts", json!([]));
     world.until_gone("own").await;
+}
+
+/// The resourceVersion of a Secret.
+async fn version_of(world: &World, secret: &str) -> String {
+    let secret = must(world.api::<Secret>().get(secret).await.map_err(|error| error.to_string()));
+    secret.metadata.resource_version.unwrap_or_default()
+}
+
+/// Waits until the account is ACTIVE under this version of the Secret.
+async fn until_active_with(world: &World, name: &str, version: &str) -> KubesvcAccount {
+    world
+        .until_account(name, &format!("is ACTIVE with version {version}"), |account| {
+            let status = account.status_or_default();
+            let used = status.credential_version.as_deref().unwrap_or_default();
+            status.state() == State::Active && used.ends_with(&format!("/{version}"))
+        })
+        .await
+}
+
+/// Waits until the agent itself says that it holds so many accounts.
+async fn until_held(world: &World, agent: &Agent, count: u64) {
+    eventually("the agent holds what it is given", PATIENCE, async || {
+        let own = world.ask_agent(agent).await?;
+        if own["accountsHeld"] == count { Ok(()) } else { Err(own.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_of_a_secret_keeps_no_account_from_the_agents_of_a_follower_that_starts_anew() {
+    let (world, follower, agent) = led_by_the_other(Database::Postgres).await;
+    let cluster = world.cluster("spinnaker").await;
+    for (name, watched) in [("watched", true), ("unwatched", false)] {
+        let account = world.account(name).zone("east").kubeconfig(&cluster.kubeconfig());
+        if watched { account } else { account.unwatched() }.create().await;
+        granted(&world, name, "east").await;
+        let label = Patch::Merge(json!({"metadata": {"labels": {"team": "blue"}}}));
+        let labelled = world.api::<Secret>().patch(name, &PatchParams::default(), &label).await;
+        must(labelled.map(drop).map_err(|error| error.to_string()));
+    }
+    agent.kill();
+    follower.kill_and_start().await;
+    agent.launch();
+    until_held(&world, &agent, 2).await;
+    for name in ["watched", "unwatched"] {
+        let version = version_of(&world, name).await;
+        let account = until_active_with(&world, name, &version).await;
+        assert_eq!(account.status_or_default().epoch, 1, "{name}: nothing was activated anew");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_nobody_watches_is_read_again_when_an_agent_of_a_follower_comes_back() {
+    let (world, _follower, agent) = led_by_the_other(Database::Postgres).await;
+    let (old, new) = (world.cluster("old").await, world.cluster("new").await);
+    world.account("prod").zone("east").kubeconfig(&old.kubeconfig()).unwatched().create().await;
+    granted(&world, "prod", "east").await;
+    world.forget_copies("prod").await;
+    world.secret("prod", new.kubeconfig().as_bytes(), false).await;
+    let version = version_of(&world, "prod").await;
+    agent.kill();
+    agent.launch();
+    let account = until_active_with(&world, "prod", &version).await;
+    until_held(&world, &agent, 1).await;
+    assert_eq!(account.status_or_default().epoch, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_with_copies_of_a_file_agree_about_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("prod");
+    let world = prepare(Database::Postgres)
+        .setting("kubesvc.secrets.folders", json!([folder.path().display().to_string()]))
+        .start()
+        .await;
+    let cluster = world.cluster("spinnaker").await;
+    must(std::fs::write(&path, cluster.kubeconfig()).map_err(|error| error.to_string()));
+    world.until_one_leads(&[world.operator()]).await;
+    let reference = format!("encryptedFile:file!p:{}", path.display());
+    let account = world.account("prod").zone("east").spec("kubeconfig", json!({"reference": reference}));
+    account.create().await;
+    let first = world.agent("agent-1").zone("east").start().await;
+    granted(&world, "prod", "east").await;
+    // As another replica has it: the same file, written at another time.
+    let copy = must(std::fs::File::options().write(true).open(&path).map_err(|error| error.to_string()));
+    must(copy.set_modified(std::time::UNIX_EPOCH).map_err(|error| error.to_string()));
+    let follower = world.replica("operator-1").await;
+    let second = world.agent("agent-2").zone("east").hub_port(follower.hub_port()).start().await;
+    until_held(&world, &second, 1).await;
+    until_held(&world, &first, 1).await;
+    let account = world.object("prod").await.expect("it is there");
+    assert_eq!(account.status_or_default().epoch, 1, "nothing was activated anew");
 }

@@ -41,6 +41,7 @@ fn what_failed(class: FailureClass) -> &'static str {
         FailureClass::BadReference => "The path or reference of the credential cannot be used as it stands.",
         FailureClass::Discovery => "The cluster's kinds could not be read.",
         FailureClass::Conflict => "Something else holds what is asked for.",
+        FailureClass::CredentialDiffers => "The replicas of the operator read different credentials.",
         FailureClass::Internal => "kubesvc itself failed, or its API server could not be asked.",
         FailureClass::CredentialMissing
         | FailureClass::ClusterMismatch
@@ -64,6 +65,7 @@ fn remedy(class: FailureClass) -> &'static str {
             "Use a token, or client-certificate-data with client-key-data, in place of exec."
         }
         FailureClass::BadReference => "Correct spec.kubeconfig as the message says.",
+        FailureClass::CredentialDiffers => "See that every replica has the same file, and the same Secret.",
         FailureClass::Internal => "See the operator's log.",
         FailureClass::Timeout | FailureClass::Discovery => "See the agent's log.",
         _ => "See the message above.",

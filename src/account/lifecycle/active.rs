@@ -154,7 +154,11 @@ fn stay(context: &Context<'_>, zone: &str) -> Decision {
     if let Fact::Known(Err(failure)) = &context.observation.credential {
         return Draft::failed(context, failure).into();
     }
-    caching::tended(context, zone, weigh(context, zone, &words))
+    let decision = caching::tended(context, zone, weigh(context, zone, &words));
+    if decision.action.is_none() && context.credential_is_restated() {
+        return Draft::acknowledged(context).with_credential().into();
+    }
+    decision
 }
 
 /// What the agents of the zone say.

@@ -183,5 +183,5 @@ fn none_left(context: &Context<'_>, tried: &[String]) -> Failure {
 
 /// Whether the credential that is known is the one that offers were asked for, or the grant was opened with.
 pub(super) fn credential_is_the_one_tried(context: &Context<'_>) -> bool {
-    matches!(&context.observation.credential, Fact::Known(Ok(known)) if known.version == context.status.credential_version)
+    matches!(&context.observation.credential, Fact::Known(Ok(known)) if known.is(context.status.credential_version.as_deref()))
 }

@@ -108,7 +108,18 @@ impl<'a> Context<'a> {
     /// Whether the Secret is another one, or has other contents, than the grant was opened with.
     pub(super) fn credential_is_new(&self) -> bool {
         match &self.observation.credential {
-            Fact::Known(Ok(credential)) => credential.version != self.status.credential_version,
+            Fact::Known(Ok(credential)) => !credential.is(self.status.credential_version.as_deref()),
+            _ => false,
+        }
+    }
+
+    /// Whether the credential is the granted one under another version: something else of the Secret has changed. Other
+    /// replicas cannot know that, and send nothing under a version that is not the status's.
+    pub(super) fn credential_is_restated(&self) -> bool {
+        match &self.observation.credential {
+            Fact::Known(Ok(credential)) => {
+                credential.version != self.status.credential_version && !self.credential_is_new()
+            }
             _ => false,
         }
     }

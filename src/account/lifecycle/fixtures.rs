@@ -188,7 +188,7 @@ pub(super) const FIRST_SECRET: &str = "secret/1";
 
 /// A credential that is there and good.
 pub(super) fn good_credential() -> Fact<Result<CredentialFact, Failure>> {
-    Fact::Known(Ok(CredentialFact { version: Some(FIRST_SECRET.to_owned()) }))
+    Fact::Known(Ok(CredentialFact::new(Some(FIRST_SECRET.to_owned()))))
 }
 
 /// A failure of a class.

@@ -56,6 +56,21 @@ pub enum Fact<T> {
 pub struct CredentialFact {
     /// The Secret's uid and resourceVersion, joined by a slash; absent where there is no Secret.
     pub version: Option<String>,
+    /// Other versions under which this process has read the same content: a Secret's labels may change.
+    pub same_as: Vec<String>,
+}
+
+impl CredentialFact {
+    /// A credential of this version, of which no other one is known to have the same content.
+    pub fn new(version: Option<String>) -> Self {
+        Self { version, same_as: Vec::new() }
+    }
+
+    /// Whether it is the credential that is written down under this version.
+    pub fn is(&self, version: Option<&str>) -> bool {
+        self.version.as_deref() == version
+            || version.is_some_and(|version| self.same_as.iter().any(|one| one == version))
+    }
 }
 
 /// The account's row in the database.

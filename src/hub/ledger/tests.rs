@@ -231,3 +231,30 @@ fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
     assert_eq!(ledger.counts(), (0, 1));
     assert_eq!(sent(3).counts(), (0, 0), "one that was never told holds nothing before it has said so");
 }
+
+#[test]
+fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_failure() {
+    let mut ledger = Ledger::new(0);
+    let doubt = |ledger: &mut Ledger, epoch: i64| {
+        ledger.prepare("u", "one", epoch, 0);
+        ledger.doubt("u", epoch, NOW, Duration::from_secs(5));
+    };
+    for _ in 1..MOST_DOUBTS {
+        doubt(&mut ledger, 3);
+        assert!(ledger.doubts("u", 3) && !ledger.doubts("u", 4));
+        assert_eq!(word(&ledger), None);
+    }
+    doubt(&mut ledger, 4);
+    assert_eq!(word(&ledger), None, "another epoch begins anew");
+    for _ in 1..MOST_DOUBTS {
+        doubt(&mut ledger, 4);
+    }
+    let said = word(&ledger).expect("it has failed");
+    assert!(
+        matches!(&said, (4, Word::Failed(why)) if why.class == FailureClass::CredentialDiffers),
+        "{said:?}"
+    );
+    ledger.prepare("u", "one", 4, 0);
+    ledger.added("u", 4);
+    assert!(!ledger.doubts("u", 4), "it was the right one after all");
+}

@@ -142,6 +142,7 @@ impl Encode for Entry {
         }
         bytes.push(u8::from(self.confirmed));
         optional_number(self.again.map(|again| again.epoch), bytes);
+        optional_number(self.doubted.map(|(epoch, _)| epoch), bytes);
         optional_number(self.drop_failed, bytes);
         optional_number(self.owed.map(|(epoch, _)| epoch), bytes);
     }

@@ -111,7 +111,7 @@ impl World {
             leading_since: 0,
             policy: &Policy::default(),
             in_state_since: if mood == Mood::Due { 0 } else { NOW },
-            credential: Fact::Known(Ok(CredentialFact { version: Some("v".into()) })),
+            credential: Fact::Known(Ok(CredentialFact::new(Some("v".into())))),
             credential_slow: false,
             credential_changed: false,
             row: match self.row {

@@ -122,6 +122,11 @@ impl Statics {
 }
 
 impl Session {
+    /// Whether the last complete list has this name.
+    fn lists_name(&self, name: &str) -> bool {
+        self.list.lock().names.as_ref().is_some_and(|names| names.contains(name))
+    }
+
     /// Digests of the names of the agent's own accounts, sorted; absent until it has listed them.
     pub(in crate::hub) fn listed_digests(&self) -> Option<Vec<String>> {
         let listed = self.list.lock().names.clone()?;

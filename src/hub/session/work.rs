@@ -29,8 +29,8 @@ use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 const PREPARING: usize = 32;
 /// How long a credential may take.
 const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
-/// When an account is looked at again whose credential is not the grant's: the leader decides meanwhile.
-const STALE_WAIT: Duration = Duration::from_secs(5);
+/// When an account is looked at again that could not be sent: the leader decides meanwhile.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Room for what stands around the accounts in a frame.
 const ENVELOPE: usize = 1024;
 
@@ -39,7 +39,9 @@ enum Ready {
     Spec(Box<ops::AccountSpec>),
     Failed(Failure),
     /// The credential is another one than the grant's.
-    Stale,
+    Doubted,
+    /// Not now: the object cannot be read, or is not what the watch showed.
+    Later,
 }
 
 struct Prepared {
@@ -275,9 +277,18 @@ impl Work {
             Ready::Spec(spec) if spec.encoded_len() > self.batch_bytes => Some(too_large(spec.encoded_len())),
             Ready::Spec(spec) => return self.add(&uid, epoch, *spec),
             Ready::Failed(failure) => Some(failure),
-            Ready::Stale => None,
+            Ready::Doubted => {
+                self.session.ledger.lock().doubt(&uid, epoch, self.hub.moment(), AGAIN);
+                return self.unsent(uid);
+            }
+            Ready::Later => None,
         };
-        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), STALE_WAIT);
+        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), AGAIN);
+        self.unsent(uid);
+    }
+
+    /// An account was not sent: the leader may have to do something about it.
+    fn unsent(&self, uid: String) {
         self.session.wakes.wake(uid.clone());
         self.hub.word_changed(&self.session, &uid);
         self.hub.leader.wake(uid);
@@ -322,24 +333,25 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
     if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),
-            Ok(false) => return Ready::Stale,
+            Ok(false) => return Ready::Later,
             Err(problem) => {
                 warn!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
-                return Ready::Stale;
+                return Ready::Later;
             }
         }
     }
-    let granted = &account.status_or_default().credential_version;
+    let status = account.status_or_default();
+    let granted = status.credential_version.as_deref();
     for fresh in [false, true] {
         match hub.credentials.resolve(account, fresh).await {
-            Ok(credential) if credential.version == *granted => {
+            Ok(credential) if credential.is(granted) => {
                 return Ready::Spec(Box::new(words::account_spec(account, epoch, &credential)));
             }
             Ok(_) => {}
             Err(failure) => return Ready::Failed(failure),
         }
     }
-    Ready::Stale
+    Ready::Doubted
 }
 
 /// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that

@@ -1,5 +1,7 @@
 //! What is written down of the agents: their objects and the table of assignments.
 
+use std::time::Duration;
+
 use super::support::*;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
@@ -249,10 +251,8 @@ async fn a_database_that_is_away_is_waited_for() {
 
 #[tokio::test]
 async fn a_row_that_somebody_has_removed_comes_back() {
-    let checks = crate::hub::AssignmentChecks {
-        initial_delay: std::time::Duration::ZERO,
-        period: std::time::Duration::from_secs(1),
-    };
+    let checks =
+        crate::hub::AssignmentChecks { initial_delay: Duration::ZERO, period: Duration::from_secs(1) };
     let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
     let _agent = agent_with_a_row(&hub).await;
     hub.rows.rows.lock().clear();
@@ -261,7 +261,7 @@ async fn a_row_that_somebody_has_removed_comes_back() {
 
 #[tokio::test]
 async fn a_row_that_a_leader_has_removed_comes_back_soon_after_replicas_have_changed() {
-    let an_hour = std::time::Duration::from_secs(3600);
+    let an_hour = Duration::from_secs(3600);
     let checks = crate::hub::AssignmentChecks { initial_delay: an_hour, period: an_hour };
     let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
     let _agent = agent_with_a_row(&hub).await;
@@ -283,7 +283,7 @@ async fn the_rows_of_a_replica_go_when_it_stops() {
 /// Only the pings of HTTP/2 find that an agent is gone.
 #[tokio::test]
 async fn a_silent_agent_stays_where_heartbeats_are_not_asked_for() {
-    let heartbeat = std::time::Duration::from_millis(20);
+    let heartbeat = Duration::from_millis(20);
     let settings = HubSettings { heartbeat, cuts_off_silent: false, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
     let mut agent = hub.agent("a").await;
@@ -293,4 +293,27 @@ async fn a_silent_agent_stays_where_heartbeats_are_not_asked_for() {
         assert!(matches!(frame.frame, Some(Frame::Heartbeat(_))), "{frame:?}");
     }
     assert_eq!(hub.hub.agents().len(), 1);
+}
+
+/// Waits in a test whose clock goes by itself.
+async fn in_time(what: &str, is_so: impl Fn() -> bool) {
+    let looking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(600), looking).await.is_ok(), "{what}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_namespaces_outlasts_the_database_and_comes_back_with_its_row() {
+    let hub = TestHub::start().await;
+    *hub.rows.down.lock() = true;
+    hub.hub.tell_namespaces("uid-one", vec!["default".into()]);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    *hub.rows.down.lock() = false;
+    let is_written = || hub.rows.namespaces.lock().contains_key("uid-one");
+    in_time("it is written", is_written).await;
+    hub.rows.namespaces.lock().clear();
+    in_time("it is written into the new row", is_written).await;
 }

@@ -162,3 +162,21 @@ async fn what_was_written_after_its_agent_had_registered_is_sent_without_being_r
         sent.iter().filter_map(|spec| spec.account.as_ref()).map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["after"]);
 }
+
+#[tokio::test]
+async fn another_credential_than_the_grants_is_told_to_the_replica_that_leads() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    hub.credentials.answers.lock().insert("one".into(), Ok(kubeconfig("v2", 16)));
+    hub.accounts.show(with(account("one"), |status| status.state = Some(State::Active)));
+    let mut agent = hub.agent("a").await;
+    let outbox = reported(&hub, "it is told", |outbox| !outbox.is_empty()).await;
+    assert_eq!(outbox[0].doubts(), Some(1), "{outbox:?}");
+    assert_eq!(outbox[0].word(), None, "it has not failed");
+    hub.accounts.show(with(account("one"), |status| status.credential_version = Some("v2".into())));
+    assert_eq!(
+        agent.added().await[0].account.as_ref().map(|one| one.epoch),
+        Some(1),
+        "that was all it waited for"
+    );
+}

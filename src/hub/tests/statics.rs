@@ -5,6 +5,7 @@ use crate::account::lifecycle::{Fact, SessionFact};
 use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
 use crate::fleet::Fleet;
 use crate::hub::HubSettings;
+use crate::objects::AccountKey;
 use crate::wire::common::{self, failure::Class};
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{self, agent_frame, hub_frame};
@@ -281,4 +282,26 @@ async fn the_agents_object_says_what_is_listed_and_what_is_wrong() {
     let (reason, message) = note.problem.expect("a problem");
     assert_eq!(reason, "AccountsRefused");
     assert!(message.starts_with("1 of 2 accounts") && message.contains("taken"), "{message}");
+}
+
+#[tokio::test]
+async fn an_account_that_was_kept_and_is_deleted_is_made_once_more() {
+    let hub = synced().await;
+    let mut agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    let made = object(&hub, "one").await;
+    hub.accounts.show(with_grant(made.clone()));
+    agent.added().await;
+    hub.made.there.lock().clear();
+    hub.accounts.hide(&AccountKey::of(&made));
+    object(&hub, "one").await;
+    assert_eq!(hub.made.log.lock().as_slice(), ["create one", "create one"]);
+}
+
+/// The account with its zone's grant.
+fn with_grant(mut object: KubesvcAccount) -> KubesvcAccount {
+    object.metadata.generation = Some(1);
+    object.status = account("granted").status;
+    object.status.get_or_insert_default().credential_version = Some("v1".into());
+    object
 }

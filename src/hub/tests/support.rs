@@ -121,7 +121,7 @@ impl CredentialSource for FakeCredentials {
 
 pub(super) fn kubeconfig(version: &str, bytes: usize) -> Credential {
     let kind = CredentialKind::Kubeconfig(SecretSlice::from(vec![b'x'; bytes]));
-    Credential { kind, version: Some(version.to_owned()) }
+    Credential { kind, version: Some(version.to_owned()), same_as: Vec::new() }
 }
 
 pub(super) struct TestHub {

@@ -146,3 +146,24 @@ async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost
     world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
     world.until_row("prod", "ACTIVE").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_nobody_watches_is_read_again_when_an_agent_comes_back() {
+    let world = World::start().await;
+    let (old, new) = (world.cluster("old").await, world.cluster("new").await);
+    let agent = world.agent("agent-1").start().await;
+    world.account("prod").zone("east").kubeconfig(&old.kubeconfig()).unwatched().create().await;
+    let before = world.until("prod", State::Active).await;
+    world.forget_copies("prod").await;
+    world.secret("prod", new.kubeconfig().as_bytes(), false).await;
+    agent.kill();
+    agent.launch();
+    let after = world
+        .until_account("prod", "is ACTIVE with the new credential", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Active
+                && status.credential_version != before.status_or_default().credential_version
+        })
+        .await;
+    assert_eq!(after.status_or_default().epoch, before.status_or_default().epoch + 1);
+}

@@ -133,6 +133,16 @@ impl World {
         must(answer.map_err(|e| format!("account {name}: {e}")))
     }
 
+    /// Changes something of an account that its agents are not told: replicas that kept a copy of its credential for a
+    /// moment read it anew.
+    pub(crate) async fn forget_copies(&self, name: &str) {
+        let changed = self.patch(name, json!({"spec": {"environment": "other"}})).await;
+        self.until_account(name, "was seen with its change", |account| {
+            Some(account.status_or_default().observed_generation) == changed.metadata.generation
+        })
+        .await;
+    }
+
     /// Annotates an account.
     pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) {
         self.patch(name, json!({"metadata": {"annotations": {key: value}}})).await;

@@ -73,7 +73,7 @@ impl Sim {
             row: None,
             foreign: false,
             database: true,
-            secret: Ok(CredentialFact { version: Some("secret/0".to_owned()) }),
+            secret: Ok(CredentialFact::new(Some("secret/0".to_owned()))),
             secrets: 0,
             retries: 0,
             memory: Memory::default(),
@@ -357,7 +357,7 @@ impl Sim {
     fn change_secret(&mut self, secret: Secret) {
         self.secrets += 1;
         self.secret = match secret {
-            Secret::Good => Ok(CredentialFact { version: Some(format!("secret/{}", self.secrets)) }),
+            Secret::Good => Ok(CredentialFact::new(Some(format!("secret/{}", self.secrets)))),
             Secret::Refused => Err(failure(FailureClass::BadKubeconfig)),
             Secret::Missing => Err(failure(FailureClass::CredentialMissing)),
         };

@@ -98,7 +98,7 @@ fn an_orphan_with_a_new_definition_stays_until_an_agent_connects_and_takes_it_th
 #[test]
 fn new_contents_of_the_secret_are_a_new_definition() {
     let mut world = active_world();
-    world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+    world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
     world.recheck();
     assert_eq!(world.writes(), ["ACTIVATING"]);
     assert_eq!(world.status().credential_version.as_deref(), Some("secret/2"));
@@ -190,5 +190,25 @@ fn a_retry_that_is_asked_for_is_handled_in_every_state_and_counts_from_zero() {
         let status = seen(asked).with(session("agent-1", "east")).written();
         assert_eq!(status.retry_handled.as_deref(), Some("1"), "{state}");
         assert_eq!((status.state(), status.failed_count, status.epoch), (state, 0, 1), "{state}");
+    }
+}
+
+#[test]
+fn another_version_of_the_same_credential_is_written_down_and_asks_nobody_anew() {
+    for state in [State::Active, State::Activating] {
+        let mut world = active_world();
+        world.account.status.get_or_insert_default().state = Some(state);
+        if state == State::Activating {
+            world.connect("agent-1", "east");
+        }
+        let (epoch, before) = (world.status().epoch, world.status().credential_version.clone());
+        let same_as = before.into_iter().collect();
+        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()), same_as });
+        world.recheck();
+        assert_eq!(world.writes(), [state.as_str()]);
+        let status = world.status();
+        assert_eq!((status.epoch, status.credential_version.as_deref()), (epoch, Some("secret/2")));
+        world.recheck();
+        assert!(world.writes().is_empty(), "once");
     }
 }

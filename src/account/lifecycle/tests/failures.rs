@@ -42,7 +42,7 @@ fn an_agent_that_holds_on_does_not_heal_a_refused_credential() {
         world.secret = Err(failure(class));
         world.recheck();
         assert_eq!(world.writes(), ["FAILED"], "{class}: once, and not back and forth");
-        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+        world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
         world.recheck().say("agent-1", held());
         assert_eq!(world.writes(), ["ACTIVATING", "ACTIVE"], "{class}");
     }
@@ -181,7 +181,7 @@ fn a_missing_secret_goes_on_being_looked_for_and_is_not_looked_for_all_the_time(
     world.writes();
     world.wait(3000);
     assert_eq!(world.writes().len(), 10, "once in 300 s");
-    world.secret = Ok(CredentialFact { version: Some("secret/9".to_owned()) });
+    world.secret = Ok(CredentialFact::new(Some("secret/9".to_owned())));
     world.wait(300).say("agent-1", held());
     assert_eq!(world.state(), State::Active);
 }
@@ -191,7 +191,7 @@ fn a_secret_that_appears_is_tried_at_once_and_counts_from_zero() {
     let mut world = World::of(account("a"));
     world.secret = Err(failure(FailureClass::CredentialMissing));
     world.connect("agent-1", "east").wait(100);
-    world.secret = Ok(CredentialFact { version: Some("secret/9".to_owned()) });
+    world.secret = Ok(CredentialFact::new(Some("secret/9".to_owned())));
     world.recheck();
     assert_eq!((world.state(), world.status().failed_count), (State::Activating, 0));
 }
@@ -283,7 +283,7 @@ fn a_changed_secret_after_a_mismatch_is_tried_at_once_against_the_same_binding()
         if dropped {
             world.say("agent-1", Word::Dropped);
         }
-        world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+        world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
         world.recheck();
         if !dropped {
             world.say("agent-1", Word::Dropped).recheck();
@@ -292,7 +292,7 @@ fn a_changed_secret_after_a_mismatch_is_tried_at_once_against_the_same_binding()
         world.say("agent-1", Word::Held(cluster_named("staging")));
         assert_eq!(reason(world.status()), "ClusterMismatch", "{dropped}");
         world.say("agent-1", Word::Dropped);
-        world.secret = Ok(CredentialFact { version: Some("secret/3".to_owned()) });
+        world.secret = Ok(CredentialFact::new(Some("secret/3".to_owned())));
         world.recheck().say("agent-1", held());
         assert_eq!(world.state(), State::Active, "{dropped}");
     }

@@ -125,7 +125,7 @@ fn rounds_without_an_offer_are_counted_to_four_and_go_on_at_the_slowest_pace() {
 fn a_secret_that_changes_while_rounds_fail_is_tried_at_once_and_counts_from_zero() {
     let mut world = asking();
     world.settle().until(State::Failed);
-    world.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+    world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
     world.recheck();
     assert_eq!((world.state(), world.status().failed_count), (State::ToMigrate, 0));
 }
@@ -141,7 +141,7 @@ fn a_file_or_a_service_account_waits_for_every_answer() {
     });
     for account in [account("a").with_a_file(), own] {
         let account = account.map(|account| account.status.get_or_insert_default().observed_generation = 1);
-        let without_secret = Fact::Known(Ok(CredentialFact { version: None }));
+        let without_secret = Fact::Known(Ok(CredentialFact::new(None)));
         let asked = asked(account).credential(without_secret);
         let waiting = asked.with(session("agent-2", "west"));
         assert_eq!(waiting.decide(), Decision::wait_until(1030));
@@ -153,7 +153,7 @@ fn a_file_or_a_service_account_waits_for_every_answer() {
 fn a_file_that_one_zone_has_goes_there() {
     let mut world = asking();
     world.account = world.account.clone().with_a_file();
-    world.secret = Ok(CredentialFact { version: None });
+    world.secret = Ok(CredentialFact::new(None));
     world.settle().answer("agent-2", Offer::Yes);
     assert_eq!(world.state(), State::ToMigrate);
     world.answer("agent-1", no(FailureClass::CredentialMissing));
@@ -164,7 +164,7 @@ fn a_file_that_one_zone_has_goes_there() {
 fn a_file_that_several_zones_have_is_ambiguous_and_names_them() {
     let mut world = asking();
     world.account = world.account.clone().with_a_file();
-    world.secret = Ok(CredentialFact { version: None });
+    world.secret = Ok(CredentialFact::new(None));
     world.settle().answer("agent-1", Offer::Yes).answer("agent-2", Offer::Yes);
     assert_eq!((world.state(), reason(world.status())), (State::Failed, "ZoneAmbiguous"));
     assert_eq!((world.status().failed_count, condition(world.status(), "Reconciling")), (0, "True"));
@@ -184,7 +184,7 @@ fn a_file_that_several_zones_have_is_ambiguous_and_names_them() {
 fn an_ambiguous_account_is_taken_by_the_one_zone_that_is_left() {
     let mut world = asking();
     world.account = world.account.clone().with_a_file();
-    world.secret = Ok(CredentialFact { version: None });
+    world.secret = Ok(CredentialFact::new(None));
     world.settle().answer("agent-1", Offer::Yes).answer("agent-2", Offer::Yes);
     world.cut("agent-2");
     assert_eq!((world.state(), zone(&world)), (State::Activating, Some("east")));
@@ -373,7 +373,7 @@ fn a_new_leader_waits_for_the_agents_that_were_heard_before_it_chooses_among_tho
     let own = account("a").with_a_file().in_state(State::ToMigrate);
     let was_elsewhere = before(account("a").in_state(State::Inactive));
     for account in [ambiguous, own, was_elsewhere] {
-        let without_secret = Fact::Known(Ok(CredentialFact { version: None }));
+        let without_secret = Fact::Known(Ok(CredentialFact::new(None)));
         let new = seen(account).credential(without_secret).with(east()).by_a_new_leader();
         assert_eq!(new.decide(), Decision::wait_until(1030));
         assert_eq!(new.after(30).written().granted_zone(), Some("east"));

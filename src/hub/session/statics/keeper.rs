@@ -34,6 +34,11 @@ const WAITS: [Duration; 5] = [
 /// A name that somebody else has is looked at again so often: it may become free.
 const CONFLICT_WAIT: Duration = Duration::from_secs(60);
 
+/// What is kept is looked at again after this time, or soon after a change of it is told: a person may have deleted or
+/// changed it.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(2);
+
 /// What became of an account.
 enum Outcome {
     /// Its object is as listed.
@@ -64,10 +69,10 @@ impl Keeper {
         Self { hub, session, answers }
     }
 
-    /// Keeps the objects of a list. Ends when all are settled.
+    /// Keeps the objects of a list, until another one takes its place or the session ends.
     pub(super) async fn keep(self, entries: Vec<Entry>) {
         let count = entries.len();
-        let (mut open, mut refused) = (Vec::new(), Vec::new());
+        let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
             match entry {
                 Ok(listed) => open.push(Open { listed, told: None }),
@@ -80,18 +85,57 @@ impl Keeper {
         self.session.until_approved().await;
         self.hub.accounts.synced().await;
         self.list_is_told().await;
-        let mut tries = 0;
-        while !open.is_empty() {
+        let mut tries: usize = 0;
+        loop {
             self.session.until_approved().await;
-            let later = self.round(&mut open, &mut refused).await;
+            let later = self.round(&mut open, &mut kept, &mut refused).await;
             self.note(count, &refused, &open);
-            let wait = if later { WAITS[tries.min(WAITS.len() - 1)] } else { CONFLICT_WAIT };
             tries = if later { tries + 1 } else { 0 };
-            if !open.is_empty() {
-                tokio::time::sleep(wait).await;
+            match tries.checked_sub(1) {
+                Some(tries) => tokio::time::sleep(WAITS[tries.min(WAITS.len() - 1)]).await,
+                None => self.until_looked_at_again(open.is_empty()).await,
             }
+            let (lost, stays) = kept.into_iter().partition(|listed| self.is_lost(listed));
+            kept = stays;
+            let lost: Vec<Listed> = lost;
+            open.extend(lost.into_iter().map(|listed| Open { listed, told: None }));
         }
-        self.note(count, &refused, &open);
+    }
+
+    async fn until_looked_at_again(&self, all_kept: bool) {
+        let wait = if all_kept { LOOK_AGAIN } else { CONFLICT_WAIT };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // What is told comes in bursts.
+            () = self.session.own_changed.notified() => tokio::time::sleep(SOON).await,
+        }
+    }
+
+    /// Whether an object that was as listed is so no longer, by the index. Where several agents list an account, what one
+    /// has written is left alone by the others: they may never agree.
+    fn is_lost(&self, listed: &Listed) -> bool {
+        match self.judge(listed, None) {
+            Verdict::Keep => false,
+            Verdict::Update(_) => !self.is_listed_by_others(&listed.name),
+            Verdict::Create(_) | Verdict::Wait | Verdict::Conflict(_) => true,
+        }
+    }
+
+    fn is_listed_by_others(&self, name: &str) -> bool {
+        let digest = crate::account::names::digest(name);
+        let here = self.hub.registry.standing();
+        let listed_here = here.iter().any(|other| {
+            other.zone == self.session.zone && other.serial != self.session.serial && other.lists_name(name)
+        });
+        listed_here
+            || self.hub.agents_seen.all().iter().any(|agent| {
+                let status = agent.status.as_ref().filter(|status| status.connected);
+                agent.spec.zone_id == self.session.zone
+                    && agent.spec.agent_id != self.session.agent_id
+                    && status
+                        .and_then(|status| status.static_accounts.as_ref())
+                        .is_some_and(|listed| listed.contains(&digest))
+            })
     }
 
     /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
@@ -104,7 +148,12 @@ impl Keeper {
     }
 
     /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.
-    async fn round(&self, open: &mut Vec<Open>, refused: &mut Vec<StaticAnswer>) -> bool {
+    async fn round(
+        &self,
+        open: &mut Vec<Open>,
+        kept: &mut Vec<Listed>,
+        refused: &mut Vec<StaticAnswer>,
+    ) -> bool {
         let tried = stream::iter(std::mem::take(open)).map(|one| async {
             let outcome = self.put(&one.listed).await;
             (one, outcome)
@@ -113,7 +162,7 @@ impl Keeper {
         let mut later = false;
         while let Some((mut one, outcome)) = tried.next().await {
             match outcome {
-                Outcome::Kept => {}
+                Outcome::Kept => kept.push(one.listed),
                 Outcome::Refused(answer) => {
                     self.tell(&answer).await;
                     refused.push(answer);

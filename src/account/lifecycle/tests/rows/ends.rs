@@ -45,7 +45,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("its definition or credential is another one", |from| {
         let mut credential = at(from);
-        credential.secret = Ok(CredentialFact { version: Some("secret/2".to_owned()) });
+        credential.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
         credential.recheck();
         assert_eq!(credential.writes(), ["ACTIVATING"]);
         let mut definition = at(from);

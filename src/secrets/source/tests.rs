@@ -1,0 +1,142 @@
+//! Which version a credential has, in one process and in another.
+
+use std::fs;
+use std::path::Path;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::*;
+use crate::account::KubesvcAccountSpec;
+
+const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: \
+    'https://one'}}], users: [{name: u, user: {token: TOKEN}}], contexts: [{name: c, context: {cluster: c, user: u}}]}";
+
+/// An API server with one Secret.
+#[derive(Clone, Default)]
+struct FakeApi(Arc<Mutex<Secret>>);
+
+impl FakeApi {
+    fn write(&self, resource_version: &str, content: &str) {
+        let mut secret = self.0.lock();
+        secret.metadata.name = Some("prod".to_owned());
+        secret.metadata.uid = Some("uid-secret".to_owned());
+        secret.metadata.resource_version = Some(resource_version.to_owned());
+        secret.data = Some([("kubeconfig".to_owned(), ByteString(content.into()))].into());
+    }
+
+    fn replica(&self) -> Credentials {
+        let secret = Arc::clone(&self.0);
+        let served = tower::service_fn(move |_: Request<kube::client::Body>| {
+            let body = serde_json::to_vec(&*secret.lock()).expect("it is JSON");
+            async { Ok::<_, std::io::Error>(Response::new(Body::from(body))) }
+        });
+        Credentials::new(Client::new(served, "ns"), Vec::new())
+    }
+}
+
+/// A key of replicas.
+struct FakeKey(Mutex<u8>);
+
+impl FakeKey {
+    fn new(key: u8) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(key)))
+    }
+}
+
+#[async_trait]
+impl SharedKey for FakeKey {
+    async fn digest(&self, parts: &[&[u8]], _fresh: bool) -> Option<[u8; 32]> {
+        let mut digest = Sha256::new();
+        digest.update([*self.0.lock()]);
+        parts.iter().for_each(|part| digest.update(part));
+        Some(digest.finalize().into())
+    }
+}
+
+fn account(uid: &str, kubeconfig: &serde_json::Value) -> KubesvcAccount {
+    let spec = serde_json::from_value(json!({ "kubeconfig": kubeconfig })).expect("a spec");
+    let mut account = KubesvcAccount::new(uid, KubesvcAccountSpec { ..spec });
+    account.metadata.namespace = Some("ns".to_owned());
+    account.metadata.uid = Some(uid.to_owned());
+    account
+}
+
+async fn read(credentials: &Credentials, account: &KubesvcAccount) -> Credential {
+    credentials.resolve(account, true).await.unwrap_or_else(|failure| unreachable!("{failure}"))
+}
+
+/// A replica with a copy of a file, and the account that names it.
+fn with_copy(folder: &Path, content: &str, key: &Arc<FakeKey>) -> (Credentials, KubesvcAccount) {
+    let path = folder.join("prod");
+    fs::write(&path, content).expect("written");
+    let replica = Credentials {
+        engines: Engines::new(vec![Box::new(Files::new(vec![folder.into()]))]),
+        ..FakeApi::default().replica()
+    };
+    let reference = format!("encryptedFile:file!p:{}", path.display());
+    (
+        replica.shared_by(Arc::clone(key) as Arc<dyn SharedKey>),
+        account("uid-prod", &json!({ "reference": reference })),
+    )
+}
+
+#[tokio::test]
+async fn replicas_that_read_a_secret_before_and_after_a_change_of_its_labels_agree() {
+    let api = FakeApi::default();
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    let (old, young) = (api.replica(), api.replica());
+    api.write("1", KUBECONFIG);
+    let first = read(&old, &account).await;
+    assert_eq!(first.version.as_deref(), Some("uid-secret/1"));
+    api.write("2", KUBECONFIG);
+    let (again, other) = (read(&old, &account).await, read(&young, &account).await);
+    assert_eq!(again.version.as_deref(), Some("uid-secret/2"));
+    assert_eq!(other.version, again.version);
+    assert!(again.is(first.version.as_deref()), "it is no other credential for who has read both");
+    api.write("3", &KUBECONFIG.replace("TOKEN", "OTHER"));
+    assert!(!read(&old, &account).await.is(Some("uid-secret/2")));
+    api.write("4", KUBECONFIG);
+    assert!(!read(&old, &account).await.is(Some("uid-secret/2")), "in between it was another one");
+}
+
+#[tokio::test]
+async fn few_versions_are_remembered() {
+    let api = FakeApi::default();
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    let replica = api.replica();
+    for version in 0..100 {
+        api.write(&version.to_string(), KUBECONFIG);
+        assert!(read(&replica, &account).await.same_as.len() < VERSIONS_SEEN);
+    }
+}
+
+#[tokio::test]
+async fn copies_of_a_file_that_were_written_at_other_times_have_one_version() {
+    let (here, there, key) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"), FakeKey::new(1));
+    let (one, account) = with_copy(here.path(), KUBECONFIG, &key);
+    let (other, elsewhere) = with_copy(there.path(), KUBECONFIG, &key);
+    let old = fs::File::open(there.path().join("prod")).expect("it is there");
+    old.set_modified(std::time::UNIX_EPOCH).expect("it is ours");
+    let version = read(&one, &account).await.version;
+    assert!(version.is_some());
+    assert_eq!(read(&other, &elsewhere).await.version, version);
+    fs::write(there.path().join("prod"), KUBECONFIG.replace("TOKEN", "OTHER")).expect("written");
+    assert_ne!(read(&other, &elsewhere).await.version, version);
+}
+
+#[tokio::test]
+async fn a_change_of_the_key_is_another_version_of_the_same_credential() {
+    let (folder, key) = (tempfile::tempdir().expect("a folder"), FakeKey::new(1));
+    let (replica, account) = with_copy(folder.path(), KUBECONFIG, &key);
+    let first = read(&replica, &account).await;
+    *key.0.lock() = 2;
+    let second = read(&replica, &account).await;
+    assert_ne!(second.version, first.version, "who has only the new key knows no other");
+    assert!(second.is(first.version.as_deref()));
+}
