@@ -1,5 +1,6 @@
 //! One look at one account: observe, decide, act, until there is nothing to do now.
 
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::act::Outcome;
@@ -17,10 +18,13 @@ const ACTIONS_IN_A_ROW: usize = 8;
 const LONGEST_PAUSE: Tick = 30;
 
 impl Controller {
-    /// Looks at one account until there is nothing to do now.
-    pub(super) async fn reconcile(&self, key: &AccountKey) {
+    /// Looks at one account until there is nothing to do now, or the action is done at which `stop` came.
+    pub(super) async fn reconcile(&self, key: &AccountKey, stop: &CancellationToken) {
         self.context.metrics.looks.inc();
         for _ in 0..ACTIONS_IN_A_ROW {
+            if stop.is_cancelled() {
+                return;
+            }
             if !self.context.mandate.holds() {
                 // It slept, or is cut off from the API server. If nobody else leads, it goes on in a moment.
                 self.schedule.look_again(key, Some(self.context.ticks.now() + 1));

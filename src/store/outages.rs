@@ -289,7 +289,8 @@ impl Line {
                 let born_after = *now.borrow();
                 let mut lost = now.subscribe();
                 tokio::spawn(async move {
-                    let passing = async { tokio::io::copy_bidirectional(&mut near, &mut far).await.map(drop) };
+                    let passing =
+                        async { tokio::io::copy_bidirectional(&mut near, &mut far).await.map(drop) };
                     tokio::select! {
                         _ = passing => return,
                         _ = lost.wait_for(|lost| *lost), if !born_after => {}
