@@ -180,6 +180,9 @@ async fn busy_leader(bad: Line) -> (World, Proxy, Operator) {
     leader.start().await;
     assert!(world.operator().terminate().await.success());
     world.until_one_leads(&[&leader]).await;
+    // It has begun to lead: the line is bad for its work, not for its preparations.
+    inactive(&world, "zero").await;
+    world.until("zero", State::Inactive).await;
     line.set(bad);
     (world, line, leader)
 }
