@@ -41,7 +41,7 @@ use tracing::warn;
 pub use calls::{RelayError, RemoteAgent, RemoteHolders};
 pub use client::CallError;
 pub use membership::Replica;
-pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS};
+pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach};
 pub use signature::Refusal;
 
 use crate::objects::Agents;

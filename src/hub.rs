@@ -11,6 +11,7 @@
 //! | [`server`] | the gRPC services and the limits of HTTP/2 |
 //! | [`hello`] | which agents may stay |
 //! | [`line`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
+//! | [`cut_off`] | a replica that alone does not reach the API server |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
 //! | [`asking`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
@@ -22,11 +23,13 @@
 //! | [`reports`] | what accounts wait to hear, for the replica that leads |
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
+//! | [`patience`] | questions that may get no answer |
 //! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod asking;
 mod assignments;
 mod cached;
+mod cut_off;
 mod dispatch;
 mod drain;
 mod duties;
@@ -41,6 +44,7 @@ mod metrics;
 mod namespaces;
 mod notes;
 mod offers;
+mod patience;
 mod places;
 mod registration;
 mod registry;
@@ -56,8 +60,8 @@ mod words;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -82,6 +86,7 @@ use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
 use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
+use crate::shutdown::Vital;
 use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
 use drain::Leaving;
@@ -290,7 +295,7 @@ pub struct Hub {
     /// How many these are.
     backlog: watch::Sender<usize>,
     /// What the agents of a hub that stops are told by.
-    leaving: OnceLock<Leaving>,
+    leaving: Mutex<Option<Leaving>>,
     /// How many were told when to dial again.
     told_to_leave: AtomicUsize,
     started: Instant,
@@ -298,6 +303,8 @@ pub struct Hub {
     untold: left::Untold,
     /// Accounts that vanished with many others.
     vanished: vanished::Vanished,
+    /// This replica alone does not reach the API server: agents are sent to the others.
+    cut_off: watch::Sender<bool>,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -338,7 +345,8 @@ impl Hub {
             resolving: Semaphore::new(RESOLVING),
             line,
             backlog: watch::Sender::new(0),
-            leaving: OnceLock::new(),
+            leaving: Mutex::default(),
+            cut_off: watch::Sender::new(false),
             told_to_leave: AtomicUsize::new(0),
             untold: left::Untold::default(),
             vanished: vanished::Vanished::default(),
@@ -368,12 +376,13 @@ impl Hub {
     }
 
     /// Agents that are connected by their objects, and not here, count as away from now on: they may come back within
-    /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read is logged,
-    /// and the grace of a new leader covers it.
+    /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read, also for
+    /// want of an answer, is logged, and the grace of a new leader covers it. It takes 15 s at most.
     pub async fn remember_agents(&self) {
-        match self.agents.known().await {
-            Ok(known) => dispatch::remember(self, known),
-            Err(problem) => warn!(error = %problem, "cannot read which agents were connected"),
+        match patience::ask(|| self.agents.known()).await {
+            Some(Ok(known)) => dispatch::remember(self, known),
+            Some(Err(problem)) => warn!(error = %problem, "cannot read which agents were connected"),
+            None => warn!("the API server does not say which agents were connected"),
         }
     }
 
@@ -423,7 +432,7 @@ impl BoundHub {
     /// time, and it ends when all have left, within 5 s.
     ///
     /// # Errors
-    /// The server cannot begin or ends by itself, which is a fault of ours.
+    /// The server, or a task beside it, cannot begin or ends by itself, which is a fault of ours.
     pub async fn serve(self, hub: Arc<Hub>, stop: CancellationToken) -> Result<(), HubError> {
         let health = tonic_health::server::HealthReporter::new();
         let router = server::router(&hub, &health).await?;
@@ -440,17 +449,20 @@ impl BoundHub {
             complaints: Seldom::default(),
         });
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, shut.clone()));
-        hub.tasks.spawn(dispatch::route_changes(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(reports::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(dispatch::forget(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(notes::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(gone::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(left::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(vanished::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(fences::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(namespaces::keep(Arc::clone(&hub), stop.clone()));
-        hub.tasks.spawn(assignments::keep(Arc::clone(&hub), stop.clone()));
+        let vital = Vital::new(hub.tasks.clone(), stop.clone());
+        vital.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
+        vital.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
+        vital.spawn("reports to the leader", reports::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
+        vital.spawn("notes on agents", notes::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("agents that are gone", gone::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("agents that have left", left::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("accounts that vanish", vanished::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("fences", fences::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("lists of namespaces", namespaces::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("assignments", assignments::keep(Arc::clone(&hub), stop.clone()));
+        let told = cut_off::tell_health(Arc::clone(&hub), health.clone(), stop.clone());
+        vital.spawn("health", told);
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {
@@ -479,6 +491,9 @@ impl BoundHub {
             close.cancel();
         };
         let (served, ()) = tokio::join!(serving, ending);
+        if let Some(why) = vital.fallen() {
+            return Err(HubError::Server(why.to_owned()));
+        }
         served.map_err(|problem| HubError::Server(problem.to_string()))
     }
 }

@@ -13,6 +13,7 @@
 //! | [`own`] | the Lease of this replica |
 //! | [`roll`], [`replicas`] | which replicas are alive: the first is pure |
 //! | [`queue`] | for how long agents have waited to be registered: pure |
+//! | [`reach`] | whether this replica alone is cut off from the API server: pure |
 //! | [`objects`] | the Leases at the API server |
 //!
 //! Leases stand outside the budgets of writes: a busy operator must not lose its lead over its own work.
@@ -23,6 +24,7 @@ mod leadership;
 mod objects;
 mod own;
 mod queue;
+mod reach;
 mod replicas;
 mod roll;
 
@@ -31,4 +33,5 @@ pub use elector::Elector;
 pub use leadership::{Leadership, Mandate};
 pub use objects::{LEADER_LEASE, LeaseObjects};
 pub use own::OwnLease;
+pub use reach::Isolation;
 pub use replicas::Replicas;

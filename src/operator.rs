@@ -3,7 +3,9 @@
 mod arguments;
 mod cli;
 mod cluster;
+mod connection;
 mod copy;
+mod isolation;
 mod lead;
 mod leases;
 mod peers;

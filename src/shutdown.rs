@@ -1,10 +1,17 @@
-//! The end: the first signal asks everyone to finish, a second one ends at once.
+//! The end: the first signal asks everyone to finish, a second one ends at once. A task that must go on and does not ends
+//! everything too.
 
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tokio_util::task::TaskTracker;
+use tracing::{error, info, warn};
 
 /// How long everyone has to finish after the first signal.
 pub(crate) const GRACE: Duration = Duration::from_secs(18);
@@ -33,5 +40,113 @@ async fn wait(terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+    }
+}
+
+/// Tasks that must go on until everything stops. One that ends sooner, by itself, with an error or by a panic, stops
+/// everything: half a program that looks alive is worse than one that is started anew.
+#[derive(Clone)]
+pub(crate) struct Vital {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    fallen: Arc<OnceLock<String>>,
+}
+
+/// What a task may end with.
+pub(crate) trait Ending {
+    /// Why it ended; absent: it does not say.
+    fn why(self) -> Option<String>;
+}
+
+impl Ending for () {
+    fn why(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E: Display> Ending for Result<(), E> {
+    fn why(self) -> Option<String> {
+        self.err().map(|error| error.to_string())
+    }
+}
+
+impl Vital {
+    /// Tasks among `tasks`, whose early end cancels `stop`.
+    pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> Self {
+        Self { tasks, stop, fallen: Arc::default() }
+    }
+
+    /// Starts one; `what` names it for the log.
+    pub(crate) fn spawn<T: Ending + Send>(
+        &self,
+        what: &'static str,
+        task: impl Future<Output = T> + Send + 'static,
+    ) {
+        let Self { stop, fallen, .. } = self.clone();
+        self.tasks.spawn(async move {
+            let why = match AssertUnwindSafe(task).catch_unwind().await {
+                Ok(ending) => ending.why(),
+                Err(panic) => Some(format!("it panicked: {}", said(panic.as_ref()))),
+            };
+            let stopping = stop.is_cancelled();
+            if stopping && why.is_none() {
+                return;
+            }
+            let why = why.unwrap_or_else(|| "it ended by itself".to_owned());
+            error!(task = what, error = why, "a task that must go on has ended; the program stops");
+            if !stopping {
+                let _ = fallen.set(format!("{what}: {why}"));
+                stop.cancel();
+            }
+        });
+    }
+
+    /// The first one that has ended before its time, and why.
+    pub(crate) fn fallen(&self) -> Option<&str> {
+        self.fallen.get().map(String::as_str)
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Starts a task among others, and gives what is said once all have ended.
+    async fn after<T: Ending + Send>(task: impl Future<Output = T> + Send + 'static) -> Option<String> {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let vital = Vital::new(tasks.clone(), stop.clone());
+        vital.spawn("another", stop.clone().cancelled_owned());
+        vital.spawn("the task", task);
+        tasks.close();
+        tasks.wait().await;
+        assert!(stop.is_cancelled());
+        vital.fallen().map(str::to_owned)
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_before_its_time_ends_the_others_and_is_named() {
+        assert_eq!(after(async {}).await.as_deref(), Some("the task: it ended by itself"));
+        let failed = after(async { Err::<(), _>("the port is gone") }).await;
+        assert_eq!(failed.as_deref(), Some("the task: the port is gone"));
+        let panicked = after(async {
+            assert!(std::hint::black_box(false), "number {}", 7);
+        });
+        assert_eq!(panicked.await.as_deref(), Some("the task: it panicked: number 7"));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_because_all_stop_is_no_fault() {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let vital = Vital::new(tasks.clone(), stop.clone());
+        vital.spawn("the task", stop.clone().cancelled_owned());
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(vital.fallen(), None);
     }
 }

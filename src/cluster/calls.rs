@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
 use super::client::{Ask, CallError};
-use super::messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS};
+use super::messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach};
 use super::{Cluster, Link, Replica};
 use crate::fleet::AgentView;
 
@@ -86,6 +86,15 @@ impl Cluster {
             all.unknown.extend(link.sessions.of_replicas(&silent).into_iter().map(|agent| agent.agent_id));
         }
         all
+    }
+
+    /// For how long without a gap the API server has answered another replica, the longest of those that say so; absent:
+    /// none answers.
+    pub async fn reach_of_others(&self) -> Option<Duration> {
+        let link = self.link.as_ref()?;
+        let (answers, _) = self.ask_all::<Reach>(link, &get("/internal/v1/reach")).await;
+        let others = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
+        others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
     }
 
     /// Closes the stream of an agent that another replica has.

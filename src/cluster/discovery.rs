@@ -83,7 +83,7 @@ pub(super) async fn watch<K: Tells>(
     stop: CancellationToken,
 ) {
     let api: Api<K> = Api::namespaced(client, &looked.namespace);
-    let stream = watcher::watcher(api, watcher::Config::default()).backoff(crate::watches::pauses());
+    let stream = watcher::watcher(api, crate::watches::config()).backoff(crate::watches::pauses());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashMap::new();
     while let Some(event) = stream.next().await {

@@ -37,6 +37,16 @@ pub struct Holders {
     pub agents: BTreeMap<String, Vec<String>>,
 }
 
+/// `GET /internal/v1/reach`: whether the API server answers the replica that answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reach {
+    /// Who answers.
+    pub replica_id: String,
+    /// For how long it has done so without a gap, in milliseconds; 0: it does not.
+    pub answered_for_ms: u64,
+}
+
 /// `POST /internal/v1/agents/{id}/disconnect`, relayed: the replica that gets it relays it to nobody.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kube::Api;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::act::{Outcome, timed};
@@ -24,10 +25,13 @@ const LIST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Tick = 30;
 
 impl Controller {
-    /// Looks at one account until there is nothing to do now.
-    pub(super) async fn reconcile(&self, key: &AccountKey) {
+    /// Looks at one account until there is nothing to do now, or the action is done at which `stop` came.
+    pub(super) async fn reconcile(&self, key: &AccountKey, stop: &CancellationToken) {
         self.context.metrics.looks.inc();
         for _ in 0..ACTIONS_IN_A_ROW {
+            if stop.is_cancelled() {
+                return;
+            }
             if !self.context.mandate.holds() {
                 // It slept, or is cut off from the API server. If nobody else leads, it goes on in a moment.
                 self.schedule.look_again(key, Some(self.context.ticks.now() + 1));

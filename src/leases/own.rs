@@ -1,5 +1,6 @@
 //! The Lease of this replica, by which the others know that it is alive.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -33,8 +34,7 @@ fn is_none(count: &usize) -> bool {
 /// Renews the Lease of this replica.
 pub struct OwnLease {
     leases: LeaseObjects,
-    id: String,
-    incarnation: String,
+    replicas: Arc<Replicas>,
     times: Times,
     backlog: watch::Receiver<usize>,
     lease: Option<Lease>,
@@ -45,12 +45,11 @@ impl OwnLease {
     /// wait here.
     pub fn new(
         leases: LeaseObjects,
-        replicas: &Replicas,
+        replicas: Arc<Replicas>,
         times: Times,
         backlog: watch::Receiver<usize>,
     ) -> Self {
-        let (id, incarnation) = (replicas.id().to_owned(), replicas.incarnation().to_owned());
-        Self { leases, id, incarnation, times, backlog, lease: None }
+        Self { leases, replicas, times, backlog, lease: None }
     }
 
     /// Renews it until `finish`, then releases it.
@@ -59,6 +58,7 @@ impl OwnLease {
         loop {
             let pause = match self.renew().await {
                 Ok(()) => {
+                    self.replicas.renewed();
                     complained = false;
                     self.times.renewal()
                 }
@@ -102,15 +102,15 @@ impl OwnLease {
     }
 
     async fn renew(&mut self) -> Result<(), Failed> {
-        let name = replica_lease(&self.id);
+        let name = replica_lease(self.replicas.id());
         if self.lease.is_none() {
             self.lease = self.leases.get(&name, self.times.renewal()).await?;
         }
-        let mut lease = objects::held(self.lease.as_ref(), &name, &self.id, self.times.duration);
+        let mut lease = objects::held(self.lease.as_ref(), &name, self.replicas.id(), self.times.duration);
         let count = self.backlog.borrow().to_string();
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(BACKLOG.to_owned(), count);
-        annotations.insert(INCARNATION.to_owned(), self.incarnation.clone());
+        annotations.insert(INCARNATION.to_owned(), self.replicas.incarnation().to_owned());
         crash::point("replica-lease:before");
         let written = self.leases.put(&lease, self.times.renewal()).await;
         crash::point("replica-lease:after");

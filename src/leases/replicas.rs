@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,6 +21,7 @@ use super::objects::{
     replica_of,
 };
 use super::queue::Queue;
+use super::reach::Renewals;
 use super::roll::{Roll, Shown};
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::errors::chain;
@@ -44,6 +45,9 @@ pub struct Replicas {
     /// How many registrations wait here.
     own_backlog: OnceLock<watch::Receiver<usize>>,
     queue: Mutex<Queue>,
+    /// Of the own Lease; absent where there is none.
+    renewals: Option<Mutex<Renewals>>,
+    begun: Instant,
 }
 
 impl fmt::Debug for Replicas {
@@ -63,6 +67,8 @@ impl Replicas {
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
             queue: Mutex::default(),
+            renewals: None,
+            begun: Instant::now(),
         })
     }
 
@@ -76,6 +82,8 @@ impl Replicas {
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
             queue: Mutex::default(),
+            renewals: Some(Mutex::new(Renewals::new(times.duration, Duration::ZERO))),
+            begun: Instant::now(),
         })
     }
 
@@ -130,6 +138,25 @@ impl Replicas {
         self.queue.lock().look(waits, now)
     }
 
+    /// How long ago the Lease of this replica was renewed; where it has none, never too long.
+    pub fn lease_age(&self) -> Duration {
+        let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
+        renewals.map_or(Duration::ZERO, |renewals| renewals.age(self.begun.elapsed()))
+    }
+
+    /// For how long without a gap the API server has answered this replica, as its Lease shows; nothing if it does not.
+    pub fn answered_for(&self) -> Duration {
+        let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
+        renewals.map_or(Duration::ZERO, |renewals| renewals.unbroken(self.begun.elapsed()))
+    }
+
+    /// The Lease of this replica was renewed.
+    pub(super) fn renewed(&self) {
+        if let Some(renewals) = &self.renewals {
+            renewals.lock().renewed(self.begun.elapsed());
+        }
+    }
+
     /// Changes when a replica has come, has died, or has no backlog any more. It says only: look again.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -173,8 +200,7 @@ impl Replicas {
     /// another's, or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
         let Some(roll) = &self.roll else { return };
-        let stream =
-            watcher::watcher(leases.api, watcher::Config::default()).backoff(crate::watches::pauses());
+        let stream = watcher::watcher(leases.api, crate::watches::config()).backoff(crate::watches::pauses());
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
         let mut pace = tokio::time::interval(self.pace);

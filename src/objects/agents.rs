@@ -148,7 +148,7 @@ type Guarded = DeserializeGuard<KubesvcAgent>;
 /// read last. A lost watch is resumed with backoff.
 pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>, stop: CancellationToken) {
     let api: Api<Guarded> = Api::namespaced(client, &namespace);
-    let stream = watcher::watcher(api, watcher::Config::default()).backoff(crate::watches::pauses());
+    let stream = watcher::watcher(api, crate::watches::config()).backoff(crate::watches::pauses());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashSet::new();
     while let Some(event) = stream.next().await {

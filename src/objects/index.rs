@@ -3,13 +3,20 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use tracing::warn;
 
 use crate::account::secret_reference::secret_of;
 use crate::account::{KubesvcAccount, precedence};
 use crate::wakes::Wakes;
+
+/// How long a list that was asked for may take at first: several times what 10,000 accounts need.
+const LIST: Duration = Duration::from_secs(10);
+/// How long it may take after more and more tries.
+const LONGEST_LIST: Duration = Duration::from_secs(60);
 
 /// Where an object stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,8 +158,17 @@ impl Accounts {
     }
 
     /// Has all watches list everything once more from the API server, and waits until that was taken in: from then on
-    /// all that was written before this call is known here.
+    /// all that was written before this call is known here. A list that does not come in time is asked for anew, over
+    /// other connections; it has longer each time, so that one which is only slow is not given up for ever.
     pub async fn list_anew(&self) {
+        let mut patience = LIST;
+        while tokio::time::timeout(patience, self.listed_anew()).await.is_err() {
+            warn!(?patience, "the API server does not list the accounts in time; asking anew");
+            patience = (patience * 2).min(LONGEST_LIST);
+        }
+    }
+
+    async fn listed_anew(&self) {
         let mut wanted = 0;
         self.asked.send_modify(|asked| {
             *asked += 1;
@@ -357,6 +373,21 @@ mod tests {
 
     fn version_of(accounts: &Accounts, name: &str) -> Option<String> {
         accounts.get(&key(name))?.metadata.resource_version.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_come_is_asked_for_anew() {
+        let accounts = Accounts::default();
+        let mut wishes = accounts.asked();
+        let silent_twice = async {
+            for _ in 0..2 {
+                wishes.changed().await.expect("the accounts are there");
+            }
+            accounts.listed(None, &HashSet::new(), *wishes.borrow_and_update());
+        };
+        let begun = tokio::time::Instant::now();
+        tokio::join!(accounts.list_anew(), silent_twice);
+        assert_eq!(begun.elapsed(), LIST);
     }
 
     #[test]

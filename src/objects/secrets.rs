@@ -25,7 +25,7 @@ pub async fn watch_secrets(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let config = watcher::Config::default().labels(&format!("{WATCH_LABEL}=true"));
+    let config = crate::watches::config().labels(&format!("{WATCH_LABEL}=true"));
     let stream = watcher::watcher(api, config).backoff(crate::watches::pauses());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     while let Some(event) = stream.next().await {

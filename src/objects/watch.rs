@@ -26,9 +26,8 @@ pub async fn watch_accounts(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let new_stream = || {
-        watcher::watcher(api.clone(), watcher::Config::default()).backoff(crate::watches::pauses()).boxed()
-    };
+    let new_stream =
+        || watcher::watcher(api.clone(), crate::watches::config()).backoff(crate::watches::pauses()).boxed();
     let (mut stream, mut wishes) = (new_stream(), accounts.asked());
     let (mut listing, mut asked) = (HashSet::new(), *wishes.borrow_and_update());
     loop {

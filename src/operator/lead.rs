@@ -15,6 +15,9 @@ use crate::store::projection::{Confirm, Lead};
 
 /// How many wake-ups are dropped in one go while another replica leads.
 const DROPPED: usize = 4096;
+/// So many durations of the Lease a leader may take to begin: a minute as a rule, in which the slowest list is asked for
+/// more than once.
+const PREPARING: u32 = 4;
 
 /// What a leader works with.
 pub(super) struct Leader {
@@ -23,6 +26,8 @@ pub(super) struct Leader {
     pub(super) leadership: Arc<Leadership>,
     /// Whether there may be other replicas.
     pub(super) has_peers: bool,
+    /// How long the leader's Lease is valid.
+    pub(super) lease_duration: Duration,
 }
 
 impl Leader {
@@ -62,7 +67,7 @@ impl Leader {
     async fn lead(&self, mandate: Mandate, stop: &CancellationToken) {
         // Ends this lead: the Lease is lost, or the database knows a later term.
         let over = mandate.lost().child_token();
-        let prepared = async { stop.run_until_cancelled(self.prepare(&mandate, &over)).await };
+        let prepared = async { stop.run_until_cancelled(self.prepare_in_time(&mandate, &over)).await };
         match over.run_until_cancelled(prepared).await {
             Some(Some(())) => {
                 let context = controller::Context { mandate: mandate.clone(), ..self.context.clone() };
@@ -81,6 +86,19 @@ impl Leader {
             mandate.lost().cancelled().await;
         }
         info!("this replica follows");
+    }
+
+    /// Prepares, or ends the lead: whoever holds the Lease and cannot begin leaves it to another replica.
+    async fn prepare_in_time(&self, mandate: &Mandate, over: &CancellationToken) {
+        let prepared = self.prepare(mandate, over);
+        if !self.has_peers {
+            return prepared.await;
+        }
+        let within = self.lease_duration * PREPARING;
+        if tokio::time::timeout(within, prepared).await.is_err() {
+            warn!(?within, "this replica cannot begin to lead in time, and leaves it to another");
+            over.cancel();
+        }
     }
 
     /// What comes before the first decision: a term of our own, then everything as it is now, so that nothing is decided

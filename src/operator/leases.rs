@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::place::Place;
 use super::settings::may_have_peers;
 use crate::config::operator::OperatorSettings;
 use crate::hub::Hub;
 use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
+use crate::shutdown::Vital;
 
 /// What this replica has to do with others.
 pub(super) struct Peers {
@@ -43,7 +43,7 @@ impl Peers {
     /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
     pub(super) fn start(
         self,
-        tasks: &TaskTracker,
+        vital: &Vital,
         hub: &Hub,
         releasing: &CancellationToken,
         left: &CancellationToken,
@@ -52,10 +52,10 @@ impl Peers {
         let changed = Arc::new(Notify::new());
         let (watched, told) = (leases.clone(), Arc::clone(&changed));
         let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
-        tasks.spawn(async move { replicas.run(watched, told, until).await });
-        let own = OwnLease::new(leases.clone(), &self.replicas, self.times, hub.backlog());
-        tasks.spawn(own.run(left.clone()));
+        vital.spawn("watch of Leases", async move { replicas.run(watched, told, until).await });
+        let own = OwnLease::new(leases.clone(), self.replicas, self.times, hub.backlog());
+        vital.spawn("own Lease", own.run(left.clone()));
         let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
-        tasks.spawn(elector.run(releasing.clone()));
+        vital.spawn("leader election", elector.run(releasing.clone()));
     }
 }

@@ -10,6 +10,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::connection;
 use super::place::Place;
 use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
@@ -73,8 +74,7 @@ async fn discovery(settings: &ClusterSettings, place: &Place) -> Result<Client, 
     };
     config.default_retry = false;
     config.accept_invalid_certs |= !settings.verify_ssl;
-    let server = config.cluster_url.to_string();
-    Client::try_from(config).map_err(|error| format!("no client for {server}: {}", chain(&error)))
+    connection::client(config)
 }
 
 async fn from_file(path: &Path) -> Result<Config, String> {

@@ -3,9 +3,8 @@
 use kube::{Client, Config};
 
 use super::arguments::RunArguments;
-use super::cluster;
+use super::{cluster, connection};
 use crate::config::operator::OperatorSettings;
-use crate::telemetry::errors::chain;
 
 /// Who and where this replica is.
 pub(super) struct Place {
@@ -28,8 +27,7 @@ impl Place {
         let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         config.default_namespace.clone_from(&namespace);
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config.clone())
-            .map_err(|error| format!("no client for {server}: {}", chain(&error)))?;
+        let client = connection::client(config.clone())?;
         let watched = match settings.watch_namespaces.as_slice() {
             [] => vec![Some(namespace.clone())],
             all if all.iter().any(|one| one == "*") => vec![None],

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::leases::Leadership;
+use crate::leases::{Leadership, Replicas};
 use crate::objects::Accounts;
 use crate::rest::Readiness;
 use crate::store::projection::Projection;
@@ -13,6 +14,9 @@ pub(super) struct OperatorReadiness {
     pub(super) accounts: Arc<Accounts>,
     pub(super) projection: Arc<Projection>,
     pub(super) leadership: Arc<Leadership>,
+    pub(super) replicas: Arc<Replicas>,
+    /// Whether this replica alone does not reach the API server.
+    pub(super) cut_off: AtomicBool,
     pub(super) stopping: AtomicBool,
 }
 
@@ -21,6 +25,10 @@ impl Readiness for OperatorReadiness {
         let mut missing = Vec::new();
         if self.stopping.load(Ordering::Relaxed) {
             missing.push(("running".to_owned(), "the operator is stopping".to_owned()));
+        }
+        if self.cut_off.load(Ordering::Relaxed) {
+            let why = "the API server answers other replicas and not this one; see its log, and its network";
+            missing.push(("kubernetes".to_owned(), why.to_owned()));
         }
         if !self.accounts.is_synced() {
             missing.push((
@@ -36,5 +44,9 @@ impl Readiness for OperatorReadiness {
 
     fn leader(&self) -> Option<String> {
         self.leadership.leader()
+    }
+
+    fn answered_for(&self) -> Duration {
+        self.replicas.answered_for()
     }
 }

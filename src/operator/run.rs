@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::arguments::RunArguments;
+use super::isolation::Watcher;
 use super::lead::Leader;
 use super::leases::Peers;
 use super::peers::{self, KeyOfReplicas};
@@ -25,7 +26,7 @@ use crate::leases::{Leadership, Mandate};
 use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
 use crate::rest::{self, RestPorts, RestState};
 use crate::secrets::{CredentialSource, Credentials};
-use crate::shutdown;
+use crate::shutdown::{self, Vital};
 use crate::store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
@@ -35,7 +36,8 @@ use crate::wakes::Wakes;
 /// Runs the operator until a signal ends it.
 ///
 /// # Errors
-/// One line that says what is missing and what to do: the definitions, a right, the database, a port.
+/// One line that says what is missing and what to do: the definitions, a right, the database, a port. Or what has ended
+/// that must go on.
 pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -> Result<(), String> {
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
@@ -45,6 +47,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
 
     let tasks = TaskTracker::new();
+    let vital = Vital::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
     let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &tasks, &stop).await?);
@@ -53,8 +56,10 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let changed_secrets = Arc::new(Wakes::default());
     for namespace in &place.watched {
         let (client, namespace) = (place.client.clone(), namespace.clone());
-        tasks.spawn(watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone()));
-        tasks.spawn(watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone()));
+        let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
+        vital.spawn("watch of accounts", watched);
+        let secrets = watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone());
+        vital.spawn("watch of Secrets", secrets);
     }
     // While the objects are listed: a start takes as long as the longer of the two.
     projection.load().await.map_err(|error| chain(&error))?;
@@ -74,12 +79,8 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         Arc::clone(&peers.replicas),
     )
     .paced(registrations, budget.clone());
-    tasks.spawn(watch_agents(
-        place.client.clone(),
-        place.namespace.clone(),
-        Arc::clone(&agents_seen),
-        stop.clone(),
-    ));
+    let (watching, seen) = (place.client.clone(), Arc::clone(&agents_seen));
+    vital.spawn("watch of agents", watch_agents(watching, place.namespace.clone(), seen, stop.clone()));
     let ports = Ports {
         accounts: Arc::clone(&accounts),
         account_objects: Arc::new(KubeAccountObjects::new(place.client.clone(), budget.clone())),
@@ -117,11 +118,23 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
         leadership: Arc::clone(&peers.leadership),
+        replicas: Arc::clone(&peers.replicas),
+        cut_off: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
     });
+    if peers.leases.is_some() {
+        let watcher = Watcher {
+            replicas: Arc::clone(&peers.replicas),
+            cluster: Arc::clone(&cluster),
+            hub: Arc::clone(&hub),
+            readiness: Arc::clone(&readiness),
+            duration: settings.leader_election.duration,
+        };
+        vital.spawn("watch over the own Lease", watcher.run(stop.clone()));
+    }
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let fleet = if peers.leases.is_some() {
-        everywhere(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &tasks, &stop)
+        everywhere(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
     } else {
         Arc::clone(&here)
     };
@@ -160,6 +173,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         hub: Arc::clone(&hub),
         leadership: Arc::clone(&peers.leadership),
         has_peers: peers.leases.is_some(),
+        lease_duration: settings.leader_election.duration,
     };
     if leader.has_peers {
         projection.follow();
@@ -167,29 +181,30 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     // The rows are written until the controller has said its last one, and only then is the Lease released.
     let (leading, writing, releasing) = (stop.clone(), CancellationToken::new(), CancellationToken::new());
     let left = CancellationToken::new();
-    peers.start(&tasks, &hub, &releasing, &left);
+    peers.start(&vital, &hub, &releasing, &left);
     let written = writing.clone();
-    tasks.spawn(async move {
+    // Guards, since also what panics must let the others go on to their end.
+    let (writing, releasing, left) = (writing.drop_guard(), releasing.drop_guard(), left.drop_guard());
+    vital.spawn("rows", async move {
+        let _releasing = releasing;
         projection.run(written).await;
-        releasing.cancel();
     });
-    tasks.spawn(async move {
+    vital.spawn("controller", async move {
+        let _writing = writing;
         leader.run(leading).await;
-        writing.cancel();
     });
-    tasks.spawn(rest::serve(rest_listener, rest::router(state), stop.clone()));
+    vital.spawn("REST", rest::serve(rest_listener, rest::router(state), stop.clone()));
     let serving = bound.serve(hub, stop.clone());
-    tasks.spawn(async move {
-        let served = serving.await;
-        left.cancel();
-        served
+    vital.spawn("hub", async move {
+        let _left = left;
+        serving.await
     });
     tasks.close();
     stop.cancelled().await;
     readiness.stopping.store(true, Ordering::Relaxed);
     tasks.wait().await;
     info!("stopped");
-    Ok(())
+    vital.fallen().map_or(Ok(()), |why| Err(format!("a task that must go on has ended: {why}")))
 }
 
 /// The agents of all replicas, kept in step until stopped.
@@ -202,7 +217,7 @@ fn everywhere(
     agents: Arc<Agents>,
     ticks: &Arc<Ticks>,
     leader: &Arc<Wakes<String>>,
-    tasks: &TaskTracker,
+    vital: &Vital,
     stop: &CancellationToken,
 ) -> Arc<dyn Fleet> {
     let elsewhere = Arc::new(Elsewhere::new(
@@ -213,7 +228,7 @@ fn everywhere(
         Arc::clone(ticks),
     ));
     let (follows, leader, stop) = (Arc::clone(&elsewhere), Arc::clone(leader), stop.clone());
-    tasks.spawn(async move { follows.follow(&leader, &stop).await });
+    vital.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
     let (accounts, client) = (Arc::clone(accounts), place.client.clone());
     Arc::new(Everywhere::new(here, elsewhere, accounts, agents, client, &place.namespace))

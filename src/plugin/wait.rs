@@ -108,8 +108,8 @@ async fn follow(
         None => Api::all(session.client.clone()),
     };
     let config = match items {
-        [only] => watcher::Config::default().fields(&format!("metadata.name={}", only.name())),
-        _ => watcher::Config::default(),
+        [only] => crate::watches::config().fields(&format!("metadata.name={}", only.name())),
+        _ => crate::watches::config(),
     };
     let mut events = pin!(watcher(api, config).backoff(crate::watches::pauses()));
     let asked = Asked { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };

@@ -1,5 +1,7 @@
 //! Health, metrics and the description of the API.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -17,6 +19,9 @@ pub trait Readiness: Send + Sync {
 
     /// The replica that leads, as far as it is known here.
     fn leader(&self) -> Option<String>;
+
+    /// For how long without a gap the API server has answered this replica; nothing if it does not.
+    fn answered_for(&self) -> Duration;
 }
 
 /// How the process is.

@@ -14,7 +14,7 @@ use super::agents::not_connected;
 use super::error::{Problem, no_route};
 use super::extract::PathName;
 use super::{RestState, body};
-use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Refusal};
+use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
 
 /// The calls, behind the check of their signatures.
 pub(super) fn routes(state: &RestState) -> Router<RestState> {
@@ -22,6 +22,7 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
         .route("/internal/v1/agents", get(agents))
         .route("/internal/v1/agents/{id}/disconnect", post(disconnect))
         .route("/internal/v1/holders", post(holders))
+        .route("/internal/v1/reach", get(reach))
         .route("/internal", any(no_route))
         .route("/internal/{*rest}", any(no_route))
         .route_layer(from_fn_with_state(state.clone(), signed))
@@ -62,6 +63,11 @@ async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Hold
     };
     let agents = uids.into_iter().filter_map(of).collect();
     Ok(Json(Holders { replica_id: state.settings.replica_id.clone(), agents }))
+}
+
+async fn reach(State(state): State<RestState>) -> Json<Reach> {
+    let answered_for_ms = state.readiness.answered_for().as_millis().try_into().unwrap_or(u64::MAX);
+    Json(Reach { replica_id: state.settings.replica_id.clone(), answered_for_ms })
 }
 
 async fn disconnect(

@@ -134,6 +134,10 @@ impl Readiness for Waiting {
     fn missing(&self) -> Vec<(String, String)> {
         self.0.clone()
     }
+
+    fn answered_for(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
 }
 
 fn settings() -> RestSettings {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::harness::databases::{Kind, Server, own};
 use super::harness::{must, wait::eventually};
@@ -19,7 +21,8 @@ macro_rules! stories {
         $crate::store::outages::stories! { @each $kind,
             a_server_that_dies_loses_nothing, a_write_that_a_server_dies_in_is_written_whole_or_not_at_all,
             a_server_that_hangs_is_known_to_in_time, a_user_without_rights_is_told_which,
-            a_full_disk_is_unavailable, a_deadlock_is_tried_again, a_lock_that_is_held_for_long_is_unavailable
+            a_full_disk_is_unavailable, a_deadlock_is_tried_again, a_lock_that_is_held_for_long_is_unavailable,
+            a_write_that_is_given_up_leaves_no_connection_that_others_wait_for
         }
     };
     (@each $kind:expr, $($story:ident),+) => {
@@ -266,4 +269,59 @@ pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &House) {
     hand.run(&["UPDATE kubesvc_accounts SET zone_id = zone_id WHERE name = 'a'", "ROLLBACK"]).await;
     assert_eq!(rows(&*store).await, [row("a", "uid-a"), row("b", "uid-b")]);
     store.put_accounts(&changed).await.expect("written");
+}
+
+/// A line to a server that can be lost without a word: the near side keeps its connections, and hears nothing more.
+struct Line {
+    port: u16,
+    lost: watch::Sender<bool>,
+}
+
+impl Line {
+    async fn to(server: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let lost = watch::Sender::new(false);
+        let now = lost.clone();
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut far = TcpStream::connect(("127.0.0.1", server)).await.expect("the server");
+                let born_after = *now.borrow();
+                let mut lost = now.subscribe();
+                tokio::spawn(async move {
+                    let passing =
+                        async { tokio::io::copy_bidirectional(&mut near, &mut far).await.map(drop) };
+                    tokio::select! {
+                        _ = passing => return,
+                        _ = lost.wait_for(|lost| *lost), if !born_after => {}
+                    }
+                    drop(far);
+                    std::future::pending::<()>().await;
+                });
+            }
+        });
+        Self { port, lost }
+    }
+}
+
+pub(super) async fn a_write_that_is_given_up_leaves_no_connection_that_others_wait_for(house: &House) {
+    let line = Line::to(house.server.port()).await;
+    let there = format!(":{}/", house.server.port());
+    let url = house.url.replace(&there, &format!(":{}/", line.port));
+    let store = open(&url).await.unwrap_or_else(|error| must(Err(error.in_full())));
+    store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
+    let mut hand = house.hand().await;
+    hand.run(&["BEGIN", THEIRS_TO_B]).await;
+    let changed = changed();
+    tokio::select! {
+        written = store.put_accounts(&changed) => must(Err(format!("it should wait: {written:?}"))),
+        () = async {
+            house.until_blocked().await;
+            line.lost.send_replace(true);
+        } => {}
+    }
+    hand.run(&["ROLLBACK"]).await;
+    let writing = until_written(&*store, &changed);
+    tokio::time::timeout(Duration::from_secs(20), writing).await.expect("a connection that answers");
+    assert_eq!(rows(&*store).await, changed);
 }

@@ -3,6 +3,7 @@
 //! A server that hangs keeps its connections open and answers nothing, and the driver would wait for ever. So every
 //! statement is waited for at most [`STATEMENT`], and every connection at most [`CONNECTION`].
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use backon::Retryable as _;
@@ -28,6 +29,8 @@ pub(super) const LOCK_SECONDS: u64 = 1;
 const BUSY_RETRIES: usize = 5;
 
 const READERS: u32 = 4;
+/// What holds of a borrowed connection.
+const THERE: &str = "it is there until it is given back";
 
 /// The connections to a server: one that writes, and a few that read.
 pub(super) struct Pools<DB: Database> {
@@ -55,21 +58,21 @@ impl<DB: Database> Pools<DB> {
     }
 
     /// The connection that writes. Whoever has it gives it back with [`Pools::settle`].
-    pub(super) async fn writer(&self) -> Result<PoolConnection<DB>, StoreError> {
+    pub(super) async fn writer(&self) -> Result<Borrowed<DB>, StoreError> {
         let pool = self.writer.read().clone();
-        pool.acquire().await.map_err(self.classify)
+        pool.acquire().await.map(Borrowed::from).map_err(self.classify)
     }
 
     /// A connection that reads. Whoever has it gives it back with [`Pools::settle`].
-    pub(super) async fn reader(&self) -> Result<PoolConnection<DB>, StoreError> {
+    pub(super) async fn reader(&self) -> Result<Borrowed<DB>, StoreError> {
         let pool = self.readers.read().clone();
-        pool.acquire().await.map_err(self.classify)
+        pool.acquire().await.map(Borrowed::from).map_err(self.classify)
     }
 
     /// Gives a connection back, unless what came of it says that it should not be used again.
-    pub(super) fn settle<T>(&self, mut connection: PoolConnection<DB>, result: &Result<T, StoreError>) {
-        if trouble::is_suspect(result) {
-            connection.close_on_drop();
+    pub(super) fn settle<T>(&self, connection: Borrowed<DB>, result: &Result<T, StoreError>) {
+        if !trouble::is_suspect(result) {
+            connection.give_back();
         }
         if let Err(error) = result
             && trouble::is_wrong_server(error)
@@ -88,6 +91,44 @@ impl<DB: Database> Pools<DB> {
         let pool = |most| self.options.clone().max_connections(most).connect_lazy_with(self.connect.clone());
         *self.writer.write() = pool(1);
         *self.readers.write() = pool(READERS);
+    }
+}
+
+/// A connection of a pool. Unless it is [given back](Pools::settle) it is closed: whoever was cancelled in the middle of a
+/// statement leaves one that may never answer again, and the pool would ask it for ever whether it is good.
+pub(super) struct Borrowed<DB: Database>(Option<PoolConnection<DB>>);
+
+impl<DB: Database> From<PoolConnection<DB>> for Borrowed<DB> {
+    fn from(connection: PoolConnection<DB>) -> Self {
+        Self(Some(connection))
+    }
+}
+
+impl<DB: Database> Borrowed<DB> {
+    fn give_back(mut self) {
+        drop(self.0.take());
+    }
+}
+
+impl<DB: Database> Deref for Borrowed<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref().expect(THERE)
+    }
+}
+
+impl<DB: Database> DerefMut for Borrowed<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.as_mut().expect(THERE)
+    }
+}
+
+impl<DB: Database> Drop for Borrowed<DB> {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
     }
 }
 
@@ -150,15 +191,19 @@ fn hangs() -> StoreError {
 macro_rules! store {
     ($adapter:ident) => {
         impl $adapter {
-            async fn reader(&self) -> Result<sqlx::pool::PoolConnection<Db>, StoreError> {
+            async fn reader(&self) -> Result<$crate::store::server::Borrowed<Db>, StoreError> {
                 self.pools.reader().await
             }
 
-            async fn writer(&self) -> Result<sqlx::pool::PoolConnection<Db>, StoreError> {
+            async fn writer(&self) -> Result<$crate::store::server::Borrowed<Db>, StoreError> {
                 self.pools.writer().await
             }
 
-            fn settle<T>(&self, connection: sqlx::pool::PoolConnection<Db>, result: &Result<T, StoreError>) {
+            fn settle<T>(
+                &self,
+                connection: $crate::store::server::Borrowed<Db>,
+                result: &Result<T, StoreError>,
+            ) {
                 self.pools.settle(connection, result);
             }
 

@@ -7,6 +7,7 @@ mod world;
 mod activation;
 mod agent_cluster;
 mod agent_objects;
+mod api_lines;
 mod architecture;
 mod bad_inputs;
 mod bad_objects;

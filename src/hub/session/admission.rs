@@ -1,10 +1,11 @@
 //! From the opened stream to a session that stands: hello, agent id, registration, acceptance.
 
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt};
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
@@ -34,6 +35,9 @@ const REGISTRATION_WAITS: [Duration; 6] = [
 ];
 /// An agent that could not be registered does not come again sooner.
 const COME_AGAIN: Duration = Duration::from_secs(5);
+/// When an agent comes again whose object calls another process connected, at another replica: that replica may be about
+/// to write that it has left, or to be taken for dead.
+const ELSEWHERE: Duration = Duration::from_secs(5);
 /// How long the former stream of the same process may take to end.
 const FORMER_WAIT: Duration = Duration::from_secs(2);
 
@@ -55,17 +59,39 @@ pub(in crate::hub) async fn run(
         Ok(greeting) => greeting,
         Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
     };
+    if hub.is_cut_off() {
+        return refuse(&hub, &sink, None, hub.stops()).await;
+    }
     // Before the agent's id is claimed: its former stream stands until this one is taken.
     let place = match hub.line_up(&greeting.agent_id) {
         Ok(place) => place,
         Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
     };
     let session = Arc::new(Session::new(&greeting, hub.ticks.now()));
+    let lived = live(&hub, &session, &greeting, place, inbound, sink, peer);
+    // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
+    let lived = AssertUnwindSafe(lived).catch_unwind().await;
+    leave(&hub, &session).await;
+    if let Err(panic) = lived {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The stream of an agent, from the claim of its id until it ends.
+async fn live(
+    hub: &Arc<Hub>,
+    session: &Arc<Session>,
+    greeting: &Greeting,
+    place: InLine<'_>,
+    inbound: Streaming<ops::AgentFrame>,
+    sink: Sink,
+    peer: Option<SocketAddr>,
+) {
     let accepted = tokio::select! {
         () = session.close.cancelled() => None,
         () = sink.closed() => None,
-        () = hub.stopping.cancelled() => Some(Err(hub.stops())),
-        admitted = admit(&hub, &session, &greeting, place) => Some(admitted),
+        () = hub.sends_away() => Some(Err(hub.stops())),
+        admitted = admit(hub, session, greeting, place) => Some(admitted),
     };
     match accepted {
         Some(Ok(())) => {
@@ -79,17 +105,16 @@ pub(in crate::hub) async fn run(
                 "agent connected"
             );
             let mut outbox = Outbox::new(sink);
-            outbox.push(hub_frame::Frame::Accepted(accepted_frame(&hub, &session)));
-            Turns::new(Arc::clone(&hub), Arc::clone(&session), outbox, greeting.max_message_bytes)
+            outbox.push(hub_frame::Frame::Accepted(accepted_frame(hub, session)));
+            Turns::new(Arc::clone(hub), Arc::clone(session), outbox, greeting.max_message_bytes)
                 .run(inbound)
                 .await;
         }
-        Some(Err(refusal)) => refuse(&hub, &sink, Some(&session), refusal).await,
+        Some(Err(refusal)) => refuse(hub, &sink, Some(session), refusal).await,
         None => {
             let _ = sink.try_send(Err(Status::aborted("the agent has connected anew")));
         }
     }
-    leave(&hub, &session).await;
 }
 
 /// Reads and checks the first frame; absent: the stream has ended, or was ended with a status.
@@ -169,7 +194,7 @@ async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<
             }
             Err(RegistrationError::Superseded) => return Err(duplicate(session, &Taken::Later)),
             Err(RegistrationError::ConnectedElsewhere(_)) => {
-                return Err(duplicate(session, &Taken::Other(hub.silence_limit())));
+                return Err(duplicate(session, &Taken::Other(ELSEWHERE.min(hub.silence_limit()))));
             }
             Err(problem) => {
                 warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
@@ -193,7 +218,7 @@ fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
 /// The stream has ended: the agent is away from now on, unless it has another one.
 async fn leave(hub: &Hub, session: &Arc<Session>) {
     let stood = hub.registry.is_standing(session);
-    let ending = session.ending(hub.stopping.is_cancelled());
+    let ending = session.ending(hub.stopping.is_cancelled() || hub.is_cut_off());
     let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
     session.ended.cancel();
     let uids = session.uids();

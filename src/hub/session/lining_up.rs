@@ -70,25 +70,39 @@ impl Hub {
         self.backlog.send_if_modified(|told| std::mem::replace(told, waiting) != waiting);
     }
 
-    /// When the next agent of this hub, which stops, dials again, and another replica that is alive.
+    /// When the next agent of this hub, which sends them away, dials again, and another replica that is alive.
     pub(super) fn next_to_leave(&self) -> (Place, Option<String>) {
         let others = self.replicas.others();
-        let leaving = self.leaving.get_or_init(|| Leaving {
-            agents: *self.standing.borrow(),
-            registration_qps: self.settings.registration_qps,
-            others: others.len(),
-            grace: self.settings.orphan_grace,
-        });
         let nth = self.told_to_leave.fetch_add(1, Ordering::Relaxed);
-        (leaving.place(nth), others.into_iter().next())
+        let place = self
+            .leaving
+            .lock()
+            .get_or_insert_with(|| Leaving {
+                agents: *self.standing.borrow(),
+                registration_qps: self.settings.registration_qps,
+                others: others.len(),
+                grace: self.settings.orphan_grace,
+            })
+            .place(nth);
+        (place, others.into_iter().next())
     }
 
-    /// What an agent is told that comes while this hub stops.
+    /// Why this hub sends agents away.
+    pub(super) fn why_away(&self) -> &'static str {
+        if self.stopping.is_cancelled() {
+            "this replica is stopping"
+        } else {
+            "this replica does not reach its API server"
+        }
+    }
+
+    /// What an agent is told that comes while this hub sends them away.
     pub(super) fn stops(&self) -> Refusal {
         let (place, other) = self.next_to_leave();
+        let why = self.why_away();
         let message = match other {
-            Some(other) => format!("this replica is stopping; replica {other} is there, connect anew"),
-            None => "this replica is stopping; connect anew".to_owned(),
+            Some(other) => format!("{why}; replica {other} is there, connect anew"),
+            None => format!("{why}; connect anew"),
         };
         let wait = place.after + place.jitter.mul_f64(fastrand::f64());
         Refusal::for_now(Reason::Draining, message, wait.max(SHORTEST))

@@ -99,7 +99,7 @@ impl Turns {
                 let why = *self.session.closed_because.lock();
                 return ControlFlow::Break(End::Cut(why, Status::aborted(why)));
             }
-            () = self.hub.stopping.cancelled(), if self.leaving_until.is_none() => self.drain(),
+            () = self.hub.sends_away(), if self.leaving_until.is_none() => self.drain(),
             frame = inbound.next() => return self.hear(frame),
             permit = sink.reserve(), if !self.outbox.is_empty() => match permit {
                 Ok(permit) => {
@@ -148,10 +148,8 @@ impl Turns {
     fn timers(&mut self) -> ControlFlow<End> {
         let now = Instant::now();
         if self.leaving_until.is_some_and(|until| until <= now) {
-            return ControlFlow::Break(End::Cut(
-                "the replica is stopping",
-                Status::unavailable("this replica is stopping; connect anew"),
-            ));
+            let why = self.hub.why_away();
+            return ControlFlow::Break(End::Cut(why, Status::unavailable(format!("{why}; connect anew"))));
         }
         if self.hub.settings.cuts_off_silent && self.session.silent_for() >= self.hub.silence_limit() {
             let limit = self.hub.silence_limit();

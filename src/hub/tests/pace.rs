@@ -1,6 +1,7 @@
 //! More agents than can be registered, and a replica that stops: who is told to come again, and when.
 
 use super::support::*;
+use crate::fleet::Fleet as _;
 use crate::hub::HubSettings;
 use crate::leases::{Replicas, Times};
 use crate::wire::ops::refused::Reason;
@@ -49,6 +50,24 @@ async fn whoever_comes_while_a_replica_stops_is_refused_with_a_time() {
     assert!(!refused.permanent && (1_000..=15_000).contains(&refused.retry_after_ms), "{refused:?}");
     drop(first);
     hub.served.await.expect("no panic").expect("it ends well");
+}
+
+#[tokio::test]
+async fn a_replica_that_alone_is_cut_off_sends_agents_away_with_a_time_until_it_is_not() {
+    let hub = TestHub::start().await;
+    for connect_seq in [1, 2] {
+        let mut agent = hub.greet(ops::Hello { connect_seq, ..hello("a") }).await;
+        agent.accepted().await;
+        hub.hub.set_cut_off(true);
+        assert_eq!(drained(&mut agent).await.reconnect_after_ms, 2000, "each time it is the first");
+        let refused = hub.greet(hello("b")).await.refused().await;
+        assert_eq!(refused.reason(), Reason::Draining);
+        assert!(!refused.permanent && refused.retry_after_ms >= 1000, "{refused:?}");
+        assert!(refused.message.contains("does not reach its API server"), "{refused:?}");
+        drop(agent);
+        eventually("it has left", || hub.hub.agents().is_empty().then_some(())).await;
+        hub.hub.set_cut_off(false);
+    }
 }
 
 #[tokio::test]

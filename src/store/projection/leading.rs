@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fake::Fake;
 use super::*;
+use crate::store::AssignmentChanges;
 use crate::store::stories::row;
 
 /// A replica, its database, and whether its Lease is still its own.
@@ -122,6 +123,16 @@ async fn without_a_database_the_term_waits_and_comes_before_the_first_row() {
     eventually("the row is written", || replica.fake.rows() == [row("one", "uid-1")]).await;
     assert!(replica.projection.term().is_some());
     assert!(replica.fake.writes.lock().iter().all(|changes| changes.term.is_some()));
+}
+
+#[tokio::test]
+async fn without_a_term_a_leader_writes_no_assignments_either() {
+    let replica = Replica::start(Fake::new());
+    replica.fake.down.store(true, Ordering::SeqCst);
+    let _over = replica.lead().await;
+    let written = replica.projection.write_assignments("dead", AssignmentChanges::default()).await;
+    let why = written.expect_err("nothing fences it").in_full();
+    assert!(why.contains("term has not begun"), "{why}");
 }
 
 #[tokio::test]

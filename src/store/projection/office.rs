@@ -11,8 +11,9 @@ use super::state::State;
 use crate::crash;
 use crate::store::{AssignmentChanges, StoreError, Term};
 
-/// How long the database may take to begin a term; after that the leader goes on without rows.
-const TERM_WAIT: Duration = Duration::from_secs(5);
+/// How long the database may take to begin a term; after that the leader goes on without rows. Longer than a connection
+/// and a statement may take together, so that one that hangs is found out and given up by whoever waits for it.
+const TERM_WAIT: Duration = Duration::from_secs(12);
 
 /// Asks whether the replica still leads. It is asked after a term was begun and before it is used: a replica that slept
 /// through its lead must not end the term of whoever leads now and go on.
@@ -101,7 +102,7 @@ impl Projection {
         replica_id: &str,
         mut changes: AssignmentChanges,
     ) -> Result<(), StoreError> {
-        changes.term = self.may_write()?;
+        changes.term = self.term_to_write()?;
         self.judged(self.store.write_assignments(replica_id, &changes).await)
     }
 
@@ -129,10 +130,20 @@ impl Projection {
         Ok(())
     }
 
-    /// The term to write under; an error if another replica writes.
-    pub(super) fn may_write(&self) -> Result<Option<Term>, StoreError> {
+    /// An error if another replica writes.
+    pub(super) fn may_write(&self) -> Result<(), StoreError> {
+        if self.office.lock().writes() { Ok(()) } else { Err(StoreError::Deposed) }
+    }
+
+    /// The term to write under, absent where there is only this process; an error if another replica writes, or if the
+    /// term of this one has not begun: what is written without it is not fenced.
+    pub(super) fn term_to_write(&self) -> Result<Option<Term>, StoreError> {
         let office = self.office.lock();
-        if office.writes() { Ok(office.term()) } else { Err(StoreError::Deposed) }
+        match &*office {
+            _ if !office.writes() => Err(StoreError::Deposed),
+            Office::Elected(_) => Err(StoreError::unavailable("the leader's term has not begun yet")),
+            Office::Alone | Office::Follows | Office::Leads(..) => Ok(office.term()),
+        }
     }
 
     /// Ends the lead if the database knows a later term.

@@ -121,7 +121,7 @@ impl Projection {
         if part.is_empty() {
             return Ok(());
         }
-        let mut changes = Changes { term: self.may_write()?, ..Changes::default() };
+        let mut changes = Changes { term: self.term_to_write()?, ..Changes::default() };
         let mut kinds = [false; 4];
         for task in part {
             kinds[task.kind as usize] = true;

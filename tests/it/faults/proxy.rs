@@ -32,6 +32,8 @@ pub(crate) struct Proxy {
     port: u16,
     target: Arc<AtomicU16>,
     line: watch::Sender<Line>,
+    /// How often those there were stranded.
+    strandings: watch::Sender<usize>,
     /// On how many connections bytes are kept.
     keeping: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
@@ -43,6 +45,7 @@ impl Proxy {
         let port = ports::free();
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let (line, now) = watch::channel(Line::Open);
+        let (strandings, stranded) = watch::channel(0);
         let target = Arc::new(AtomicU16::new(target));
         let current = Arc::clone(&target);
         let keeping = Arc::new(AtomicUsize::new(0));
@@ -51,11 +54,12 @@ impl Proxy {
             while let Ok((near, _)) = listener.accept().await {
                 if *now.borrow() != Line::Cut {
                     let (target, keeps) = (current.load(Ordering::Relaxed), Arc::clone(&keeps));
-                    tokio::spawn(connect(near, target, now.clone(), keeps));
+                    let (connected, born) = (connect(near, target, now.clone(), keeps), *stranded.borrow());
+                    tokio::spawn(strandable(connected, born, now.clone(), stranded.clone()));
                 }
             }
         });
-        Self { port, target, line, keeping, accepting }
+        Self { port, target, line, strandings, keeping, accepting }
     }
 
     /// Where it listens.
@@ -66,6 +70,12 @@ impl Proxy {
     /// New connections go to another port; those there are stay as they are.
     pub(crate) fn lead_to(&self, target: u16) {
         self.target.store(target, Ordering::Relaxed);
+    }
+
+    /// The far end is gone without a word for all connections that there are: they stay, and nobody ever hears anything
+    /// on them. New ones are as the line is.
+    pub(crate) fn strand(&self) {
+        self.strandings.send_modify(|count| *count += 1);
     }
 
     /// On how many connections, in how many directions, bytes are kept now.
@@ -99,6 +109,22 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves a connection until it is stranded; from then on nothing moves on it until the line is cut.
+async fn strandable(
+    connected: impl Future<Output = ()>,
+    born: usize,
+    line: watch::Receiver<Line>,
+    mut strandings: watch::Receiver<usize>,
+) {
+    let mut connected = std::pin::pin!(connected);
+    let stranded = async { strandings.wait_for(|count| *count > born).await.is_ok() };
+    tokio::select! {
+        biased;
+        true = stranded => until(line, |line| line == Line::Cut).await,
+        () = &mut connected => {}
     }
 }
 

@@ -6,8 +6,8 @@ use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
 use super::{FIRST, SECOND, two, until_replicas};
-use crate::harness::must;
-use crate::world::{Database, SERVICE, World, address};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Database, PATIENCE, SERVICE, World, address};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_are_those_in_slices_and_endpoints_and_always_the_one_that_is_asked() {
@@ -122,6 +122,10 @@ async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service()
     let name = address().to_string().replace('.', "-");
     let expected =
         format!("http://{name}.{}.pod.example.test:{}", world.namespace(), world.operator().rest_port());
-    let shown = world.get(&format!("/armory/clouddrivers/{FIRST}")).await;
-    assert_eq!(shown.json["baseUrl"], json!(expected), "{shown}");
+    // It lists itself before it has seen the slice, at another address.
+    eventually("its address by the slice", PATIENCE, async || {
+        let shown = world.operator().get(&format!("/armory/clouddrivers/{FIRST}")).await?;
+        if shown.json["baseUrl"] == json!(expected) { Ok(()) } else { Err(shown.to_string()) }
+    })
+    .await;
 }

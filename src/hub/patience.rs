@@ -1,0 +1,64 @@
+//! Questions to the API server that may get no answer: they are asked again, over another connection.
+
+use std::time::Duration;
+
+/// How long one answer may take: several times what the objects of 10,000 agents need.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How often it is asked.
+const TIMES: usize = 3;
+
+/// Asks until there is an answer, good or bad; absent: there was none in 15 s. A question that is given up takes its
+/// connection with it, so the next one is not asked into the same silence.
+pub(super) async fn ask<T, E, F>(question: impl Fn() -> F) -> Option<Result<T, E>>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    for _ in 0..TIMES {
+        if let Ok(answer) = tokio::time::timeout(ANSWER, question()).await {
+            return Some(answer);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Asks one that is silent for the first so many times.
+    async fn asked(silent: usize) -> (Option<Result<&'static str, ()>>, usize) {
+        let asked = AtomicUsize::new(0);
+        let question = || {
+            let hangs = asked.fetch_add(1, Ordering::Relaxed) < silent;
+            async move {
+                if hangs {
+                    std::future::pending::<()>().await;
+                }
+                Ok("heard")
+            }
+        };
+        let answer = ask(question).await;
+        (answer, asked.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gives_no_answer_is_asked_again() {
+        assert_eq!(asked(0).await, (Some(Ok("heard")), 1));
+        assert_eq!(asked(2).await, (Some(Ok("heard")), 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_never_answers_is_not_waited_for_for_ever() {
+        let begun = tokio::time::Instant::now();
+        assert_eq!(asked(usize::MAX).await, (None, TIMES));
+        assert_eq!(begun.elapsed(), Duration::from_secs(15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bad_answer_is_an_answer() {
+        let answer = ask(|| std::future::ready(Err::<(), _>("no right"))).await;
+        assert_eq!(answer, Some(Err("no right")));
+    }
+}

@@ -1,0 +1,72 @@
+//! A replica that alone is cut off from the API server sends its agents to the others: their Leases of it have run out,
+//! and they would take its agents for gone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::readiness::OperatorReadiness;
+use crate::cluster::Cluster;
+use crate::hub::Hub;
+use crate::leases::{Isolation, Replicas};
+
+/// How often it is looked whether the Lease stands.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// So many looks in a row must find the Lease too old: a process that slept renews it before that.
+const DOUBTS: u32 = 3;
+
+/// What it takes to find out.
+pub(super) struct Watcher {
+    pub(super) replicas: Arc<Replicas>,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) hub: Arc<Hub>,
+    pub(super) readiness: Arc<OperatorReadiness>,
+    /// How long a Lease is valid.
+    pub(super) duration: Duration,
+}
+
+impl Watcher {
+    /// Looks until stopped.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut isolation = Isolation::default();
+        let begun = Instant::now();
+        let (mut doubts, mut asked): (u32, Option<Instant>) = (0, None);
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(look.tick()).await.is_some() {
+            let doubtful = self.replicas.lease_age() >= Isolation::doubtful_after(self.duration);
+            doubts = if doubtful { doubts + 1 } else { 0 };
+            let others = if doubts < DOUBTS {
+                asked = None;
+                None
+            } else if asked.is_none_or(|when| when.elapsed() >= self.duration / 3) {
+                let Some(said) = stop.run_until_cancelled(self.cluster.reach_of_others()).await else {
+                    return;
+                };
+                asked = Some(Instant::now());
+                said
+            } else {
+                None
+            };
+            // Read after the others were asked: it may have been renewed meanwhile.
+            let age = self.replicas.lease_age();
+            self.set(isolation.judge(begun.elapsed(), self.duration, age, others));
+        }
+    }
+
+    fn set(&self, cut_off: bool) {
+        if self.readiness.cut_off.swap(cut_off, Ordering::Relaxed) == cut_off {
+            return;
+        }
+        if cut_off {
+            warn!("the API server answers other replicas and not this one: its agents are sent to them");
+        } else {
+            info!("this replica takes agents again");
+        }
+        self.hub.set_cut_off(cut_off);
+    }
+}

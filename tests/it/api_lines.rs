@@ -1,0 +1,215 @@
+//! Replicas whose line to their API server is bad.
+
+use std::time::{Duration, Instant};
+
+use kubesvc::account::{KubesvcAccount, State};
+
+use crate::faults::proxy::{Line, Proxy};
+use crate::harness::{must, wait::eventually};
+use crate::world::{Agent, Database, Operator, PATIENCE, Prepare, World};
+
+/// How long a Lease is valid here, in seconds.
+const LEASE: u64 = 6;
+
+fn prepare(lease: u64) -> Prepare {
+    World::prepare()
+        .database(Database::Postgres)
+        .setting("server.address", "*")
+        .setting("kubesvc.leaderElection.leaseDurationSeconds", lease)
+        .setting("kubesvc.leaderElection.renewDeadlineSeconds", lease * 2 / 3)
+        .setting("kubesvc.leaderElection.retryPeriodSeconds", 1)
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 20)
+}
+
+/// A line to the world's API server.
+async fn line_to(world: &World) -> Proxy {
+    let server = world.control_plane().server_url();
+    let port = server.rsplit(':').next().and_then(|port| port.parse().ok());
+    Proxy::to(port.expect("the URL ends with a port")).await
+}
+
+/// A replica at the other end of a line.
+fn replica_over(world: &World, line: &Proxy, id: &str) -> Operator {
+    let there = format!("https://127.0.0.1:{}", line.port());
+    world.differing_replica(id, &[], |kubeconfig| {
+        kubeconfig.replace(&world.control_plane().server_url(), &there)
+    })
+}
+
+async fn inactive(world: &World, name: &str) {
+    world.account(name).zone("east").inactive().kubeconfig("apiVersion: v1\nkind: Config\n").create().await;
+}
+
+/// Waits until a replica lists an account, from what its own watch has shown it.
+async fn until_listed(replica: &Operator, name: &str) {
+    eventually(&format!("{name} is listed"), PATIENCE, async || {
+        let answer = replica.get("/armory/accounts").await?;
+        let items = answer.json["items"].as_array().ok_or("no list")?;
+        if items.iter().any(|item| item["name"] == name) { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+}
+
+/// What a node of the control plane leaves behind that loses its power: connections on which nothing ever comes, while
+/// new ones reach another node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_whose_connections_are_dead_without_a_word_makes_new_ones_and_leads_when_it_must() {
+    let world = prepare(LEASE).start().await;
+    let line = line_to(&world).await;
+    let other = replica_over(&world, &line, "operator-1");
+    other.start().await;
+    assert_eq!(world.until_one_leads(&[world.operator(), &other]).await, 0, "the first one was first");
+    inactive(&world, "one").await;
+    until_listed(&other, "one").await;
+
+    line.strand();
+    inactive(&world, "two").await;
+    until_listed(&other, "two").await;
+
+    line.strand();
+    world.operator().kill();
+    inactive(&world, "three").await;
+    world.until("three", State::Inactive).await;
+}
+
+/// Two replicas that know one another, the second of which follows at the other end of a line, and has the only agent. The
+/// agent reaches the hubs as through a Service: what it dials anew ends at the first.
+struct Pair {
+    second: Operator,
+    line: Proxy,
+    agent: Agent,
+    _hubs: Proxy,
+    world: World,
+}
+
+impl Pair {
+    /// With an account that is ACTIVE at the agent.
+    async fn start(prepare: Prepare) -> Self {
+        let world = prepare.start().await;
+        let line = line_to(&world).await;
+        let second = replica_over(&world, &line, "operator-1");
+        second.start().await;
+        assert_eq!(world.until_one_leads(&[world.operator(), &second]).await, 0, "the first one was first");
+        world.tell_of("operator-0", world.operator(), true).await;
+        world.tell_of("operator-1", &second, true).await;
+        eventually("the second knows the first", PATIENCE, async || {
+            let answer = second.get("/armory/clouddrivers").await?;
+            match answer.json.as_array().map(Vec::len) {
+                Some(2) => Ok(()),
+                _ => Err(answer.to_string()),
+            }
+        })
+        .await;
+        let hubs = Proxy::to(second.hub_port()).await;
+        let agent = world.agent("agent-1").zone("east").hub_port(hubs.port()).start().await;
+        hubs.lead_to(world.operator().hub_port());
+        let cluster = world.cluster("spinnaker").await;
+        world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+        world.until_row("prod", "ACTIVE").await;
+        Self { second, line, agent, _hubs: hubs, world }
+    }
+
+    /// The replica and the session that the agent's object names.
+    async fn session(&self) -> (String, String) {
+        let agent = self.world.agent_object(&self.agent).await.and_then(|agent| agent.status);
+        let session = agent.and_then(|status| status.session).expect("it is registered");
+        (session.replica, session.id)
+    }
+
+    async fn until_ready(&self, ready: bool) {
+        eventually(&format!("the second is ready: {ready}"), PATIENCE, async || {
+            let answer = self.second.get("/health/readiness").await?;
+            let cut_off = answer.text.contains("the API server answers other replicas and not this one");
+            if (answer.status == 200, cut_off) == (ready, !ready) { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_alone_is_cut_off_sends_its_agents_to_another_and_no_account_is_orphaned() {
+    let pair = Pair::start(prepare(LEASE)).await;
+    let writes = pair.world.writes_to("prod").len();
+    pair.line.set(Line::Held);
+    pair.until_ready(false).await;
+    eventually("the agent is at the first", PATIENCE, async || match pair.session().await {
+        (replica, _) if replica == "operator-0" => Ok(()),
+        (replica, _) => Err(replica),
+    })
+    .await;
+    let first = pair.world.operator();
+    eventually("the first has the account", PATIENCE, async || {
+        let agents = first.get("/armory/agents").await?;
+        if agents.json[0]["accounts"] == serde_json::json!(["prod"]) {
+            Ok(())
+        } else {
+            Err(agents.to_string())
+        }
+    })
+    .await;
+    assert_eq!(pair.world.state("prod").await, Some(State::Active));
+    assert_eq!(
+        pair.world.writes_to("prod").len(),
+        writes,
+        "nothing was written of it: it was never ORPHANED"
+    );
+    pair.line.set(Line::Open);
+    pair.until_ready(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_api_server_nobody_sends_an_agent_away() {
+    let pair = Pair::start(prepare(LEASE).own_control_plane()).await;
+    let before = pair.session().await;
+    pair.world.control_plane().stop_apiserver();
+    // The fault itself: long enough for a Lease to run out more than twice.
+    tokio::time::sleep(Duration::from_secs(LEASE * 3)).await;
+    must(pair.world.control_plane().start_apiserver().await);
+    pair.world.until_one_leads(&[pair.world.operator(), &pair.second]).await;
+    pair.world.tell_of("operator-2", &pair.second, false).await;
+    assert_eq!(pair.session().await, before, "it is where it was, on the same stream");
+    assert!(!pair.second.log_text().contains("its agents are sent"), "{}", pair.second.log_text());
+    assert!(!pair.world.operator().log_text().contains("its agents are sent"));
+}
+
+/// A leader at the other end of a line, in the middle of a look at an account when the line becomes bad.
+async fn busy_leader(bad: Line) -> (World, Proxy, Operator) {
+    let world = prepare(30).start().await;
+    let line = line_to(&world).await;
+    let leader = replica_over(&world, &line, "operator-1");
+    leader.start().await;
+    assert!(world.operator().terminate().await.success());
+    world.until_one_leads(&[&leader]).await;
+    // It has begun to lead: the line is bad for its work, not for its preparations.
+    inactive(&world, "zero").await;
+    world.until("zero", State::Inactive).await;
+    line.set(bad);
+    (world, line, leader)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_api_server_is_slow_releases_the_lease_before_it_ends() {
+    let (world, _line, leader) = busy_leader(Line::Slow(Duration::from_secs(1))).await;
+    for name in ["one", "two", "three"] {
+        inactive(&world, name).await;
+    }
+    world.until_account("one", "is being looked at", KubesvcAccount::has_finalizer).await;
+    let asked = Instant::now();
+    assert!(leader.terminate().await.success());
+    assert!(asked.elapsed() < Duration::from_secs(18), "{:?}", asked.elapsed());
+    let lease = world.lease("kubesvc-operator").await.and_then(|lease| lease.spec);
+    assert_eq!(lease.and_then(|spec| spec.holder_identity).as_deref(), Some(""), "nobody holds it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_api_server_is_silent_ends_in_time_all_the_same() {
+    let (world, _line, leader) = busy_leader(Line::Mute).await;
+    // The watch still shows it; the write that follows is never heard of.
+    inactive(&world, "one").await;
+    eventually("an action under way", PATIENCE, async || {
+        let acts = leader.log_text().lines().any(|line| line.contains("acting") && line.contains("one"));
+        if acts { Ok(()) } else { Err("none".to_owned()) }
+    })
+    .await;
+    assert!(leader.terminate().await.success());
+}
