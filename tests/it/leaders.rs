@@ -131,7 +131,7 @@ async fn a_leader_that_dies_is_followed_when_its_lease_has_run_out_and_no_accoun
     assert_eq!(account.status_or_default().epoch, epoch, "it was not given anew");
     // The rows of the dead replica go; those of the living one stay.
     eventually("one row, of the living replica", PATIENCE, async || {
-        let rows = world.assigned_replicas().await;
+        let rows = world.try_assigned_replicas().await?;
         if rows == ["operator-1"] { Ok(()) } else { Err(format!("{rows:?}")) }
     })
     .await;
@@ -191,7 +191,7 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
     let both = [world.operator(), &other];
     must(leases.delete(LEADER, &DeleteParams::default()).await.map_err(|e| e.to_string()));
     eventually("a Lease again", PATIENCE, async || {
-        let lease = world.lease(LEADER).await;
+        let lease = world.try_lease(LEADER).await?;
         if holder(lease.as_ref()).starts_with("operator-") { Ok(()) } else { Err(format!("{lease:?}")) }
     })
     .await;
@@ -216,7 +216,7 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
             .map_err(|e| e.to_string()),
     );
     eventually("the replica's Lease again", PATIENCE, async || {
-        let lease = world.lease("kubesvc-replica-operator-1").await;
+        let lease = world.try_lease("kubesvc-replica-operator-1").await?;
         if holder(lease.as_ref()) == "operator-1" { Ok(()) } else { Err(format!("{lease:?}")) }
     })
     .await;

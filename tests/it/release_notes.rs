@@ -210,8 +210,7 @@ async fn rows_of_agents_and_replicas_that_are_gone_are_pruned() {
     world.until_assigned(&[("prod", "agent-0")]).await;
     assert_eq!(world.assigned_replicas().await, ["operator-0"]);
     eventually("the objects of both are removed", PATIENCE, async || {
-        let listed =
-            must(world.kubectl(&["get", "ksg", "-o", "jsonpath={.items[*].spec.agentId}"]).await.ok());
+        let listed = world.kubectl(&["get", "ksg", "-o", "jsonpath={.items[*].spec.agentId}"]).await.ok()?;
         if listed.trim() == "agent-0" { Ok(()) } else { Err(listed) }
     })
     .await;

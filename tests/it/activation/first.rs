@@ -232,7 +232,7 @@ async fn of_two_objects_with_one_account_name_the_older_wins() {
 
     world.delete("older").await;
     world.until("younger", State::Active).await;
-    eventually("the row of the younger", PATIENCE, async || match world.row("prod").await {
+    eventually("the row of the younger", PATIENCE, async || match world.try_row("prod").await? {
         Some(row) if row.uid == younger.metadata.uid && row.status == "ACTIVE" => Ok(()),
         row => Err(format!("{row:?}")),
     })

@@ -28,7 +28,7 @@ async fn a_restarted_operator_writes_nothing_and_forgets_nothing() {
             "the agent that still holds it",
             crate::world::PATIENCE,
             async || {
-                let agents = world.get("/armory/agents").await;
+                let agents = world.try_get("/armory/agents").await?;
                 if agents.json[0]["accounts"] == json!(["prod"]) { Ok(()) } else { Err(agents.to_string()) }
             },
         )

@@ -51,7 +51,7 @@ async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<
 }
 
 async fn rows(world: &World, accounts: &[KubesvcAccount]) -> Result<(), String> {
-    let rows = world.rows().await;
+    let rows = world.try_rows().await?;
     let told: Vec<_> =
         rows.iter().map(|row| (row.name.as_str(), row.status.clone(), row.uid.clone())).collect();
     let right: Vec<_> = accounts

@@ -61,8 +61,8 @@ async fn every_replica_shows_the_agents_of_all_and_who_holds_an_account() {
             let account = replica.get("/armory/accounts/prod").await?;
             let listed = replica.get("/armory/accounts").await?;
             let caching = world
-                .object("prod")
-                .await
+                .try_object("prod")
+                .await?
                 .and_then(|one| one.status_or_default().caching_agent().map(str::to_owned));
             let holder = |id: &str| json!({"agentId": id, "caching": caching.as_deref() == Some(id)});
             let holders = json!([holder("agent-1"), holder("agent-2")]);

@@ -321,7 +321,7 @@ async fn the_fleet_is_seen_at_a_glance(database: Database) {
     let nobody = cluster.kubeconfig().replace(cluster.server(), "https://127.0.0.1:1");
     world.account("three").zone("east").kubeconfig(&nobody).create().await;
     eventually("2 accounts held and 1 failed", PATIENCE, async || {
-        let object = world.agent_object(&agent).await.ok_or("there is none")?;
+        let object = world.try_agent_object(&agent).await?.ok_or("there is none")?;
         let status = object.status.unwrap_or_default();
         if (status.held, status.failed) == (Some(2), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
     })
