@@ -9,7 +9,11 @@ use crate::world::{Agent, PATIENCE, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
-    let world = World::start().await;
+    // A machine that is slow for a few seconds orphans nothing, and fails nothing.
+    let patient = World::prepare()
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 8)
+        .setting("kubesvc.cache.operationWaitMs", 120_000);
+    let world = patient.start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -59,9 +63,7 @@ fn boot_of(agent: Option<KubesvcAgent>) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_restarts_within_the_grace_costs_one_write_that_names_the_process_which_caches() {
-    let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::in_no_hurry().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     for killed in [true, false] {
@@ -113,7 +115,7 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_of_another_zone_is_never_given_the_account() {
-    let world = World::start().await;
+    let world = World::prepare().in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _west = world.agent("agent-2").zone("west").start().await;
     let _east = world.agent("agent-1").zone("east").start().await;
