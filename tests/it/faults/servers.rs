@@ -6,11 +6,11 @@ use kubesvc::account::{GrantPhase, State};
 use serde_json::json;
 
 use super::proxy::{Line, Proxy};
-use super::settled::settled;
+use super::settled::{settled, settled_within};
 use super::{hold, until_database};
 use crate::harness::databases::{self, Kind, Server};
 use crate::harness::must;
-use crate::world::{Agent, Cluster, Prepare, World};
+use crate::world::{Agent, Cluster, PATIENCE, Prepare, World};
 
 /// How long a fault lasts that nothing shows the end of.
 const A_WHILE: Duration = Duration::from_secs(4);
@@ -173,7 +173,8 @@ async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     assert_eq!(told, 2, "the standby has the rows as they were, and what was made later is lost");
     far.line.lead_to(standby.port());
     until_database(world, false).await;
-    settled(world, &[&agent], &WANTED).await;
+    // Rows and objects are compared once a minute.
+    settled_within(PATIENCE + Duration::from_secs(60), world, &[&agent], &WANTED).await;
 }
 
 /// A server that refuses writes is no server that is away: it is said, and healed when it takes them again.
