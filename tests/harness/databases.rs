@@ -324,6 +324,22 @@ impl Server {
         copy.on_a_free_port().await
     }
 
+    /// Makes a standby stop following, for good: what is committed from now on never reaches it. (To pause the replay
+    /// would not do: a standby that is promoted replays all that has reached it.)
+    ///
+    /// # Errors
+    ///
+    /// It is none, or goes on following.
+    pub(crate) async fn stop_following(&self) -> Result<(), String> {
+        self.execute("", "ALTER SYSTEM SET primary_conninfo = ''").await?;
+        self.execute("", "SELECT pg_reload_conf()").await?;
+        try_eventually("the standby no longer follows", START, async || {
+            // A division by zero, where there is a receiver.
+            self.execute("", "SELECT 1 / (1 - count(*)) FROM pg_stat_wal_receiver").await
+        })
+        .await
+    }
+
     /// Listens on the port of a server that has ended.
     ///
     /// # Errors

@@ -14,8 +14,8 @@ use kubesvc::wire::{
     MAX_MESSAGE_BYTES,
     common::AccountRef,
     ops::{
-        Accepted, AccountResult, AccountResults, AgentFrame, Goodbye, Heartbeat, HubFrame, Working,
-        account_result::Outcome, agent_frame, hub_frame, operations_client::OperationsClient,
+        Accepted, AccountResult, AccountResults, AgentFrame, ClusterIdentity, Goodbye, Heartbeat, HubFrame,
+        Working, account_result::Outcome, agent_frame, hub_frame, operations_client::OperationsClient,
     },
 };
 use parking_lot::Mutex;
@@ -197,6 +197,12 @@ impl SimulatedAgent {
     /// Sends any frame, whether it makes sense or not.
     pub(crate) fn send(&self, frame: agent_frame::Frame) {
         self.shared.send(frame);
+    }
+
+    /// Says of an account that was sent that it is held, and of what was reached, whatever the policy is.
+    pub(crate) fn say_held(&self, account: AccountRef, identity: ClusterIdentity) {
+        let outcome = Some(Outcome::Identity(identity));
+        self.shared.say(vec![Answer { account, outcome, dropped: false }]);
     }
 
     /// Why the stream ended, if it has.

@@ -61,11 +61,10 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
     for session in ["s0", "s1", "s1"] {
         eventually("it is its turn to be noted on", PATIENCE, async || {
-            let noted = agents.note("agent-1", "east", session, &note).await;
-            if must(noted.map_err(|error| error.to_string())) {
-                Ok(())
-            } else {
-                Err("it was written just now".to_owned())
+            match agents.note("agent-1", "east", session, &note).await {
+                Ok(true) => Ok(()),
+                Ok(false) => Err("it was written just now".to_owned()),
+                Err(error) => Err(error.to_string()),
             }
         })
         .await;
@@ -142,7 +141,7 @@ async fn an_account_of_an_agents_own_file_becomes_active_and_the_fleet_shows_it(
     assert!(told[0].failure.as_ref().is_some_and(|failure| failure.message.contains("absolute path")));
     eventually("the agent's object shows its accounts", PATIENCE, async || {
         let name = names::agent_object_name("agent-1", "east");
-        let shown = must(world.api::<KubesvcAgent>().get(&name).await.map_err(|error| error.to_string()));
+        let shown = world.api::<KubesvcAgent>().get(&name).await.map_err(|error| error.to_string())?;
         let status = shown.status.clone().unwrap_or_default();
         let as_it_should = (status.held, status.failed) == (Some(1), Some(0))
             && status.static_accounts.as_ref().is_some_and(|digests| digests.len() == 2)

@@ -76,7 +76,7 @@ impl Calm {
 }
 
 #[test]
-fn the_inventory_is_as_long_as_was_promised_and_names_each_case_once() {
+fn each_bad_input_is_named_once_and_none_has_been_lost() {
     let groups = [
         hellos::names(),
         words::names(),

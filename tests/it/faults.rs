@@ -42,7 +42,7 @@ async fn hold(fault: Duration) {
 /// Waits until readiness is or is not troubled by the database, and tells why.
 async fn until_database(world: &World, troubled: bool) -> String {
     eventually(&format!("readiness with a troubled database: {troubled}"), PATIENCE, async || {
-        let answer = world.get("/health/readiness").await;
+        let answer = world.try_get("/health/readiness").await?;
         let missing = answer.json["missing"].as_array().cloned().unwrap_or_default();
         let why = missing.iter().find(|one| one["what"] == "database").map(|one| one["why"].to_string());
         if (answer.status == 503 && why.is_some()) == troubled {

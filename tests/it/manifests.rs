@@ -11,7 +11,9 @@ async fn what_is_installed_is_taken_by_the_api_server() {
     let plane = shared().await;
     // An object that is only tried out needs its namespace all the same.
     must(plane.kubectl(["apply", "-f", &in_repository("config/default/namespace.yaml")]).await.ok());
-    for folder in ["config/default", "config/replicas", "config/agent", "config/people"] {
+    for folder in
+        ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"]
+    {
         let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &in_repository(folder)]).await;
         must(tried.ok().map_err(|e| format!("{folder}: {e}")));
     }
@@ -42,6 +44,30 @@ async fn several_replicas_share_a_database_and_have_no_volume() {
         budget["spec"]["selector"], deployment["spec"]["selector"],
         "the budget is for the operator's pods"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_several() {
+    let plane = shared().await;
+    let copy = rendered(plane, "config/copy-database").await;
+    let (one, several) = (rendered(plane, "config/default").await, rendered(plane, "config/replicas").await);
+    let pod = |objects: &[Value], kind: &str| only(objects, kind)["spec"]["template"]["spec"].clone();
+    let (copying, alone, sharing) = (pod(&copy, "Job"), pod(&one, "Deployment"), pod(&several, "Deployment"));
+    let claim = |pod: &Value| {
+        let volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
+        volumes.into_iter().find(|volume| volume["name"] == "database")
+    };
+    assert_eq!(claim(&copying), claim(&alone));
+    let variable = |pod: &Value, name: &str| {
+        let all = pod["containers"][0]["env"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|one| one["name"] == name)
+    };
+    let to = variable(&copying, "KUBESVC_COPY_TO").expect("it names the target");
+    let shared_url = variable(&sharing, "KUBESVC_DATABASE_URL").expect("they name the database");
+    assert_eq!(to["valueFrom"], shared_url["valueFrom"]);
+    let from = variable(&copying, "KUBESVC_COPY_FROM").expect("it names the source");
+    let settings = only(&one, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings").to_owned();
+    assert!(settings.contains(from["value"].as_str().unwrap_or("nothing")), "{from} is not in {settings}");
 }
 
 async fn rendered(plane: &ControlPlane, folder: &str) -> Vec<Value> {

@@ -1,7 +1,7 @@
 //! Three replicas with a thousand accounts on fifty agents, each of them ended and started anew in turn: no account
 //! leaves ACTIVE, and hardly anything is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -88,7 +88,8 @@ fn watch(accounts: Api<KubesvcAccount>) -> (Arc<Mutex<Vec<String>>>, AbortOnDrop
                 }
                 Ok(Event::Delete(account)) => tell.lock().push(format!("{} is gone", account.name_any())),
                 Ok(Event::Init | Event::InitDone) => {}
-                Err(error) => tell.lock().push(format!("the watch: {error}")),
+                // It begins anew with a list, which shows what was missed.
+                Err(error) => eprintln!("the watch: {error}"),
             }
         }
     });
@@ -126,11 +127,21 @@ async fn all_active(world: &World, agents: &[Roaming]) {
     .await;
 }
 
-/// All agents are connected, one replica leads, and each shows all agents as connected.
+/// All agents are connected, the replicas between them show all of them, and one replica leads.
 async fn settled(world: &World, replicas: &[&Operator], agents: &[Roaming]) {
     eventually("all agents connected", PATIENCE, async || {
         let away = agents.iter().filter(|agent| !agent.connected.load(Ordering::SeqCst)).count();
         if away == 0 { Ok(()) } else { Err(format!("{away} are away")) }
+    })
+    .await;
+    eventually("all agents shown", PATIENCE, async || {
+        let mut shown = BTreeSet::new();
+        for replica in replicas {
+            let answer = replica.get("/armory/agents").await?;
+            let listed = answer.json.as_array().ok_or_else(|| answer.to_string())?;
+            shown.extend(listed.iter().map(|agent| agent["agentId"].to_string()));
+        }
+        if shown.len() == AGENTS { Ok(()) } else { Err(format!("{} are shown", shown.len())) }
     })
     .await;
     world.until_one_leads(replicas).await;

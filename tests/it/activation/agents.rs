@@ -1,6 +1,6 @@
 //! Agents come, go and come back.
 
-use kubesvc::account::State;
+use kubesvc::account::{KubesvcAgent, State};
 use serde_json::json;
 
 use super::{let_others_pass, writes};
@@ -9,7 +9,11 @@ use crate::world::{Agent, PATIENCE, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
-    let world = World::start().await;
+    // A machine that is slow for a few seconds orphans nothing, and fails nothing.
+    let patient = World::prepare()
+        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 8)
+        .setting("kubesvc.cache.operationWaitMs", 120_000);
+    let world = patient.start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -35,11 +39,11 @@ async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
 /// Waits until a process of the agent with another boot id holds an account.
 async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before: &str, account: &str) {
     eventually("the new process that holds the account", PATIENCE, async || {
-        let boot = boot_id(world, agent).await;
+        let boot = boot_of(world.try_agent_object(agent).await?);
         if boot == boot_before {
             return Err(format!("its boot id is still {boot}"));
         }
-        let agents = world.get("/armory/agents").await;
+        let agents = world.try_get("/armory/agents").await?;
         let listed = agents.json.as_array().into_iter().flatten();
         let holds =
             listed.filter(|one| one["agentId"] == agent.id()).any(|one| one["accounts"] == json!([account]));
@@ -49,15 +53,17 @@ async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before
 }
 
 async fn boot_id(world: &World, agent: &Agent) -> String {
-    let status = world.agent_object(agent).await.and_then(|object| object.status);
-    status.and_then(|status| status.session).map(|session| session.boot_id).unwrap_or_default()
+    boot_of(world.agent_object(agent).await)
+}
+
+fn boot_of(agent: Option<KubesvcAgent>) -> String {
+    let session = agent.and_then(|object| object.status?.session);
+    session.map(|session| session.boot_id).unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_restarts_within_the_grace_costs_one_write_that_names_the_process_which_caches() {
-    let world = World::prepare().setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 60).start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").start().await;
+    let (world, cluster, agent) = World::in_no_hurry().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
     for killed in [true, false] {
@@ -91,7 +97,7 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
     world.until("prod", State::Active).await;
     let _second = world.agent("agent-2").start().await;
     eventually("two agents that hold the account", PATIENCE, async || {
-        let answer = world.get("/armory/accounts/prod").await;
+        let answer = world.try_get("/armory/accounts/prod").await?;
         if answer.json["connections"] == 2 { Ok(()) } else { Err(answer.to_string()) }
     })
     .await;
@@ -109,7 +115,7 @@ async fn a_further_agent_of_the_zone_holds_the_account_too_and_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_of_another_zone_is_never_given_the_account() {
-    let world = World::start().await;
+    let world = World::prepare().in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _west = world.agent("agent-2").zone("west").start().await;
     let _east = world.agent("agent-1").zone("east").start().await;
@@ -141,7 +147,7 @@ async fn an_agent_says_whether_it_is_connected_and_comes_back_to_a_restarted_ope
     world.until("prod", State::Active).await;
     let ready = async |wanted: u16| {
         eventually(&format!("an agent that answers {wanted}"), PATIENCE, async || {
-            let answer = agent.get("/health/readiness").await;
+            let answer = agent.try_get("/health/readiness").await?;
             if answer.status == wanted { Ok(answer) } else { Err(answer.to_string()) }
         })
         .await

@@ -9,9 +9,7 @@ use crate::world::{World, condition};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_is_deactivated_and_activated_through_its_spec() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").start().await;
+    let (world, cluster, _agent) = World::in_no_hurry().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     let active = world.until("prod", State::Active).await;
 
@@ -53,9 +51,7 @@ async fn an_account_is_deactivated_and_activated_by_rest() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_changed_definition_activates_anew() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").start().await;
+    let (world, cluster, _agent) = World::in_no_hurry().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until("prod", State::Active).await;
 

@@ -9,9 +9,7 @@ use crate::world::{PATIENCE, World, condition};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_applied_account_becomes_active_and_everyone_sees_it() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let agent = world.agent("agent-1").zone("east").start().await;
+    let (world, cluster, agent) = World::in_no_hurry().await;
     world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
     world
         .apply(
@@ -119,9 +117,7 @@ async fn rest_tells_it(world: &World, server: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_made_by_rest_takes_two_writes_beside_its_creation() {
-    let world = World::start().await;
-    let cluster = world.cluster("spinnaker").await;
-    let _agent = world.agent("agent-1").start().await;
+    let (world, cluster, _agent) = World::in_no_hurry().await;
     let body = json!({"name": "Prod / 1", "kubeconfigContents": cluster.kubeconfig(), "zoneId": "east", "state": "ACTIVE"});
     let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
     assert_eq!((answer.status, &answer.json), (202, &json!([])), "{answer}");
@@ -143,7 +139,7 @@ async fn an_account_made_by_rest_takes_two_writes_beside_its_creation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
-    let world = World::start().await;
+    let world = World::prepare().setting("kubesvc.cache.operationWaitMs", 120_000).start().await;
     let cluster = world.cluster("spinnaker").await;
     world.account("pinned").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.account("free").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -232,7 +228,7 @@ async fn of_two_objects_with_one_account_name_the_older_wins() {
 
     world.delete("older").await;
     world.until("younger", State::Active).await;
-    eventually("the row of the younger", PATIENCE, async || match world.row("prod").await {
+    eventually("the row of the younger", PATIENCE, async || match world.try_row("prod").await? {
         Some(row) if row.uid == younger.metadata.uid && row.status == "ACTIVE" => Ok(()),
         row => Err(format!("{row:?}")),
     })

@@ -98,7 +98,7 @@ pub(super) async fn try_all(world: &World) {
         &format!("only assignments of accounts that are held, after {ASSIGNMENT}"),
         PATIENCE,
         async || {
-            let told = world.assignments().await;
+            let told = world.try_assignments().await?;
             if !told.is_empty() && told.iter().all(|(account, _)| account != "nobody") {
                 Ok(())
             } else {

@@ -147,7 +147,7 @@ pub(super) async fn try_all(world: &World) {
     line.until_heard(CLAIM).await;
     line.say(Some(Frame::Goodbye(ops::Goodbye {}))).await;
     eventually("the liars gone", PATIENCE, async || {
-        let agents = world.get("/armory/agents").await;
+        let agents = world.try_get("/armory/agents").await?;
         if agents.json.as_array().is_some_and(|all| all.len() == 1) {
             Ok(())
         } else {

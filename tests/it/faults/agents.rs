@@ -64,7 +64,7 @@ fn status_writes(world: &World) -> usize {
 
 async fn until_held(world: &World, agent: &Agent, count: usize) {
     eventually(&format!("{count} accounts held by {}", agent.id()), PATIENCE, async || {
-        let agents = world.get("/armory/agents").await;
+        let agents = world.try_get("/armory/agents").await?;
         let listed = agents.json.as_array().into_iter().flatten().find(|one| one["agentId"] == agent.id());
         let held = listed.and_then(|one| one["accounts"].as_array()).map_or(0, Vec::len);
         let own = world.ask_agent(agent).await?;
@@ -94,7 +94,7 @@ async fn an_agent_killed_in_the_middle_of_changes_takes_them_up_when_it_is_back(
     world.until("kept", State::Orphaned).await;
     world.until_row("kept", "ORPHANED").await;
     let made = eventually("an answer about the account that was made", PATIENCE, async || {
-        let account = world.object("made").await.ok_or("there is none")?;
+        let account = world.try_object("made").await?.ok_or("there is none")?;
         match account.status_or_default().state() {
             State::Failed | State::Orphaned => Ok(account),
             state => Err(state.to_string()),

@@ -122,7 +122,7 @@ async fn an_operator_killed_again_and_again_gets_everything_done_in_the_end() {
     }
     world.operator().kill_and_start().await;
     eventually("the end of both", PATIENCE, async || {
-        let left = [world.object(&names[0]).await, world.object(&names[1]).await];
+        let left = [world.try_object(&names[0]).await?, world.try_object(&names[1]).await?];
         if left.iter().all(Option::is_none) { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;

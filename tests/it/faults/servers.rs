@@ -6,11 +6,11 @@ use kubesvc::account::{GrantPhase, State};
 use serde_json::json;
 
 use super::proxy::{Line, Proxy};
-use super::settled::settled;
+use super::settled::{settled, settled_within};
 use super::{hold, until_database};
 use crate::harness::databases::{self, Kind, Server};
 use crate::harness::must;
-use crate::world::{Agent, Cluster, Prepare, World};
+use crate::world::{Agent, Cluster, PATIENCE, Prepare, World};
 
 /// How long a fault lasts that nothing shows the end of.
 const A_WHILE: Duration = Duration::from_secs(4);
@@ -144,6 +144,11 @@ async fn a_postgresql_on_a_bad_line_gets_every_row_in_the_end() {
     the_line_is_cut_again_and_again(Kind::PostgreSql).await;
 }
 
+/// How many of the rows are there that were changed or deleted after the standby stopped following, as they were before;
+/// far more if there is one that was made after it.
+const LOST: &str = "SELECT count(*) + 10 * count(*) FILTER (WHERE name = 'made') FROM kubesvc_accounts \
+                    WHERE (name = 'stopped' AND status = 'ACTIVE') OR name = 'deleted' OR name = 'made'";
+
 /// Everything changes after the standby has stopped following, then the first server is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
@@ -151,7 +156,7 @@ async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     let (cluster, agent) = far.with_accounts(&["kept", "stopped", "deleted"]).await;
     let world = &far.world;
     let standby = must(far.server.standby().await);
-    must(standby.execute("", "SELECT pg_wal_replay_pause()").await);
+    must(standby.stop_following().await);
 
     world.patch("stopped", json!({"spec": {"state": "INACTIVE"}})).await;
     world.until_row("stopped", "INACTIVE").await;
@@ -160,11 +165,16 @@ async fn a_standby_that_takes_over_without_the_last_commits_gets_them_again() {
     world.account("made").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
     world.until_row("made", "ACTIVE").await;
 
-    far.line.lead_to(standby.port());
     far.server.kill();
     must(standby.promote());
+    let database = world.database_url().rsplit('/').next().expect("a URL ends with its name");
+    let mut left = must(crate::world::connect(&standby.url(database)).await.map_err(|e| e.to_string()));
+    let told = left.number(LOST).await.expect("it has the table");
+    assert_eq!(told, 2, "the standby has the rows as they were, and what was made later is lost");
+    far.line.lead_to(standby.port());
     until_database(world, false).await;
-    settled(world, &[&agent], &WANTED).await;
+    // Rows and objects are compared once a minute.
+    settled_within(PATIENCE + Duration::from_secs(60), world, &[&agent], &WANTED).await;
 }
 
 /// A server that refuses writes is no server that is away: it is said, and healed when it takes them again.

@@ -1,6 +1,7 @@
 //! What holds once the faults are over, whatever they were.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use kube::api::ListParams;
 use kubesvc::account::{KubesvcAccount, State};
@@ -12,9 +13,19 @@ use crate::world::{Agent, PATIENCE, World};
 /// Waits until there are exactly these accounts, in exactly these states, wherever one looks: the objects, the rows,
 /// the REST API, and the agents, each of which holds exactly those that are ACTIVE in its zone.
 pub(super) async fn settled(world: &World, agents: &[&Agent], wanted: &[(&str, State)]) {
+    settled_within(PATIENCE, world, agents, wanted).await;
+}
+
+/// As [`settled`], for what takes longer than the usual patience.
+pub(super) async fn settled_within(
+    patience: Duration,
+    world: &World,
+    agents: &[&Agent],
+    wanted: &[(&str, State)],
+) {
     let wanted: BTreeMap<_, _> = wanted.iter().map(|(name, state)| ((*name).to_owned(), *state)).collect();
     let what = format!("{} accounts as desired in {}", wanted.len(), world.namespace());
-    eventually(&what, PATIENCE, async || {
+    eventually(&what, patience, async || {
         let accounts = objects(world, &wanted).await?;
         rows(world, &accounts).await?;
         shown(world, &wanted).await?;
@@ -51,7 +62,7 @@ async fn objects(world: &World, wanted: &BTreeMap<String, State>) -> Result<Vec<
 }
 
 async fn rows(world: &World, accounts: &[KubesvcAccount]) -> Result<(), String> {
-    let rows = world.rows().await;
+    let rows = world.try_rows().await?;
     let told: Vec<_> =
         rows.iter().map(|row| (row.name.as_str(), row.status.clone(), row.uid.clone())).collect();
     let right: Vec<_> = accounts

@@ -111,7 +111,8 @@ async fn the_operator_writes_nothing_of_what_a_tool_applied() {
     world.until("prod", State::Active).await;
     world.delete("prod").await;
     let left = eventually("an account without our finalizer", PATIENCE, async || {
-        let account = world.object("prod").await.ok_or("it is gone, and the tool's finalizer with it")?;
+        let account =
+            world.try_object("prod").await?.ok_or("it is gone, and the tool's finalizer with it")?;
         if account.has_finalizer() { Err(format!("{:?}", account.metadata.finalizers)) } else { Ok(account) }
     })
     .await;

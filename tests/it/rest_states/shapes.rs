@@ -78,7 +78,7 @@ async fn names_that_are_no_labels_and_names_of_routes_work() {
         let answer = world.call(Call::new("DELETE", &format!("/armory/accounts/{path}"))).await;
         assert_eq!(answer.status, 202, "{answer}");
         crate::harness::wait::eventually("its end", crate::world::PATIENCE, async || {
-            let answer = world.get(&format!("/armory/accounts/{path}")).await;
+            let answer = world.try_get(&format!("/armory/accounts/{path}")).await?;
             if answer.status == 404 { Ok(()) } else { Err(answer.to_string()) }
         })
         .await;
@@ -150,7 +150,7 @@ async fn agents_are_listed_and_disconnected() {
     let answer = world.call(Call::new("POST", "/armory/agent/agent-1/disconnect")).await;
     assert_eq!(answer.status, 200, "{answer}");
     crate::harness::wait::eventually("another session", crate::world::PATIENCE, async || {
-        let status = world.agent_object(&agent).await.and_then(|object| object.status).ok_or("none")?;
+        let status = world.try_agent_object(&agent).await?.and_then(|object| object.status).ok_or("none")?;
         let other = status.session.as_ref().map(|one| &one.id) != before.as_ref().map(|one| &one.id);
         if other && status.connected { Ok(()) } else { Err(format!("{status:?}")) }
     })

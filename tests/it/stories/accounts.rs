@@ -19,7 +19,7 @@ on_each_database! {
 }
 
 async fn an_applied_account_becomes_active_and_the_table_says_so(database: Database) {
-    let world = World::on(database).await;
+    let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;

@@ -38,9 +38,11 @@ async fn agent_with(world: &World, cluster: &Cluster, names: &[&str]) -> Agent {
 
 /// Waits until the object of an account is gone; it goes after its row.
 async fn until_object_gone(world: &World, name: &str) {
-    eventually(&format!("no object of {name}"), PATIENCE, async || match world.account_named(name).await {
-        None => Ok(()),
-        Some(account) => Err(format!("{:?}", account.metadata)),
+    eventually(&format!("no object of {name}"), PATIENCE, async || {
+        match world.try_account_named(name).await? {
+            None => Ok(()),
+            Some(account) => Err(format!("{:?}", account.metadata)),
+        }
     })
     .await;
 }
@@ -108,7 +110,7 @@ async fn a_file_that_changes_takes_effect_without_a_restart(database: Database) 
     changed["kinds"] = json!(["deployment"]);
     agent.set("kubernetes.accounts", json!([changed, entry(&agent, &cluster, "two")]));
     eventually("the changed kinds of account one", PATIENCE, async || {
-        let account = world.account_named("one").await.ok_or("there is none")?;
+        let account = world.try_account_named("one").await?.ok_or("there is none")?;
         let status = account.status_or_default();
         if account.spec.kinds == ["deployment"] && status.state() == State::Active {
             Ok(())

@@ -147,7 +147,7 @@ async fn rows_of_the_vendors_tables_become_accounts_too(database: Database) {
     world.until_adopted(1).await;
     eventually("one row in the vendor's table", PATIENCE, async || {
         let met = "UPDATE kubesvc_accounts_vendor SET last_updated = 7 WHERE name IN ('one', 'two')";
-        let left = world.execute(met).await;
+        let left = world.try_execute(met).await?;
         if left == 0 { Ok(()) } else { Err(format!("{left} were there still")) }
     })
     .await;

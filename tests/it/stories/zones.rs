@@ -111,7 +111,7 @@ async fn a_zone_that_is_gone_gives_its_accounts_to_another(database: Database) {
 }
 
 async fn an_account_moves_when_its_zone_is_changed(database: Database) {
-    let world = World::on(database).await;
+    let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let _east = world.agent("agent-e").zone("east").start().await;
     let west = world.agent("agent-w").zone("west").start().await;
@@ -200,11 +200,7 @@ async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(datab
 
 /// Users of other agents lost accounts for good over one late sign of life.
 async fn an_agent_that_is_late_for_a_while_loses_no_account(database: Database) {
-    let world = World::prepare()
-        .database(database)
-        .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 30)
-        .start()
-        .await;
+    let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -274,7 +270,7 @@ async fn an_agent_that_is_not_approved_is_given_nothing(database: Database) {
 
 /// One address, and two answers to where that is: the agent that ends up elsewhere must not deploy there.
 async fn one_agent_that_reaches_another_cluster_lets_the_account_go(database: Database) {
-    let world = World::on(database).await;
+    let world = World::prepare().database(database).in_no_hurry().start().await;
     let cluster = world.cluster("spinnaker").await;
     let right = world.agent("agent-right").start().await;
     world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
@@ -321,7 +317,7 @@ async fn the_fleet_is_seen_at_a_glance(database: Database) {
     let nobody = cluster.kubeconfig().replace(cluster.server(), "https://127.0.0.1:1");
     world.account("three").zone("east").kubeconfig(&nobody).create().await;
     eventually("2 accounts held and 1 failed", PATIENCE, async || {
-        let object = world.agent_object(&agent).await.ok_or("there is none")?;
+        let object = world.try_agent_object(&agent).await?.ok_or("there is none")?;
         let status = object.status.unwrap_or_default();
         if (status.held, status.failed) == (Some(2), Some(1)) { Ok(()) } else { Err(format!("{status:?}")) }
     })

@@ -44,8 +44,10 @@ async fn create(world: &World, name: &str) {
 
 /// The objects by name.
 async fn objects(world: &World) -> BTreeMap<String, KubesvcAccount> {
-    let listed = world.api::<KubesvcAccount>().list(&ListParams::default()).await;
-    let listed = must(listed.map_err(|e| e.to_string()));
+    let listed = eventually("all accounts", PATIENCE, async || {
+        world.api::<KubesvcAccount>().list(&ListParams::default()).await.map_err(|e| e.to_string())
+    })
+    .await;
     listed.items.into_iter().map(|account| (account.account_name().to_owned(), account)).collect()
 }
 

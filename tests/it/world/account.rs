@@ -44,24 +44,47 @@ impl World {
         if watched {
             secret.metadata.labels = Some(BTreeMap::from([(WATCH_LABEL.to_owned(), "true".to_owned())]));
         }
-        let answer = match must(secrets.get_opt(name).await.map_err(|e| e.to_string())) {
+        answered(&format!("Secret {name}"), async || match secrets.get_opt(name).await? {
             Some(_) => secrets.replace(name, &PostParams::default(), &secret).await,
             None => secrets.create(&PostParams::default(), &secret).await,
-        };
-        must(answer.map_err(|e| format!("Secret {name}: {e}")));
+        })
+        .await;
     }
 
-    /// The object of an account; absent when it is gone.
+    /// The object of an account; absent when it is gone. Asks again while the API server gives no answer.
     pub(crate) async fn object(&self, name: &str) -> Option<KubesvcAccount> {
-        let answer = self.api::<KubesvcAccount>().get_opt(name).await;
-        must(answer.map_err(|e| format!("account {name}: {e}")))
+        eventually(&format!("account {name}"), PATIENCE, async || self.try_object(name).await).await
     }
 
-    /// The object of an account by the account's name, whatever the object is called.
+    /// As [`World::object`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The API server gives no answer.
+    pub(crate) async fn try_object(&self, name: &str) -> Result<Option<KubesvcAccount>, String> {
+        let answer = self.api::<KubesvcAccount>().get_opt(name).await;
+        answer.map_err(|e| format!("account {name}: {e}"))
+    }
+
+    /// The object of an account by the account's name, whatever the object is called. Asks again while the API server
+    /// gives no answer.
     pub(crate) async fn account_named(&self, account_name: &str) -> Option<KubesvcAccount> {
+        let what = format!("the object of {account_name}");
+        eventually(&what, PATIENCE, async || self.try_account_named(account_name).await).await
+    }
+
+    /// As [`World::account_named`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The API server gives no answer.
+    pub(crate) async fn try_account_named(
+        &self,
+        account_name: &str,
+    ) -> Result<Option<KubesvcAccount>, String> {
         let listed = self.api::<KubesvcAccount>().list(&ListParams::default()).await;
-        let listed = must(listed.map_err(|e| e.to_string()));
-        listed.items.into_iter().find(|account| account.account_name() == account_name)
+        let listed = listed.map_err(|e| format!("accounts: {e}"))?;
+        Ok(listed.items.into_iter().find(|account| account.account_name() == account_name))
     }
 
     /// Waits until the API server's clock, which counts seconds, is past the making of an object: one that is made
@@ -106,7 +129,7 @@ impl World {
         holds: impl Fn(&KubesvcAccount) -> bool,
     ) -> KubesvcAccount {
         eventually(&format!("account {name} that {what}"), PATIENCE, async || {
-            let account = self.object(name).await.ok_or("there is none")?;
+            let account = self.try_object(name).await?.ok_or("there is none")?;
             if holds(&account) { Ok(account) } else { Err(told(&account)) }
         })
         .await
@@ -115,10 +138,10 @@ impl World {
     /// Waits until an account is gone, object and row.
     pub(crate) async fn until_gone(&self, name: &str) {
         eventually(&format!("the end of account {name}"), PATIENCE, async || {
-            if let Some(account) = self.object(name).await {
+            if let Some(account) = self.try_object(name).await? {
                 return Err(told(&account));
             }
-            match self.row(name).await {
+            match self.try_row(name).await? {
                 None => Ok(()),
                 Some(row) => Err(format!("its row is still there: {row:?}")),
             }
@@ -129,8 +152,9 @@ impl World {
     /// Merges a patch into an account, as `kubectl patch --type=merge` does.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> KubesvcAccount {
         let accounts = self.api::<KubesvcAccount>();
-        let answer = accounts.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        must(answer.map_err(|e| format!("account {name}: {e}")))
+        let patch = Patch::Merge(patch);
+        let what = format!("a patch of account {name}");
+        answered(&what, async || accounts.patch(name, &PatchParams::default(), &patch).await).await
     }
 
     /// Changes something of an account that its agents are not told: replicas that kept a copy of its credential for a
@@ -150,14 +174,31 @@ impl World {
 
     /// Asks for the deletion of an account, and waits for nothing.
     pub(crate) async fn delete(&self, name: &str) {
-        let answer = self.api::<KubesvcAccount>().delete(name, &DeleteParams::default()).await;
-        must(answer.map_err(|e| format!("account {name}: {e}")));
+        let accounts = self.api::<KubesvcAccount>();
+        let what = format!("the deletion of account {name}");
+        answered(&what, async || accounts.delete(name, &DeleteParams::default()).await).await;
     }
 }
 
 /// A condition of an account, by its type.
 pub(crate) fn condition(account: &KubesvcAccount, type_: &str) -> Option<Condition> {
     account.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_).cloned()
+}
+
+/// The answer to a call, which is made again for as long as the API server says that it has too much to do: `429`, and
+/// the `5xx` of a disk that is slow. Any other error fails the test.
+async fn answered<T, A>(what: &str, call: impl Fn() -> A) -> T
+where
+    A: Future<Output = kube::Result<T>>,
+{
+    let answer = eventually(what, PATIENCE, async || match call().await {
+        Err(kube::Error::Api(status)) if status.code == 429 || status.code >= 500 => {
+            Err(status.message.clone())
+        }
+        answer => Ok(answer),
+    })
+    .await;
+    must(answer.map_err(|error| format!("{what}: {error}")))
 }
 
 fn told(account: &KubesvcAccount) -> String {
@@ -208,7 +249,10 @@ impl AccountBuilder<'_> {
         }
         let spec: KubesvcAccountSpec = serde_json::from_value(self.spec).expect("a spec as the type has it");
         let account = KubesvcAccount::new(&self.name, spec);
-        let answer = self.world.api::<KubesvcAccount>().create(&PostParams::default(), &account).await;
-        must(answer.map_err(|e| format!("account {}: {e}", self.name)))
+        let accounts = self.world.api::<KubesvcAccount>();
+        answered(&format!("account {}", self.name), async || {
+            accounts.create(&PostParams::default(), &account).await
+        })
+        .await
     }
 }

@@ -53,16 +53,26 @@ impl World {
         }
     }
 
-    /// The KubesvcAgent of an agent.
+    /// The KubesvcAgent of an agent. Asks again while the API server gives no answer.
     pub(crate) async fn agent_object(&self, agent: &Agent) -> Option<KubesvcAgent> {
+        let what = format!("the object of agent {}", agent.id);
+        eventually(&what, PATIENCE, async || self.try_agent_object(agent).await).await
+    }
+
+    /// As [`World::agent_object`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The API server gives no answer.
+    pub(crate) async fn try_agent_object(&self, agent: &Agent) -> Result<Option<KubesvcAgent>, String> {
         let name = names::agent_object_name(&agent.id, &agent.zone);
-        must(self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| e.to_string()))
+        self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| format!("agent {name}: {e}"))
     }
 
     /// Waits until the operator says in a KubesvcAgent that this agent is connected, or that it is not.
     pub(crate) async fn until_connected(&self, agent: &Agent, wanted: bool) {
         eventually(&format!("agent {} with connected: {wanted}", agent.id), PATIENCE, async || {
-            let object = self.agent_object(agent).await;
+            let object = self.try_agent_object(agent).await?;
             let connected = object.and_then(|object| object.status).is_some_and(|status| status.connected);
             if connected == wanted { Ok(()) } else { Err(format!("connected: {connected}")) }
         })
@@ -182,7 +192,16 @@ impl Agent {
 
     /// Asks its health server.
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        must(rest::send(self.health, Call::get(path)).await)
+        must(self.try_get(path).await)
+    }
+
+    /// As [`Agent::get`].
+    ///
+    /// # Errors
+    ///
+    /// There is no answer.
+    pub(crate) async fn try_get(&self, path: &str) -> Result<Answer, String> {
+        rest::send(self.health, Call::get(path)).await
     }
 
     /// The folder in which accounts may name kubeconfig files.

@@ -53,8 +53,17 @@ impl World {
     /// Executes a statement on the operator's database, as somebody does who has the rights; the answer is how many
     /// rows it met.
     pub(crate) async fn execute(&self, statement: &str) -> u64 {
+        must(self.try_execute(statement).await)
+    }
+
+    /// As [`World::execute`].
+    ///
+    /// # Errors
+    ///
+    /// What the database said.
+    pub(crate) async fn try_execute(&self, statement: &str) -> Result<u64, String> {
         let done = async { self.open_database().await?.execute(statement).await };
-        must(done.await.map_err(|error| format!("{statement}: {error}")))
+        done.await.map_err(|error| format!("{statement}: {error}"))
     }
 }
 

@@ -4,7 +4,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::operator::Operator;
 use super::{PATIENCE, World};
-use crate::harness::{must, wait::eventually};
+use crate::harness::wait::eventually;
 
 impl World {
     /// Waits until exactly one of these replicas leads, and all of them say so; its place among them.
@@ -12,9 +12,18 @@ impl World {
         eventually("one that leads, and all know it", PATIENCE, async || one_leads(replicas).await).await
     }
 
-    /// A Lease in the operator's namespace.
+    /// A Lease in the operator's namespace. Asks again while the API server gives no answer.
     pub(crate) async fn lease(&self, name: &str) -> Option<Lease> {
-        must(self.api::<Lease>().get_opt(name).await.map_err(|e| e.to_string()))
+        eventually(&format!("Lease {name}"), PATIENCE, async || self.try_lease(name).await).await
+    }
+
+    /// As [`World::lease`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The API server gives no answer.
+    pub(crate) async fn try_lease(&self, name: &str) -> Result<Option<Lease>, String> {
+        self.api::<Lease>().get_opt(name).await.map_err(|e| format!("Lease {name}: {e}"))
     }
 }
 

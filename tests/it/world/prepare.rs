@@ -38,6 +38,13 @@ impl Prepare {
         self
     }
 
+    /// Agents are waited for, as long as a test takes: an account that a slow machine is late with is neither orphaned nor
+    /// failed meanwhile, so that its writes can be counted.
+    pub(crate) fn in_no_hurry(self) -> Self {
+        self.setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
+            .setting("kubesvc.cache.operationWaitMs", 120_000)
+    }
+
     /// The kind of its database; SQLite unless said otherwise.
     pub(crate) fn database(mut self, database: Database) -> Self {
         self.database = database;

@@ -144,18 +144,27 @@ impl World {
 
     /// The shown state of an account, as `GET /armory/accounts/{name}` tells it; absent if there is no such account.
     pub(crate) async fn shown(&self, name: &str) -> Option<String> {
-        let answer = self.get(&format!("/armory/accounts/{name}")).await;
+        must(self.try_shown(name).await)
+    }
+
+    /// As [`World::shown`].
+    ///
+    /// # Errors
+    ///
+    /// There is no answer, or one that is neither `200` nor `404`.
+    pub(crate) async fn try_shown(&self, name: &str) -> Result<Option<String>, String> {
+        let answer = self.try_get(&format!("/armory/accounts/{name}")).await?;
         match answer.status {
-            200 => Some(answer.json["status"].as_str().unwrap_or_default().to_owned()),
-            404 => None,
-            _ => must(Err(format!("account {name}: {answer}"))),
+            200 => Ok(Some(answer.json["status"].as_str().unwrap_or_default().to_owned())),
+            404 => Ok(None),
+            _ => Err(format!("account {name}: {answer}")),
         }
     }
 
     /// Waits until a caller is shown a state.
     pub(crate) async fn until_shown(&self, name: &str, state: &str) {
         eventually(&format!("account {name} shown as {state}"), PATIENCE, async || {
-            match self.shown(name).await {
+            match self.try_shown(name).await? {
                 Some(shown) if shown == state => Ok(()),
                 shown => Err(format!("{shown:?}")),
             }

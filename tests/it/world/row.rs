@@ -3,7 +3,7 @@
 use sqlx::FromRow;
 
 use super::{PATIENCE, World};
-use crate::harness::{must, wait::eventually};
+use crate::harness::wait::eventually;
 
 pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
                       kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
@@ -34,17 +34,30 @@ pub(crate) struct Row {
 }
 
 impl World {
-    /// The row of an account.
+    /// The row of an account. Asks again while the database gives no answer, as all that is read here does.
     pub(crate) async fn row(&self, name: &str) -> Option<Row> {
         self.rows().await.into_iter().find(|row| row.name == name)
     }
 
-    /// All rows, by name.
-    pub(crate) async fn rows(&self) -> Vec<Row> {
-        must(self.try_rows().await)
+    /// As [`World::row`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer, or one of the rows cannot be read.
+    pub(crate) async fn try_row(&self, name: &str) -> Result<Option<Row>, String> {
+        Ok(self.try_rows().await?.into_iter().find(|row| row.name == name))
     }
 
-    /// As [`World::rows`], where a row may be one that cannot be read.
+    /// All rows, by name.
+    pub(crate) async fn rows(&self) -> Vec<Row> {
+        eventually("the rows", PATIENCE, async || self.try_rows().await).await
+    }
+
+    /// As [`World::rows`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer, or one of the rows cannot be read.
     pub(crate) async fn try_rows(&self) -> Result<Vec<Row>, String> {
         self.read_rows().await.map_err(|e| format!("the database: {e}"))
     }
@@ -54,11 +67,6 @@ impl World {
     }
 
     /// Account and agent of each row of `kubesvc_assignments`, in order.
-    pub(crate) async fn assignments(&self) -> Vec<(String, String)> {
-        must(self.try_assignments().await)
-    }
-
-    /// As [`World::assignments`].
     ///
     /// # Errors
     ///
@@ -70,20 +78,39 @@ impl World {
 
     /// Account, epoch and agent of each row of `kubesvc_caching`, in order.
     pub(crate) async fn fences(&self) -> Vec<(String, i64, Option<String>)> {
+        eventually("the fences", PATIENCE, async || self.try_fences().await).await
+    }
+
+    /// As [`World::fences`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer.
+    pub(crate) async fn try_fences(&self) -> Result<Vec<(String, i64, Option<String>)>, String> {
         let read = async { self.open_database().await?.fences().await };
-        must(read.await.map_err(|error| format!("the database: {error}")))
+        read.await.map_err(|error| format!("the database: {error}"))
     }
 
     /// The replicas that have rows in `kubesvc_assignments`, in order.
     pub(crate) async fn assigned_replicas(&self) -> Vec<String> {
+        eventually("the replicas with assignments", PATIENCE, async || self.try_assigned_replicas().await)
+            .await
+    }
+
+    /// As [`World::assigned_replicas`], asked once.
+    ///
+    /// # Errors
+    ///
+    /// The database does not answer.
+    pub(crate) async fn try_assigned_replicas(&self) -> Result<Vec<String>, String> {
         let read = async { self.open_database().await?.assigned_replicas().await };
-        must(read.await.map_err(|error| format!("the database: {error}")))
+        read.await.map_err(|error| format!("the database: {error}"))
     }
 
     /// Waits until exactly these accounts are assigned to these agents; both by name, accounts first.
     pub(crate) async fn until_assigned(&self, wanted: &[(&str, &str)]) {
         eventually("the assignments as they should be", PATIENCE, async || {
-            let told = self.assignments().await;
+            let told = self.try_assignments().await?;
             let told: Vec<_> =
                 told.iter().map(|(account, agent)| (account.as_str(), agent.as_str())).collect();
             if told == wanted { Ok(()) } else { Err(format!("they are {told:?}, not {wanted:?}")) }
@@ -93,7 +120,7 @@ impl World {
 
     /// Waits until an account has no row any more.
     pub(crate) async fn until_row_gone(&self, name: &str) {
-        eventually(&format!("no row of {name}"), PATIENCE, async || match self.row(name).await {
+        eventually(&format!("no row of {name}"), PATIENCE, async || match self.try_row(name).await? {
             None => Ok(()),
             Some(row) => Err(format!("{row:?}")),
         })
@@ -103,7 +130,7 @@ impl World {
     /// As [`World::until_row`], of a row that is kubesvc's.
     pub(crate) async fn until_own_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that is kubesvc's and says {status}"), PATIENCE, async || {
-            match self.row(name).await {
+            match self.try_row(name).await? {
                 Some(row) if row.uid.is_some() && row.status == status => Ok(row),
                 row => Err(format!("{row:?}")),
             }
@@ -115,9 +142,9 @@ impl World {
     /// an earlier one may have said the same state.
     pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {
-            let row = self.row(name).await.filter(|row| row.status == status);
+            let row = self.try_row(name).await?.filter(|row| row.status == status);
             let row = row.ok_or_else(|| format!("{name} has no row that says so"))?;
-            let Some(object) = self.account_named(name).await else { return Ok(row) };
+            let Some(object) = self.try_account_named(name).await? else { return Ok(row) };
             let shown = object.status_or_default();
             if (row.observed_generation, row.failed_count) == (shown.observed_generation, shown.failed_count)
             {

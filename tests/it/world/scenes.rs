@@ -25,12 +25,9 @@ impl World {
         (world, cluster, [east, south, mute])
     }
 
-    /// Agents are waited for, as long as a test takes; the agent is of zone east.
+    /// As [`World::with_agent`], with [`Prepare::in_no_hurry`].
     pub(crate) async fn in_no_hurry() -> (Self, Cluster, Agent) {
-        let patient = Self::prepare()
-            .setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
-            .setting("kubesvc.cache.operationWaitMs", 120_000);
-        let world = patient.start().await;
+        let world = Self::prepare().in_no_hurry().start().await;
         let cluster = world.cluster("spinnaker").await;
         let agent = world.agent("agent-1").zone("east").start().await;
         (world, cluster, agent)

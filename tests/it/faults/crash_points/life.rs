@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::faults::settled::settled;
 use crate::harness::{must, wait::eventually};
-use crate::world::{Agent, Database, PATIENCE, Theirs, World};
+use crate::world::{Agent, Answer, Database, PATIENCE, Theirs, World};
 
 /// How often a caller whose connection broke calls again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -191,14 +191,18 @@ impl<'w> Life<'w> {
         settled(self.world, &[&self.east, &self.west], &wanted).await;
     }
 
-    /// Calls the REST API until it answers, as a caller does whose connection breaks, and with one of these codes.
+    /// Calls the REST API until it answers, as a caller does whose connection breaks, and with one of these codes. A
+    /// `409` is one of them only with the list of accounts that are there already.
     async fn until_taken(&self, method: &str, path: &str, body: &Value, codes: &[u16]) {
         let deadline = Instant::now() + PATIENCE;
+        let taken = |answer: &Answer| {
+            codes.contains(&answer.status) && (answer.status != 409 || answer.json.is_array())
+        };
         loop {
             match self.world.try_rest(method, path, body).await {
-                Ok(answer) if codes.contains(&answer.status) => return,
+                Ok(answer) if taken(&answer) => return,
                 Ok(answer) => {
-                    // 409: a change by someone else at the same moment, said to be tried again.
+                    // 409 without a list: a change by someone else at the same moment, said to be tried again.
                     let passes = answer.status >= 500 || answer.status == 409;
                     assert!(passes && Instant::now() < deadline, "{method} {path}: {answer}");
                 }
@@ -211,7 +215,7 @@ impl<'w> Life<'w> {
     /// As [`World::until`], with the patience for a crash on the way.
     async fn until_active(&self, name: &str) {
         eventually(&format!("account {name} ACTIVE"), 2 * PATIENCE, async || {
-            let account = self.world.object(name).await.ok_or("there is none")?;
+            let account = self.world.try_object(name).await?.ok_or("there is none")?;
             let status = account.status_or_default();
             if status.state() == State::Active { Ok(()) } else { Err(format!("{status:?}")) }
         })
@@ -220,18 +224,17 @@ impl<'w> Life<'w> {
 
     /// The Secret of an account made by REST holds what the caller gave last, and belongs to the account.
     async fn has_secret(&self, account: &str, kubeconfig: &str) {
-        let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;
-        let secret = must(secret.map_err(|error| format!("the Secret of {account}: {error}")));
-        let data = secret.data.unwrap_or_default();
-        assert!(
-            data.values().any(|content| content.0 == kubeconfig.as_bytes()),
-            "the Secret of {account} holds something else"
-        );
-        let object = self.world.object(account).await.expect("it is there");
-        let owners = secret.metadata.owner_references.unwrap_or_default();
-        assert!(
-            owners.iter().any(|owner| Some(&owner.uid) == object.metadata.uid.as_ref()),
-            "the Secret of {account} has no owner: {owners:?}"
-        );
+        eventually(&format!("the Secret of {account} as it should be"), PATIENCE, async || {
+            let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;
+            let secret = secret.map_err(|error| error.to_string())?;
+            if !secret.data.unwrap_or_default().values().any(|content| content.0 == kubeconfig.as_bytes()) {
+                return Err("it holds something else".to_owned());
+            }
+            let object = self.world.try_object(account).await?.ok_or("the account is gone")?;
+            let owners = secret.metadata.owner_references.unwrap_or_default();
+            let owned = owners.iter().any(|owner| Some(&owner.uid) == object.metadata.uid.as_ref());
+            if owned { Ok(()) } else { Err(format!("it does not belong to the account: {owners:?}")) }
+        })
+        .await;
     }
 }

@@ -15,7 +15,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
         world.sessions.extend([session("agent-1", "east"), session("agent-2", "west")]);
         wanted(world)
     }),
-    ("it is to be active; its Secret takes longer than a second", |from| {
+    ("it is to be active; its Secret takes longer than five seconds", |from| {
         let mut world = at(from);
         world.slow = true;
         world.sessions.push(session("agent-1", "east"));
