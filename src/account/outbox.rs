@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureClass, truncate};
 use super::lifecycle::{Identity, Offer, Word};
-use super::zones::asks;
+use super::zones::{asks, round};
 use super::{GrantPhase, KubesvcAccount, State};
 
 /// How many entries an outbox has at most; the rest waits its turn.
@@ -65,6 +65,10 @@ pub struct OutboxEntry {
     /// The generation of the spec that an offer is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// The round of asking that an offer is for: it counts in no other one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub round: Option<String>,
 }
 
 /// The cluster that an agent reached.
@@ -100,8 +104,9 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<O
     let status = account.status_or_default();
     let uid = account.uid();
     match (status.phase(), status.granted_zone()) {
-        (GrantPhase::None, _) => (said.offers && asks(account)).then(|| OutboxEntry {
+        (GrantPhase::None, _) => round(account).filter(|_| said.offers).map(|round| OutboxEntry {
             generation: Some(account.generation()),
+            round: Some(round),
             ..OutboxEntry::new(uid, status.epoch, OutboxResult::Offer)
         }),
         (_, Some(granted)) if granted != zone => None,
@@ -182,10 +187,15 @@ impl OutboxEntry {
         Some((self.epoch, word))
     }
 
-    /// The offer, with the generation it is for; absent where the entry is none.
-    pub fn offer(&self) -> Option<(i64, Offer)> {
+    /// The offer, with the generation it is for; absent where the entry is none, or was for another round than the one
+    /// that the account is in.
+    pub fn offer(&self, account: &KubesvcAccount) -> Option<(i64, Offer)> {
         let generation = self.generation.filter(|_| self.result == OutboxResult::Offer)?;
-        Some((generation, Offer::Yes))
+        let counts = self.uid == account.uid()
+            && self.epoch == account.status_or_default().epoch
+            && self.round.is_some()
+            && self.round == round(account);
+        counts.then_some((generation, Offer::Yes))
     }
 
     fn failure(&self) -> Failure {
@@ -194,10 +204,15 @@ impl OutboxEntry {
         Failure::new(class, self.reason.clone().unwrap_or_else(|| class.to_string()))
     }
 
-    /// Whether it may be left standing where nothing waits for it any more. A failure may not: it would be the session's
-    /// last word, though the session may have said something else since.
-    pub fn may_stand(&self) -> bool {
-        !matches!(self.result, OutboxResult::Failed | OutboxResult::Lost)
+    /// Whether it may be left standing where nothing waits for it any more; `account` is absent where it is gone. A
+    /// failure may not: it would be the session's last word, though the session may have said something else since. Nor
+    /// may an offer while the account asks: the session has taken it back.
+    pub fn may_stand(&self, account: Option<&KubesvcAccount>) -> bool {
+        match self.result {
+            OutboxResult::Failed | OutboxResult::Lost => false,
+            OutboxResult::Offer => !account.is_some_and(asks),
+            OutboxResult::Held | OutboxResult::Dropped | OutboxResult::Unknown => true,
+        }
     }
 
     fn rank(&self) -> u8 {
@@ -251,6 +266,7 @@ impl OutboxIdentity {
 mod tests {
     use super::*;
     use crate::account::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     fn account(state: State, phase: GrantPhase, epoch: i64) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
@@ -331,10 +347,38 @@ mod tests {
         let offers = Said { offers: true, ..Said::default() };
         let mut asking = account(State::ToMigrate, GrantPhase::None, 4);
         let entry = awaited(&asking, "y", offers).expect("it asks");
-        assert_eq!((entry.offer(), entry.word()), (Some((3, Offer::Yes)), None));
+        assert_eq!((entry.offer(&asking), entry.word()), (Some((3, Offer::Yes)), None));
         assert_eq!(awaited(&account(State::Inactive, GrantPhase::None, 4), "y", offers), None);
         asking.spec.zone_id = Some("z".into());
         assert_eq!(awaited(&asking, "y", offers), None, "it is pinned by now");
+    }
+
+    /// After FAILED `ZoneAmbiguous` an account asks anew without a failed try, and under the epoch it had.
+    #[test]
+    fn an_offer_counts_in_the_round_it_was_made_in_and_may_not_stand_while_another_goes_on() {
+        let asking = account(State::ToMigrate, GrantPhase::None, 4);
+        let entry = awaited(&asking, "y", Said { offers: true, ..Said::default() }).expect("it is awaited");
+        let after = |change: &dyn Fn(&mut KubesvcAccountStatus)| {
+            let mut account = asking.clone();
+            change(account.status.get_or_insert_default());
+            account
+        };
+        let later = Time(jiff::Timestamp::from_second(1_000_000).expect("a time"));
+        let rounds = [
+            after(&|status| status.last_transition_time = Some(later.clone())),
+            after(&|status| status.failed_count = 1),
+            after(&|status| status.epoch = 5),
+            after(&|status| status.retry_handled = Some("now".into())),
+            after(&|status| status.credential_version = Some("secret/2".into())),
+        ];
+        for next in rounds {
+            assert_eq!(entry.offer(&next), None, "{:?}", next.status);
+            assert!(!entry.may_stand(Some(&next)));
+        }
+        assert!(!entry.may_stand(Some(&asking)), "who says so no more has taken it back");
+        assert!(entry.may_stand(Some(&account(State::Activating, GrantPhase::Open, 5))));
+        let without = OutboxEntry { round: None, ..entry };
+        assert_eq!(without.offer(&asking), None);
     }
 
     #[test]
@@ -355,7 +399,8 @@ mod tests {
     fn what_a_later_version_says_is_no_word() {
         let read: OutboxEntry =
             serde_json::from_str(r#"{"uid": "u", "epoch": 1, "result": "Juggled"}"#).expect("it is an entry");
-        assert_eq!((read.result, read.word(), read.offer()), (OutboxResult::Unknown, None, None));
+        let asking = account(State::ToMigrate, GrantPhase::None, 1);
+        assert_eq!((read.result, read.word(), read.offer(&asking)), (OutboxResult::Unknown, None, None));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::asking::Round;
 use super::registration::Reported;
 use super::session::Session;
 use crate::account::KubesvcAccount;
-use crate::account::lifecycle::{Offer, silence};
+use crate::account::lifecycle::silence;
 use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
 use crate::crash;
 
@@ -124,7 +124,8 @@ async fn write(hub: &Hub, turns: &mut Turns, due: Vec<u64>) {
         .map(|serial| async move {
             let session = hub.registry.by_serial(serial)?;
             let outbox = if hub.is_leading() { Vec::new() } else { outbox_of(hub, &session) };
-            let done = if session.is_news(&outbox) { Some(say(hub, &session, outbox).await) } else { None };
+            let is_news = session.is_news(&outbox, |entry| may_stand(hub, entry));
+            let done = if is_news { Some(say(hub, &session, outbox).await) } else { None };
             Some((serial, done))
         })
         .buffer_unordered(AT_ONCE);
@@ -200,11 +201,14 @@ fn outbox_of(hub: &Hub, session: &Session) -> Vec<OutboxEntry> {
 
 /// Whether the session could reach the account, and no other one of its zone is the one to say so.
 fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
-    let Some(round) = Round::of(account) else { return false };
-    let offers = hub.offers.lock();
-    let answers = offers.in_zone(account.uid(), round, &session.zone);
-    let first = answers.into_iter().flatten().find(|(_, offer)| **offer == Offer::Yes);
-    first.is_some_and(|(serial, _)| *serial == session.serial)
+    let round = Round::of(account);
+    let speaker = round.and_then(|round| hub.offers.lock().speaker(account.uid(), round, &session.zone));
+    speaker == Some(session.serial)
+}
+
+/// Whether an entry may be left standing that nothing waits for any more.
+fn may_stand(hub: &Hub, entry: &OutboxEntry) -> bool {
+    entry.may_stand(hub.accounts.by_uid(&entry.uid).as_deref())
 }
 
 #[cfg(test)]

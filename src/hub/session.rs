@@ -129,9 +129,9 @@ impl Session {
 
     /// Whether an outbox says something else than what was written. What nothing waits for any more may be left
     /// standing, unless it would be taken for the session's last word.
-    pub(super) fn is_news(&self, outbox: &[OutboxEntry]) -> bool {
+    pub(super) fn is_news(&self, outbox: &[OutboxEntry], may_stand: impl Fn(&OutboxEntry) -> bool) -> bool {
         let reported = self.reported.lock();
-        let may_stand = outbox.is_empty() && reported.iter().all(OutboxEntry::may_stand);
+        let may_stand = outbox.is_empty() && reported.iter().all(may_stand);
         !may_stand && *reported != outbox
     }
 

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use super::Hub;
 use super::asking::Round;
+use super::offers::Changed;
 use super::session::Session;
 use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
 use crate::account::zones;
@@ -186,11 +187,7 @@ impl Hub {
     /// at what takes any zone.
     pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
         let asked = session.questions.lock().uids();
-        for uid in asked {
-            if self.offers.lock().leave(&uid, &session.zone, session.serial) {
-                self.leader.wake(uid);
-            }
-        }
+        asked.iter().for_each(|uid| self.withdraw(session, uid));
         self.noteworthy.wake(session.serial);
         uids.iter().for_each(|uid| self.assigned.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
@@ -199,6 +196,22 @@ impl Hub {
         if zone_is_empty.unwrap_or(true) {
             self.leader.wake_all(places.anywhere());
         }
+    }
+
+    /// Whatever a session has answered about an account that asks counts no more.
+    pub(super) fn withdraw(&self, session: &Session, uid: &str) {
+        let changed = self.offers.lock().leave(uid, &session.zone, session.serial);
+        self.offers_changed(session, uid, changed);
+    }
+
+    /// A session has answered whether it could reach an account, or its answer counts no more: this replica's leader looks
+    /// again, and so do those who write down for another's what the zone offers.
+    pub(super) fn offers_changed(&self, session: &Session, uid: &str, changed: Changed) {
+        if changed.matters {
+            self.leader.wake(uid.to_owned());
+        }
+        self.reportable.wake(session.serial);
+        changed.speaker.into_iter().for_each(|serial| self.reportable.wake(serial));
     }
 
     /// An agent has told which namespaces it saw for an account.

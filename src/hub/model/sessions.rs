@@ -275,7 +275,9 @@ impl World {
             awaited(seen, session.zone, said)
         });
         let outbox = packed(entry.into_iter().collect());
-        let may_stand = outbox.is_empty() && session.reported.iter().all(OutboxEntry::may_stand);
+        let seen = self.seen_by(session.replica).map(|seen| &**seen);
+        let may_stand = |entry: &OutboxEntry| entry.may_stand(seen.filter(|seen| seen.uid() == entry.uid));
+        let may_stand = outbox.is_empty() && session.reported.iter().all(may_stand);
         if may_stand || session.reported == outbox {
             return false;
         }

@@ -1,6 +1,8 @@
 //! What a replica that does not lead writes down for the one that does.
 
+use super::offers;
 use super::support::*;
+use crate::account::lifecycle::SessionFact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
@@ -10,6 +12,13 @@ use crate::wire::ops;
 /// The last outbox that was written, once it is so.
 async fn reported(hub: &TestHub, what: &str, so: impl Fn(&[OutboxEntry]) -> bool) -> Vec<OutboxEntry> {
     eventually(what, || hub.objects.reports.lock().last().filter(|outbox| so(outbox)).cloned()).await
+}
+
+/// A hub that does not lead, and an account that looks for a zone.
+async fn asked_about(name: &str) -> TestHub {
+    let hub = offers::hub_with(name).await;
+    hub.leadership.lose();
+    hub
 }
 
 fn results(outbox: &[OutboxEntry]) -> Vec<OutboxResult> {
@@ -78,6 +87,65 @@ async fn one_that_was_never_sent_the_account_says_dropped_and_one_that_is_silent
     (0..6).for_each(|_| hub.ticks.advance());
     let late = |outbox: &[OutboxEntry]| outbox.iter().any(|entry| entry.class.as_deref() == Some("Timeout"));
     reported(&hub, "it is overdue", late).await;
+}
+
+#[tokio::test]
+async fn the_first_offer_of_a_zone_is_written_down_and_the_next_one_when_it_goes() {
+    let hub = asked_about("one").await;
+    let mut first = hub.agent("a").await;
+    let probe = first.asked().await;
+    first.offer(&probe, true).await;
+    let outbox = reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    assert_eq!((results(&outbox), outbox[0].generation), (vec![OutboxResult::Offer], Some(1)));
+    let mut second = hub.agent("b").await;
+    let probe = second.asked().await;
+    second.offer(&probe, true).await;
+    eventually("it is heard", || {
+        let yes = |fact: &SessionFact| fact.agent_id == "b" && fact.offer.is_some();
+        hub.hub.sessions("uid-one").iter().any(yes).then_some(())
+    })
+    .await;
+    let written = hub.objects.reports.lock().len();
+    first.frames = None;
+    eventually("the other one speaks for the zone", || {
+        let reports = hub.objects.reports.lock();
+        (reports.len() > written && results(&reports[written]) == [OutboxResult::Offer]).then_some(())
+    })
+    .await;
+    assert_eq!(written, 1, "one of a zone is enough");
+}
+
+#[tokio::test]
+async fn an_offer_that_is_taken_back_while_the_account_asks_does_not_stand() {
+    let hub = asked_about("one").await;
+    let mut agent = hub.agent("a").await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, true).await;
+    reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    // FAILED ZoneAmbiguous, and asking again, before anybody has looked.
+    let again = with(hub.accounts.by_uid("uid-one").expect("it is there").as_ref().clone(), |status| {
+        status.retry_handled = Some("now".into());
+    });
+    hub.accounts.show(again);
+    reported(&hub, "it is taken back", <[OutboxEntry]>::is_empty).await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, false).await;
+    eventually("the answer is heard", || {
+        hub.hub.sessions("uid-one").iter().any(|fact| fact.offer.is_some()).then_some(())
+    })
+    .await;
+    assert_eq!(hub.objects.reports.lock().len(), 2, "a no is not said");
+}
+
+#[tokio::test]
+async fn an_offer_of_an_agent_that_drains_is_taken_back() {
+    let hub = asked_about("one").await;
+    let mut agent = hub.agent("a").await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, true).await;
+    reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    agent.say(ops::agent_frame::Frame::Draining(ops::Draining::default())).await;
+    reported(&hub, "it is taken back", <[OutboxEntry]>::is_empty).await;
 }
 
 #[tokio::test]
