@@ -222,7 +222,7 @@ fn an_offer_of_any_zone_reaches_the_account_that_asks() {
     let mut scene = Scene::new();
     let account = scene.account("a", State::ToMigrate);
     let said = Said { offers: true, ..Said::default() };
-    let offer = awaited(&account, "y", said).expect("it is awaited");
+    let offer = awaited(&account, "y", said).expect("it is awaited").entry;
     scene.agent("two", "y", "other", |_| {});
     scene.agent("one", "y", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"]);

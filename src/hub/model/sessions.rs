@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::shared::Shared;
 use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
 use crate::account::lifecycle::{Ending, Word};
-use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
+use crate::account::outbox::{OutboxEntry, Said, Turn, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::Reached;
 use crate::agent::definition::Definition;
@@ -274,7 +274,7 @@ impl World {
             let said = Said { word: entry.and_then(|entry| entry.word.as_ref()), ..Said::default() };
             awaited(seen, session.zone, said)
         });
-        let outbox = packed(entry.into_iter().collect());
+        let outbox = packed(entry.into_iter().collect(), &Turn::new()).entries;
         let seen = self.seen_by(session.replica).map(|seen| &**seen);
         let may_stand = |entry: &OutboxEntry| entry.may_stand(seen.filter(|seen| seen.uid() == entry.uid));
         let may_stand = outbox.is_empty() && session.reported.iter().all(may_stand);

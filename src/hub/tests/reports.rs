@@ -53,6 +53,34 @@ async fn an_answer_is_written_down_while_another_replica_leads_and_many_in_one_w
 }
 
 #[tokio::test]
+async fn hundreds_that_failed_are_all_said_once_and_keep_no_other_account_waiting() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    let names: Vec<_> = (0..300).map(|number| format!("a{number}")).collect();
+    names.iter().for_each(|name| hub.accounts.show(account(name)));
+    let mut agent = hub.agent("a").await;
+    let mut sent = 0;
+    while sent < 300 {
+        let specs = agent.added().await;
+        sent += specs.len();
+        for spec in specs {
+            agent.answer(failed(&spec.account.expect("it is named"))).await;
+        }
+    }
+    let all = |outbox: &[OutboxEntry]| results(outbox) == vec![OutboxResult::Failed; 300];
+    let outbox = reported(&hub, "all have failed", all).await;
+    assert!(outbox.iter().all(|entry| entry.class.as_deref() == Some("ClusterUnreachable")));
+    assert_eq!(outbox.iter().filter(|entry| entry.reason.is_some()).count(), 200);
+    let is_failed = |name: &String| with(account(name), |status| status.state = Some(State::Failed));
+    names.iter().for_each(|name| hub.accounts.show(is_failed(name)));
+    hub.accounts.show(account("new"));
+    let sent = agent.added().await;
+    agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
+    let outbox = reported(&hub, "the new one is held", |outbox| outbox.len() == 1).await;
+    assert_eq!((outbox[0].uid.as_str(), outbox[0].result), ("uid-new", OutboxResult::Held));
+}
+
+#[tokio::test]
 async fn the_replica_that_leads_writes_nothing_down_until_it_leads_no_more() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));

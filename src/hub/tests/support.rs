@@ -397,6 +397,17 @@ pub(super) fn held(account: &crate::wire::common::AccountRef) -> ops::AccountRes
     }
 }
 
+pub(super) fn failed(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+    let class = crate::wire::common::failure::Class::Unreachable.into();
+    let failure =
+        crate::wire::common::Failure { class, message: "no route".into(), ..Default::default() };
+    ops::AccountResult {
+        account: Some(account.clone()),
+        outcome: Some(ops::account_result::Outcome::Failure(failure)),
+        dropped: false,
+    }
+}
+
 pub(super) fn dropped(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
     ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
 }
