@@ -103,11 +103,8 @@ impl Turns {
             self.crowded.remove(&serial);
             return;
         }
-        let crowded = self.crowded.entry(serial).or_insert_with(|| Crowded {
-            now: begun,
-            next: Turn::new(),
-            at: now,
-        });
+        let crowded =
+            self.crowded.entry(serial).or_insert_with(|| Crowded { now: begun, next: Turn::new(), at: now });
         if crowded.at <= now {
             crowded.at = now + TURN;
         }
@@ -168,8 +165,7 @@ async fn at(next: Option<Instant>) {
 }
 
 async fn write(hub: &Hub, turns: &mut Turns, due: Vec<u64>) {
-    let due: Vec<_> =
-        due.into_iter().map(|serial| (serial, turns.turn_of(serial, Instant::now()))).collect();
+    let due: Vec<_> = due.into_iter().map(|serial| (serial, turns.turn_of(serial, Instant::now()))).collect();
     let mut written = stream::iter(due)
         .map(|(serial, turn)| async move {
             let session = hub.registry.by_serial(serial)?;

@@ -58,6 +58,8 @@ pub(super) struct Session {
     goodbye: AtomicBool,
     /// The leader's tick at which it was begun.
     since: Tick,
+    /// Another replica has the agent's stream by now; this one ends soon.
+    superseded: AtomicBool,
     /// The stream is let go of; nothing more is sent or heard on it.
     ended: CancellationToken,
     /// Accounts to look at again.
@@ -90,6 +92,7 @@ impl Session {
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
             goodbye: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
             since: tick,
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
@@ -125,6 +128,16 @@ impl Session {
     /// Whether the agent's object, at this version, names another session that came after this one.
     pub(super) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
         self.stood_before(version) && in_force != Some(self.id.as_str())
+    }
+
+    /// Another replica has the agent's stream by now.
+    pub(super) fn supersede(&self) {
+        self.superseded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another replica has the agent's stream by now: then what that one tells counts, and not this session.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
     }
 
     /// Whether an outbox says something else than what was written. What nothing waits for any more may be left

@@ -10,7 +10,7 @@ use super::asking::Round;
 use super::offers::Changed;
 use super::session::Session;
 use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
-use crate::account::zones;
+use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
 
 /// How many zones an account that takes any zone is shown.
@@ -35,7 +35,8 @@ impl Fleet for Hub {
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
-                facts.extend(zone.standing.values().map(|session| SessionFact {
+                let in_force = zone.standing.values().filter(|session| !session.is_superseded());
+                facts.extend(in_force.map(|session| SessionFact {
                     offer: round.and_then(|round| self.offer(uid, round, session)),
                     lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one.account_name())),
                     ..session.fact(uid, epoch, now)
@@ -91,6 +92,17 @@ impl Fleet for Hub {
 
     async fn read(&self, _: &str) -> Result<(), FleetError> {
         Ok(())
+    }
+
+    fn catch_up(&self, zone: &str) {
+        let sessions =
+            self.registry.in_zone(zone, |zone| zone.standing.values().cloned().collect::<Vec<_>>());
+        for session in sessions.unwrap_or_default() {
+            let name = names::agent_object_name(&session.agent_id, &session.zone);
+            if let Some(agent) = self.agents_seen.get(&name) {
+                self.gives_way(&session, &agent);
+            }
+        }
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {

@@ -105,14 +105,14 @@ mod tests {
     fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
         let dropped = |number| awaited(Need::Dropped, number, &Word::Dropped);
         let both = (0..2000).map(held).chain((0..900).map(dropped)).collect();
-        let packed = super::packed(both, &Turn::new());
-        assert_eq!(packed.entries.len(), MAX_ENTRIES);
-        assert!(packed.entries[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
-        let only_held = super::packed((0..2000).map(held).collect(), &Turn::new());
+        let full = packed(both, &Turn::new());
+        assert_eq!(full.entries.len(), MAX_ENTRIES);
+        assert!(full.entries[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
+        let only_held = packed((0..2000).map(held).collect(), &Turn::new());
         assert_eq!(only_held.entries.len(), MAX_DETAILED, "an entry is there only with its identity");
         let long = Identity { host: "h".repeat(2000), ..Identity::default() };
         let heavy = (0..200).map(|number| awaited(Need::Held, number, &Word::Held(long.clone()))).collect();
-        let entries = super::packed(heavy, &Turn::new()).entries;
+        let entries = packed(heavy, &Turn::new()).entries;
         let bytes = serde_json::to_vec(&entries).expect("it is JSON").len();
         assert!(bytes <= MAX_BYTES, "{bytes}");
     }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn failures_keep_nobody_out_and_the_first_ones_say_what_happened() {
         let all = (0..300).map(|number| failed(Need::Failed, number)).chain([held(999)]).collect();
-        let packed = super::packed(all, &Turn::new());
+        let packed = packed(all, &Turn::new());
         assert_eq!((count(&packed, OutboxResult::Held), count(&packed, OutboxResult::Failed)), (1, 300));
         assert_eq!(packed.entries.iter().filter(|entry| entry.is_detailed()).count(), MAX_DETAILED);
         assert!(packed.entries.iter().all(|entry| entry.word().is_some()) && packed.next.is_empty());
@@ -130,7 +130,7 @@ mod tests {
     fn what_stands_comes_last() {
         let standing = (0..1500).map(|number| failed(Need::Standing, number));
         let new = (0..300).map(|number| failed(Need::Failed, number + 5000));
-        let packed = super::packed(standing.chain(new).chain([held(9999)]).collect(), &Turn::new());
+        let packed = packed(standing.chain(new).chain([held(9999)]).collect(), &Turn::new());
         assert_eq!(packed.entries[0].result, OutboxResult::Held);
         assert!(packed.entries[1..301].iter().all(|entry| entry.uid.starts_with("u5")));
         assert!(packed.entries.len() > 900, "{}", packed.entries.len());
@@ -141,7 +141,7 @@ mod tests {
         let all = || (0..2500).map(|number| failed(Need::Standing, number)).chain((0..500).map(held));
         let (mut turn, mut seen) = (Turn::new(), std::collections::BTreeSet::new());
         for _ in 0..4 {
-            let packed = super::packed(all().collect(), &turn);
+            let packed = packed(all().collect(), &turn);
             seen.extend(packed.entries.into_iter().map(|entry| (entry.uid, entry.result as u8)));
             turn = packed.next;
         }

@@ -177,6 +177,23 @@ async fn an_offer_of_an_agent_that_drains_is_taken_back() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_given_accounts_no_more_answers_a_revoke_all_the_same() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    hub.accounts.sync();
+    *hub.objects.approve.lock() = false;
+    let mut agent = hub.greet(hello("a")).await;
+    assert!(!agent.accepted().await.approved);
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Deactivating);
+        status.epoch = 2;
+        status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
+    }));
+    let outbox = reported(&hub, "dropped is said for it", |outbox| outbox.len() == 1).await;
+    assert_eq!((outbox[0].result, outbox[0].epoch), (OutboxResult::Dropped, 2));
+}
+
+#[tokio::test]
 async fn what_an_agent_lists_is_told_before_accounts_are_made_of_it() {
     let hub = TestHub::start().await;
     hub.leadership.lose();
@@ -208,6 +225,21 @@ async fn a_stream_that_another_replica_took_over_is_closed() {
     hub.show_agent("a", true, "another", 11);
     let ended = agent.next().await.expect_err("the stream is cut");
     assert_eq!(ended.code(), tonic::Code::Aborted);
+}
+
+#[tokio::test]
+async fn a_session_that_another_replica_took_over_counts_no_more_once_the_objects_are_read() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let _agent = hub.agent("a").await;
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1);
+    // From here on nothing else runs: it is not closed yet.
+    hub.agents.seen(agent_object_in("a", "z", "r-1", 9));
+    hub.hub.catch_up("z");
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1, "older news are no news");
+    hub.agents.seen(agent_object_in("a", "z", "r-1", 11));
+    hub.hub.catch_up("z");
+    assert_eq!(hub.hub.sessions("uid-one"), []);
 }
 
 #[tokio::test]
