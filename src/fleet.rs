@@ -87,6 +87,10 @@ pub trait Fleet: Send + Sync {
     /// The API server cannot be asked.
     async fn read(&self, zone: &str) -> Result<(), FleetError>;
 
+    /// The agents' objects of a zone were read a moment ago: what they say of this process's sessions is taken in now, and
+    /// not only when whoever follows them comes to it.
+    fn catch_up(&self, _zone: &str) {}
+
     /// Closes the stream of an agent, which may connect again at once. False if it is not connected.
     fn disconnect(&self, agent_id: &str) -> bool;
 }

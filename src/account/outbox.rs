@@ -2,17 +2,21 @@
 //! word of that session, the word. A function of what is awaited and what was said, and not a mirror of the session: in
 //! a steady state it is empty.
 
+mod packing;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureClass, truncate};
 use super::lifecycle::{Identity, Offer, Word};
-use super::zones::asks;
-use super::{GrantPhase, KubesvcAccount, State};
+use super::zones::{asks, round};
+use super::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+
+pub use packing::{Awaited, Need, Packed, Turn, packed};
 
 /// How many entries an outbox has at most; the rest waits its turn.
 pub const MAX_ENTRIES: usize = 1000;
-/// How many of them carry a reason or an identity.
+/// How many of them carry a reason or an identity: the first ones.
 pub const MAX_DETAILED: usize = 200;
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 256;
@@ -65,6 +69,10 @@ pub struct OutboxEntry {
     /// The generation of the spec that an offer is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
+    /// The round of asking that an offer is for: it counts in no other one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub round: Option<String>,
 }
 
 /// The cluster that an agent reached.
@@ -98,50 +106,48 @@ pub struct Said<'a> {
 
 /// The entry that the account's status waits for from a session of this zone; absent: it waits for none, or the session
 /// has not said it yet.
-pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<OutboxEntry> {
+pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<Awaited> {
     let status = account.status_or_default();
-    let uid = account.uid();
-    match (status.phase(), status.granted_zone()) {
-        (GrantPhase::None, _) => (said.offers && asks(account)).then(|| OutboxEntry {
-            generation: Some(account.generation()),
-            ..OutboxEntry::new(uid, status.epoch, OutboxResult::Offer)
-        }),
-        (_, Some(granted)) if granted != zone => None,
-        (phase, _) => {
-            let counts = |(epoch, word): &&(i64, Word)| match phase {
+    let entry = match status.phase() {
+        GrantPhase::None => offered(account, said)?,
+        _ if status.granted_zone().is_some_and(|granted| granted != zone) => return None,
+        phase => {
+            let counts = |epoch: i64, word: &Word| match phase {
                 GrantPhase::Revoking => {
-                    *epoch >= status.epoch && matches!(word, Word::Dropped | Word::Failed(_))
+                    epoch >= status.epoch && matches!(word, Word::Dropped | Word::Failed(_))
                 }
-                _ => *epoch == status.epoch && waits_for(status.state(), word),
+                _ => epoch == status.epoch && waits_for(&status, word),
             };
-            let word = said.word.filter(counts).map(|(epoch, word)| OutboxEntry::of(uid, *epoch, word));
-            let doubt = said.doubts && phase == GrantPhase::Open && status.state() != State::Failed;
-            word.or_else(|| said.overdue.map(|failure| OutboxEntry::failed(uid, status.epoch, failure)))
-                .or_else(|| doubt.then(|| OutboxEntry::doubt(uid, status.epoch)))
+            let word = said.word.filter(|(epoch, word)| counts(*epoch, word)).cloned();
+            let overdue = || Some((status.epoch, Word::Failed(said.overdue?.clone())));
+            let word = word.or_else(|| overdue().filter(|(epoch, word)| counts(*epoch, word)));
+            let doubts = said.doubts && phase == GrantPhase::Open && status.state() != State::Failed;
+            match word {
+                Some((epoch, word)) => OutboxEntry::of(account.uid(), epoch, &word),
+                None if doubts => OutboxEntry::doubt(account.uid(), status.epoch),
+                None => return None,
+            }
         }
-    }
+    };
+    Some(Awaited { need: Need::of(status.state(), entry.result), entry })
 }
 
-/// As many entries as an outbox may have: those that a revoke waits for first.
-pub fn packed(mut entries: Vec<OutboxEntry>) -> Vec<OutboxEntry> {
-    entries.sort_by(|one, other| (one.rank(), &one.uid).cmp(&(other.rank(), &other.uid)));
-    let (mut detailed, mut bytes) = (0, 0);
-    entries.retain(|entry| {
-        let fits = bytes + entry.bytes() <= MAX_BYTES && (!entry.is_detailed() || detailed < MAX_DETAILED);
-        if fits {
-            bytes += entry.bytes();
-            detailed += usize::from(entry.is_detailed());
-        }
-        fits
-    });
-    entries.truncate(MAX_ENTRIES);
-    entries
+fn offered(account: &KubesvcAccount, said: Said<'_>) -> Option<OutboxEntry> {
+    let round = round(account).filter(|_| said.offers)?;
+    let entry = OutboxEntry::new(account.uid(), account.status_or_default().epoch, OutboxResult::Offer);
+    Some(OutboxEntry { generation: Some(account.generation()), round: Some(round), ..entry })
 }
 
-/// Whether an account with an open grant waits for such a word.
-fn waits_for(state: State, word: &Word) -> bool {
+/// Whether an account with an open grant waits for such a word. A FAILED one knows that it failed, and is healed by who
+/// holds it after all; only that an agent reached another cluster is news to it.
+fn waits_for(status: &KubesvcAccountStatus, word: &Word) -> bool {
+    let failed = status.state() == State::Failed;
     match word {
-        Word::Held(_) => state != State::Active,
+        Word::Held(_) => status.state() != State::Active,
+        Word::Failed(failure) if failed => {
+            failure.class == FailureClass::ClusterMismatch && status.failure_class() != Some(failure.class)
+        }
+        Word::Lost(_) if failed => false,
         Word::Failed(_) | Word::Lost(_) => true,
         Word::Dropped => false,
     }
@@ -200,10 +206,15 @@ impl OutboxEntry {
         Some((self.epoch, word))
     }
 
-    /// The offer, with the generation it is for; absent where the entry is none.
-    pub fn offer(&self) -> Option<(i64, Offer)> {
+    /// The offer, with the generation it is for; absent where the entry is none, or was for another round than the one
+    /// that the account is in.
+    pub fn offer(&self, account: &KubesvcAccount) -> Option<(i64, Offer)> {
         let generation = self.generation.filter(|_| self.result == OutboxResult::Offer)?;
-        Some((generation, Offer::Yes))
+        let counts = self.uid == account.uid()
+            && self.epoch == account.status_or_default().epoch
+            && self.round.is_some()
+            && self.round == round(account);
+        counts.then_some((generation, Offer::Yes))
     }
 
     fn failure(&self) -> Failure {
@@ -212,18 +223,14 @@ impl OutboxEntry {
         Failure::new(class, self.reason.clone().unwrap_or_else(|| class.to_string()))
     }
 
-    /// Whether it may be left standing where nothing waits for it any more. A failure may not: it would be the session's
-    /// last word, though the session may have said something else since.
-    pub fn may_stand(&self) -> bool {
-        !matches!(self.result, OutboxResult::Failed | OutboxResult::Lost)
-    }
-
-    fn rank(&self) -> u8 {
+    /// Whether it may be left standing where nothing waits for it any more; `account` is absent where it is gone. A
+    /// failure may not: it would be the session's last word, though the session may have said something else since. Nor
+    /// may an offer while the account asks: the session has taken it back.
+    pub fn may_stand(&self, account: Option<&KubesvcAccount>) -> bool {
         match self.result {
-            OutboxResult::Dropped => 0,
-            OutboxResult::Failed | OutboxResult::Lost => 1,
-            OutboxResult::Held => 2,
-            OutboxResult::Offer | OutboxResult::Unknown => 3,
+            OutboxResult::Failed | OutboxResult::Lost => false,
+            OutboxResult::Offer => !account.is_some_and(asks),
+            OutboxResult::Held | OutboxResult::Dropped | OutboxResult::Unknown => true,
         }
     }
 
@@ -268,7 +275,8 @@ impl OutboxIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::{Grant, KubesvcAccountSpec, KubesvcAccountStatus};
+    use crate::account::{Grant, KubesvcAccountSpec};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
     fn account(state: State, phase: GrantPhase, epoch: i64) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
@@ -292,6 +300,10 @@ mod tests {
         [Word::Held(Identity::default()), Word::Failed(failure()), Word::Dropped, Word::Lost(failure())]
     }
 
+    fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<OutboxEntry> {
+        super::awaited(account, zone, said).map(|awaited| awaited.entry)
+    }
+
     fn results(state: State, phase: GrantPhase, zone: &str) -> Vec<OutboxResult> {
         let account = account(state, phase, 4);
         let entries =
@@ -302,9 +314,10 @@ mod tests {
     #[test]
     fn only_what_the_status_waits_for_is_said() {
         use OutboxResult::{Dropped, Failed, Held, Lost};
-        for state in [State::Activating, State::Orphaned, State::Failed] {
+        for state in [State::Activating, State::Orphaned] {
             assert_eq!(results(state, GrantPhase::Open, "z"), [Held, Failed, Lost], "{state}");
         }
+        assert_eq!(results(State::Failed, GrantPhase::Open, "z"), [Held], "that it failed is known");
         assert_eq!(results(State::Active, GrantPhase::Open, "z"), [Failed, Lost]);
         for state in
             [State::Activating, State::Deactivating, State::Failed, State::Deleting, State::DeleteFailed]
@@ -352,8 +365,8 @@ mod tests {
             let entry = awaited(&account, "z", doubts).expect("it is awaited");
             let json = serde_json::to_string(&entry).expect("it is JSON");
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
-            assert_eq!((read.doubts(), read.word(), read.offer()), (Some(4), None, None), "{state}");
-            assert!(!read.may_stand());
+            assert_eq!((read.doubts(), read.word(), read.offer(&account)), (Some(4), None, None), "{state}");
+            assert!(!read.may_stand(Some(&account)));
             let word = (4, Word::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
             let entry = awaited(&account, "z", Said { word: Some(&word), ..doubts }).expect("it is awaited");
             assert_eq!((entry.doubts(), entry.word()), (Some(4), Some(word)), "{state}");
@@ -364,14 +377,65 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_account_is_told_once_that_an_agent_reached_another_cluster() {
+        let mismatch = (4, Word::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
+        let said = Said { word: Some(&mismatch), ..Said::default() };
+        let mut failed = account(State::Failed, GrantPhase::Open, 4);
+        let entry = awaited(&failed, "z", said).expect("it is news");
+        assert_eq!(entry.word().map(|(epoch, _)| epoch), Some(4));
+        let reason = FailureClass::ClusterMismatch.reason().to_owned();
+        let time = Time(jiff::Timestamp::UNIX_EPOCH);
+        let ready = Condition {
+            type_: "Ready".into(),
+            status: "False".into(),
+            reason,
+            message: String::new(),
+            last_transition_time: time,
+            observed_generation: None,
+        };
+        failed.status.get_or_insert_default().conditions = vec![ready];
+        assert_eq!(awaited(&failed, "z", said), None);
+        let late = Failure::new(FailureClass::Timeout, "no answer");
+        assert_eq!(awaited(&failed, "z", Said { overdue: Some(&late), ..Said::default() }), None);
+    }
+
+    #[test]
     fn an_offer_is_said_while_the_account_asks() {
         let offers = Said { offers: true, ..Said::default() };
         let mut asking = account(State::ToMigrate, GrantPhase::None, 4);
         let entry = awaited(&asking, "y", offers).expect("it asks");
-        assert_eq!((entry.offer(), entry.word()), (Some((3, Offer::Yes)), None));
+        assert_eq!((entry.offer(&asking), entry.word()), (Some((3, Offer::Yes)), None));
         assert_eq!(awaited(&account(State::Inactive, GrantPhase::None, 4), "y", offers), None);
         asking.spec.zone_id = Some("z".into());
         assert_eq!(awaited(&asking, "y", offers), None, "it is pinned by now");
+    }
+
+    /// After FAILED `ZoneAmbiguous` an account asks anew without a failed try, and under the epoch it had.
+    #[test]
+    fn an_offer_counts_in_the_round_it_was_made_in_and_may_not_stand_while_another_goes_on() {
+        let asking = account(State::ToMigrate, GrantPhase::None, 4);
+        let entry = awaited(&asking, "y", Said { offers: true, ..Said::default() }).expect("it is awaited");
+        let after = |change: &dyn Fn(&mut KubesvcAccountStatus)| {
+            let mut account = asking.clone();
+            change(account.status.get_or_insert_default());
+            account
+        };
+        let later = Time(jiff::Timestamp::from_second(1_000_000).expect("a time"));
+        let rounds = [
+            after(&|status| status.last_transition_time = Some(later.clone())),
+            after(&|status| status.failed_count = 1),
+            after(&|status| status.epoch = 5),
+            after(&|status| status.retry_handled = Some("now".into())),
+            after(&|status| status.credential_version = Some("secret/2".into())),
+        ];
+        for next in rounds {
+            assert_eq!(entry.offer(&next), None, "{:?}", next.status);
+            assert!(!entry.may_stand(Some(&next)));
+        }
+        assert!(!entry.may_stand(Some(&asking)), "who says so no more has taken it back");
+        assert!(entry.may_stand(Some(&account(State::Activating, GrantPhase::Open, 5))));
+        let without = OutboxEntry { round: None, ..entry };
+        assert_eq!(without.offer(&asking), None);
     }
 
     #[test]
@@ -392,21 +456,7 @@ mod tests {
     fn what_a_later_version_says_is_no_word() {
         let read: OutboxEntry =
             serde_json::from_str(r#"{"uid": "u", "epoch": 1, "result": "Juggled"}"#).expect("it is an entry");
-        assert_eq!((read.result, read.word(), read.offer()), (OutboxResult::Unknown, None, None));
-    }
-
-    #[test]
-    fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
-        let held = |n: usize| OutboxEntry::of(&format!("h{n:04}"), 1, &Word::Held(Identity::default()));
-        let dropped = |n: usize| OutboxEntry::of(&format!("d{n:04}"), 1, &Word::Dropped);
-        let packed = packed((0..2000).map(held).chain((0..900).map(dropped)).collect());
-        assert_eq!(packed.len(), MAX_ENTRIES);
-        assert!(packed[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
-        let only_held = super::packed((0..2000).map(held).collect());
-        assert_eq!(only_held.len(), MAX_DETAILED, "an entry is there only with its identity");
-        let long = Identity { host: "h".repeat(2000), ..Identity::default() };
-        let heavy = (0..200).map(|n| OutboxEntry::of(&n.to_string(), 1, &Word::Held(long.clone()))).collect();
-        let bytes = serde_json::to_vec(&super::packed(heavy)).expect("it is JSON").len();
-        assert!(bytes <= MAX_BYTES, "{bytes}");
+        let asking = account(State::ToMigrate, GrantPhase::None, 1);
+        assert_eq!((read.result, read.word(), read.offer(&asking)), (OutboxResult::Unknown, None, None));
     }
 }

@@ -1,5 +1,7 @@
 //! Which zones matter to an account.
 
+use sha2::{Digest, Sha256};
+
 use super::{DesiredState, GrantPhase, KubesvcAccount, State};
 
 /// The zones that an account has to do with: of its grant, of its spec, and of its last grant where the spec names none.
@@ -32,4 +34,24 @@ pub fn asks(account: &KubesvcAccount) -> bool {
         && account.desired() == DesiredState::Active
         && account.spec.zone_id.is_none()
         && !account.is_being_deleted()
+}
+
+/// Names the round of asking that the account is in; absent: it does not ask. What was answered in another round counts
+/// no more: a new spec, a new credential, a failed try, a retry that someone asked for, and each time it begins to ask.
+pub fn round(account: &KubesvcAccount) -> Option<String> {
+    if !asks(account) {
+        return None;
+    }
+    let status = account.status_or_default();
+    // Stored objects keep whole seconds.
+    let since = status.last_transition_time.as_ref().map(|time| time.0.as_second());
+    let texts =
+        [&status.credential_version, &status.retry_handled].map(|text| text.as_deref().unwrap_or("-"));
+    let mut digest = Sha256::new();
+    for number in [account.generation(), status.epoch, status.failed_count.into(), since.unwrap_or_default()]
+    {
+        digest.update(number.to_be_bytes());
+    }
+    texts.iter().for_each(|text| digest.update(Sha256::digest(text)));
+    Some(hex::encode(&digest.finalize()[..8]))
 }

@@ -307,7 +307,7 @@ impl Member {
             word: entry.and_then(OutboxEntry::word),
             // Its own replica counts, and says that it failed.
             silent_for: None,
-            offer: entry.and_then(OutboxEntry::offer),
+            offer: entry.and_then(|entry| entry.offer(account)),
             lists: lists(&self.agent).filter(|_| connected).map_or(Fact::Unknown, |listed| {
                 Fact::Known(listed.contains(&names::digest(account.account_name())))
             }),

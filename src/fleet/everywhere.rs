@@ -91,6 +91,7 @@ impl Fleet for Everywhere {
             Err(_) => return Err(FleetError(format!("no answer within {READ_WAIT:?}"))),
         }
         self.elsewhere.catch_up(zone);
+        self.here.catch_up(zone);
         if readings.len() >= ZONES_REMEMBERED {
             readings.clear();
         }

@@ -10,28 +10,26 @@ use std::time::Duration;
 use super::duties::Seat;
 use super::ledger::{Moment, PACE};
 use crate::account::KubesvcAccount;
-use crate::account::zones::asks;
+use crate::account::zones;
 
 /// Questions that one agent may leave unanswered; further ones wait.
 pub(super) const MAX_OPEN: usize = 256;
 
-/// What an answer counts for: a new spec, a further grant or a failed try ask anew.
+/// What an answer counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Round {
     pub(super) generation: i64,
     pub(super) epoch: i64,
-    failed_count: i32,
+    /// The [name](zones::round) of the round.
+    mark: [u8; 16],
 }
 
 impl Round {
     /// The round an account is in; absent: it does not ask.
     pub(super) fn of(account: &KubesvcAccount) -> Option<Self> {
         let status = account.status_or_default();
-        asks(account).then(|| Self {
-            generation: account.generation(),
-            epoch: status.epoch,
-            failed_count: status.failed_count,
-        })
+        let mark = zones::round(account)?.into_bytes().try_into().ok()?;
+        Some(Self { generation: account.generation(), epoch: status.epoch, mark })
     }
 }
 
@@ -159,6 +157,11 @@ impl Questions {
     /// Whether the agent has said in this round that it can reach the account.
     pub(super) fn offers(&self, uid: &str, round: Round) -> bool {
         self.questions.get(uid).is_some_and(|one| one.round == round && one.stage == Stage::Yes)
+    }
+
+    /// Whether the agent has said last that it can reach the account, in whatever round.
+    pub(super) fn has_offered(&self, uid: &str) -> bool {
+        self.stage(uid) == Some(Stage::Yes)
     }
 
     /// When the agent is to be asked again.

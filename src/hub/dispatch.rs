@@ -11,6 +11,7 @@ use super::asking::Round;
 use super::left::{self, Left};
 use super::registration::KnownAgent;
 use super::registry::Away;
+use super::session::Session;
 use crate::account::KubesvcAgent;
 use crate::account::lifecycle::Ending;
 use crate::objects::{AccountKey, version_of};
@@ -102,14 +103,28 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     }
     let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
-    if session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
-        session.close("another stream of the agent is in force");
+    if hub.gives_way(&session, agent) {
         return;
     }
     // One that is still registering is told as well; it looks at its accounts when it stands.
     if session.approve(spec.approved) && hub.registry.is_standing(&session) {
         info!(agentId = session.agent_id, approved = spec.approved, "approval of the agent changed");
         hub.agent_came(&session, true);
+    }
+}
+
+impl Hub {
+    /// Closes a session if the agent's object names another one that came after it. Whether it does.
+    pub(super) fn gives_way(&self, session: &Session, agent: &KubesvcAgent) -> bool {
+        let in_force = agent.status.as_ref().and_then(|status| status.session.as_ref());
+        if !session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
+            return false;
+        }
+        if in_force.is_some_and(|one| one.replica != self.settings.replica_id) {
+            session.supersede();
+        }
+        session.close("another stream of the agent is in force");
+        true
     }
 }
 

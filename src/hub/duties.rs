@@ -3,7 +3,7 @@
 //! An account is *wanted* at a session where the agent is approved, the grant is Open for its zone, and the state is
 //! ACTIVATING, ACTIVE or ORPHANED. Wanted and not held under the grant's epoch: Add. Not wanted and perhaps held: Drop.
 //! The grant is being revoked and the agent was never sent the account: Dropped is said for it, so that the leader
-//! need not wait. Held in another cluster than the one the account is bound to: Drop, and it is asked for again later,
+//! need not wait. That is owed without approval too, since an agent may hold what it was given before. Held in another cluster than the one the account is bound to: Drop, and it is asked for again later,
 //! as after a failure; the agents that hold it in the right one are not touched. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
 
 use super::ledger::{Again, Command, Entry, Moment};
@@ -51,7 +51,10 @@ pub(super) fn duty(
     now: Moment,
 ) -> Duty {
     let status = account.map(KubesvcAccount::status_or_default);
-    let ours = status.as_deref().filter(|status| seat.approved && status.granted_zone() == Some(seat.zone));
+    let is_ours = |status: &&KubesvcAccountStatus| {
+        status.granted_zone() == Some(seat.zone) && (seat.approved || status.phase() == GrantPhase::Revoking)
+    };
+    let ours = status.as_deref().filter(is_ours);
     match (account, ours) {
         (_, Some(status)) if is_astray(status, entry) => Duty::DropAstray(status.epoch),
         (Some(account), Some(status)) if wanted(status) => add(seat, account, status, entry, now),

@@ -23,6 +23,36 @@ struct Asked {
     /// Sessions that are to answer.
     open: HashSet<u64>,
     zones: BTreeMap<String, ZoneAnswers>,
+    /// For each zone that offers, the session that said so first and says so still: it speaks for the zone.
+    speakers: BTreeMap<String, u64>,
+}
+
+/// What became of the answers to one question.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Changed {
+    /// It may change what the leader does.
+    pub(super) matters: bool,
+    /// This session speaks for its zone from now on.
+    pub(super) speaker: Option<u64>,
+}
+
+impl Asked {
+    /// Finds who speaks for a zone, after an answer came or went.
+    fn elect(&mut self, zone: &str) -> Option<u64> {
+        let says_yes = |serial: &u64| self.zones.get(zone)?.get(serial).filter(|offer| **offer == Offer::Yes);
+        let before = self.speakers.get(zone).copied();
+        if before.is_some_and(|serial| says_yes(&serial).is_some()) {
+            return None;
+        }
+        let next = self.zones.get(zone).and_then(|answers| {
+            answers.iter().find(|(_, offer)| **offer == Offer::Yes).map(|(serial, _)| *serial)
+        });
+        match next {
+            Some(serial) => self.speakers.insert(zone.to_owned(), serial),
+            None => self.speakers.remove(zone),
+        };
+        next
+    }
 }
 
 /// Accounts that ask; bounded by the number of accounts and, in each, of sessions.
@@ -51,20 +81,28 @@ impl Offers {
         Arc::clone(&asked.looked)
     }
 
-    /// A session has answered. Whether that may change what the leader does: its zone offers now and did not, or offers
-    /// no more, or nobody is waited for any longer.
-    pub(super) fn answer(&mut self, uid: &str, round: Round, zone: &str, serial: u64, offer: Offer) -> bool {
+    /// A session has answered. It matters to the leader if its zone offers now and did not, or offers no more, or nobody
+    /// is waited for any longer.
+    pub(super) fn answer(
+        &mut self,
+        uid: &str,
+        round: Round,
+        zone: &str,
+        serial: u64,
+        offer: Offer,
+    ) -> Changed {
         let asked = self.at(uid, round);
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
         let answers = asked.zones.entry(zone.to_owned()).or_default();
         let offered = offers(answers);
         answers.insert(serial, offer);
-        was_last || offered != offers(answers)
+        let matters = was_last || offered != offers(answers);
+        Changed { matters, speaker: asked.elect(zone) }
     }
 
-    /// A session is not to be asked any more, or is gone. Whether that may change what the leader does.
-    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> bool {
-        let Some(asked) = self.by_uid.get_mut(uid) else { return false };
+    /// A session is not to be asked any more, or is gone.
+    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> Changed {
+        let Some(asked) = self.by_uid.get_mut(uid) else { return Changed::default() };
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
         let mut changed = false;
         if let Some(answers) = asked.zones.get_mut(zone) {
@@ -75,11 +113,17 @@ impl Offers {
                 asked.zones.remove(zone);
             }
         }
+        let speaker = asked.elect(zone);
         // A session may have begun with a question after the account had ceased to ask.
         if !asked.announced && asked.open.is_empty() && asked.zones.is_empty() {
             self.by_uid.remove(uid);
         }
-        was_last || changed
+        Changed { matters: was_last || changed, speaker }
+    }
+
+    /// The session that speaks for a zone that offers in this round.
+    pub(super) fn speaker(&self, uid: &str, round: Round, zone: &str) -> Option<u64> {
+        self.by_uid.get(uid).filter(|asked| asked.round == round)?.speakers.get(zone).copied()
     }
 
     /// What one session has answered in this round.
@@ -99,6 +143,7 @@ impl Offers {
             looked: Looked::default(),
             open: HashSet::new(),
             zones: BTreeMap::new(),
+            speakers: BTreeMap::new(),
         };
         let asked = self.by_uid.entry(uid.to_owned()).or_insert_with(new);
         if asked.round != round {
@@ -128,10 +173,10 @@ mod tests {
         for serial in 1..=4 {
             offers.ask("u", round, serial);
         }
-        assert!(!offers.answer("u", round, "z", 1, no()), "others are still to answer");
-        assert!(offers.answer("u", round, "z", 2, Offer::Yes));
-        assert!(!offers.answer("u", round, "z", 3, Offer::Yes), "the zone offers already");
-        assert!(offers.answer("u", round, "y", 4, no()), "nobody is waited for any longer");
+        assert!(!offers.answer("u", round, "z", 1, no()).matters, "others are still to answer");
+        assert!(offers.answer("u", round, "z", 2, Offer::Yes).matters);
+        assert!(!offers.answer("u", round, "z", 3, Offer::Yes).matters, "the zone offers already");
+        assert!(offers.answer("u", round, "y", 4, no()).matters, "nobody is waited for any longer");
         assert_eq!(offers.of("u", round, "z", 2), Some(Offer::Yes));
     }
 
@@ -140,10 +185,22 @@ mod tests {
         let (mut offers, round) = (Offers::default(), round(&asking()));
         offers.ask("u", round, 1);
         offers.answer("u", round, "z", 1, Offer::Yes);
-        assert!(offers.leave("u", "z", 1));
+        assert!(offers.leave("u", "z", 1).matters);
         assert!(offers.in_zone("u", round, "z").is_none());
-        assert!(!offers.leave("u", "z", 1));
+        assert!(!offers.leave("u", "z", 1).matters);
         assert!(offers.by_uid.is_empty(), "nothing is kept of an account that was never announced");
+    }
+
+    #[test]
+    fn the_first_who_offers_speaks_for_its_zone_and_then_the_next() {
+        let (mut offers, round) = (Offers::default(), round(&asking()));
+        let yes = |offers: &mut Offers, serial| offers.answer("u", round, "z", serial, Offer::Yes).speaker;
+        assert_eq!(yes(&mut offers, 5), Some(5));
+        assert_eq!(yes(&mut offers, 3), None, "another one has spoken");
+        assert_eq!(offers.speaker("u", round, "z"), Some(5));
+        assert_eq!(offers.leave("u", "z", 5).speaker, Some(3));
+        assert_eq!(offers.answer("u", round, "z", 3, no()), Changed { matters: true, speaker: None });
+        assert_eq!(offers.speaker("u", round, "z"), None);
     }
 
     #[test]

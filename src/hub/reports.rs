@@ -14,8 +14,8 @@ use super::asking::Round;
 use super::registration::Reported;
 use super::session::Session;
 use crate::account::KubesvcAccount;
-use crate::account::lifecycle::{Offer, silence};
-use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
+use crate::account::lifecycle::silence;
+use crate::account::outbox::{OutboxEntry, Packed, Said, Turn, awaited, packed};
 use crate::crash;
 
 /// An object is written at most so often.
@@ -26,6 +26,8 @@ const GATHER: Duration = Duration::from_millis(10);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How often it is looked who is overdue.
 const OVERDUE: Duration = Duration::from_secs(1);
+/// How long what had room stands before what had none gets its turn.
+const TURN: Duration = Duration::from_secs(10);
 /// Objects that are written at once.
 const AT_ONCE: usize = 16;
 /// Sessions that are taken up in one look.
@@ -41,6 +43,17 @@ pub(super) struct Turns {
     waiting: HashSet<u64>,
     /// When each may be written again.
     not_before: HashMap<u64, Instant>,
+    /// Those that have more to say than there is room for.
+    crowded: HashMap<u64, Crowded>,
+}
+
+/// What a session says by turns.
+#[derive(Debug)]
+struct Crowded {
+    now: Turn,
+    next: Turn,
+    /// When that is next.
+    at: Instant,
 }
 
 impl Turns {
@@ -75,8 +88,39 @@ impl Turns {
         self.not_before.insert(serial, until);
     }
 
+    /// Whose turn it is at a session.
+    fn turn_of(&mut self, serial: u64, now: Instant) -> Turn {
+        let Some(crowded) = self.crowded.get_mut(&serial) else { return Turn::new() };
+        if crowded.at <= now {
+            crowded.now = std::mem::take(&mut crowded.next);
+        }
+        crowded.now.clone()
+    }
+
+    /// What had no room at a session is next.
+    fn had_no_room(&mut self, serial: u64, (begun, next): (Turn, Turn), now: Instant) {
+        if next.is_empty() {
+            self.crowded.remove(&serial);
+            return;
+        }
+        let crowded =
+            self.crowded.entry(serial).or_insert_with(|| Crowded { now: begun, next: Turn::new(), at: now });
+        if crowded.at <= now {
+            crowded.at = now + TURN;
+        }
+        crowded.next = next;
+    }
+
+    /// Marks the sessions at which it is the next one's turn.
+    fn go_on(&mut self, now: Instant) {
+        let due: Vec<_> =
+            self.crowded.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
+        due.into_iter().for_each(|serial| self.mark(serial, now));
+    }
+
     fn forget(&mut self, serial: u64) {
         self.not_before.remove(&serial);
+        self.crowded.remove(&serial);
     }
 }
 
@@ -101,6 +145,7 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
             _ = overdue.tick(), if !hub.is_leading() => {
                 let owing = hub.registry.standing().into_iter().filter(|one| one.ledger.lock().owes());
                 owing.for_each(|one| turns.mark(one.serial, Instant::now()));
+                turns.go_on(Instant::now());
             }
             () = at(next), if next.is_some() => {
                 let due = turns.take(Instant::now());
@@ -120,26 +165,31 @@ async fn at(next: Option<Instant>) {
 }
 
 async fn write(hub: &Hub, turns: &mut Turns, due: Vec<u64>) {
+    let due: Vec<_> = due.into_iter().map(|serial| (serial, turns.turn_of(serial, Instant::now()))).collect();
     let mut written = stream::iter(due)
-        .map(|serial| async move {
+        .map(|(serial, turn)| async move {
             let session = hub.registry.by_serial(serial)?;
-            let outbox = if hub.is_leading() { Vec::new() } else { outbox_of(hub, &session) };
-            let done = if session.is_news(&outbox) { Some(say(hub, &session, outbox).await) } else { None };
-            Some((serial, done))
+            let Packed { entries, next } =
+                if hub.is_leading() { Packed::default() } else { outbox_of(hub, &session, &turn) };
+            let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
+            let done = if is_news { Some(say(hub, &session, entries).await) } else { None };
+            Some((serial, (turn, next), done))
         })
         .buffer_unordered(AT_ONCE);
     while let Some(one) = written.next().await {
-        match one {
-            Some((serial, Some(true))) => turns.rest(serial, Instant::now() + PAUSE),
-            Some((serial, Some(false))) => {
+        let Some((serial, had_no_room, done)) = one else { continue };
+        turns.had_no_room(serial, had_no_room, Instant::now());
+        match done {
+            Some(true) => turns.rest(serial, Instant::now() + PAUSE),
+            Some(false) => {
                 turns.rest(serial, Instant::now() + AGAIN);
                 turns.mark(serial, Instant::now());
             }
-            Some((_, None)) | None => {}
+            None => {}
         }
     }
-    let not_before = turns.not_before.keys().copied();
-    let ended: Vec<_> = not_before.filter(|serial| hub.registry.by_serial(*serial).is_none()).collect();
+    let known = turns.not_before.keys().chain(turns.crowded.keys()).copied();
+    let ended: Vec<_> = known.filter(|serial| hub.registry.by_serial(*serial).is_none()).collect();
     ended.into_iter().for_each(|serial| turns.forget(serial));
 }
 
@@ -171,8 +221,8 @@ async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     false
 }
 
-/// What accounts wait to hear of a session.
-fn outbox_of(hub: &Hub, session: &Session) -> Vec<OutboxEntry> {
+/// What accounts wait to hear of a session, as far as there is room.
+fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
     let now = hub.ticks.now();
     let late = silence(&session.agent_id);
     let mut entries = Vec::new();
@@ -196,21 +246,25 @@ fn outbox_of(hub: &Hub, session: &Session) -> Vec<OutboxEntry> {
         let said = Said { offers: speaks_for_its_zone(hub, session, &account), ..Said::default() };
         entries.extend(awaited(&account, &session.zone, said));
     }
-    packed(entries)
+    packed(entries, turn)
 }
 
 /// Whether the session could reach the account, and no other one of its zone is the one to say so.
 fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
-    let Some(round) = Round::of(account) else { return false };
-    let offers = hub.offers.lock();
-    let answers = offers.in_zone(account.uid(), round, &session.zone);
-    let first = answers.into_iter().flatten().find(|(_, offer)| **offer == Offer::Yes);
-    first.is_some_and(|(serial, _)| *serial == session.serial)
+    let round = Round::of(account);
+    let speaker = round.and_then(|round| hub.offers.lock().speaker(account.uid(), round, &session.zone));
+    speaker == Some(session.serial)
+}
+
+/// Whether an entry may be left standing that nothing waits for any more.
+fn may_stand(hub: &Hub, entry: &OutboxEntry) -> bool {
+    entry.may_stand(hub.accounts.by_uid(&entry.uid).as_deref())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::outbox::Need;
 
     #[test]
     fn what_one_session_says_is_gathered_and_not_said_too_often() {
@@ -227,5 +281,21 @@ mod tests {
         assert_eq!(turns.next(), Some(begin + PAUSE));
         assert_eq!(turns.take(begin + PAUSE), [1]);
         assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn what_had_no_room_gets_its_turn_after_a_while_and_not_before() {
+        let (mut turns, begin) = (Turns::default(), Instant::now());
+        let at = |uid: &str| Turn::from([(Need::Standing, uid.to_owned())]);
+        turns.had_no_room(1, (Turn::new(), at("b")), begin);
+        turns.had_no_room(1, (Turn::new(), at("c")), begin + TURN / 2);
+        assert_eq!(turns.turn_of(1, begin + TURN / 2), Turn::new(), "not yet");
+        turns.go_on(begin + TURN / 2);
+        assert_eq!(turns.next(), None);
+        turns.go_on(begin + TURN);
+        assert_eq!(turns.take(begin + TURN + GATHER), [1]);
+        assert_eq!(turns.turn_of(1, begin + TURN), at("c"));
+        turns.had_no_room(1, (at("c"), Turn::new()), begin + TURN);
+        assert!(turns.crowded.is_empty(), "all has room now");
     }
 }

@@ -59,6 +59,8 @@ pub(super) struct Session {
     goodbye: AtomicBool,
     /// The leader's tick at which it was begun.
     since: Tick,
+    /// Another replica has the agent's stream by now; this one ends soon.
+    superseded: AtomicBool,
     /// The stream is let go of; nothing more is sent or heard on it.
     ended: CancellationToken,
     /// Accounts to look at again.
@@ -95,6 +97,7 @@ impl Session {
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
             goodbye: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
             since: tick,
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
@@ -134,11 +137,21 @@ impl Session {
         self.stood_before(version) && in_force != Some(self.id.as_str())
     }
 
+    /// Another replica has the agent's stream by now.
+    pub(super) fn supersede(&self) {
+        self.superseded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another replica has the agent's stream by now: then what that one tells counts, and not this session.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
+    }
+
     /// Whether an outbox says something else than what was written. What nothing waits for any more may be left
     /// standing, unless it would be taken for the session's last word.
-    pub(super) fn is_news(&self, outbox: &[OutboxEntry]) -> bool {
+    pub(super) fn is_news(&self, outbox: &[OutboxEntry], may_stand: impl Fn(&OutboxEntry) -> bool) -> bool {
         let reported = self.reported.lock();
-        let may_stand = outbox.is_empty() && reported.iter().all(OutboxEntry::may_stand);
+        let may_stand = outbox.is_empty() && reported.iter().all(may_stand);
         !may_stand && *reported != outbox
     }
 

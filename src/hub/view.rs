@@ -7,9 +7,10 @@ use async_trait::async_trait;
 
 use super::Hub;
 use super::asking::Round;
+use super::offers::Changed;
 use super::session::Session;
 use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
-use crate::account::zones;
+use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
 
 /// How many zones an account that takes any zone is shown.
@@ -34,7 +35,8 @@ impl Fleet for Hub {
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
-                facts.extend(zone.standing.values().map(|session| SessionFact {
+                let in_force = zone.standing.values().filter(|session| !session.is_superseded());
+                facts.extend(in_force.map(|session| SessionFact {
                     offer: round.and_then(|round| self.offer(uid, round, session)),
                     lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one.account_name())),
                     ..session.fact(uid, epoch, now)
@@ -97,6 +99,17 @@ impl Fleet for Hub {
 
     async fn read(&self, _: &str) -> Result<(), FleetError> {
         Ok(())
+    }
+
+    fn catch_up(&self, zone: &str) {
+        let sessions =
+            self.registry.in_zone(zone, |zone| zone.standing.values().cloned().collect::<Vec<_>>());
+        for session in sessions.unwrap_or_default() {
+            let name = names::agent_object_name(&session.agent_id, &session.zone);
+            if let Some(agent) = self.agents_seen.get(&name) {
+                self.gives_way(&session, &agent);
+            }
+        }
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {
@@ -193,11 +206,7 @@ impl Hub {
     /// at what takes any zone.
     pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
         let asked = session.questions.lock().uids();
-        for uid in asked {
-            if self.offers.lock().leave(&uid, &session.zone, session.serial) {
-                self.leader.wake(uid);
-            }
-        }
+        asked.iter().for_each(|uid| self.withdraw(session, uid));
         self.noteworthy.wake(session.serial);
         uids.iter().for_each(|uid| self.assigned.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
@@ -206,6 +215,22 @@ impl Hub {
         if zone_is_empty.unwrap_or(true) {
             self.leader.wake_all(places.anywhere());
         }
+    }
+
+    /// Whatever a session has answered about an account that asks counts no more.
+    pub(super) fn withdraw(&self, session: &Session, uid: &str) {
+        let changed = self.offers.lock().leave(uid, &session.zone, session.serial);
+        self.offers_changed(session, uid, changed);
+    }
+
+    /// A session has answered whether it could reach an account, or its answer counts no more: this replica's leader looks
+    /// again, and so do those who write down for another's what the zone offers.
+    pub(super) fn offers_changed(&self, session: &Session, uid: &str, changed: Changed) {
+        if changed.matters {
+            self.leader.wake(uid.to_owned());
+        }
+        self.reportable.wake(session.serial);
+        changed.speaker.into_iter().for_each(|serial| self.reportable.wake(serial));
     }
 
     /// An agent has told which namespaces it saw for an account.

@@ -20,10 +20,31 @@ use crate::wakes::Wakes;
 #[derive(Default)]
 struct Index {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
+    /// Names of the objects of an agent id: one for each zone that it was in.
+    by_id: HashMap<String, HashSet<String>>,
     /// The newest version that the watch has shown; a list that is older has nothing new to say.
     seen: u64,
     /// Names of objects that cannot be read now.
     malformed: HashSet<String>,
+}
+
+impl Index {
+    fn insert(&mut self, name: &str, agent: KubesvcAgent) {
+        self.remove(name);
+        self.by_id.entry(agent.spec.agent_id.clone()).or_default().insert(name.to_owned());
+        self.by_name.insert(name.to_owned(), Arc::new(agent));
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(agent) = self.by_name.remove(name) else { return };
+        let id = &agent.spec.agent_id;
+        if let Some(names) = self.by_id.get_mut(id) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_id.remove(id);
+            }
+        }
+    }
 }
 
 /// All agents' objects of one namespace, and who is to be told when one changes.
@@ -43,6 +64,13 @@ impl Agents {
     /// The agent whose object has this name.
     pub fn get(&self, name: &str) -> Option<Arc<KubesvcAgent>> {
         self.index.read().by_name.get(name).cloned()
+    }
+
+    /// The objects of an agent id, one for each zone that it was in.
+    pub fn of_id(&self, agent_id: &str) -> Vec<Arc<KubesvcAgent>> {
+        let index = self.index.read();
+        let names = index.by_id.get(agent_id).into_iter().flatten();
+        names.filter_map(|name| index.by_name.get(name).cloned()).collect()
     }
 
     /// All of them, in no order.
@@ -76,7 +104,7 @@ impl Agents {
     pub(crate) fn gone(&self, name: &str, version: u64) {
         {
             let mut index = self.index.write();
-            index.by_name.remove(name);
+            index.remove(name);
             index.malformed.remove(name);
             index.seen = index.seen.max(version);
         }
@@ -124,7 +152,7 @@ impl Agents {
                 return;
             }
             index.malformed.remove(&name);
-            index.by_name.insert(name.clone(), Arc::new(agent));
+            index.insert(&name, agent);
         }
         self.tell(&name);
     }

@@ -79,6 +79,32 @@ async fn an_account_lives_its_life_with_an_agent_at_a_follower_on_mariadb() {
     live_a_whole_life(Database::MariaDb).await;
 }
 
+/// Only agents at the follower can take what names no zone: one of two zones, and the one zone that has the file.
+async fn find_a_zone_at_a_follower(database: Database) {
+    let (world, follower, east) = led_by_the_other(database).await;
+    let west = world.agent("agent-2").zone("west").hub_port(follower.hub_port()).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    world.account("anywhere").kubeconfig(&cluster.kubeconfig()).create().await;
+    let found = world.until("anywhere", State::Active).await;
+    let found = found.status_or_default().granted_zone().map(str::to_owned);
+    assert!([east.zone(), west.zone()].contains(&found.as_deref().unwrap_or_default()), "{found:?}");
+    let _here = world.agent("agent-3").zone("north").start().await;
+    let file = west.kubeconfigs().join("own.yaml");
+    must(std::fs::write(&file, cluster.kubeconfig()).map_err(|error| error.to_string()));
+    world.account("of-a-file").spec("kubeconfig", json!({"file": file.display().to_string()})).create().await;
+    granted(&world, "of-a-file", "west").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_without_a_zone_finds_one_at_a_follower_on_postgresql() {
+    find_a_zone_at_a_follower(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_without_a_zone_finds_one_at_a_follower_on_mariadb() {
+    find_a_zone_at_a_follower(Database::MariaDb).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_stays_active_when_the_leader_dies_and_its_agent_is_at_a_follower() {
     let (world, follower, _agent) = led_by_the_other(Database::Postgres).await;

@@ -254,15 +254,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What one session of the zone says to the revoke. One whose approval was withdrawn is waited for while its last
-    /// word says that it has, or may have, the account.
+    /// What one session of the zone says to the revoke. One whose approval was withdrawn may have the account still, and
+    /// is asked and waited for like any other.
     fn drop_answer(&self, session: &SessionFact) -> DropAnswer {
         if session.presence != Presence::Connected {
-            let until = self.may_return_until(session).filter(|_| session.approved);
+            let until = self.may_return_until(session);
             return until.map_or(DropAnswer::Given, |until| DropAnswer::Awaited(Some(until)));
         }
         match &session.word {
-            None | Some((_, Word::Dropped)) if !session.approved => DropAnswer::Given,
             Some((epoch, Word::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
             Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
                 DropAnswer::Failed(failure.clone())

@@ -166,7 +166,7 @@ pub struct SessionFact {
     pub agent_id: String,
     /// Its zone.
     pub zone: String,
-    /// Whether it is approved; one that is not holds nothing and is not waited for.
+    /// Whether it is approved; one that is not is given nothing, and may hold what it was given before.
     pub approved: bool,
     /// Whether the session stands.
     pub presence: Presence,

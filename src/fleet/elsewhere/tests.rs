@@ -1,7 +1,7 @@
 use super::*;
 use crate::account::fleet_member::AgentSession;
 use crate::account::lifecycle::{Identity, Offer, Word};
-use crate::account::outbox::{OutboxIdentity, OutboxResult};
+use crate::account::outbox::{OutboxIdentity, OutboxResult, Said, awaited};
 use crate::account::{
     Grant, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec, KubesvcAgentStatus, State,
 };
@@ -221,13 +221,8 @@ fn agents_of_this_replica_are_no_matter_here() {
 fn an_offer_of_any_zone_reaches_the_account_that_asks() {
     let mut scene = Scene::new();
     let account = scene.account("a", State::ToMigrate);
-    let offer = OutboxEntry {
-        uid: "uid-a".into(),
-        epoch: 4,
-        result: OutboxResult::Offer,
-        generation: Some(1),
-        ..OutboxEntry::default()
-    };
+    let said = Said { offers: true, ..Said::default() };
+    let offer = awaited(&account, "y", said).expect("it is awaited").entry;
     scene.agent("two", "y", "other", |_| {});
     scene.agent("one", "y", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"]);
@@ -237,6 +232,11 @@ fn an_offer_of_any_zone_reaches_the_account_that_asks() {
     let offers: Vec<_> =
         scene.elsewhere.sessions(&account).into_iter().filter_map(|fact| fact.offer).collect();
     assert_eq!(offers, [(1, Offer::Yes)]);
+    let mut again = account;
+    again.metadata.resource_version = Some("2".into());
+    again.status.get_or_insert_default().retry_handled = Some("now".into());
+    let offers: Vec<_> = scene.elsewhere.sessions(&again).into_iter().filter_map(|fact| fact.offer).collect();
+    assert_eq!(offers, [], "it was made in the round before");
 }
 
 #[test]

@@ -87,7 +87,6 @@ fn an_agent_that_is_not_approved_gets_nothing_and_keeps_nothing() {
     assert_eq!(duty(seat, Some(&open(State::Active)), None, NOW), Duty::Nothing);
     assert_eq!(duty(seat, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
     assert_eq!(duty(seat, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
-    assert_eq!(duty(seat, Some(&revoking()), None, NOW), Duty::Nothing);
 }
 
 #[test]
@@ -293,4 +292,16 @@ fn a_word_of_an_older_epoch_about_another_cluster_is_answered_by_the_newer_defin
     let mut older = in_cluster("staging");
     older.word = older.word.map(|(_, word)| (EPOCH - 1, word));
     assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(EPOCH));
+}
+
+#[test]
+fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
+    let seat = Seat { approved: false, ..seat() };
+    let owed = |entry: Option<&Entry>| duty(seat, Some(&revoking()), entry, NOW);
+    assert_eq!(owed(None), Duty::SayDropped(EPOCH));
+    assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(EPOCH));
+    let sent = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    assert_eq!(owed(Some(&sent)), Duty::Drop(EPOCH));
+    let elsewhere = account(State::Deactivating, GrantPhase::Revoking, "other");
+    assert_eq!(duty(seat, Some(&elsewhere), None, NOW), Duty::Nothing);
 }

@@ -85,7 +85,11 @@ impl World {
     }
 
     fn check_deserted(&mut self, replica: usize, zone: &str) {
-        let there = self.could_be_seen_by(replica, zone).find(|session| self.is_connected(session));
+        let approved = |session: &&HubSession| {
+            self.agents[session.agent].as_ref().is_none_or(|agent| agent.spec.approved)
+        };
+        let there =
+            self.could_be_seen_by(replica, zone).filter(approved).find(|session| self.is_connected(session));
         if let Some(session) = there {
             let what = format!("{zone} was called deserted, and agent {} is connected", session.agent_id);
             self.breaks(Property::OrphanedIsDeserted, || what);

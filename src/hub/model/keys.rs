@@ -73,6 +73,7 @@ impl Encode for KubesvcAccountStatus {
 /// Which session it names is said by the world.
 impl Encode for KubesvcAgent {
     fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.push(u8::from(self.spec.approved));
         let Some(status) = &self.status else { return };
         bytes.push(u8::from(status.connected));
         if let Some(session) = &status.session {
@@ -152,6 +153,7 @@ impl Encode for HubSession {
     fn encode(&self, bytes: &mut Vec<u8>) {
         let small = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         bytes.extend([small(self.process), small(self.replica), self.boot, u8::from(self.ended)]);
+        bytes.push(u8::from(self.approved));
         bytes.extend([small(self.to_agent.len()), small(self.to_hub.len()), small(self.reported.len())]);
         self.to_agent.iter().for_each(|one| one.encode(bytes));
         self.to_hub.iter().for_each(|one| one.encode(bytes));

@@ -79,7 +79,6 @@ impl World {
                 let (uid, before) = (number_of(seen.uid()), self.next_session);
                 self.replicas[replica].has_read = Some(Reading { uid, epoch, before });
                 self.forget_gone(replica);
-                self.close_superseded(replica);
                 true
             }
             Action::ResolveCredential | Action::DeleteObject => false,
@@ -128,18 +127,32 @@ impl World {
 
     /// The sessions as the leader sees them: its own as they are, the others as its watch shows their objects.
     fn facts(&self, replica: usize, account: &KubesvcAccount, mood: Mood) -> Vec<SessionFact> {
-        let own: Vec<_> = self.standing().filter(|session| session.replica == replica).collect();
+        let counts = |session: &&HubSession| session.replica == replica && !self.gives_way(replica, session);
+        let own: Vec<_> = self.standing().filter(counts).collect();
         let mut facts: Vec<_> = own.iter().map(|session| self.own_fact(session, account, mood)).collect();
         for agent in self.replicas[replica].agents.iter().flatten() {
             if !own.iter().any(|session| session.agent_id == agent.spec.agent_id) {
                 facts.extend(self.told_fact(replica, agent, account));
             }
         }
+        if !self.rules.unapproved_awaited {
+            let has_it = |fact: &SessionFact| !matches!(fact.word, None | Some((_, Word::Dropped)));
+            facts.retain(|fact| fact.approved || has_it(fact));
+        }
         if !self.rules.words_only && account.status_or_default().phase() == GrantPhase::Revoking {
             let epoch = account.status_or_default().epoch;
             facts.iter_mut().for_each(|fact| fact.word = fact.word.take().or(Some((epoch, Word::Dropped))));
         }
         facts
+    }
+
+    /// Whether the objects that a replica has seen say that another replica has the stream of the agent by now.
+    fn gives_way(&self, replica: usize, session: &HubSession) -> bool {
+        let agent = self.replicas[replica].agents[session.agent].as_ref();
+        let named = agent.and_then(|agent| agent.status.as_ref()?.session.as_ref());
+        let is_elsewhere = named.is_some_and(|named| named.replica != REPLICA_NAMES[replica]);
+        let is_later = agent.and_then(|agent| session_of(agent)).is_some_and(|id| id > session.id);
+        self.rules.in_force_only && is_elsewhere && is_later
     }
 
     fn own_fact(&self, session: &HubSession, account: &KubesvcAccount, mood: Mood) -> SessionFact {
@@ -150,6 +163,7 @@ impl World {
         SessionFact {
             word: entry.and_then(|entry| entry.word.clone()),
             silent_for: owes.then_some(silent),
+            approved: session.approved,
             ..fact(session.agent_id, session.zone, Presence::Connected)
         }
     }
@@ -166,11 +180,13 @@ impl World {
         let gone = session_of(agent).is_some_and(|id| self.replicas[replica].gone.contains(&id));
         // That a replica has died is not known at once.
         if !status.connected || session.replica == REPLICA_NAMES[replica] || (gone && self.is_lost(agent)) {
-            return Some(fact(id, zone, Presence::Away(if gone { 0 } else { NOW })));
+            let away = fact(id, zone, Presence::Away(if gone { 0 } else { NOW }));
+            return Some(SessionFact { approved: agent.spec.approved, ..away });
         }
         let said = |entry: &&OutboxEntry| !self.rules.uids || entry.uid == account.uid();
         let word = status.outbox.iter().find(said).and_then(OutboxEntry::word);
-        Some(SessionFact { word, ..fact(id, zone, Presence::Connected) })
+        let approved = agent.spec.approved;
+        Some(SessionFact { word, approved, ..fact(id, zone, Presence::Connected) })
     }
 
     /// Writes the object. With preconditions, nothing is written over a version that was not seen.

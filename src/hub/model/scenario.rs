@@ -6,6 +6,8 @@ pub(super) enum Wish {
     OtherZone,
     OtherState,
     Delete,
+    /// The first agent is given accounts no more.
+    Disapprove,
     /// An account is made under the name of one that is gone.
     MakeAnew,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::shared::Shared;
 use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
 use crate::account::lifecycle::{Ending, Word};
-use crate::account::outbox::{OutboxEntry, Said, awaited, packed};
+use crate::account::outbox::{OutboxEntry, Said, Turn, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::Reached;
 use crate::agent::definition::Definition;
@@ -49,6 +49,7 @@ impl World {
             return false;
         }
         self.next_session += 1;
+        let approved = self.agents[agent].as_ref().is_none_or(|agent| agent.spec.approved);
         let former = former.map(|former| self.sessions.remove(former));
         let told: Vec<_> = one
             .table
@@ -67,6 +68,7 @@ impl World {
             agent_id: one.agent_id,
             zone: one.zone,
             boot,
+            approved,
             ledger,
             registered_at: self.stored,
             reported: Vec::new(),
@@ -128,7 +130,7 @@ impl World {
     fn do_duty(&mut self, index: usize, uid: &str, account: Option<&KubesvcAccount>) -> bool {
         let session = &self.sessions[index];
         let is_connected = self.processes[session.process].stream == Some(session.id);
-        let seat = Seat { zone: session.zone, approved: true, draining: false, synced: true };
+        let seat = Seat { zone: session.zone, approved: session.approved, draining: false, synced: true };
         let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
         let is_known = self.is_seen_since(session) || !self.rules.object_read;
         if let (Duty::Add(epoch), Some(account)) = (owed, account)
@@ -274,8 +276,10 @@ impl World {
             let said = Said { word: entry.and_then(|entry| entry.word.as_ref()), ..Said::default() };
             awaited(seen, session.zone, said)
         });
-        let outbox = packed(entry.into_iter().collect());
-        let may_stand = outbox.is_empty() && session.reported.iter().all(OutboxEntry::may_stand);
+        let outbox = packed(entry.into_iter().collect(), &Turn::new()).entries;
+        let seen = self.seen_by(session.replica).map(|seen| &**seen);
+        let may_stand = |entry: &OutboxEntry| entry.may_stand(seen.filter(|seen| seen.uid() == entry.uid));
+        let may_stand = outbox.is_empty() && session.reported.iter().all(may_stand);
         if may_stand || session.reported == outbox {
             return false;
         }
@@ -298,7 +302,23 @@ impl World {
         let before = std::mem::replace(&mut self.replicas[replica].agents, agents);
         self.forget_gone(replica);
         let same = Arc::ptr_eq(&before, &self.agents) || self.replicas[replica].leads.is_none();
-        self.close_superseded(replica) || !same
+        let heeded = self.heed_approvals(replica);
+        self.close_superseded(replica) || heeded || !same
+    }
+
+    /// The sessions of a replica learn who is given accounts. Whether any did.
+    fn heed_approvals(&mut self, replica: usize) -> bool {
+        let mut changed = false;
+        for session in self.sessions.iter_mut().filter(|session| session.replica == replica) {
+            let agent = self.agents[session.agent].as_ref();
+            if let Some(approved) = agent.map(|agent| agent.spec.approved)
+                && approved != session.approved
+            {
+                session.edit().approved = approved;
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// Closes the sessions of a replica whose objects name another one.

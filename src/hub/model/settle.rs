@@ -4,7 +4,7 @@ use super::checks::Property;
 use super::leader::Mood;
 use super::scenario::Faults;
 use super::world::{Process, REPLICAS, World, number_of};
-use crate::account::{DesiredState, State};
+use crate::account::{DesiredState, KubesvcAccount, State};
 
 /// After so many rounds in which something still changes, it never rests.
 const ROUNDS: usize = 60;
@@ -133,6 +133,13 @@ impl World {
             DesiredState::Inactive if status.state() != State::Inactive => wrong("it is not INACTIVE"),
             DesiredState::Inactive if !holders.is_empty() => wrong("somebody holds it"),
             DesiredState::Inactive => Ok(()),
+            DesiredState::Active if !self.has_agent_for(account) => {
+                if status.state() != State::Active && holders.is_empty() {
+                    Ok(())
+                } else {
+                    wrong("it is where no agent is approved")
+                }
+            }
             DesiredState::Active if status.state() != State::Active => wrong("it is not ACTIVE"),
             DesiredState::Active if status.granted_zone() != account.spec.zone_id.as_deref() => {
                 wrong("it is in another zone")
@@ -143,6 +150,13 @@ impl World {
             }
             DesiredState::Active => Ok(()),
         }
+    }
+
+    /// Whether an agent of the zone that the account names is given accounts.
+    fn has_agent_for(&self, account: &KubesvcAccount) -> bool {
+        let zone = account.spec.zone_id.as_deref();
+        let agents = self.agents.iter().flatten();
+        agents.into_iter().any(|agent| agent.spec.approved && Some(agent.spec.zone_id.as_str()) == zone)
     }
 
     /// The world in some lines, for a person.

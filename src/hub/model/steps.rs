@@ -1,5 +1,7 @@
 //! All that can happen next.
 
+use std::sync::Arc;
+
 use super::leader::Mood;
 use super::scenario::Wish;
 use super::world::{REPLICA_NAMES, REPLICAS, Replica, SessionId, World, ZONES, made, session_of};
@@ -246,7 +248,6 @@ impl World {
         replica.agents = agents;
         replica.gone.clear();
         replica.has_read = None;
-        self.close_superseded(number);
     }
 
     /// Its streams end with it, and no object says so. If it led, another leads some time, or it does itself.
@@ -291,9 +292,19 @@ impl World {
         }
     }
 
+    fn disapprove(&mut self) -> bool {
+        let Some(mut agent) = self.agents[0].clone() else { return false };
+        agent.edit().spec.approved = false;
+        Arc::make_mut(&mut self.agents)[0] = Some(agent);
+        true
+    }
+
     fn wish(&mut self) -> bool {
         let Some((wish, rest)) = self.script.split_first() else { return false };
         self.script = rest;
+        if *wish == Wish::Disapprove {
+            return self.disapprove();
+        }
         let Some(now) = self.object().cloned() else {
             if *wish != Wish::MakeAnew {
                 return false;
@@ -307,7 +318,7 @@ impl World {
             return false;
         }
         match wish {
-            Wish::MakeAnew => return false,
+            Wish::MakeAnew | Wish::Disapprove => return false,
             Wish::Delete => {
                 let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
                 account.metadata.deletion_timestamp = Some(time);

@@ -41,6 +41,12 @@ fn an_account_is_deleted_and_made_anew_under_its_name() {
 }
 
 #[test]
+fn an_agent_is_given_accounts_no_more_while_the_account_moves_to_another_zone() {
+    let seen = holds(&[EAST, WEST], &[Wish::Disapprove, Wish::OtherZone], LAG);
+    assert!(seen.states > 5000, "{seen:?}");
+}
+
+#[test]
 fn a_stream_is_cut_while_the_account_is_taken_back() {
     let seen = holds(&[EAST], &[Wish::OtherState], Faults { cuts: 1, lag: 1, ..Faults::NONE });
     assert!(seen.states > 10_000, "{seen:?}");
@@ -170,4 +176,17 @@ fn where_a_reading_counts_on_a_revoke_ends_while_a_session_that_came_since_holds
 fn where_the_object_is_not_read_a_new_session_is_sent_what_was_taken_back() {
     let rules = Rules { object_read: false, ..Rules::ALL };
     assert_eq!(breaks(&[Wish::Delete], CUT, rules, &[EAST], &[]), Property::SentUnderGrant);
+}
+
+#[test]
+fn where_an_agent_that_is_approved_no_more_is_not_waited_for_it_holds_what_was_taken_back() {
+    let rules = Rules { unapproved_awaited: false, ..Rules::ALL };
+    let script = &[Wish::Disapprove, Wish::OtherState];
+    assert_eq!(breaks(script, LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+}
+
+#[test]
+fn where_a_session_that_another_has_followed_still_counts_a_revoke_ends_by_its_word() {
+    let rules = Rules { in_force_only: false, ..Rules::ALL };
+    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }

@@ -50,6 +50,10 @@ pub(super) struct Rules {
     pub(super) reads_afresh: bool,
     /// The object is read before a session is sent it for the first time.
     pub(super) object_read: bool,
+    /// A revoke waits for agents whose approval was withdrawn.
+    pub(super) unapproved_awaited: bool,
+    /// What counts is the session that the agent's object names, and not the one that stood here before.
+    pub(super) in_force_only: bool,
 }
 
 impl Rules {
@@ -64,6 +68,8 @@ impl Rules {
         sessions_read: true,
         reads_afresh: true,
         object_read: true,
+        unapproved_awaited: true,
+        in_force_only: true,
     };
 }
 
@@ -88,6 +94,8 @@ pub(super) struct HubSession {
     pub(super) agent_id: &'static str,
     pub(super) zone: &'static str,
     pub(super) boot: u8,
+    /// Whether the agent is given accounts, as far as its replica knows.
+    pub(super) approved: bool,
     pub(super) ledger: Ledger,
     /// How many versions of the account's object had been stored when it was registered.
     pub(super) registered_at: u32,

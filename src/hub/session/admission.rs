@@ -13,6 +13,7 @@ use super::Session;
 use super::lining_up::InLine;
 use super::outbox::{Outbox, Sink};
 use super::turns::Turns;
+use crate::account::lifecycle::Fact;
 use crate::account::names;
 use crate::crash;
 use crate::hub::Hub;
@@ -153,6 +154,9 @@ async fn admit(
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
     }
+    if is_in_another_zone(hub, session) {
+        return Err(duplicate(session, &Taken::Other(hub.silence_limit())));
+    }
     register(hub, session, hub.needs_accounts(greeting)).await?;
     drop(place);
     seed(session, greeting, former.as_deref());
@@ -163,6 +167,20 @@ async fn admit(
     hub.standing.send_modify(|count| *count += 1);
     hub.agent_came(session, first);
     Ok(())
+}
+
+/// Whether another process is connected under the agent's id in another zone, at another replica: it has an object of its
+/// own, so that registering would not find it. At this replica the id is claimed.
+fn is_in_another_zone(hub: &Hub, session: &Session) -> bool {
+    hub.agents_seen.of_id(&session.agent_id).iter().any(|agent| {
+        let status = agent.status.as_ref().filter(|status| status.connected);
+        agent.spec.zone_id != session.zone
+            && status.and_then(|status| status.session.as_ref()).is_some_and(|other| {
+                other.boot_id != session.boot_id
+                    && other.replica != hub.settings.replica_id
+                    && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
+            })
+    })
 }
 
 async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<(), Refusal> {

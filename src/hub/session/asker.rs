@@ -59,14 +59,21 @@ impl Asker {
             Step::Nothing => None,
             Step::Later(at) => Some(at),
             Step::Ask(round) => {
-                self.session.questions.lock().queue(uid, round);
+                let had_offered = {
+                    let mut questions = self.session.questions.lock();
+                    let had_offered = questions.has_offered(uid);
+                    questions.queue(uid, round);
+                    had_offered
+                };
+                if had_offered {
+                    // What it offered in the round before is said no more.
+                    self.hub.reportable.wake(self.session.serial);
+                }
                 None
             }
             Step::Forget => {
                 self.session.questions.lock().forget(uid);
-                if self.hub.offers.lock().leave(uid, &self.session.zone, self.session.serial) {
-                    self.hub.leader.wake(uid.to_owned());
-                }
+                self.hub.withdraw(&self.session, uid);
                 None
             }
         }
@@ -79,6 +86,7 @@ impl Asker {
         let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
         if known.is_none() && questions.offers(uid, round) {
             questions.forget(uid);
+            self.hub.reportable.wake(self.session.serial);
         }
     }
 
@@ -149,9 +157,8 @@ impl Asker {
         }
         let offer = if result.ok { Offer::Yes } else { Offer::No(reason(result.failure.as_ref())) };
         let (zone, serial) = (&self.session.zone, self.session.serial);
-        if self.hub.offers.lock().answer(&uid, round, zone, serial, offer) {
-            self.hub.leader.wake(uid.clone());
-        }
+        let changed = self.hub.offers.lock().answer(&uid, round, zone, serial, offer);
+        self.hub.offers_changed(&self.session, &uid, changed);
         let again = self.session.questions.lock().again_at(&uid);
         self.begin();
         Ok(again.map(|at| (at, uid)))

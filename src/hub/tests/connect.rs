@@ -1,5 +1,6 @@
 //! Who may stay, and how streams begin and end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
@@ -8,6 +9,7 @@ use super::support::*;
 use crate::account::lifecycle::Presence;
 use crate::fleet::Fleet;
 use crate::hub::{HubSettings, KnownAgent};
+use crate::leases::{Replicas, Times};
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, agent_frame, hub_frame};
 
@@ -276,4 +278,18 @@ async fn stopping_does_not_wait_for_an_agent_that_stays() {
     assert!(matches!(agent.next().await, Ok(Some(hub_frame::Frame::Drain(_)))));
     assert!(agent.next().await.is_err());
     hub.served.await.expect("no panic").expect("it ends well");
+}
+
+#[tokio::test]
+async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_refused_until_that_is_gone() {
+    let replicas = Replicas::unknown("r-0", Times::default());
+    replicas.now_are(&["r-0", "r-1"]);
+    let hub = TestHub::of_replicas(HubSettings::default(), None, Arc::clone(&replicas)).await;
+    hub.agents.seen(agent_object_in("a", "another", "r-1", 1));
+    let refused = hub.greet(hello("a")).await.refused().await;
+    assert_eq!(refused.reason(), Reason::DuplicateAgentId);
+    assert!(refused.retry_after_ms >= 1000, "{refused:?}");
+    assert!(hub.objects.log.lock().is_empty(), "nothing was written");
+    replicas.now_are(&["r-0"]);
+    hub.agent("a").await;
 }

@@ -32,7 +32,7 @@ fn give_kubeconfig(hub: &TestHub, name: &str) {
     hub.credentials.answers.lock().insert(name.into(), Ok(credential));
 }
 
-async fn hub_with(name: &str) -> TestHub {
+pub(super) async fn hub_with(name: &str) -> TestHub {
     let hub = TestHub::start().await;
     give_kubeconfig(&hub, name);
     hub.accounts.sync();
@@ -47,14 +47,14 @@ async fn agent_in(hub: &TestHub, agent_id: &str, zone: &str) -> TestAgent {
 }
 
 impl TestAgent {
-    async fn asked(&mut self) -> ops::Probe {
+    pub(super) async fn asked(&mut self) -> ops::Probe {
         match self.next().await {
             Ok(Some(hub_frame::Frame::Probe(probe))) => probe,
             other => panic!("expected Probe, got {other:?}"),
         }
     }
 
-    async fn offer(&self, probe: &ops::Probe, ok: bool) {
+    pub(super) async fn offer(&self, probe: &ops::Probe, ok: bool) {
         self.reply(probe.account.clone().expect("it is named"), ok).await;
     }
 

@@ -1,6 +1,8 @@
 //! What a replica that does not lead writes down for the one that does.
 
+use super::offers;
 use super::support::*;
+use crate::account::lifecycle::SessionFact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
@@ -10,6 +12,13 @@ use crate::wire::ops;
 /// The last outbox that was written, once it is so.
 async fn reported(hub: &TestHub, what: &str, so: impl Fn(&[OutboxEntry]) -> bool) -> Vec<OutboxEntry> {
     eventually(what, || hub.objects.reports.lock().last().filter(|outbox| so(outbox)).cloned()).await
+}
+
+/// A hub that does not lead, and an account that looks for a zone.
+async fn asked_about(name: &str) -> TestHub {
+    let hub = offers::hub_with(name).await;
+    hub.leadership.lose();
+    hub
 }
 
 fn results(outbox: &[OutboxEntry]) -> Vec<OutboxResult> {
@@ -41,6 +50,34 @@ async fn an_answer_is_written_down_while_another_replica_leads_and_many_in_one_w
     agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
     let outbox = reported(&hub, "the next is reported", |outbox| outbox.len() == 1).await;
     assert_eq!(outbox[0].uid, "uid-late", "nothing waits for the others any more");
+}
+
+#[tokio::test]
+async fn hundreds_that_failed_are_all_said_once_and_keep_no_other_account_waiting() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    let names: Vec<_> = (0..300).map(|number| format!("a{number}")).collect();
+    names.iter().for_each(|name| hub.accounts.show(account(name)));
+    let mut agent = hub.agent("a").await;
+    let mut sent = 0;
+    while sent < 300 {
+        let specs = agent.added().await;
+        sent += specs.len();
+        for spec in specs {
+            agent.answer(failed(&spec.account.expect("it is named"))).await;
+        }
+    }
+    let all = |outbox: &[OutboxEntry]| results(outbox) == vec![OutboxResult::Failed; 300];
+    let outbox = reported(&hub, "all have failed", all).await;
+    assert!(outbox.iter().all(|entry| entry.class.as_deref() == Some("ClusterUnreachable")));
+    assert_eq!(outbox.iter().filter(|entry| entry.reason.is_some()).count(), 200);
+    let is_failed = |name: &String| with(account(name), |status| status.state = Some(State::Failed));
+    names.iter().for_each(|name| hub.accounts.show(is_failed(name)));
+    hub.accounts.show(account("new"));
+    let sent = agent.added().await;
+    agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
+    let outbox = reported(&hub, "the new one is held", |outbox| outbox.len() == 1).await;
+    assert_eq!((outbox[0].uid.as_str(), outbox[0].result), ("uid-new", OutboxResult::Held));
 }
 
 #[tokio::test]
@@ -81,6 +118,82 @@ async fn one_that_was_never_sent_the_account_says_dropped_and_one_that_is_silent
 }
 
 #[tokio::test]
+async fn the_first_offer_of_a_zone_is_written_down_and_the_next_one_when_it_goes() {
+    let hub = asked_about("one").await;
+    let mut first = hub.agent("a").await;
+    let probe = first.asked().await;
+    first.offer(&probe, true).await;
+    let outbox = reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    assert_eq!((results(&outbox), outbox[0].generation), (vec![OutboxResult::Offer], Some(1)));
+    let mut second = hub.agent("b").await;
+    let probe = second.asked().await;
+    second.offer(&probe, true).await;
+    eventually("it is heard", || {
+        let yes = |fact: &SessionFact| fact.agent_id == "b" && fact.offer.is_some();
+        hub.hub.sessions("uid-one").iter().any(yes).then_some(())
+    })
+    .await;
+    let written = hub.objects.reports.lock().len();
+    first.frames = None;
+    eventually("the other one speaks for the zone", || {
+        let reports = hub.objects.reports.lock();
+        (reports.len() > written && results(&reports[written]) == [OutboxResult::Offer]).then_some(())
+    })
+    .await;
+    assert_eq!(written, 1, "one of a zone is enough");
+}
+
+#[tokio::test]
+async fn an_offer_that_is_taken_back_while_the_account_asks_does_not_stand() {
+    let hub = asked_about("one").await;
+    let mut agent = hub.agent("a").await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, true).await;
+    reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    // FAILED ZoneAmbiguous, and asking again, before anybody has looked.
+    let again = with(hub.accounts.by_uid("uid-one").expect("it is there").as_ref().clone(), |status| {
+        status.retry_handled = Some("now".into());
+    });
+    hub.accounts.show(again);
+    reported(&hub, "it is taken back", <[OutboxEntry]>::is_empty).await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, false).await;
+    eventually("the answer is heard", || {
+        hub.hub.sessions("uid-one").iter().any(|fact| fact.offer.is_some()).then_some(())
+    })
+    .await;
+    assert_eq!(hub.objects.reports.lock().len(), 2, "a no is not said");
+}
+
+#[tokio::test]
+async fn an_offer_of_an_agent_that_drains_is_taken_back() {
+    let hub = asked_about("one").await;
+    let mut agent = hub.agent("a").await;
+    let probe = agent.asked().await;
+    agent.offer(&probe, true).await;
+    reported(&hub, "it is reported", |outbox| !outbox.is_empty()).await;
+    agent.say(ops::agent_frame::Frame::Draining(ops::Draining::default())).await;
+    reported(&hub, "it is taken back", <[OutboxEntry]>::is_empty).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_given_accounts_no_more_answers_a_revoke_all_the_same() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    hub.accounts.sync();
+    *hub.objects.approve.lock() = false;
+    let mut agent = hub.greet(hello("a")).await;
+    assert!(!agent.accepted().await.approved);
+    hub.accounts.show(with(account("one"), |status| {
+        status.state = Some(State::Deactivating);
+        status.epoch = 2;
+        status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
+    }));
+    let outbox = reported(&hub, "dropped is said for it", |outbox| outbox.len() == 1).await;
+    assert_eq!((outbox[0].result, outbox[0].epoch), (OutboxResult::Dropped, 2));
+}
+
+#[tokio::test]
 async fn what_an_agent_lists_is_told_before_accounts_are_made_of_it() {
     let hub = TestHub::start().await;
     hub.leadership.lose();
@@ -112,6 +225,21 @@ async fn a_stream_that_another_replica_took_over_is_closed() {
     hub.show_agent("a", true, "another", 11);
     let ended = agent.next().await.expect_err("the stream is cut");
     assert_eq!(ended.code(), tonic::Code::Aborted);
+}
+
+#[tokio::test]
+async fn a_session_that_another_replica_took_over_counts_no_more_once_the_objects_are_read() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let _agent = hub.agent("a").await;
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1);
+    // From here on nothing else runs: it is not closed yet.
+    hub.agents.seen(agent_object_in("a", "z", "r-1", 9));
+    hub.hub.catch_up("z");
+    assert_eq!(hub.hub.sessions("uid-one").len(), 1, "older news are no news");
+    hub.agents.seen(agent_object_in("a", "z", "r-1", 11));
+    hub.hub.catch_up("z");
+    assert_eq!(hub.hub.sessions("uid-one"), []);
 }
 
 #[tokio::test]

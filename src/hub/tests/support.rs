@@ -417,6 +417,28 @@ pub(super) fn held(account: &crate::wire::common::AccountRef) -> ops::AccountRes
     }
 }
 
+/// The object of an agent that is connected to another replica.
+pub(super) fn agent_object_in(agent_id: &str, zone: &str, replica: &str, version: u64) -> KubesvcAgent {
+    let spec = KubesvcAgentSpec { agent_id: agent_id.into(), zone_id: zone.into(), approved: true };
+    let name = crate::account::names::agent_object_name(agent_id, zone);
+    let mut agent = KubesvcAgent::new(&name, spec);
+    agent.metadata.resource_version = Some(version.to_string());
+    let session = AgentSession { id: "another".into(), replica: replica.into(), ..AgentSession::default() };
+    agent.status =
+        Some(KubesvcAgentStatus { session: Some(session), connected: true, ..KubesvcAgentStatus::default() });
+    agent
+}
+
+pub(super) fn failed(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
+    let class = crate::wire::common::failure::Class::Unreachable.into();
+    let failure = crate::wire::common::Failure { class, message: "no route".into(), ..Default::default() };
+    ops::AccountResult {
+        account: Some(account.clone()),
+        outcome: Some(ops::account_result::Outcome::Failure(failure)),
+        dropped: false,
+    }
+}
+
 pub(super) fn dropped(account: &crate::wire::common::AccountRef) -> ops::AccountResult {
     ops::AccountResult { account: Some(account.clone()), outcome: None, dropped: true }
 }

@@ -64,14 +64,18 @@ fn a_revoke_ends_only_after_the_sessions_were_read_themselves() {
 }
 
 #[test]
-fn an_agent_whose_approval_was_withdrawn_is_waited_for_while_it_holds_the_account() {
+fn an_agent_whose_approval_was_withdrawn_is_waited_for_like_any_other() {
     let revoking = || {
         account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2).wanted_inactive()
     };
-    let holder = session("agent-1", "east").held(1).not_approved();
-    assert_eq!(seen(revoking()).with(holder).decide().action, None);
-    let stranger = session("agent-2", "east").not_approved();
-    assert_eq!(seen(revoking()).with(stranger).written().state(), State::Inactive);
+    let agent = || session("agent-1", "east").not_approved();
+    // At another replica nobody hears of what it held.
+    for waited_for in [agent(), agent().held(1), agent().away_since(990)] {
+        assert_eq!(seen(revoking()).with(waited_for).decide().action, None);
+    }
+    for done in [agent().dropped(2), agent().away_since(1)] {
+        assert_eq!(seen(revoking()).with(done).written().state(), State::Inactive);
+    }
 }
 
 #[test]

@@ -96,6 +96,18 @@ const SCENARIOS: &[Scenario] = &[
         faults: Faults { cuts: 2, ..LAG },
     },
     Scenario {
+        name: "zone move, approval withdrawn, lag",
+        agents: &[EAST, WEST],
+        script: &[Wish::Disapprove, Wish::OtherZone],
+        faults: LAG,
+    },
+    Scenario {
+        name: "INACTIVE, approval withdrawn, a cut, lag",
+        agents: &[EAST],
+        script: &[Wish::Disapprove, Wish::OtherState],
+        faults: CUT,
+    },
+    Scenario {
         name: "zone move, a replica dies, lag",
         agents: &[EAST, WEST],
         script: &[Wish::OtherZone],

@@ -1,0 +1,150 @@
+//! What of all that is awaited has room in an outbox, and what waits its turn.
+
+use std::collections::BTreeMap;
+
+use super::{MAX_BYTES, MAX_DETAILED, MAX_ENTRIES, OutboxEntry, OutboxResult};
+use crate::account::State;
+
+/// How soon an answer is needed, the soonest first. What stands is left alone by the leader, until another session says
+/// something else: there may be any number of such answers for ever, so that they must not keep the others out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// A revoke ends by it.
+    Dropped,
+    /// An account becomes ACTIVE by it.
+    Held,
+    /// An account goes on by it, or becomes FAILED.
+    Failed,
+    /// It may stand: a FAILED account is held, and its credential is refused.
+    StandingHeld,
+    /// It may stand: an agent of several cannot take an ACTIVE account.
+    Standing,
+}
+
+/// An entry that is awaited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The entry.
+    pub entry: OutboxEntry,
+    /// How soon it is needed.
+    pub need: Need,
+}
+
+/// With which uid each kind of answers begins that does not fit as a whole.
+pub type Turn = BTreeMap<Need, String>;
+
+/// An outbox, and what follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// As many entries as an outbox may have.
+    pub entries: Vec<OutboxEntry>,
+    /// Where to begin the next time, so that everything gets its turn; empty where all had room.
+    pub next: Turn,
+}
+
+impl Need {
+    pub(super) fn of(state: State, result: OutboxResult) -> Self {
+        let stands = matches!(state, State::Active | State::Failed | State::DeleteFailed);
+        match result {
+            OutboxResult::Dropped => Self::Dropped,
+            OutboxResult::Held if stands => Self::StandingHeld,
+            OutboxResult::Held => Self::Held,
+            OutboxResult::Failed | OutboxResult::Lost if stands => Self::Standing,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// As many entries as an outbox may have, those that are needed soonest first, and of a kind from where `turn` says. Only
+/// the first ones carry what happened; who holds an account is told only together with the cluster.
+pub fn packed(mut awaited: Vec<Awaited>, turn: &Turn) -> Packed {
+    let is_later = |one: &Awaited| turn.get(&one.need).is_some_and(|begin| one.entry.uid < *begin);
+    awaited.sort_by(|one, other| {
+        (one.need, is_later(one), &one.entry.uid).cmp(&(other.need, is_later(other), &other.entry.uid))
+    });
+    let (mut packed, mut detailed, mut bytes) = (Packed::default(), 0, 0);
+    for Awaited { mut entry, need } in awaited {
+        if detailed == MAX_DETAILED {
+            entry.reason = None;
+        }
+        let has_details = !entry.is_detailed() || detailed < MAX_DETAILED;
+        if has_details && packed.entries.len() < MAX_ENTRIES && bytes + entry.bytes() <= MAX_BYTES {
+            bytes += entry.bytes();
+            detailed += usize::from(entry.is_detailed());
+            packed.entries.push(entry);
+        } else {
+            packed.next.entry(need).or_insert(entry.uid);
+        }
+    }
+    packed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::failure::{Failure, FailureClass};
+    use crate::account::lifecycle::{Identity, Word};
+
+    fn awaited(need: Need, number: usize, word: &Word) -> Awaited {
+        Awaited { entry: OutboxEntry::of(&format!("u{number:04}"), 1, word), need }
+    }
+
+    fn held(number: usize) -> Awaited {
+        awaited(Need::Held, number, &Word::Held(Identity::default()))
+    }
+
+    fn failed(need: Need, number: usize) -> Awaited {
+        awaited(need, number, &Word::Failed(Failure::new(FailureClass::Unreachable, "x".repeat(2000))))
+    }
+
+    fn count(packed: &Packed, result: OutboxResult) -> usize {
+        packed.entries.iter().filter(|entry| entry.result == result).count()
+    }
+
+    #[test]
+    fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
+        let dropped = |number| awaited(Need::Dropped, number, &Word::Dropped);
+        let both = (0..2000).map(held).chain((0..900).map(dropped)).collect();
+        let full = packed(both, &Turn::new());
+        assert_eq!(full.entries.len(), MAX_ENTRIES);
+        assert!(full.entries[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
+        let only_held = packed((0..2000).map(held).collect(), &Turn::new());
+        assert_eq!(only_held.entries.len(), MAX_DETAILED, "an entry is there only with its identity");
+        let long = Identity { host: "h".repeat(2000), ..Identity::default() };
+        let heavy = (0..200).map(|number| awaited(Need::Held, number, &Word::Held(long.clone()))).collect();
+        let entries = packed(heavy, &Turn::new()).entries;
+        let bytes = serde_json::to_vec(&entries).expect("it is JSON").len();
+        assert!(bytes <= MAX_BYTES, "{bytes}");
+    }
+
+    #[test]
+    fn failures_keep_nobody_out_and_the_first_ones_say_what_happened() {
+        let all = (0..300).map(|number| failed(Need::Failed, number)).chain([held(999)]).collect();
+        let packed = packed(all, &Turn::new());
+        assert_eq!((count(&packed, OutboxResult::Held), count(&packed, OutboxResult::Failed)), (1, 300));
+        assert_eq!(packed.entries.iter().filter(|entry| entry.is_detailed()).count(), MAX_DETAILED);
+        assert!(packed.entries.iter().all(|entry| entry.word().is_some()) && packed.next.is_empty());
+    }
+
+    #[test]
+    fn what_stands_comes_last() {
+        let standing = (0..1500).map(|number| failed(Need::Standing, number));
+        let new = (0..300).map(|number| failed(Need::Failed, number + 5000));
+        let packed = packed(standing.chain(new).chain([held(9999)]).collect(), &Turn::new());
+        assert_eq!(packed.entries[0].result, OutboxResult::Held);
+        assert!(packed.entries[1..301].iter().all(|entry| entry.uid.starts_with("u5")));
+        assert!(packed.entries.len() > 900, "{}", packed.entries.len());
+    }
+
+    #[test]
+    fn everything_gets_its_turn() {
+        let all = || (0..2500).map(|number| failed(Need::Standing, number)).chain((0..500).map(held));
+        let (mut turn, mut seen) = (Turn::new(), std::collections::BTreeSet::new());
+        for _ in 0..4 {
+            let packed = packed(all().collect(), &turn);
+            seen.extend(packed.entries.into_iter().map(|entry| (entry.uid, entry.result as u8)));
+            turn = packed.next;
+        }
+        assert_eq!(seen.len(), 3000);
+    }
+}
