@@ -63,9 +63,10 @@ impl Isolation {
     /// Judges anew. `age`: how long ago the own Lease was renewed; `others`: for how long without a gap the API server
     /// has answered another replica, the longest of those that say so, absent if none does.
     ///
-    /// It is cut off if its Lease has run out, and a renewal more was missed, and another one was answered all that time. One that was answered only
-    /// for a part of it says nothing: the API server may be coming back for all of them, one after the other. After twice
-    /// the duration it says enough. Where nobody says so any more, it is forgotten after one duration.
+    /// It is cut off if its Lease has run out, and a renewal more was missed, and another one was answered all that time.
+    /// One that was answered only for a part of it says nothing: the API server may be coming back for all of them, one
+    /// after the other. After twice the duration it says enough. Where nobody says so any more, it is forgotten after one
+    /// duration.
     pub fn judge(
         &mut self,
         now: Duration,

@@ -13,7 +13,8 @@ fn names() -> impl Strategy<Value = String> {
 
 fn servers() -> impl Strategy<Value = String> {
     let hosts = prop_oneof![
-        "[a-z]{1,10}(\\.[a-z]([a-z0-9-]{0,8}[a-z])?){0,3}",
+        // No two hyphens: "xn--" begins what must be punycode.
+        "[a-z]{1,10}(\\.[a-z][a-z0-9]{0,5}(-[a-z]{1,3})?){0,3}",
         any::<[u8; 4]>().prop_map(|octets| std::net::Ipv4Addr::from(octets).to_string()),
         any::<[u16; 8]>().prop_map(|segments| format!("[{}]", std::net::Ipv6Addr::from(segments))),
     ];
