@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::api::{Call, Resource, Trouble};
 use super::create::{about, check, check_contents};
 use super::credential::{CONTENT, Credential, Denied};
 use super::decide::{Effect, Request, decide};
@@ -216,7 +216,7 @@ pub(super) async fn patch(
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     crash::point("rest-patch:before");
     let api = state.api(&key.namespace);
-    ask(call("patch", key), api.patch(&key.name, &params, &Patch::Merge(body))).await?;
+    state.calls.ask(call("patch", key), api.patch(&key.name, &params, &Patch::Merge(body))).await?;
     crash::point("rest-patch:after");
     Ok(())
 }
@@ -226,7 +226,7 @@ async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -
     let params = DeleteParams::background().preconditions(preconditions);
     crash::point("rest-delete:before");
     let api = state.api(&key.namespace);
-    ask_for(call("delete", key), api.delete(&key.name, &params)).await?;
+    state.calls.ask_for(call("delete", key), api.delete(&key.name, &params)).await?;
     crash::point("rest-delete:after");
     Ok(())
 }

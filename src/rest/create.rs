@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use secrecy::ExposeSecret;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask};
+use super::api::{Call, Resource, Trouble};
 use super::credential::{CONTENT, Credential, Denied, OWNER};
 use super::error::Problem;
 use crate::account::kubeconfig;
@@ -100,7 +100,7 @@ pub(super) async fn create(
     let call =
         Call { verb: "create", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    let made = match ask(call, state.api(&key.namespace).create(&params, account)).await {
+    let made = match state.calls.ask(call, state.api(&key.namespace).create(&params, account)).await {
         Ok(made) => made,
         Err(Trouble::Exists) => return lost(state, given, &credential).await,
         Err(Trouble::Refused(problem)) => {

@@ -22,7 +22,7 @@ use secrecy::SecretString;
 use tracing::warn;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::api::{Call, Resource, Trouble};
 use super::error::Problem;
 use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
@@ -82,9 +82,15 @@ impl<'a> Credential<'a> {
     ) -> Result<(), Denied> {
         let wanted = self.wanted(contents, owner);
         for _ in 0..TRIES {
-            let Some(present) = ask_for(self.call("get"), self.api.get(&self.name)).await? else {
+            let Some(present) = self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await?
+            else {
                 crash::point(points.0);
-                match ask(self.call("create"), self.api.create(&post_params(), &wanted)).await {
+                match self
+                    .state
+                    .calls
+                    .ask(self.call("create"), self.api.create(&post_params(), &wanted))
+                    .await
+                {
                     Err(Trouble::Exists) => continue,
                     Err(trouble) => return Err(trouble.into()),
                     Ok(_) => crash::point(points.1),
@@ -98,7 +104,12 @@ impl<'a> Credential<'a> {
             }
             let Some(present) = brought_to(present, &wanted) else { return Ok(()) };
             crash::point(points.0);
-            match ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present)).await {
+            match self
+                .state
+                .calls
+                .ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present))
+                .await
+            {
                 Err(Trouble::Changed | Trouble::NotFound) => {}
                 Err(trouble) => return Err(trouble.into()),
                 Ok(_) => {
@@ -115,13 +126,14 @@ impl<'a> Credential<'a> {
         if !self.is_of(account) {
             return;
         }
-        let metadata = match ask_for(self.call("get"), self.api.get_metadata(&self.name)).await {
-            Ok(Some(secret)) => secret.metadata,
-            Ok(None) => return,
-            Err(trouble) => {
-                return warn!(secret = self.name, ?trouble, "cannot look after the Secret's owner");
-            }
-        };
+        let metadata =
+            match self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await {
+                Ok(Some(secret)) => secret.metadata,
+                Ok(None) => return,
+                Err(trouble) => {
+                    return warn!(secret = self.name, ?trouble, "cannot look after the Secret's owner");
+                }
+            };
         if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
             return;
         }
@@ -129,7 +141,7 @@ impl<'a> Credential<'a> {
         crash::point(OWNER.0);
         let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
         let patched = self.api.patch_metadata(&self.name, &params, &patch);
-        if let Err(trouble) = ask(self.call("patch"), patched).await {
+        if let Err(trouble) = self.state.calls.ask(self.call("patch"), patched).await {
             warn!(secret = self.name, ?trouble, "cannot set the Secret's owner");
         }
         crash::point(OWNER.1);
@@ -140,7 +152,7 @@ impl<'a> Credential<'a> {
     /// The Secret is read before the account, and deleted only at the version that was read: a request that has
     /// meanwhile made use of it again has either written it or is seen in the account.
     pub(super) async fn discard(&self, account: Option<&KubesvcAccount>) {
-        let found = ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
+        let found = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
         let Ok(Some(secret)) = found else { return };
         let metadata = &secret.metadata;
         if !is_ours(metadata, &self.key.name) || stale_owner(metadata, account).is_some() {
@@ -197,7 +209,7 @@ impl<'a> Credential<'a> {
         let preconditions =
             Preconditions { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() };
         let params = DeleteParams::default().preconditions(preconditions);
-        ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
+        self.state.calls.ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
     }
 }
 
