@@ -60,6 +60,7 @@ pub use health::Readiness;
 pub use openapi::openapi;
 pub use server::serve;
 
+use crate::account::not_watched;
 use crate::cluster::Cluster;
 use crate::fleet::Fleet;
 use crate::objects::Accounts;
@@ -83,8 +84,8 @@ pub struct RestSettings {
     pub dynamic_accounts_enabled: bool,
     /// Where objects are created.
     pub accounts_namespace: String,
-    /// Which namespaces are watched; empty: the one objects are created in.
-    pub watched: Vec<String>,
+    /// Whether the operator watches that namespace; if not, nobody would handle what is created there.
+    pub accounts_watched: bool,
     /// This replica.
     pub replica_id: String,
 }
@@ -141,6 +142,14 @@ impl RestState {
             StatusCode::NOT_IMPLEMENTED,
             "dynamic accounts are off; set kubesvc.dynamicAccounts.enabled: true",
         ))
+    }
+
+    /// Refuses to make what nobody would handle.
+    fn watches_accounts(&self) -> Result<(), Problem> {
+        if self.settings.accounts_watched {
+            return Ok(());
+        }
+        Err(Problem::unavailable(not_watched(&self.settings.accounts_namespace)))
     }
 
     /// Runs a write to its end even if the caller goes away in the middle. What its body takes is held as long.

@@ -16,7 +16,7 @@ use super::dto::{AccountDefinition, StateChange};
 use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
 use super::given;
-use super::lookup::all;
+use super::lookup::{NOT_READ_YET, all};
 use super::page::{AccountPage, Paging};
 use super::room::Held;
 use super::view::{AccountItem, AccountView, ExistingAccount};
@@ -216,7 +216,7 @@ pub(super) async fn get(
 pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, Problem> {
     let paging = Paging::read(uri.query())?;
     if !state.accounts.is_synced() {
-        return Err(Problem::unavailable("the accounts are still being read from Kubernetes; try again"));
+        return Err(Problem::unavailable(NOT_READ_YET));
     }
     let mut accounts = state.accounts.all();
     accounts.sort_by(|a, b| a.account_name().cmp(b.account_name()));

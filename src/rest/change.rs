@@ -6,12 +6,13 @@
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Map, Value, json};
+use tracing::warn;
 use ulid::Ulid;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble};
 use super::create::{about, check, check_contents};
-use super::credential::{CONTENT, Credential, Denied};
+use super::credential::{Credential, Denied, Step};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
@@ -153,7 +154,7 @@ impl Change<'_> {
         let sourced = self.given.is_some_and(|given| given.source.is_some());
         match self.contents() {
             Some(contents) if plan.contents && !credential.is_of(account) => {
-                credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)
+                credential.ensure(contents, Step::Change(account)).await.map_err(trouble)
             }
             None if sourced && credential.is_of(account) => {
                 credential.discard(Some(account)).await;
@@ -167,12 +168,15 @@ impl Change<'_> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
         if let Some(contents) = self.contents().filter(|_| plan.contents) {
-            credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)?;
+            credential.ensure(contents, Step::Change(account)).await.map_err(trouble)?;
         }
         match &plan.write {
             Write::Nothing => Ok(()),
             Write::Delete => {
-                credential.adopt(account).await;
+                if let Err(problem) = credential.adopt(account).await {
+                    // The account is to go all the same, whatever may be done with Secrets.
+                    warn!(account = self.name, %problem, "the Secret may outlive the account");
+                }
                 delete(state, &key, account).await
             }
             Write::Patch { spec, retry } => {

@@ -56,6 +56,7 @@ pub(super) async fn post(
         .into_iter()
         .map(|given| create::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
+    state.watches_accounts()?;
     let existing =
         state.to_the_end(held, move |state| async move { create_all(&state, &wanted).await }).await?;
     let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
@@ -93,7 +94,7 @@ async fn create_one(
     let now = found.account.as_ref().map(|existing| (shown(existing), existing.desired()));
     if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
         let key = AccountKey::of(&existing);
-        Credential::of(state, &key).adopt(&existing).await;
+        Credential::of(state, &key).adopt(&existing).await?;
         return Ok(Some(ExistingAccount::of(&existing)));
     }
     Ok(match create(state, given, account).await? {

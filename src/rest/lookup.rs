@@ -47,6 +47,9 @@ fn begin<T: Send + 'static>(
     .boxed()
 }
 
+/// Only the index knows an account whose object is not called after it.
+pub(super) const NOT_READ_YET: &str = "the accounts are still being read from Kubernetes; try again";
+
 /// What stands under a name.
 #[derive(Default)]
 pub(super) struct Found {
@@ -63,7 +66,7 @@ impl RestState {
     }
 
     /// The account of this name: at its derived object name, then wherever the index has seen the name. An object
-    /// with another account name does not match.
+    /// with another account name does not match. That there is none can be said only once the index has seen all.
     pub(super) async fn find(&self, name: &str) -> Result<Found, Problem> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
@@ -81,6 +84,9 @@ impl RestState {
                 Some(other) if index == 0 => found.in_the_way = Some(other.account_name().to_owned()),
                 _ => {}
             }
+        }
+        if found.account.is_none() && !self.accounts.is_synced() {
+            return Err(Problem::unavailable(NOT_READ_YET));
         }
         Ok(found)
     }

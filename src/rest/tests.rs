@@ -17,6 +17,8 @@ use crate::fleet::AgentView;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
 mod bounds;
+mod credentials;
+mod fake_api;
 mod malformed;
 mod routes;
 mod serving;
@@ -146,7 +148,7 @@ fn settings() -> RestSettings {
         max_body_bytes: 64 * 1024,
         dynamic_accounts_enabled: true,
         accounts_namespace: "ns".to_owned(),
-        watched: Vec::new(),
+        accounts_watched: true,
         replica_id: "replica".to_owned(),
     }
 }

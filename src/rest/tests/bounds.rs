@@ -132,7 +132,9 @@ async fn looking_up_has_an_end_for_the_request_as_a_whole() {
             }
         }
     });
-    let router = router(state_of(large(), &[], kube::Client::new(missing, "ns")));
+    let state = state_of(large(), &[], kube::Client::new(missing, "ns"));
+    state.accounts.sync();
+    let router = router(state);
     let began = tokio::time::Instant::now();
     let answer = send(router, request("DELETE", "/armory/accounts", names(1000))).await;
     assert_eq!(answer.status, 503);
