@@ -40,6 +40,7 @@ mod kubernetes;
 mod lookup;
 mod openapi;
 mod page;
+mod patient;
 mod room;
 mod server;
 mod size;

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::agents::not_connected;
 use super::error::{Problem, no_route};
 use super::extract::PathName;
+use super::server::CalledAt;
 use super::{RestState, body};
 use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
 
@@ -31,7 +32,8 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
 /// Lets signed calls through, once each.
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let unchecked = state.cluster.look_at(&parts.headers).map_err(|refusal| refuse(&refusal))?;
+    let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
+    let unchecked = state.cluster.look_at(&parts.headers, address).map_err(|refusal| refuse(&refusal))?;
     let (body, _held) = body::of_replica(&state, &parts.headers, body).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body).await;
