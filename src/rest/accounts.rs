@@ -73,13 +73,13 @@ pub(super) async fn patch(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// ACTIVE also sets what else is given; INACTIVE only deactivates.
+/// ACTIVE also sets what else is given; INACTIVE only checks it, and deactivates.
 fn state_change(given: &Given, force: bool) -> Change<'_> {
-    let (request, given_fields) = match given.state {
-        Some(DesiredState::Active) => (Request::Activate, Some(given)),
-        _ => (Request::Deactivate, None),
+    let (request, sets) = match given.state {
+        Some(DesiredState::Active) => (Request::Activate, true),
+        _ => (Request::Deactivate, false),
     };
-    Change { name: &given.name, request, given: given_fields, force }
+    Change { name: &given.name, request, given: Some(given), sets, force }
 }
 
 /// Delete accounts.
@@ -132,7 +132,7 @@ async fn delete_all(
 ) -> Result<StatusCode, Problem> {
     state
         .to_the_end(held, move |state| async move {
-            let change = |name| Change { name, request: Request::Delete, given: None, force };
+            let change = |name| Change { name, request: Request::Delete, given: None, sets: false, force };
             let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
             change_all(&state, &changes).await
         })

@@ -19,6 +19,7 @@ use crate::account::{ELECT_CACHING_ANNOTATION, KubesvcAccount};
 use crate::objects::AccountKey;
 
 /// Have the agent that caches each of these accounts elected anew: another one that holds the account if there is one.
+/// This works with dynamic accounts off, too: accounts of agents' own files need it.
 #[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
     params(Force),
     request_body(content = Vec<String>, description = "Names of at most 1,000 accounts", example = json!(["prod"])),

@@ -32,8 +32,10 @@ pub(super) struct Change<'a> {
     pub(super) name: &'a str,
     /// What is asked.
     pub(super) request: Request,
-    /// What the body sets in the spec, if it does.
+    /// What the body gives, if it does.
     pub(super) given: Option<&'a Given>,
+    /// Whether that is set in the spec, and not only checked.
+    pub(super) sets: bool,
     /// Whether an object that a GitOps tool keeps is changed all the same.
     pub(super) force: bool,
 }
@@ -104,13 +106,18 @@ impl Change<'_> {
         desired: Option<DesiredState>,
     ) -> Result<KubesvcAccountSpec, Problem> {
         let mut spec = account.spec.clone();
-        if let Some(given) = self.given {
-            given.apply_to(&mut spec).map_err(|problem| about(self.name, &problem.to_string()))?;
-            if self.contents().is_some() {
-                spec.kubeconfig = owned_secret::source(account.metadata.name.as_deref().unwrap_or_default());
+        if let Some(given) = self.given.filter(|given| self.sets || !given.is_bare()) {
+            let mut changed = spec.clone();
+            given.apply_to(&mut changed).map_err(|problem| about(self.name, &problem.to_string()))?;
+            if matches!(given.source, Some(Source::Contents(_))) {
+                let object = account.metadata.name.as_deref().unwrap_or_default();
+                changed.kubeconfig = owned_secret::source(object);
             }
-            check(self.name, &spec)?;
-            check_contents(given, &spec)?;
+            check(self.name, &changed)?;
+            check_contents(given, &changed)?;
+            if self.sets {
+                spec = changed;
+            }
         }
         if desired.is_some_and(|desired| desired != account.desired()) {
             spec.state = desired;
@@ -118,8 +125,12 @@ impl Change<'_> {
         Ok(spec)
     }
 
+    fn set(&self) -> Option<&Given> {
+        self.given.filter(|_| self.sets)
+    }
+
     fn contents(&self) -> Option<&secrecy::SecretString> {
-        match self.given?.source.as_ref()? {
+        match self.set()?.source.as_ref()? {
             Source::Contents(contents) => Some(contents),
             _ => None,
         }
@@ -151,7 +162,7 @@ impl Change<'_> {
         account: &KubesvcAccount,
         plan: &Plan,
     ) -> Result<(), Trouble> {
-        let sourced = self.given.is_some_and(|given| given.source.is_some());
+        let sourced = self.set().is_some_and(|given| given.source.is_some());
         match self.contents() {
             Some(contents) if plan.contents && !credential.is_of(account) => {
                 credential.ensure(contents, Step::Change(account)).await.map_err(trouble)

@@ -136,7 +136,7 @@ pub(super) async fn put(
                 Some(DesiredState::Inactive) => Request::Deactivate,
             };
             exists(&state, &given.name).await?;
-            let change = Change { name: &given.name, request, given: Some(&given), force };
+            let change = Change { name: &given.name, request, given: Some(&given), sets: true, force };
             change_all(&state, &[change]).await
         })
         .await?;

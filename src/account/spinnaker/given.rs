@@ -110,6 +110,11 @@ impl Given {
         Ok(Self { name, state, source, ignored, fields: used })
     }
 
+    /// Whether nothing was given but name and state.
+    pub fn is_bare(&self) -> bool {
+        self.fields.is_empty() && self.source.is_none()
+    }
+
     /// Sets in a spec what was given; what was not given stays. State, account name and contents of a kubeconfig are
     /// left to the caller, who knows what they mean for the request.
     ///
