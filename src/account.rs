@@ -70,9 +70,18 @@ pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 /// A new value has the agent that streams the account's objects elected anew; `status.electionHandled` keeps the last one
 /// handled.
 pub const ELECT_CACHING_ANNOTATION: &str = "kubesvc.io/elect-caching";
+/// On a Secret of ours: the uid of the account that its contents were written for by somebody who had seen that account.
+pub const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
 /// Any value stops the waiting for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
 /// Secrets with this label set to `true` are watched, so that a changed credential is seen at once.
 pub const WATCH_LABEL: &str = "kubesvc.io/watch";
 /// Marks a KubesvcAgent with its zone.
 pub const ZONE_LABEL: &str = "kubesvc.io/zone";
+
+/// Why no account is made in a namespace, and what to do.
+pub fn not_watched(namespace: &str) -> String {
+    format!(
+        "the operator does not watch the namespace {namespace:?}, where it would be made; add it to kubesvc.watchNamespaces"
+    )
+}

@@ -54,7 +54,7 @@ use membership::Membership;
 use metrics::{ClusterMetrics, Reason};
 use replays::Replays;
 use sessions::Sessions;
-use signature::{Call, Signed};
+use signature::{Call, Here, Signed};
 
 /// This replica, as others would reach it.
 #[derive(Clone, Debug)]
@@ -241,14 +241,16 @@ impl Cluster {
         }
     }
 
-    /// Looks at the headers of a call of another replica, before its body is read.
+    /// Looks at the headers of a call of another replica, before its body is read. `address`: where it has come to.
     ///
     /// # Errors
     /// It has no signature, or none of now for this replica.
-    pub fn look_at(&self, headers: &HeaderMap) -> Result<Unchecked, Refusal> {
+    pub fn look_at(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<Unchecked, Refusal> {
+        let since_ms = self.started.as_millisecond();
+        let here = Here { id: &self.replica_id, address, since_ms };
         let read = match &self.link {
             None => Err(Refusal::Alone),
-            Some(_) => Signed::read(headers, &self.replica_id, Timestamp::now().as_millisecond()),
+            Some(_) => Signed::read(headers, here, Timestamp::now().as_millisecond()),
         };
         read.map(Unchecked).map_err(|refusal| self.count(refusal))
     }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
-//! | ports and adapters | [`fleet`], [`cluster`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`telemetry`], [`command_line`] |
+//! | ports and adapters | [`fleet`], [`cluster`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
 //! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
@@ -23,6 +23,7 @@ pub mod crash;
 pub mod fleet;
 pub mod hub;
 pub mod leases;
+pub mod listen;
 pub mod objects;
 pub mod operator;
 pub mod plugin;

@@ -5,7 +5,8 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `body`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `body`, `size`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `room` | how much of the memory requests may take at once |
 //! | `lookup` | from a name to the object, as the API server has it now |
 //! | `decide` | what a request does in each state: pure |
 //! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
@@ -39,13 +40,17 @@ mod kubernetes;
 mod lookup;
 mod openapi;
 mod page;
+mod patient;
+mod room;
 mod server;
+mod size;
 #[cfg(test)]
 mod tests;
 mod view;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -56,11 +61,17 @@ pub use health::Readiness;
 pub use openapi::openapi;
 pub use server::serve;
 
+use crate::account::not_watched;
 use crate::cluster::Cluster;
 use crate::fleet::Fleet;
 use crate::objects::Accounts;
 use crate::store::Store;
+use api::Calls;
 use error::Problem;
+use room::{Held, Room};
+
+/// How long a request that writes waits until fewer are under way.
+const WAIT: Duration = Duration::from_secs(15);
 
 /// The largest body that is taken unless the settings say otherwise.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -74,8 +85,8 @@ pub struct RestSettings {
     pub dynamic_accounts_enabled: bool,
     /// Where objects are created.
     pub accounts_namespace: String,
-    /// Which namespaces are watched; empty: the one objects are created in.
-    pub watched: Vec<String>,
+    /// Whether the operator watches that namespace; if not, nobody would handle what is created there.
+    pub accounts_watched: bool,
     /// This replica.
     pub replica_id: String,
 }
@@ -104,6 +115,8 @@ pub struct RestPorts {
 pub struct RestState {
     settings: Arc<RestSettings>,
     ports: RestPorts,
+    room: Arc<Room>,
+    calls: Arc<Calls>,
 }
 
 impl std::ops::Deref for RestState {
@@ -117,7 +130,8 @@ impl std::ops::Deref for RestState {
 impl RestState {
     /// Puts the parts together.
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
-        Self { settings: Arc::new(settings), ports }
+        let room = Arc::new(Room::new(settings.max_body_bytes));
+        Self { settings: Arc::new(settings), ports, room, calls: Arc::default() }
     }
 
     /// Refuses where dynamic accounts are off.
@@ -131,13 +145,28 @@ impl RestState {
         ))
     }
 
-    /// Runs a write to its end even if the caller goes away in the middle.
-    async fn to_the_end<T, F>(&self, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
+    /// Refuses to make what nobody would handle.
+    fn watches_accounts(&self) -> Result<(), Problem> {
+        if self.settings.accounts_watched {
+            return Ok(());
+        }
+        Err(Problem::unavailable(not_watched(&self.settings.accounts_namespace)))
+    }
+
+    /// Runs a write to its end even if the caller goes away in the middle. What its body takes is held as long.
+    async fn to_the_end<T, F>(&self, held: Held, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
-        tokio::spawn(write(self.clone())).await.unwrap_or_else(|problem| {
+        let place = self.room.write(WAIT).await?;
+        let writing = write(self.clone());
+        let kept = async move {
+            let written = writing.await;
+            drop((held, place));
+            written
+        };
+        tokio::spawn(kept).await.unwrap_or_else(|problem| {
             tracing::error!(error = %problem, "a request broke off");
             Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
         })

@@ -8,7 +8,9 @@ use kube::Resource as _;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference};
-use super::{KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names};
+use super::{
+    CONTENTS_OF_ANNOTATION, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
+};
 
 /// The reference to the Secret of the account at an object name.
 pub fn source(object: &str) -> KubeconfigSource {
@@ -23,7 +25,7 @@ pub fn is_named_by(account: &KubesvcAccount) -> bool {
     named.is_some_and(|secret| secret.name == names::credential_secret_name(object))
 }
 
-/// The Secret for the object of this namespace and name.
+/// The Secret for the object of this namespace and name. With an owner, its contents are marked as that account's.
 pub fn wanted(
     (namespace, object): (&str, &str),
     origin: &str,
@@ -37,6 +39,8 @@ pub fn wanted(
             name: Some(names::credential_secret_name(object)),
             namespace: Some(namespace.to_owned()),
             labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            annotations: owner
+                .map(|account| [(CONTENTS_OF_ANNOTATION.to_owned(), account.uid().to_owned())].into()),
             owner_references: owner.map(|account| vec![owner_of(account)]),
             ..ObjectMeta::default()
         },
@@ -75,15 +79,24 @@ pub fn stale_owner<'m>(metadata: &'m ObjectMeta, owner: Option<&KubesvcAccount>)
     uids.find(|uid| owner.is_none_or(|account| account.uid() != *uid))
 }
 
+/// The uid of the account that a Secret's contents are marked as.
+pub fn contents_of(metadata: &ObjectMeta) -> Option<&str> {
+    metadata.annotations.as_ref()?.get(CONTENTS_OF_ANNOTATION).map(String::as_str)
+}
+
 /// A Secret of ours that stands brought to what is wanted; none if it is that already.
 pub fn brought_to(mut present: Secret, wanted: &Secret) -> Option<Secret> {
     let labels = wanted.metadata.labels.clone().unwrap_or_default();
     let held = present.metadata.labels.get_or_insert_default();
     let labelled = labels.iter().all(|(key, value)| held.get(key) == Some(value));
     let owned = owners(&present.metadata).len() == owners(&wanted.metadata).len();
-    if present.data == wanted.data && labelled && owned {
+    let marked = contents_of(&present.metadata) == contents_of(&wanted.metadata);
+    if present.data == wanted.data && labelled && owned && marked {
         return None;
     }
+    let annotations = present.metadata.annotations.get_or_insert_default();
+    annotations.remove(CONTENTS_OF_ANNOTATION);
+    annotations.extend(wanted.metadata.annotations.clone().unwrap_or_default());
     present.metadata.labels.get_or_insert_default().extend(labels);
     present.data.clone_from(&wanted.data);
     present.string_data = None;
@@ -142,6 +155,21 @@ mod tests {
         }
         let mut labelled = wanted.clone();
         labelled.metadata.labels.get_or_insert_default().insert("mine".to_owned(), "x".to_owned());
+        labelled.metadata.annotations.get_or_insert_default().insert("mine".to_owned(), "x".to_owned());
         assert!(brought_to(labelled, &wanted).is_none(), "other labels are left alone");
+    }
+
+    #[test]
+    fn contents_are_marked_as_of_the_account_that_they_were_written_for() {
+        let of = |secret: &Secret| contents_of(&secret.metadata).map(str::to_owned);
+        let wanted = secret("rest", "c", Some(&account("1")));
+        assert_eq!(of(&wanted).as_deref(), Some("1"));
+        // The owner alone may have been set by somebody who does not know whose contents they are.
+        let mut owned = secret("rest", "c", Some(&account("1")));
+        owned.metadata.annotations = None;
+        assert_eq!(brought_to(owned, &wanted), Some(wanted.clone()));
+        let prepared = secret("rest", "c", None);
+        assert_eq!(of(&prepared), None);
+        assert_eq!(of(&brought_to(wanted, &prepared).expect("it differs")), None);
     }
 }

@@ -8,6 +8,8 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::listen::listen;
+
 /// A port that is taken and not served yet.
 #[derive(Debug)]
 pub struct Server {
@@ -23,7 +25,7 @@ impl Server {
     ///
     /// What the system says.
     pub async fn bind(host: &str, port: u16, router: Router) -> io::Result<Self> {
-        let listener = TcpListener::bind((every(host), port)).await?;
+        let listener = listen(host, port).await?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address, router })
     }
@@ -51,11 +53,8 @@ impl Server {
     }
 }
 
-fn every(host: &str) -> &str {
-    if host.is_empty() || host == "*" { "0.0.0.0" } else { host }
-}
-
 /// An address as messages show it.
 pub(super) fn shown(host: &str, port: u16) -> String {
-    format!("{}:{port}", every(host))
+    let host = if host.is_empty() { "*" } else { host };
+    format!("{host}:{port}")
 }

@@ -135,7 +135,7 @@ impl PeerClient {
     async fn once(&self, to: &Replica, ask: &Ask, key: &Key) -> Result<(StatusCode, Bytes), CallError> {
         let stamp = Stamp::new(
             &self.replica_id,
-            to.named.then_some(to.id.as_str()),
+            &to.id,
             Timestamp::now().as_millisecond(),
             ulid::Ulid::generate().to_string(),
         );

@@ -3,6 +3,7 @@
 //! The REST port may be plain text, so the key itself is never sent, and a call that somebody has listened to is good
 //! for one replica, once, for half a minute.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -14,8 +15,6 @@ use super::key::Key;
 
 /// How far the clocks of two replicas may lie apart, and how long a call may be on its way.
 pub(super) const WINDOW: Duration = Duration::from_secs(30);
-/// What a call says of the replica that it is for, where the caller knows only the address.
-const ANYONE: &str = "*";
 /// The longest nonce and id that are taken, in bytes.
 const LONGEST: usize = 512;
 
@@ -53,6 +52,9 @@ pub enum Refusal {
         /// `ago` or `ahead`.
         when: &'static str,
     },
+    /// It was signed before this process began, and may have been taken by the one before, whose memory is gone.
+    #[error("the call was signed before this replica started, by its clock; sign it anew")]
+    BeforeStart,
     /// It was signed with another key, or changed on its way.
     #[error(
         "the signature does not fit the call; both replicas must have the key of the same Secret kubesvc-peer"
@@ -74,6 +76,7 @@ impl Refusal {
             Self::Alone => "alone",
             Self::Elsewhere { .. } => "elsewhere",
             Self::Untimely { .. } => "untimely",
+            Self::BeforeStart => "before-start",
             Self::Wrong => "wrong",
             Self::Replayed => "replayed",
             Self::TooMany => "too-many",
@@ -110,9 +113,9 @@ pub(super) struct Signed {
 }
 
 impl Stamp {
-    /// A stamp of one call. `to`: the id of the replica it is for, where it is known.
-    pub(super) fn new(from: &str, to: Option<&str>, now_ms: i64, nonce: String) -> Self {
-        Self { from: spelled(from), to: to.map_or_else(|| ANYONE.to_owned(), spelled), time: now_ms, nonce }
+    /// A stamp of one call. `to`: the id of the replica it is for; where no object names its pod, its address and port.
+    pub(super) fn new(from: &str, to: &str, now_ms: i64, nonce: String) -> Self {
+        Self { from: spelled(from), to: spelled(to), time: now_ms, nonce }
     }
 
     /// The headers of the call.
@@ -163,9 +166,38 @@ pub(super) fn digest(key: &Key, parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
+/// Who gets a call, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Here<'a> {
+    /// This replica's id.
+    pub(super) id: &'a str,
+    /// The address that the call was sent to, where it is known.
+    pub(super) address: Option<SocketAddr>,
+    /// When this process began, in epoch milliseconds.
+    pub(super) since_ms: i64,
+}
+
+impl Here<'_> {
+    /// Whether a call that was signed for this one is meant. Where the caller knew only an address, it is the one that the
+    /// call has come to; of a name, or behind a proxy on the same machine, that cannot be told.
+    fn is(&self, to: &str) -> bool {
+        let of_proxy = |ip: IpAddr, to: IpAddr| ip.is_loopback() && !to.is_loopback();
+        match (to.parse::<SocketAddr>(), self.address) {
+            _ if to == spelled(self.id) => true,
+            (Ok(_), None) => true,
+            (Ok(to), Some(address)) => {
+                let ip = address.ip().to_canonical();
+                (ip, address.port()) == (to.ip().to_canonical(), to.port()) || of_proxy(ip, to.ip())
+            }
+            // A name and a port, as no pod is called.
+            (Err(_), _) => to.contains(':'),
+        }
+    }
+}
+
 impl Signed {
     /// Reads the headers of a call, and looks whether it is for this replica and of now.
-    pub(super) fn read(headers: &HeaderMap, here: &str, now_ms: i64) -> Result<Self, Refusal> {
+    pub(super) fn read(headers: &HeaderMap, here: Here<'_>, now_ms: i64) -> Result<Self, Refusal> {
         let text = |name: &HeaderName| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
             let good = value.filter(|text| !text.is_empty() && text.len() <= LONGEST);
@@ -175,10 +207,13 @@ impl Signed {
         let signature = hex::decode(text(&SIGNATURE)?).map_err(|_| unsigned(SIGNATURE)())?;
         let time: i64 = text(&TIME)?.parse().map_err(|_| unsigned(TIME)())?;
         let stamp = Stamp { from: text(&FROM)?, to: text(&TO)?, time, nonce: text(&NONCE)? };
-        if stamp.to != ANYONE && stamp.to != spelled(here) {
-            return Err(Refusal::Elsewhere { to: stamp.to, here: here.to_owned() });
+        if !here.is(&stamp.to) {
+            return Err(Refusal::Elsewhere { to: stamp.to, here: here.id.to_owned() });
         }
         timely(time, now_ms)?;
+        if time < here.since_ms {
+            return Err(Refusal::BeforeStart);
+        }
         Ok(Self { stamp, signature })
     }
 

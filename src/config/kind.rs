@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     DatabaseUrl,
     /// One of these words, in any case.
     Choice(&'static [&'static str]),
+    /// As [`Kind::Choice`]; empty text counts as not set.
+    OptionalChoice(&'static [&'static str]),
     /// A list of texts, or one text with commas.
     List,
     /// A list of namespaces, or `*` for all.
@@ -112,7 +114,8 @@ impl Kind {
                 let good = one_line(trimmed, 4096) && known.iter().any(|scheme| trimmed.starts_with(scheme));
                 good.then(|| Value::Text(trimmed.to_owned()))
             }
-            Self::Choice(words) => {
+            Self::OptionalChoice(_) if trimmed.is_empty() => Some(Value::Nothing),
+            Self::Choice(words) | Self::OptionalChoice(words) => {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
                 Some(Value::Text((*word).to_owned()))
             }
@@ -158,6 +161,7 @@ impl fmt::Display for Kind {
                 f.write_str("an address that begins with sqlite://, mysql:// or postgres://")
             }
             Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
+            Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
             Self::List => f.write_str("a list of texts"),
             Self::Namespaces => f.write_str("a list of namespaces, or [\"*\"] for all"),
             Self::Folders => f.write_str("a list of absolute folders"),

@@ -1,11 +1,11 @@
 //! The accept loop: connections under a cap, each looked at before it reaches gRPC.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,51 +15,19 @@ use super::metrics::HubMetrics;
 use super::seldom::Seldom;
 use super::transport::{self, Connection, Spoken, Transport};
 use super::{HubError, HubSettings};
+use crate::listen::listen;
 
 /// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// How long the loop rests after the system refused to accept (too many open files).
 const REST: Duration = Duration::from_millis(200);
-/// Connections that the system accepts before the loop does, as far as it allows so many. Agents that come all at once
-/// beyond that are cut off by it before they have said a word.
-const BACKLOG: u32 = 4096;
 /// Connections that were looked at and wait for tonic to take them.
 const READY: usize = 64;
 
 /// Binds the hub's port.
 pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError> {
-    let port = settings.port;
-    let bound = match settings.address.as_str() {
-        "" | "*" => match listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-            // A machine without IPv6.
-            Err(problem) if problem.kind() != io::ErrorKind::AddrInUse => {
-                listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
-            }
-            bound => bound,
-        },
-        address => listen_at(address, port).await,
-    };
-    bound.map_err(|source| HubError::Bind { address: settings.address.clone(), port, source })
-}
-
-/// The first address of a name that can be had.
-async fn listen_at(name: &str, port: u16) -> io::Result<TcpListener> {
-    let mut problem = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in tokio::net::lookup_host((name, port)).await? {
-        match listen(address) {
-            Ok(listener) => return Ok(listener),
-            Err(other) => problem = other,
-        }
-    }
-    Err(problem)
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    #[cfg(not(windows))]
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let (address, port) = (&settings.address, settings.port);
+    listen(address, port).await.map_err(|source| HubError::Bind { address: address.clone(), port, source })
 }
 
 /// What every connection needs.

@@ -235,9 +235,8 @@ fn everywhere(
 }
 
 async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
-    let host = if address == "*" || address.is_empty() { "0.0.0.0" } else { address };
-    TcpListener::bind((host, port)).await.map_err(|error| {
-        format!("cannot listen on {host}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
+    crate::listen::listen(address, port).await.map_err(|error| {
+        format!("cannot listen on {address}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
     })
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use tracing::warn;
+
 use super::place::Place;
 use crate::account::lifecycle::Policy;
+use crate::account::not_watched;
 use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::crash;
@@ -71,11 +74,19 @@ pub(super) fn adopted_rows(settings: &OperatorSettings, place: &Place) -> Adopte
 
 /// What REST goes by.
 pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
+    let accounts_namespace = accounts_namespace(settings, place);
+    let accounts_watched = place.watches(&accounts_namespace);
+    if settings.dynamic_accounts.enabled && !accounts_watched {
+        warn!(
+            "no account can be added by REST or from an agent's own file: {}",
+            not_watched(&accounts_namespace)
+        );
+    }
     RestSettings {
         max_body_bytes: settings.server.max_body_bytes,
         dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
-        accounts_namespace: accounts_namespace(settings, place),
-        watched: place.watched.iter().flatten().cloned().collect(),
+        accounts_namespace,
+        accounts_watched,
         replica_id: place.replica_id.clone(),
     }
 }

@@ -16,8 +16,9 @@ use super::dto::{AccountDefinition, StateChange};
 use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
 use super::given;
-use super::lookup::all;
+use super::lookup::{NOT_READ_YET, all};
 use super::page::{AccountPage, Paging};
+use super::room::Held;
 use super::view::{AccountItem, AccountView, ExistingAccount};
 use crate::account::spinnaker::Given;
 use crate::account::{DesiredState, KubesvcAccount};
@@ -40,7 +41,7 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Pr
 
 /// Activate or deactivate accounts, and change them on the way.
 #[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",
-    params(Force), request_body = [StateChange],
+    params(Force), request_body(content = [StateChange], description = "At most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; look at the accounts' states"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
@@ -57,14 +58,14 @@ pub(super) async fn patch(
     body: Body,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
-    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
     let given = given::read_all(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
         let name = &stateless.name;
         return Err(Problem::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
     }
     state
-        .to_the_end(move |state| async move {
+        .to_the_end(held, move |state| async move {
             let changes: Vec<_> = given.iter().map(|given| state_change(given, force)).collect();
             change_all(&state, &changes).await
         })
@@ -72,18 +73,18 @@ pub(super) async fn patch(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// ACTIVE also sets what else is given; INACTIVE only deactivates.
+/// ACTIVE also sets what else is given; INACTIVE only checks it, and deactivates.
 fn state_change(given: &Given, force: bool) -> Change<'_> {
-    let (request, given_fields) = match given.state {
-        Some(DesiredState::Active) => (Request::Activate, Some(given)),
-        _ => (Request::Deactivate, None),
+    let (request, sets) = match given.state {
+        Some(DesiredState::Active) => (Request::Activate, true),
+        _ => (Request::Deactivate, false),
     };
-    Change { name: &given.name, request, given: given_fields, force }
+    Change { name: &given.name, request, given: Some(given), sets, force }
 }
 
 /// Delete accounts.
 #[utoipa::path(delete, path = "/armory/accounts", operation_id = "deleteAccounts", tag = "accounts",
-    params(Force), request_body = [String],
+    params(Force), request_body(content = [String], description = "Names of at most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; the accounts go once their agents have let go of them"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was deleted", body = ErrorBody),
@@ -100,8 +101,8 @@ pub(super) async fn delete(
     body: Body,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
-    let body = body::read(&headers, body, Media::Lenient, state.settings.max_body_bytes).await?;
-    delete_all(&state, body::names(body)?, force).await
+    let (body, held) = body::read(&state, &headers, body, Media::Lenient).await?;
+    delete_all(&state, held, body::names(body)?, force).await
 }
 
 /// Delete one account.
@@ -120,13 +121,18 @@ pub(super) async fn delete_one(
     name: PathName,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
-    delete_all(&state, vec![name.account()?], force).await
+    delete_all(&state, Held::default(), vec![name.account()?], force).await
 }
 
-async fn delete_all(state: &RestState, names: Vec<String>, force: bool) -> Result<StatusCode, Problem> {
+async fn delete_all(
+    state: &RestState,
+    held: Held,
+    names: Vec<String>,
+    force: bool,
+) -> Result<StatusCode, Problem> {
     state
-        .to_the_end(move |state| async move {
-            let change = |name| Change { name, request: Request::Delete, given: None, force };
+        .to_the_end(held, move |state| async move {
+            let change = |name| Change { name, request: Request::Delete, given: None, sets: false, force };
             let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
             change_all(&state, &changes).await
         })
@@ -210,7 +216,7 @@ pub(super) async fn get(
 pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, Problem> {
     let paging = Paging::read(uri.query())?;
     if !state.accounts.is_synced() {
-        return Err(Problem::unavailable("the accounts are still being read from Kubernetes; try again"));
+        return Err(Problem::unavailable(NOT_READ_YET));
     }
     let mut accounts = state.accounts.all();
     accounts.sort_by(|a, b| a.account_name().cmp(b.account_name()));

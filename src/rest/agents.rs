@@ -148,9 +148,9 @@ pub(super) async fn disconnect(
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read_optional(&headers, body, state.settings.max_body_bytes).await?;
+    let body = body::read_optional(&state, &headers, body).await?;
     let relayed = match &body {
-        Some(body) => is_relayed(body)?,
+        Some((body, _)) => is_relayed(body)?,
         None => false,
     };
     let id = id.agent()?;

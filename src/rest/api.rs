@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use kube::core::Status;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::error::Problem;
 
 /// How long the API server may take for one request.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// How many requests to the API server are under way at once.
+const AT_ONCE: usize = 64;
 
 /// What is asked of the API server.
 #[derive(Clone, Copy)]
@@ -70,41 +74,62 @@ impl From<Trouble> for Problem {
     }
 }
 
-/// Asks, for a bounded time.
-pub(super) async fn ask<T>(
-    call: Call<'_>,
-    answer: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Trouble> {
-    match tokio::time::timeout(TIMEOUT, answer).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(kube::Error::Api(status))) => Err(refusal(call, &status)),
-        Ok(Err(problem)) => {
-            // An account's error may be shown in the log; a Secret's could hold what was sent.
-            let error = (call.resource == Resource::Account).then(|| problem.to_string());
-            warn!(%call, error, "the API server cannot be asked");
-            Err(Trouble::Unknown(Problem::unavailable(format!(
-                "the Kubernetes API server cannot be reached ({call}); try again"
-            ))))
-        }
-        Err(_) => {
-            warn!(%call, "the API server does not answer");
-            Err(Trouble::Unknown(Problem::unavailable(format!(
-                "the Kubernetes API server did not answer within {} s ({call}); try again",
-                TIMEOUT.as_secs()
-            ))))
-        }
+/// The requests to the API server that REST has under way, all callers' together.
+pub(super) struct Calls(Semaphore);
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
     }
 }
 
-/// The same, where an absent object is an answer.
-pub(super) async fn ask_for<T>(
-    call: Call<'_>,
-    answer: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<Option<T>, Trouble> {
-    match ask(call, answer).await {
-        Ok(value) => Ok(Some(value)),
-        Err(Trouble::NotFound) => Ok(None),
-        Err(trouble) => Err(trouble),
+impl Calls {
+    /// Asks, for a bounded time, the wait for others' requests included.
+    pub(super) async fn ask<T>(
+        &self,
+        call: Call<'_>,
+        answer: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Trouble> {
+        let until = Instant::now() + TIMEOUT;
+        let Ok(Ok(_place)) = tokio::time::timeout_at(until, self.0.acquire()).await else {
+            warn!(%call, "too many requests to the API server are under way");
+            return Err(Trouble::Refused(Problem::unavailable(format!(
+                "{AT_ONCE} requests to the Kubernetes API server are under way, and none ended within {} s ({call}); try again",
+                TIMEOUT.as_secs()
+            ))));
+        };
+        match tokio::time::timeout_at(until, answer).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(kube::Error::Api(status))) => Err(refusal(call, &status)),
+            Ok(Err(problem)) => {
+                // An account's error may be shown in the log; a Secret's could hold what was sent.
+                let error = (call.resource == Resource::Account).then(|| problem.to_string());
+                warn!(%call, error, "the API server cannot be asked");
+                Err(Trouble::Unknown(Problem::unavailable(format!(
+                    "the Kubernetes API server cannot be reached ({call}); try again"
+                ))))
+            }
+            Err(_) => {
+                warn!(%call, "the API server does not answer");
+                Err(Trouble::Unknown(Problem::unavailable(format!(
+                    "the Kubernetes API server did not answer within {} s ({call}); try again",
+                    TIMEOUT.as_secs()
+                ))))
+            }
+        }
+    }
+
+    /// The same, where an absent object is an answer.
+    pub(super) async fn ask_for<T>(
+        &self,
+        call: Call<'_>,
+        answer: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<Option<T>, Trouble> {
+        match self.ask(call, answer).await {
+            Ok(value) => Ok(Some(value)),
+            Err(Trouble::NotFound) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
     }
 }
 

@@ -19,9 +19,10 @@ use crate::account::{ELECT_CACHING_ANNOTATION, KubesvcAccount};
 use crate::objects::AccountKey;
 
 /// Have the agent that caches each of these accounts elected anew: another one that holds the account if there is one.
+/// This works with dynamic accounts off, too: accounts of agents' own files need it.
 #[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
     params(Force),
-    request_body(content = Vec<String>, description = "Names of accounts", example = json!(["prod"])),
+    request_body(content = Vec<String>, description = "Names of at most 1,000 accounts", example = json!(["prod"])),
     responses(
         (status = 200, description = "Stored; each account that is ACTIVE has an agent elected at once, any other when it becomes so"),
         (status = 400, description = "Malformed, an unknown account, or one that is named twice; nothing is done", body = ErrorBody),
@@ -36,10 +37,10 @@ pub(super) async fn elect(
     headers: HeaderMap,
     body: Body,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
     let names = body::names(body)?;
     state
-        .to_the_end(move |state| async move {
+        .to_the_end(held, move |state| async move {
             let texts: Vec<&str> = names.iter().map(String::as_str).collect();
             let found = state.find_all(&texts).await?;
             let judged =

@@ -1,4 +1,5 @@
-//! The body of a request: media type, then size, then time, then syntax, before anything else is looked at.
+//! The body of a request: media type, then size, then time, then what it holds, then syntax, before anything else is
+//! looked at.
 
 use std::time::Duration;
 
@@ -6,13 +7,20 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use super::error::Problem;
-use super::json;
+use super::room::Held;
+use super::{RestState, json, size};
 use crate::account::spinnaker::is_account_name;
 
-/// How long a body may take to arrive.
+/// How long a body may take to arrive, and to be read.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How many accounts a request may name.
+pub(super) const MOST_ACCOUNTS: usize = 1000;
+/// The largest body of a call between replicas, in bytes: more than enough for a question of 1,000 uids, whatever callers
+/// may send.
+const OF_REPLICA: usize = 256 * 1024;
 
 /// Which media types a call takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,51 +31,82 @@ pub(super) enum Media {
     Lenient,
 }
 
+/// A body that was read, and the room that it takes: to be kept as long as anything of it is.
+pub(super) type Read = (Value, Held);
+
 /// Reads a body as JSON.
 pub(super) async fn read(
+    state: &RestState,
     headers: &HeaderMap,
     body: Body,
     media: Media,
-    max_bytes: usize,
-) -> Result<Value, Problem> {
-    let bytes = bytes(headers, body, media, max_bytes).await?;
-    json::parse(&bytes).map_err(Problem::bad_request)
+) -> Result<Read, Problem> {
+    let (until, (bytes, _held)) = bytes(state, headers, body, media).await?;
+    parse(state, &bytes, until).await
 }
 
 /// Reads a body as JSON; none is none.
 pub(super) async fn read_optional(
+    state: &RestState,
     headers: &HeaderMap,
     body: Body,
-    max_bytes: usize,
-) -> Result<Option<Value>, Problem> {
-    let bytes = bytes(headers, body, Media::Lenient, max_bytes).await?;
+) -> Result<Option<Read>, Problem> {
+    let (until, (bytes, _held)) = bytes(state, headers, body, Media::Lenient).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
-    json::parse(&bytes).map(Some).map_err(Problem::bad_request)
+    parse(state, &bytes, until).await.map(Some)
 }
 
-/// Reads a body as it is.
-pub(super) async fn raw(headers: &HeaderMap, body: Body, max_bytes: usize) -> Result<Bytes, Problem> {
-    if declared_length(headers).is_some_and(|length| length > max_bytes as u64) {
-        return Err(too_large(max_bytes));
-    }
-    collect(body, max_bytes, BODY_TIMEOUT).await
+/// Reads the body of another replica as it is.
+pub(super) async fn of_replica(
+    state: &RestState,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Bytes, Held), Problem> {
+    let until = Instant::now() + BODY_TIMEOUT;
+    let length = length(headers, OF_REPLICA)?;
+    let held = state.room.of_replica(length, until).await?;
+    Ok((collect(body, OF_REPLICA, until).await?, held))
 }
 
-async fn bytes(headers: &HeaderMap, body: Body, media: Media, max_bytes: usize) -> Result<Bytes, Problem> {
+/// What was read of a body that [`of_replica`] has read.
+pub(super) async fn again(body: Body) -> Result<Bytes, Problem> {
+    collect(body, OF_REPLICA, Instant::now() + BODY_TIMEOUT).await
+}
+
+async fn parse(state: &RestState, bytes: &[u8], until: Instant) -> Result<Read, Problem> {
+    let size = size::measure(bytes).map_err(|unfit| Problem::bad_request(unfit.to_string()))?;
+    let held = state.room.values(size.memory(), until).await?;
+    Ok((json::parse(bytes).map_err(Problem::bad_request)?, held))
+}
+
+async fn bytes(
+    state: &RestState,
+    headers: &HeaderMap,
+    body: Body,
+    media: Media,
+) -> Result<(Instant, (Bytes, Held)), Problem> {
     check_media(headers, media)?;
-    raw(headers, body, max_bytes).await
+    let (until, max_bytes) = (Instant::now() + BODY_TIMEOUT, state.settings.max_body_bytes);
+    let held = state.room.body(length(headers, max_bytes)?, until).await?;
+    Ok((until, (collect(body, max_bytes, until).await?, held)))
 }
 
-async fn collect(body: Body, max_bytes: usize, within: Duration) -> Result<Bytes, Problem> {
-    match tokio::time::timeout(within, Limited::new(body, max_bytes).collect()).await {
+/// How long a body is; as long as it may be, if it does not say.
+fn length(headers: &HeaderMap, max_bytes: usize) -> Result<usize, Problem> {
+    let Some(declared) = declared_length(headers) else { return Ok(max_bytes) };
+    usize::try_from(declared).ok().filter(|length| *length <= max_bytes).ok_or_else(|| too_large(max_bytes))
+}
+
+async fn collect(body: Body, max_bytes: usize, until: Instant) -> Result<Bytes, Problem> {
+    match tokio::time::timeout_at(until, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(problem)) if problem.is::<LengthLimitError>() => Err(too_large(max_bytes)),
         Ok(Err(_)) => Err(Problem::bad_request("the body broke off")),
         Err(_) => Err(Problem::new(
             StatusCode::REQUEST_TIMEOUT,
-            format!("the body did not arrive within {} s", within.as_secs()),
+            format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()),
         )),
     }
 }
@@ -108,12 +147,16 @@ fn check_media(headers: &HeaderMap, media: Media) -> Result<(), Problem> {
     }
 }
 
-/// A list that is not empty.
+/// A list that is not empty and not too long.
 pub(super) fn list(body: Value) -> Result<Vec<Value>, Problem> {
     match body {
         Value::Array(items) if items.is_empty() => {
             Err(Problem::bad_request("the body is an empty list: name at least one account"))
         }
+        Value::Array(items) if items.len() > MOST_ACCOUNTS => Err(Problem::bad_request(format!(
+            "the body names {} accounts, and a request may name {MOST_ACCOUNTS} at most; send several requests",
+            items.len()
+        ))),
         Value::Array(items) => Ok(items),
         Value::Null => Err(Problem::bad_request("the body is null: send a list")),
         _ => Err(Problem::bad_request("the body must be a list")),
@@ -160,7 +203,8 @@ mod tests {
     #[tokio::test]
     async fn a_body_that_does_not_come_is_408() {
         let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
-        let problem = collect(body, 10, Duration::from_millis(20)).await.expect_err("it never comes");
+        let problem =
+            collect(body, 10, Instant::now() + Duration::from_millis(20)).await.expect_err("it never comes");
         assert_eq!(problem.status, StatusCode::REQUEST_TIMEOUT);
     }
 }

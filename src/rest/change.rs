@@ -6,12 +6,13 @@
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Map, Value, json};
+use tracing::warn;
 use ulid::Ulid;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::api::{Call, Resource, Trouble};
 use super::create::{about, check, check_contents};
-use super::credential::{CONTENT, Credential, Denied};
+use super::credential::{Credential, Denied, Step};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
@@ -31,8 +32,10 @@ pub(super) struct Change<'a> {
     pub(super) name: &'a str,
     /// What is asked.
     pub(super) request: Request,
-    /// What the body sets in the spec, if it does.
+    /// What the body gives, if it does.
     pub(super) given: Option<&'a Given>,
+    /// Whether that is set in the spec, and not only checked.
+    pub(super) sets: bool,
     /// Whether an object that a GitOps tool keeps is changed all the same.
     pub(super) force: bool,
 }
@@ -103,13 +106,18 @@ impl Change<'_> {
         desired: Option<DesiredState>,
     ) -> Result<KubesvcAccountSpec, Problem> {
         let mut spec = account.spec.clone();
-        if let Some(given) = self.given {
-            given.apply_to(&mut spec).map_err(|problem| about(self.name, &problem.to_string()))?;
-            if self.contents().is_some() {
-                spec.kubeconfig = owned_secret::source(account.metadata.name.as_deref().unwrap_or_default());
+        if let Some(given) = self.given.filter(|given| self.sets || !given.is_bare()) {
+            let mut changed = spec.clone();
+            given.apply_to(&mut changed).map_err(|problem| about(self.name, &problem.to_string()))?;
+            if matches!(given.source, Some(Source::Contents(_))) {
+                let object = account.metadata.name.as_deref().unwrap_or_default();
+                changed.kubeconfig = owned_secret::source(object);
             }
-            check(self.name, &spec)?;
-            check_contents(given, &spec)?;
+            check(self.name, &changed)?;
+            check_contents(given, &changed)?;
+            if self.sets {
+                spec = changed;
+            }
         }
         if desired.is_some_and(|desired| desired != account.desired()) {
             spec.state = desired;
@@ -117,8 +125,12 @@ impl Change<'_> {
         Ok(spec)
     }
 
+    fn set(&self) -> Option<&Given> {
+        self.given.filter(|_| self.sets)
+    }
+
     fn contents(&self) -> Option<&secrecy::SecretString> {
-        match self.given?.source.as_ref()? {
+        match self.set()?.source.as_ref()? {
             Source::Contents(contents) => Some(contents),
             _ => None,
         }
@@ -150,10 +162,10 @@ impl Change<'_> {
         account: &KubesvcAccount,
         plan: &Plan,
     ) -> Result<(), Trouble> {
-        let sourced = self.given.is_some_and(|given| given.source.is_some());
+        let sourced = self.set().is_some_and(|given| given.source.is_some());
         match self.contents() {
             Some(contents) if plan.contents && !credential.is_of(account) => {
-                credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)
+                credential.ensure(contents, Step::Change(account)).await.map_err(trouble)
             }
             None if sourced && credential.is_of(account) => {
                 credential.discard(Some(account)).await;
@@ -167,12 +179,15 @@ impl Change<'_> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
         if let Some(contents) = self.contents().filter(|_| plan.contents) {
-            credential.ensure(contents, Some(account), CONTENT).await.map_err(trouble)?;
+            credential.ensure(contents, Step::Change(account)).await.map_err(trouble)?;
         }
         match &plan.write {
             Write::Nothing => Ok(()),
             Write::Delete => {
-                credential.adopt(account).await;
+                if let Err(problem) = credential.adopt(account).await {
+                    // The account is to go all the same, whatever may be done with Secrets.
+                    warn!(account = self.name, %problem, "the Secret may outlive the account");
+                }
                 delete(state, &key, account).await
             }
             Write::Patch { spec, retry } => {
@@ -216,7 +231,7 @@ pub(super) async fn patch(
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     crash::point("rest-patch:before");
     let api = state.api(&key.namespace);
-    ask(call("patch", key), api.patch(&key.name, &params, &Patch::Merge(body))).await?;
+    state.calls.ask(call("patch", key), api.patch(&key.name, &params, &Patch::Merge(body))).await?;
     crash::point("rest-patch:after");
     Ok(())
 }
@@ -226,7 +241,7 @@ async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -
     let params = DeleteParams::background().preconditions(preconditions);
     crash::point("rest-delete:before");
     let api = state.api(&key.namespace);
-    ask_for(call("delete", key), api.delete(&key.name, &params)).await?;
+    state.calls.ask_for(call("delete", key), api.delete(&key.name, &params)).await?;
     crash::point("rest-delete:after");
     Ok(())
 }

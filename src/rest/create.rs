@@ -8,8 +8,8 @@ use kube::api::PostParams;
 use secrecy::ExposeSecret;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask};
-use super::credential::{CONTENT, Credential, Denied, OWNER};
+use super::api::{Call, Resource, Trouble};
+use super::credential::{Credential, Denied, Step};
 use super::error::Problem;
 use crate::account::kubeconfig;
 use crate::account::spec::KubesvcAccountSpec;
@@ -90,7 +90,7 @@ pub(super) async fn create(
         _ => None,
     };
     if let Some(contents) = contents {
-        match credential.ensure(contents, None, CONTENT).await {
+        match credential.ensure(contents, Step::Prepare).await {
             Ok(()) => {}
             Err(Denied::Taken) => return existing(state, given).await,
             Err(Denied::Problem(problem)) => return Err(problem),
@@ -100,7 +100,7 @@ pub(super) async fn create(
     let call =
         Call { verb: "create", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    let made = match ask(call, state.api(&key.namespace).create(&params, account)).await {
+    let made = match state.calls.ask(call, state.api(&key.namespace).create(&params, account)).await {
         Ok(made) => made,
         Err(Trouble::Exists) => return lost(state, given, &credential).await,
         Err(Trouble::Refused(problem)) => {
@@ -113,7 +113,7 @@ pub(super) async fn create(
     };
     crash::point("rest-create:after");
     if let Some(contents) = contents {
-        match credential.ensure(contents, Some(&made), OWNER).await {
+        match credential.ensure(contents, Step::Finish(&made)).await {
             // Taken: it was deleted and made anew by another request meanwhile, and is no longer ours to write.
             Ok(()) | Err(Denied::Taken) => {}
             Err(Denied::Problem(problem)) => return Err(problem),
@@ -127,7 +127,7 @@ async fn lost(state: &RestState, given: &Given, credential: &Credential<'_>) -> 
     let existed = existing(state, given).await?;
     if let Created::Existed(account) = &existed {
         if credential.is_of(account) {
-            credential.adopt(account).await;
+            credential.adopt(account).await?;
         } else if matches!(given.source, Some(Source::Contents(_))) {
             credential.discard(None).await;
         }

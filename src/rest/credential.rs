@@ -6,11 +6,17 @@
 //! | it dies after | what is left | the next request for that name |
 //! |---|---|---|
 //! | the Secret | a Secret of ours without an owner | POST takes it over, with the content that it brings |
-//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner; so does DELETE |
+//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner, or 503 if it cannot; so does DELETE, and so does the leader when it takes the account's row |
 //! | the owner | all | |
 //!
 //! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. The winner then writes
 //! its own content together with the owner, and from then on the Secret is refused to the loser, which answers 409.
+//!
+//! Whose the content is stands in an annotation (`kubesvc.io/contents-of`): the uid of the account, written with the
+//! content by whoever knew the account, which are the last step of POST, PATCH and PUT. Whoever only sets an owner leaves
+//! it alone. So the last step of a POST tells what another POST has prepared, and writes over it, from what a PATCH or
+//! PUT has stored meanwhile, and leaves that as it is. It also leaves a Secret absent that the account no longer names.
+//!
 //! A Secret whose owner is gone (it waits for the garbage collector) is deleted by its uid and made anew, or the
 //! collector would take the new account's credential away. A Secret that is not ours is never touched.
 
@@ -22,9 +28,11 @@ use secrecy::SecretString;
 use tracing::warn;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble, ask, ask_for};
+use super::api::{Call, Resource, Trouble};
 use super::error::Problem;
-use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
+use crate::account::owned_secret::{
+    self, brought_to, contents_of, is_ours, owner_patch, owners, stale_owner,
+};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
 use crate::objects::AccountKey;
@@ -33,11 +41,38 @@ use crate::objects::AccountKey;
 const TRIES: usize = 5;
 
 /// Crash points before and after a write.
-pub(super) type Points = (&'static str, &'static str);
+type Points = (&'static str, &'static str);
 /// Of the Secret's content.
-pub(super) const CONTENT: Points = ("rest-secret:before", "rest-secret:after");
+const CONTENT: Points = ("rest-secret:before", "rest-secret:after");
 /// Of its owner.
-pub(super) const OWNER: Points = ("rest-secret-owner:before", "rest-secret-owner:after");
+const OWNER: Points = ("rest-secret-owner:before", "rest-secret-owner:after");
+
+/// Which step of which request writes the Secret.
+#[derive(Clone, Copy)]
+pub(super) enum Step<'a> {
+    /// The first of a POST: there is no account yet.
+    Prepare,
+    /// The last of a POST that has made this account.
+    Finish(&'a KubesvcAccount),
+    /// Of a PATCH or PUT to this account.
+    Change(&'a KubesvcAccount),
+}
+
+impl<'a> Step<'a> {
+    fn owner(self) -> Option<&'a KubesvcAccount> {
+        match self {
+            Self::Prepare => None,
+            Self::Finish(account) | Self::Change(account) => Some(account),
+        }
+    }
+
+    fn points(self) -> Points {
+        match self {
+            Self::Prepare | Self::Change(_) => CONTENT,
+            Self::Finish(_) => OWNER,
+        }
+    }
+}
 
 /// One account's Secret.
 pub(super) struct Credential<'a> {
@@ -73,18 +108,25 @@ impl<'a> Credential<'a> {
         Self { state, key, name: names::credential_secret_name(&key.name), api }
     }
 
-    /// Brings the Secret to this content and owner, unless it is that already.
-    pub(super) async fn ensure(
-        &self,
-        contents: &SecretString,
-        owner: Option<&KubesvcAccount>,
-        points: Points,
-    ) -> Result<(), Denied> {
+    /// Brings the Secret to this content and the step's owner, unless it is that already, or others have gone further.
+    pub(super) async fn ensure(&self, contents: &SecretString, step: Step<'_>) -> Result<(), Denied> {
+        let (owner, points) = (step.owner(), step.points());
         let wanted = self.wanted(contents, owner);
         for _ in 0..TRIES {
-            let Some(present) = ask_for(self.call("get"), self.api.get(&self.name)).await? else {
+            let Some(present) = self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await?
+            else {
+                if let Step::Finish(made) = step
+                    && !self.is_named_by(made).await?
+                {
+                    return Ok(());
+                }
                 crash::point(points.0);
-                match ask(self.call("create"), self.api.create(&post_params(), &wanted)).await {
+                match self
+                    .state
+                    .calls
+                    .ask(self.call("create"), self.api.create(&post_params(), &wanted))
+                    .await
+                {
                     Err(Trouble::Exists) => continue,
                     Err(trouble) => return Err(trouble.into()),
                     Ok(_) => crash::point(points.1),
@@ -92,13 +134,23 @@ impl<'a> Credential<'a> {
                 return Ok(());
             };
             self.check_ours(&present.metadata)?;
+            if let Step::Finish(made) = step
+                && contents_of(&present.metadata) == Some(made.uid())
+            {
+                return Ok(());
+            }
             if let Some(stale) = stale_owner(&present.metadata, owner) {
                 self.remove_stale(&present.metadata, stale).await?;
                 continue;
             }
             let Some(present) = brought_to(present, &wanted) else { return Ok(()) };
             crash::point(points.0);
-            match ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present)).await {
+            match self
+                .state
+                .calls
+                .ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present))
+                .await
+            {
                 Err(Trouble::Changed | Trouble::NotFound) => {}
                 Err(trouble) => return Err(trouble.into()),
                 Ok(_) => {
@@ -110,52 +162,75 @@ impl<'a> Credential<'a> {
         Err(Problem::from(Trouble::Changed).into())
     }
 
-    /// Gives a Secret without an owner its owner, as a crash may have left it; what goes wrong is only logged.
-    pub(super) async fn adopt(&self, account: &KubesvcAccount) {
+    /// Gives a Secret without an owner its owner, as a crash may have left it. Whose its content is stays open.
+    pub(super) async fn adopt(&self, account: &KubesvcAccount) -> Result<(), Problem> {
         if !self.is_of(account) {
-            return;
+            return Ok(());
         }
-        let metadata = match ask_for(self.call("get"), self.api.get_metadata(&self.name)).await {
-            Ok(Some(secret)) => secret.metadata,
-            Ok(None) => return,
-            Err(trouble) => {
-                return warn!(secret = self.name, ?trouble, "cannot look after the Secret's owner");
+        for _ in 0..TRIES {
+            let got = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await?;
+            let Some(metadata) = got.map(|secret| secret.metadata) else { return Ok(()) };
+            if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
+                return Ok(());
             }
-        };
-        if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
-            return;
+            let patch = owner_patch(&metadata, account);
+            crash::point(OWNER.0);
+            let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
+            let patched = self.api.patch_metadata(&self.name, &params, &patch);
+            match self.state.calls.ask(self.call("patch"), patched).await {
+                Err(Trouble::Changed | Trouble::NotFound) => {}
+                Err(trouble) => return Err(trouble.into()),
+                Ok(_) => {
+                    crash::point(OWNER.1);
+                    return Ok(());
+                }
+            }
         }
-        let patch = owner_patch(&metadata, account);
-        crash::point(OWNER.0);
-        let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
-        let patched = self.api.patch_metadata(&self.name, &params, &patch);
-        if let Err(trouble) = ask(self.call("patch"), patched).await {
-            warn!(secret = self.name, ?trouble, "cannot set the Secret's owner");
-        }
-        crash::point(OWNER.1);
+        Err(Problem::unavailable(format!(
+            "others write the Secret {}/{} at the same time; try again",
+            self.key.namespace, self.name
+        )))
     }
 
-    /// Deletes a Secret of ours that no account uses any more: one without an owner, or owned by this account.
+    /// Deletes a Secret of ours that no account uses any more: one without an owner, or owned by this account. What goes
+    /// wrong is only logged.
     ///
     /// The Secret is read before the account, and deleted only at the version that was read: a request that has
     /// meanwhile made use of it again has either written it or is seen in the account.
     pub(super) async fn discard(&self, account: Option<&KubesvcAccount>) {
-        let found = ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
-        let Ok(Some(secret)) = found else { return };
-        let metadata = &secret.metadata;
-        if !is_ours(metadata, &self.key.name) || stale_owner(metadata, account).is_some() {
-            return;
-        }
-        match self.state.read(self.key).await {
-            Ok(Some(now)) if self.is_of(&now) => return,
-            Ok(_) => {}
-            Err(problem) => {
-                return warn!(secret = self.name, %problem, "cannot look whether the Secret is used");
+        for _ in 0..TRIES {
+            match self.discard_as_read(account).await {
+                Ok(()) => return,
+                Err(Trouble::Changed | Trouble::Exists | Trouble::NotFound) => {}
+                Err(trouble) => {
+                    return warn!(
+                        secret = self.name,
+                        ?trouble,
+                        "cannot delete the Secret that no account uses"
+                    );
+                }
             }
         }
-        if let Err(trouble) = self.delete(metadata).await {
-            warn!(secret = self.name, ?trouble, "cannot delete the Secret that no account uses");
+        warn!(secret = self.name, "the Secret that no account uses is being written by others, and stays");
+    }
+
+    async fn discard_as_read(&self, account: Option<&KubesvcAccount>) -> Result<(), Trouble> {
+        let found = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await?;
+        let Some(metadata) = found.map(|secret| secret.metadata) else { return Ok(()) };
+        if !is_ours(&metadata, &self.key.name) || stale_owner(&metadata, account).is_some() {
+            return Ok(());
         }
+        match self.state.read(self.key).await {
+            Ok(Some(now)) if self.is_of(&now) => Ok(()),
+            Ok(_) => self.delete(&metadata).await,
+            Err(problem) => Err(Trouble::Unknown(problem)),
+        }
+    }
+
+    /// Whether the account still stands, and names this Secret.
+    async fn is_named_by(&self, account: &KubesvcAccount) -> Result<bool, Problem> {
+        let now = self.state.read(self.key).await?;
+        Ok(now.is_some_and(|now| now.uid() == account.uid() && self.is_of(&now)))
     }
 
     /// Whether an account's spec names this Secret.
@@ -197,7 +272,7 @@ impl<'a> Credential<'a> {
         let preconditions =
             Preconditions { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() };
         let params = DeleteParams::default().preconditions(preconditions);
-        ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
+        self.state.calls.ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
     }
 }
 

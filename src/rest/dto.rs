@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 pub(super) struct StateChange {
     /// The account's name: 1 to 255 characters.
     name: String,
-    /// ACTIVE or INACTIVE. ACTIVE sets what else is given, too.
+    /// ACTIVE or INACTIVE. ACTIVE sets what else is given, too; INACTIVE only checks it.
     #[schema(inline)]
     state: Wish,
     /// The zone whose agents are to hold it.

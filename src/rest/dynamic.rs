@@ -31,7 +31,7 @@ use crate::objects::AccountKey;
 
 /// Add accounts from their definitions.
 #[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
-    request_body = Definitions,
+    request_body(content = Definitions, description = "One account, or at most 1,000"),
     responses(
         (status = 202, description = "Accepted: an empty list", body = [ExistingAccount]),
         (status = 400, description = "Malformed; nothing was added", body = ErrorBody),
@@ -47,7 +47,7 @@ pub(super) async fn post(
     body: Body,
 ) -> Result<Response, Problem> {
     state.dynamic_accounts()?;
-    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
     let objects = match body {
         Value::Object(fields) => vec![fields],
         other => body::objects(other)?,
@@ -56,7 +56,9 @@ pub(super) async fn post(
         .into_iter()
         .map(|given| create::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
-    let existing = state.to_the_end(move |state| async move { create_all(&state, &wanted).await }).await?;
+    state.watches_accounts()?;
+    let existing =
+        state.to_the_end(held, move |state| async move { create_all(&state, &wanted).await }).await?;
     let status = if existing.is_empty() { StatusCode::ACCEPTED } else { StatusCode::CONFLICT };
     Ok((status, Json(existing)).into_response())
 }
@@ -92,7 +94,7 @@ async fn create_one(
     let now = found.account.as_ref().map(|existing| (shown(existing), existing.desired()));
     if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
         let key = AccountKey::of(&existing);
-        Credential::of(state, &key).adopt(&existing).await;
+        Credential::of(state, &key).adopt(&existing).await?;
         return Ok(Some(ExistingAccount::of(&existing)));
     }
     Ok(match create(state, given, account).await? {
@@ -121,20 +123,20 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), Problem> {
     state.dynamic_accounts()?;
-    let body = body::read(&headers, body, Media::Json, state.settings.max_body_bytes).await?;
+    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
     let Value::Object(fields) = body else {
         return Err(Problem::bad_request("the body must be an object: one account"));
     };
     let given = given::read(fields)?;
     state
-        .to_the_end(move |state| async move {
+        .to_the_end(held, move |state| async move {
             let request = match given.state {
                 None => Request::Put,
                 Some(DesiredState::Active) => Request::Activate,
                 Some(DesiredState::Inactive) => Request::Deactivate,
             };
             exists(&state, &given.name).await?;
-            let change = Change { name: &given.name, request, given: Some(&given), force };
+            let change = Change { name: &given.name, request, given: Some(&given), sets: true, force };
             change_all(&state, &[change]).await
         })
         .await?;
@@ -148,7 +150,7 @@ async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
 
 /// Activate or deactivate accounts: the other address of PATCH /armory/accounts.
 #[utoipa::path(patch, path = "/armory/accounts/dynamic", operation_id = "patchDynamicAccounts", tag = "accounts",
-    params(Force), request_body = [StateChange],
+    params(Force), request_body(content = [StateChange], description = "At most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; look at the accounts' states"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),

@@ -17,8 +17,9 @@ pub(super) fn read(fields: Map<String, Value>) -> Result<Given, Problem> {
             None => problem.to_string(),
         })
     })?;
-    if !given.ignored.is_empty() {
-        debug!(account = given.name, fields = ?given.ignored, "fields that have no effect here");
+    if given.ignored.count > 0 {
+        let ignored = &given.ignored;
+        debug!(account = given.name, count = ignored.count, first = ?ignored.named, "fields that have no effect here");
     }
     Ok(given)
 }

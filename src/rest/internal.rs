@@ -3,7 +3,7 @@
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{any, get, post};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::agents::not_connected;
 use super::error::{Problem, no_route};
 use super::extract::PathName;
+use super::server::CalledAt;
 use super::{RestState, body};
 use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
 
@@ -31,8 +32,9 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
 /// Lets signed calls through, once each.
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
-    let unchecked = state.cluster.look_at(&parts.headers).map_err(|refusal| refuse(&refusal))?;
-    let body = body::raw(&parts.headers, body, state.settings.max_body_bytes).await?;
+    let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
+    let unchecked = state.cluster.look_at(&parts.headers, address).map_err(|refusal| refuse(&refusal))?;
+    let (body, _held) = body::of_replica(&state, &parts.headers, body).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body).await;
     admitted.map_err(|refusal| refuse(&refusal))?;
@@ -53,7 +55,7 @@ async fn agents(State(state): State<RestState>) -> Json<AgentsOfReplica> {
 }
 
 async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Holders>, Problem> {
-    let HoldersQuestion { uids } = read(&state, body).await?;
+    let HoldersQuestion { uids } = read(body).await?;
     if uids.len() > MOST_UIDS {
         return Err(Problem::bad_request(format!("uids may have {MOST_UIDS} items at most")));
     }
@@ -75,7 +77,7 @@ async fn disconnect(
     id: PathName,
     body: Body,
 ) -> Result<Json<Value>, Problem> {
-    let Disconnect { origin, .. } = read(&state, body).await?;
+    let Disconnect { origin, .. } = read(body).await?;
     let id = id.agent()?;
     if !state.fleet.disconnect(&id) {
         return Err(not_connected(&id));
@@ -84,8 +86,8 @@ async fn disconnect(
     Ok(Json(json!({})))
 }
 
-async fn read<T: serde::de::DeserializeOwned>(state: &RestState, body: Body) -> Result<T, Problem> {
-    let bytes = body::raw(&HeaderMap::new(), body, state.settings.max_body_bytes).await?;
+async fn read<T: serde::de::DeserializeOwned>(body: Body) -> Result<T, Problem> {
+    let bytes = body::again(body).await?;
     serde_json::from_slice(&bytes)
         .map_err(|problem| Problem::new(StatusCode::BAD_REQUEST, format!("the body does not fit: {problem}")))
 }

@@ -1,11 +1,14 @@
 //! From an account's name to its object, as the API server has it now.
 
+use std::time::Duration;
+
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use kube::Api;
+use tokio::time::Instant;
 
 use super::RestState;
-use super::api::{Call, Resource, ask_for};
+use super::api::{Call, Resource};
 use super::error::Problem;
 use crate::account::precedence::takes_precedence;
 use crate::account::{KubesvcAccount, names};
@@ -13,11 +16,39 @@ use crate::objects::AccountKey;
 
 /// How many requests to the API server one call of REST has under way.
 const AT_ONCE: usize = 16;
+/// How long a request may look up its accounts, all together.
+const CHECKING: Duration = Duration::from_secs(30);
+/// How long a request may begin to write accounts; what was begun is brought to its end.
+const WRITING: Duration = Duration::from_secs(60);
 
-/// Waits for all, a few at once, and returns what they came to in their order.
-pub(super) async fn all<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
-    stream::iter(futures).buffered(AT_ONCE).collect().await
+/// Waits for all, a few at once, and returns what they came to in their order. So that what a caller has asked for has an
+/// end, those that were not begun in time are not.
+pub(super) async fn all<T: Send + 'static>(
+    writes: Vec<BoxFuture<'_, Result<T, Problem>>>,
+) -> Vec<Result<T, Problem>> {
+    let until = Instant::now() + WRITING;
+    let begun: Vec<_> = writes.into_iter().map(|write| begin(write, until)).collect();
+    stream::iter(begun).buffered(AT_ONCE).collect().await
 }
+
+fn begin<T: Send + 'static>(
+    write: BoxFuture<'_, Result<T, Problem>>,
+    until: Instant,
+) -> BoxFuture<'_, Result<T, Problem>> {
+    async move {
+        if Instant::now() >= until {
+            return Err(Problem::unavailable(format!(
+                "the Kubernetes API server is slow: what was not begun within {} s was left; look, and try again",
+                WRITING.as_secs()
+            )));
+        }
+        write.await
+    }
+    .boxed()
+}
+
+/// Only the index knows an account whose object is not called after it.
+pub(super) const NOT_READ_YET: &str = "the accounts are still being read from Kubernetes; try again";
 
 /// What stands under a name.
 #[derive(Default)]
@@ -35,7 +66,7 @@ impl RestState {
     }
 
     /// The account of this name: at its derived object name, then wherever the index has seen the name. An object
-    /// with another account name does not match.
+    /// with another account name does not match. That there is none can be said only once the index has seen all.
     pub(super) async fn find(&self, name: &str) -> Result<Found, Problem> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
@@ -54,19 +85,29 @@ impl RestState {
                 _ => {}
             }
         }
+        if found.account.is_none() && !self.accounts.is_synced() {
+            return Err(Problem::unavailable(NOT_READ_YET));
+        }
         Ok(found)
     }
 
-    /// The same for many names, in their order.
+    /// The same for many names, in their order; ends at the first that cannot be asked for.
     pub(super) async fn find_all(&self, names: &[&str]) -> Result<Vec<Found>, Problem> {
-        all(names.iter().map(|name| self.find(name).boxed()).collect()).await.into_iter().collect()
+        let each: Vec<BoxFuture<'_, _>> = names.iter().map(|name| self.find(name).boxed()).collect();
+        let finding = stream::iter(each).buffered(AT_ONCE).try_collect();
+        tokio::time::timeout(CHECKING, finding).await.unwrap_or_else(|_| {
+            Err(Problem::unavailable(format!(
+                "the accounts could not be looked up within {} s, and nothing was done; try again, with fewer in a request",
+                CHECKING.as_secs()
+            )))
+        })
     }
 
     /// An object as the API server has it now.
     pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, Problem> {
         let call =
             Call { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
-        Ok(ask_for(call, self.api(&key.namespace).get(&key.name)).await?)
+        Ok(self.calls.ask_for(call, self.api(&key.namespace).get(&key.name)).await?)
     }
 }
 

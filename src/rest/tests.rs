@@ -16,6 +16,9 @@ use crate::cluster::Identity;
 use crate::fleet::AgentView;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
+mod bounds;
+mod credentials;
+mod fake_api;
 mod malformed;
 mod routes;
 mod serving;
@@ -145,7 +148,7 @@ fn settings() -> RestSettings {
         max_body_bytes: 64 * 1024,
         dynamic_accounts_enabled: true,
         accounts_namespace: "ns".to_owned(),
-        watched: Vec::new(),
+        accounts_watched: true,
         replica_id: "replica".to_owned(),
     }
 }
@@ -162,11 +165,15 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
     let unreachable = tower::service_fn(|_: Request<kube::client::Body>| async {
         Err::<Response<Body>, _>(io::Error::other("unreachable"))
     });
+    router(state_of(settings, missing, kube::Client::new(unreachable, "ns")))
+}
+
+fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Client) -> RestState {
     let missing = missing.iter().map(|(what, why)| ((*what).to_owned(), (*why).to_owned())).collect();
-    router(RestState::new(
+    RestState::new(
         settings,
         RestPorts {
-            client: kube::Client::new(unreachable, "ns"),
+            client,
             accounts: Arc::new(Accounts::default()),
             fleet: Arc::new(NoFleet),
             cluster: Arc::new(Cluster::alone(identity())),
@@ -174,7 +181,7 @@ fn router_with(settings: RestSettings, missing: &[(&str, &str)]) -> Router {
             readiness: Arc::new(Waiting(missing)),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
         },
-    ))
+    )
 }
 
 fn a_router() -> Router {

@@ -40,6 +40,7 @@ const MAP: &[(&str, Layer)] = &[
     ("secrets", Layer::Port),
     ("wire", Layer::Port),
     ("config", Layer::Port),
+    ("listen", Layer::Port),
     ("command_line", Layer::Port),
     ("telemetry", Layer::Port),
     ("wakes", Layer::Part),

@@ -52,6 +52,26 @@ impl Source {
     }
 }
 
+/// Fields without an effect: how many, and what the first of them are called. A caller may send any number of any length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// How many there are.
+    pub count: usize,
+    /// The first of them by name, at most 20, each cut to 64 characters.
+    pub named: Vec<String>,
+}
+
+impl Ignored {
+    fn count(&mut self, field: &str) {
+        const NAMED: usize = 20;
+        const LONGEST: usize = 64;
+        self.count += 1;
+        if self.named.len() < NAMED {
+            self.named.push(field.chars().take(LONGEST).collect());
+        }
+    }
+}
+
 /// What a caller gave for one account, read and checked by itself. It has no `Debug`: it may hold a kubeconfig.
 pub struct Given {
     /// The account's name.
@@ -60,8 +80,8 @@ pub struct Given {
     pub state: Option<DesiredState>,
     /// How the cluster is reached, if that was said.
     pub source: Option<Source>,
-    /// Fields that kubesvc has no use for, sorted.
-    pub ignored: Vec<String>,
+    /// Fields that kubesvc has no use for.
+    pub ignored: Ignored,
     fields: Map<String, Value>,
 }
 
@@ -78,15 +98,21 @@ impl Given {
         for key in ["name", "type", "@type", "state"] {
             fields.remove(key);
         }
-        let mut ignored = Vec::new();
+        let (mut used, mut ignored) = (Map::new(), Ignored::default());
         let mut scratch = KubesvcAccountSpec::default();
-        for (field, value) in &fields {
-            if !fields::set(&mut scratch, field, value)? {
-                ignored.push(field.clone());
+        for (field, value) in fields {
+            if fields::set(&mut scratch, &field, &value)? {
+                used.insert(field, value);
+            } else {
+                ignored.count(&field);
             }
         }
-        fields.retain(|field, _| !ignored.contains(field));
-        Ok(Self { name, state, source, ignored, fields })
+        Ok(Self { name, state, source, ignored, fields: used })
+    }
+
+    /// Whether nothing was given but name and state.
+    pub fn is_bare(&self) -> bool {
+        self.fields.is_empty() && self.source.is_none()
     }
 
     /// Sets in a spec what was given; what was not given stays. State, account name and contents of a kubeconfig are

@@ -30,7 +30,8 @@ pub fn is_account_name(name: &str) -> bool {
     has_length(name, 255) && !has_control(name)
 }
 
-/// Everything that the API server would refuse in a spec, as far as its schema says; empty if it is good.
+/// Everything that the API server would refuse in a spec, as far as its schema says; empty if it is good. Each rule comes
+/// once, however many items break it.
 pub fn validate(spec: &KubesvcAccountSpec) -> Vec<String> {
     let mut problems = Problems(Vec::new());
     names(spec, &mut problems);
@@ -50,21 +51,27 @@ pub fn validate(spec: &KubesvcAccountSpec) -> Vec<String> {
 struct Problems(Vec<String>);
 
 impl Problems {
+    fn add(&mut self, problem: String) {
+        if !self.0.contains(&problem) {
+            self.0.push(problem);
+        }
+    }
+
     fn unless(&mut self, good: bool, problem: &str) {
         if !good {
-            self.0.push(problem.to_owned());
+            self.add(problem.to_owned());
         }
     }
 
     fn length(&mut self, field: &str, text: Option<&String>, max: usize) {
         if text.is_some_and(|text| !has_length(text, max)) {
-            self.0.push(format!("spec.{field} must have 1 to {max} characters"));
+            self.add(format!("spec.{field} must have 1 to {max} characters"));
         }
     }
 
     fn count(&mut self, field: &str, count: usize) {
         if count > MAX_ITEMS {
-            self.0.push(format!("spec.{field} must have at most {MAX_ITEMS} items"));
+            self.add(format!("spec.{field} must have at most {MAX_ITEMS} items"));
         }
     }
 }
@@ -83,7 +90,7 @@ fn lists(spec: &KubesvcAccountSpec, problems: &mut Problems) {
     for (field, namespaces) in [("namespaces", &spec.namespaces), ("omitNamespaces", &spec.omit_namespaces)] {
         problems.count(field, namespaces.len());
         if !namespaces.iter().all(|namespace| crate::account::names::is_dns_label(namespace)) {
-            problems.0.push(format!(
+            problems.add(format!(
                 "spec.{field} must hold names of namespaces: lower-case letters, digits and dashes, at most 63"
             ));
         }
@@ -91,7 +98,7 @@ fn lists(spec: &KubesvcAccountSpec, problems: &mut Problems) {
     for (field, kinds) in [("kinds", &spec.kinds), ("omitKinds", &spec.omit_kinds)] {
         problems.count(field, kinds.len());
         if !kinds.iter().all(|kind| has_length(kind, 255)) {
-            problems.0.push(format!("spec.{field} must hold kinds of 1 to 255 characters"));
+            problems.add(format!("spec.{field} must hold kinds of 1 to 255 characters"));
         }
     }
     problems.unless(spec.namespaces.is_empty() || spec.omit_namespaces.is_empty(), NAMESPACES_EXCLUDE);

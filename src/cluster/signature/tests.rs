@@ -9,29 +9,64 @@ fn key(byte: u8) -> Key {
     Key::new(vec![byte; 32]).expect("long enough")
 }
 
-fn headers(from: &str, to: Option<&str>, time: i64, call: Call<'_>) -> HeaderMap {
+fn headers(from: &str, to: &str, time: i64, call: Call<'_>) -> HeaderMap {
     let stamp = Stamp::new(from, to, time, "nonce-1".to_owned());
     stamp.headers(&key(1), call).expect("headers").into_iter().collect()
 }
 
 fn outcome(headers: &HeaderMap, here: &str, now: i64, with: &Key, call: Call<'_>) -> Result<(), Refusal> {
+    let here = Here { id: here, address: None, since_ms: i64::MIN };
     let signed = Signed::read(headers, here, now)?;
     if signed.fits(with, call) { Ok(()) } else { Err(Refusal::Wrong) }
 }
 
 #[test]
 fn a_signed_call_is_taken_by_the_replica_it_is_for() {
-    for (here, to) in [("b", Some("b")), ("b", None), ("b ü\n", Some("b ü\n"))] {
+    for (here, to) in [("b", "b"), ("b ü\n", "b ü\n")] {
         let headers = headers("a ü", to, NOW, GET);
         assert_eq!(outcome(&headers, here, NOW, &key(1), GET), Ok(()), "{here} {to:?}");
     }
-    let elsewhere = outcome(&headers("a", Some("c"), NOW, GET), "b", NOW, &key(1), GET);
+    let elsewhere = outcome(&headers("a", "c", NOW, GET), "b", NOW, &key(1), GET);
     assert_eq!(elsewhere, Err(Refusal::Elsewhere { to: "c".into(), here: "b".into() }));
 }
 
 #[test]
+fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
+    let taken = |to: &str, at: Option<&str>| {
+        let address = at.map(|at| at.parse().expect("an address"));
+        let here = Here { id: "b", address, since_ms: NOW };
+        Signed::read(&headers("a", to, NOW, GET), here, NOW).map(drop)
+    };
+    for (to, at) in [
+        ("10.0.0.1:7002", "10.0.0.1:7002"),
+        ("10.0.0.1:7002", "[::ffff:10.0.0.1]:7002"),
+        ("[fd00::1]:7002", "[fd00::1]:7002"),
+        // Behind a proxy on the same machine, or called by a name.
+        ("10.0.0.1:7002", "127.0.0.1:15006"),
+        ("hub.example:7002", "10.0.0.1:7002"),
+    ] {
+        assert_eq!(taken(to, Some(at)), Ok(()), "{to} {at}");
+    }
+    for (to, at) in
+        [("10.0.0.1:7002", "10.0.0.2:7002"), ("10.0.0.1:7002", "10.0.0.1:7003"), ("*", "10.0.0.1:1")]
+    {
+        let elsewhere = Refusal::Elsewhere { to: to.to_owned(), here: "b".to_owned() };
+        assert_eq!(taken(to, Some(at)), Err(elsewhere), "{to} {at}");
+    }
+}
+
+#[test]
+fn a_call_from_before_the_start_is_refused_since_the_process_before_may_have_taken_it() {
+    let read = |since_ms| {
+        Signed::read(&headers("a", "b", NOW, GET), Here { id: "b", address: None, since_ms }, NOW).map(drop)
+    };
+    assert_eq!(read(NOW), Ok(()));
+    assert_eq!(read(NOW + 1), Err(Refusal::BeforeStart));
+}
+
+#[test]
 fn nothing_of_a_call_can_be_changed() {
-    let good = headers("a", Some("b"), NOW, GET);
+    let good = headers("a", "b", NOW, GET);
     for call in [
         Call { method: "POST", ..GET },
         Call { path: "/internal/v1/agents", ..GET },
@@ -43,7 +78,7 @@ fn nothing_of_a_call_can_be_changed() {
     assert_eq!(outcome(&good, "b", NOW, &key(2), GET), Err(Refusal::Wrong));
     for (name, value) in [
         (FROM, "x".to_owned()),
-        (TO, "*".to_owned()),
+        (TO, "10.0.0.1:7002".to_owned()),
         (TIME, (NOW + 1).to_string()),
         (NONCE, "nonce-2".to_owned()),
         (SIGNATURE, "00".to_owned()),
@@ -57,7 +92,7 @@ fn nothing_of_a_call_can_be_changed() {
 
 #[test]
 fn each_part_of_a_signature_must_be_there_and_well_formed() {
-    let good = headers("a", Some("b"), NOW, GET);
+    let good = headers("a", "b", NOW, GET);
     for name in [FROM, TO, TIME, NONCE, SIGNATURE] {
         let mut missing = good.clone();
         missing.remove(&name);
@@ -80,7 +115,7 @@ fn each_part_of_a_signature_must_be_there_and_well_formed() {
 
 #[test]
 fn a_signature_is_good_for_half_a_minute_on_either_side() {
-    let at = |time: i64| outcome(&headers("a", None, time, GET), "b", NOW, &key(1), GET);
+    let at = |time: i64| outcome(&headers("a", "b", time, GET), "b", NOW, &key(1), GET);
     assert_eq!(at(NOW - 30_000), Ok(()));
     assert_eq!(at(NOW + 30_000), Ok(()));
     assert_eq!(at(NOW - 31_000), Err(Refusal::Untimely { apart: 31, when: "ago" }));
@@ -92,7 +127,7 @@ fn a_signature_is_good_for_half_a_minute_on_either_side() {
 
 #[test]
 fn what_is_said_of_a_refusal_and_of_a_key_holds_no_key() {
-    let headers = headers("a", Some("b"), NOW, GET);
+    let headers = headers("a", "b", NOW, GET);
     let needle = hex::encode([1; 32]);
     let all = format!("{headers:?} {:?} {}", key(1), Refusal::Wrong);
     assert!(!all.contains(&needle) && !all.contains("[1, 1"), "{all}");

@@ -30,7 +30,7 @@ const ROWS: &[Row] = &[
     later(
         Security,
         "clouddriver.auth.tokenCommand.format",
-        Kind::Choice(&["raw", "json"]),
+        Kind::OptionalChoice(&["raw", "json"]),
         "whether it prints the token or JSON with it",
     ),
     later(

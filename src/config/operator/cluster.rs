@@ -52,13 +52,22 @@ pub(super) fn build(v: &Values) -> Result<ClusterSettings, Problem> {
     })
 }
 
-/// A file of SQLite belongs to one process, so there is nobody to look for unless somebody says so.
+/// A file of SQLite belongs to one process, so there is nobody to look for. Several replicas, each with a file of its own,
+/// would each lead.
 fn mode(v: &Values) -> Result<ClusterMode, Problem> {
-    Ok(match v.optional(MODE)?.as_deref() {
-        Some("local") => ClusterMode::Local,
-        Some(_) => ClusterMode::Kubernetes,
-        None if is_sqlite(v)? => ClusterMode::Local,
-        None => ClusterMode::Kubernetes,
+    Ok(match (v.optional(MODE)?.as_deref(), is_sqlite(v)?) {
+        (Some("local"), _) | (None, true) => ClusterMode::Local,
+        (None, false) | (Some(_), false) => ClusterMode::Kubernetes,
+        (Some(_), true) => {
+            return Err(Problem::Rule {
+                place: v.origin(MODE),
+                key: MODE.to_owned(),
+                why: format!(
+                    "is for several replicas, and kubesvc.database.url names SQLite, which serves one: give the \
+                     replicas MySQL, MariaDB or PostgreSQL, or set {MODE}: local"
+                ),
+            });
+        }
     })
 }
 
@@ -73,12 +82,6 @@ pub(crate) fn notes(v: &Values) -> Result<Vec<String>, Problem> {
     if mode.as_deref() == Some("database") {
         notes.push(format!(
             "`{MODE}: database` is taken as kubernetes: replicas find one another through the API server"
-        ));
-    }
-    if mode.is_some_and(|mode| mode != "local") && is_sqlite(v)? {
-        notes.push(format!(
-            "`{MODE}` is for several replicas, and kubesvc.database.url names SQLite, which serves one: give the \
-             replicas MySQL, MariaDB or PostgreSQL, or set {MODE}: local"
         ));
     }
     Ok(notes)

@@ -61,9 +61,14 @@ fn replicas_look_for_one_another_unless_the_database_serves_only_one() {
     let (taken, notes) = mode(&format!("{SERVER}kubesvc.cluster: database"));
     assert_eq!(taken, ClusterMode::Kubernetes);
     assert!(matches!(notes.as_slice(), [one] if one.contains("taken as kubernetes")), "{notes:?}");
-    let (taken, notes) = mode("kubesvc.cluster: kubernetes");
-    assert_eq!(taken, ClusterMode::Kubernetes);
-    assert!(matches!(notes.as_slice(), [one] if one.contains("SQLite")), "{notes:?}");
+    assert_eq!(mode("kubesvc.cluster: local"), (ClusterMode::Local, vec![]));
+    for several in ["kubernetes", "database"] {
+        let refused = error(operator(&format!("kubesvc.cluster: {several}")));
+        let (place, why) = refused.split_once(' ').expect("a place and a text");
+        assert_eq!(place, "c.yml:1:");
+        assert!(why.starts_with("`kubesvc.cluster` is for several replicas"), "{refused}");
+        assert!(why.contains("kubesvc.database.url names SQLite"), "{refused}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn given(value: &Value) -> Given {
 }
 
 fn plan(request: Request, body: Option<&Given>, account: &KubesvcAccount) -> Result<Plan, Problem> {
-    Change { name: "a", request, given: body, force: false }.judge(Some(account))
+    Change { name: "a", request, given: body, sets: true, force: false }.judge(Some(account))
 }
 
 fn patch_of(plan: Plan) -> Option<(Value, bool)> {
@@ -43,6 +43,34 @@ fn an_unchanged_body_writes_nothing() {
     let body = given(&json!({"name": "a", "kubeconfigFile": "/k", "zoneId": "z"}));
     for request in [Request::Put, Request::Activate] {
         assert!(!plan(request, Some(&body), &account).expect("good").writes());
+    }
+}
+
+#[test]
+fn what_a_deactivation_gives_is_checked_and_not_set() {
+    let account = account(&json!({"kubeconfig": {"file": "/k"}, "state": "ACTIVE"}), &json!({}));
+    let judge = |body: &Given| {
+        Change { name: "a", request: Request::Deactivate, given: Some(body), sets: false, force: false }
+            .judge(Some(&account))
+    };
+    let off = Some((json!({"state": "INACTIVE"}), false));
+    for good in [
+        json!({"name": "a"}),
+        json!({"name": "a", "zoneId": "other"}),
+        json!({"name": "a", "kubeconfigContents": KUBECONFIG}),
+    ] {
+        let plan = judge(&given(&good)).expect("good");
+        assert!(!plan.contents);
+        assert_eq!(patch_of(plan), off);
+    }
+    for (bad, word) in [
+        (json!({"name": "a", "zoneId": ""}), "zoneId"),
+        (json!({"name": "a", "permissions": {"EXECUTE": []}}), "permissions"),
+        (json!({"name": "a", "kubeconfigContents": "kind: Nonsense"}), "kubeconfigContents"),
+    ] {
+        let problem = judge(&given(&bad)).err().expect("it is refused");
+        assert_eq!(problem.status.as_u16(), 400);
+        assert!(problem.message.contains(word), "{}", problem.message);
     }
 }
 
@@ -98,7 +126,7 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
         let problem = plan(request, None, &of_flux).err().expect("refused");
         assert_eq!(problem.status.as_u16(), 409);
         assert!(problem.message.contains("Flux Kustomization apps"), "{}", problem.message);
-        let forced = Change { name: "a", request, given: None, force: true };
+        let forced = Change { name: "a", request, given: None, sets: true, force: true };
         assert!(forced.judge(Some(&of_flux)).expect("forced").writes());
     }
     assert!(!plan(Request::Activate, None, &of_flux).expect("nothing to write").writes());
@@ -107,7 +135,7 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
 #[test]
 fn an_unknown_account_is_400_and_404_for_a_put() {
     for (request, status) in [(Request::Activate, 400), (Request::Delete, 400), (Request::Put, 404)] {
-        let change = Change { name: "x", request, given: None, force: false };
+        let change = Change { name: "x", request, given: None, sets: true, force: false };
         let problem = change.judge(None).err().expect("refused");
         assert_eq!(problem.status.as_u16(), status);
         assert!(problem.message.contains("\"x\""));

@@ -63,6 +63,12 @@ async fn with_dynamic_accounts_off_the_writing_calls_are_501_before_anything_els
         let answer = send(router_with(off.clone(), &[]), request).await;
         assert_eq!(answer.status, status, "{method} {path}");
     }
+    // Who caches an account of an agent's own file is elected anew all the same: this gets as far as the API server.
+    let request = Request::builder().method("POST").uri("/armory/agent/assignments");
+    let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(r#"["a"]"#));
+    let answer = send(router_with(off, &[]), request.expect("a request")).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.message("/armory/agent/assignments").contains("cannot be reached"), "{}", answer.text);
 }
 
 #[tokio::test]

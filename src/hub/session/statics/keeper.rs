@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::{LIST_REFUSED, ListProblem};
-use crate::account::KubesvcAccount;
+use crate::account::{KubesvcAccount, not_watched};
 use crate::hub::session::Session;
 use crate::hub::static_accounts::{Entry, Listed, Verdict, judge, refusal};
 use crate::hub::{Hub, notes};
@@ -223,10 +223,7 @@ impl Keeper {
         let settings = &self.hub.settings;
         let taken = |why: String| Outcome::Taken(refusal(&listed.name, Class::Conflict, why));
         if !settings.accounts_watched {
-            return taken(format!(
-                "the operator does not watch the namespace {:?}, where it would be made; add it to kubesvc.watchNamespaces",
-                settings.accounts_namespace
-            ));
+            return taken(not_watched(&settings.accounts_namespace));
         }
         let mut asked = None;
         for _ in 0..CONFLICTS {

@@ -1,0 +1,167 @@
+//! What a request may cost: memory, requests to the API server, and time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::rest::body;
+
+const DYNAMIC: &str = "/armory/accounts/dynamic";
+const MIB: usize = 1024 * 1024;
+
+/// How often an API server was asked, and how often at once at most.
+#[derive(Default)]
+struct Asked {
+    times: AtomicUsize,
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Asked {
+    /// Counts one until it ends or is given up.
+    fn begin(asked: &Arc<Self>) -> Running {
+        let now = asked.now.fetch_add(1, Ordering::SeqCst) + 1;
+        asked.most.fetch_max(now, Ordering::SeqCst);
+        Running(Arc::clone(asked))
+    }
+}
+
+struct Running(Arc<Asked>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An API server that takes its time and then answers with this code.
+fn answering(code: u16, asked: &Arc<Asked>) -> kube::Client {
+    let asked = Arc::clone(asked);
+    let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+        let asked = Arc::clone(&asked);
+        async move {
+            asked.times.fetch_add(1, Ordering::SeqCst);
+            let _counted = Asked::begin(&asked);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let status = json!({"kind": "Status", "code": code, "message": "no", "reason": "No"});
+            let response = Response::builder().status(code);
+            Ok::<_, io::Error>(response.body(Body::from(status.to_string())).expect("a response"))
+        }
+    });
+    kube::Client::new(service, "ns")
+}
+
+fn large() -> RestSettings {
+    RestSettings { max_body_bytes: DEFAULT_MAX_BODY_BYTES, ..settings() }
+}
+
+fn request(method: &str, path: &str, body: impl Into<Body>) -> Request<Body> {
+    let request = Request::builder().method(method).uri(path);
+    request.header(header::CONTENT_TYPE, "application/json").body(body.into()).expect("a request")
+}
+
+fn names(count: usize) -> String {
+    json!((0..count).map(|number| format!("a{number}")).collect::<Vec<_>>()).to_string()
+}
+
+#[tokio::test]
+async fn a_body_that_would_take_much_memory_is_400_and_says_what_is_allowed() {
+    // 7 bytes each, and some hundred in memory.
+    let objects = format!("[{}]", vec![r#"{"":0}"#; 150_000].join(","));
+    let answer = send(router_with(large(), &[]), request("POST", DYNAMIC, objects)).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.message(DYNAMIC).contains("200000 values"), "{}", answer.text);
+    let deep = format!(r#"{{"name":"a","future":{}0{}}}"#, "[".repeat(40), "]".repeat(40));
+    let answer = send(router_with(large(), &[]), request("POST", DYNAMIC, deep)).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.message(DYNAMIC).contains("32 deep"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn an_answer_is_no_multiple_of_its_request() {
+    let resources = vec![json!({"kubernetesKind": "", "deployPriority": ""}); 50_000];
+    let body = json!({"name": "a", "serviceAccount": true, "customResources": resources}).to_string();
+    let answer = send(router_with(large(), &[]), request("POST", DYNAMIC, body)).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.text.len() < 4096, "{} bytes", answer.text.len());
+}
+
+#[tokio::test]
+async fn a_request_names_a_thousand_accounts_at_most() {
+    let asked = Arc::default();
+    let router = router(state_of(large(), &[], answering(500, &asked)));
+    for (method, path) in
+        [("DELETE", "/armory/accounts"), ("POST", "/armory/agent/assignments"), ("PATCH", "/armory/accounts")]
+    {
+        let answer = send(router.clone(), request(method, path, names(1001))).await;
+        assert_eq!(answer.status, 400, "{method} {path}");
+        let message = answer.message(path);
+        assert!(message.contains("1001 accounts") && message.contains("1000 at most"), "{message}");
+    }
+    let accounts: Vec<_> =
+        (0..1001).map(|number| json!({"name": format!("a{number}"), "serviceAccount": true})).collect();
+    let answer = send(router, request("POST", DYNAMIC, json!(accounts).to_string())).await;
+    assert!(answer.message(DYNAMIC).contains("1000 at most"), "{}", answer.text);
+    assert_eq!(asked.times.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_are_looked_up_until_the_first_that_cannot_be() {
+    let asked = Arc::default();
+    let router = router(state_of(large(), &[], answering(500, &asked)));
+    let answer = send(router, request("DELETE", "/armory/accounts", names(1000))).await;
+    assert_eq!(answer.status, 503, "{}", answer.text);
+    let times = asked.times.load(Ordering::SeqCst);
+    assert!(times <= 32, "asked {times} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn looking_up_has_an_end_for_the_request_as_a_whole() {
+    let asked = Arc::default();
+    // 404 of the object: it is not there, so that all are asked for.
+    let missing = tower::service_fn({
+        let asked: Arc<Asked> = Arc::clone(&asked);
+        move |request: Request<kube::client::Body>| {
+            asked.times.fetch_add(1, Ordering::SeqCst);
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            async move {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+                let status = json!({"kind": "Status", "code": 404, "details": {"name": name}});
+                let response = Response::builder().status(404);
+                Ok::<_, io::Error>(response.body(Body::from(status.to_string())).expect("a response"))
+            }
+        }
+    });
+    let state = state_of(large(), &[], kube::Client::new(missing, "ns"));
+    state.accounts.sync();
+    let router = router(state);
+    let began = tokio::time::Instant::now();
+    let answer = send(router, request("DELETE", "/armory/accounts", names(1000))).await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.message("/armory/accounts").contains("nothing was done"), "{}", answer.text);
+    assert!(began.elapsed() <= Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_callers_share_the_requests_to_the_api_server() {
+    let asked = Arc::default();
+    let router = router(state_of(large(), &[], answering(500, &asked)));
+    let each = (0..30).map(|_| send(router.clone(), request("DELETE", "/armory/accounts", names(100))));
+    futures::future::join_all(each).await;
+    let most = asked.most.load(Ordering::SeqCst);
+    assert!(most > 16 && most <= 64, "{most} at once");
+}
+
+#[tokio::test]
+async fn what_callers_may_send_does_not_bound_calls_of_replicas() {
+    let small = RestSettings { max_body_bytes: 1024, ..settings() };
+    let state = state_of(small, &[], answering(500, &Arc::default()));
+    let uids: Vec<_> = (0..1000).map(|number| format!("{number:036}")).collect();
+    let question = json!({ "uids": uids }).to_string();
+    let length = question.len();
+    let (read, _held) =
+        body::of_replica(&state, &HeaderMap::new(), Body::from(question)).await.expect("it is taken");
+    assert_eq!(read.len(), length);
+    let read = body::of_replica(&state, &HeaderMap::new(), Body::from("x".repeat(MIB))).await;
+    assert_eq!(read.map(drop).expect_err("it is too large").status.as_u16(), 413);
+}

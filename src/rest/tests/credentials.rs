@@ -1,0 +1,182 @@
+//! A kubeconfig given to REST by several callers at once: what was acknowledged stays.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+use super::fake_api::FakeApi;
+use super::*;
+
+const DYNAMIC: &str = "/armory/accounts/dynamic";
+const SECRET: &str = "/secrets/prod-kubeconfig";
+const ACCOUNT: &str = "/kubesvcaccounts/prod";
+
+/// A good kubeconfig, told from others by its token.
+fn kubeconfig(token: &str) -> String {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://k.example:6443"}}],
+        "users": [{"name": "u", "user": {"token": token}}]
+    })
+    .to_string()
+}
+
+struct Rest {
+    api: Arc<FakeApi>,
+    router: Router,
+}
+
+impl Rest {
+    fn new() -> Self {
+        let api = Arc::<FakeApi>::default();
+        let state = state_of(settings(), &[], api.client());
+        state.accounts.sync();
+        Self { router: router(state), api }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        send(self.router.clone(), request.body(Body::from(body.to_string())).expect("a request")).await
+    }
+
+    /// The call in a task of its own.
+    fn begin(&self, method: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
+        let rest = Self { api: Arc::clone(&self.api), router: self.router.clone() };
+        tokio::spawn(async move { rest.call(method, DYNAMIC, body).await })
+    }
+
+    /// The kubeconfig in the Secret.
+    fn stored(&self) -> Option<String> {
+        let secret = self.api.get(SECRET)?;
+        let data = secret["data"].as_object()?.values().next()?.as_str()?;
+        Some(String::from_utf8(BASE64_STANDARD.decode(data).expect("base64")).expect("UTF-8"))
+    }
+
+    fn owner(&self) -> Value {
+        let secret = self.api.get(SECRET).unwrap_or_default();
+        secret["metadata"]["ownerReferences"][0]["uid"].clone()
+    }
+
+    fn uid(&self) -> Value {
+        self.api.get(ACCOUNT).expect("the account stands")["metadata"]["uid"].clone()
+    }
+}
+
+fn given(token: &str) -> Value {
+    json!({"name": "prod", "kubeconfigContents": kubeconfig(token)})
+}
+
+#[tokio::test]
+async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post() {
+    let rest = Rest::new();
+    // After Secret and object, the POST is held as it looks at the Secret again.
+    let mut object = rest.api.hold("POST", "/kubesvcaccounts");
+    let post = rest.begin("POST", given("first"));
+    object.reached().await;
+    let mut owner = rest.api.hold("GET", SECRET);
+    object.go();
+    owner.reached().await;
+    let put = rest.call("PUT", DYNAMIC, given("second")).await;
+    assert_eq!(put.status, 202, "{}", put.text);
+    owner.go();
+    assert_eq!(post.await.expect("no panic").status, 202);
+    assert_eq!(rest.stored(), Some(kubeconfig("second")));
+    assert_eq!(rest.owner(), rest.uid());
+}
+
+#[tokio::test]
+async fn a_put_between_the_posts_look_at_the_secret_and_its_write_is_kept_too() {
+    let rest = Rest::new();
+    let mut owner = rest.api.hold("PUT", SECRET);
+    let post = rest.begin("POST", given("first"));
+    owner.reached().await;
+    assert_eq!(rest.call("PUT", DYNAMIC, given("second")).await.status, 202);
+    owner.go();
+    assert_eq!(post.await.expect("no panic").status, 202);
+    assert_eq!(rest.stored(), Some(kubeconfig("second")));
+}
+
+#[tokio::test]
+async fn of_two_posts_the_one_that_made_the_account_has_its_kubeconfig_even_if_the_other_set_the_owner() {
+    let rest = Rest::new();
+    let mut made = rest.api.hold("POST", "/kubesvcaccounts");
+    let winner = rest.begin("POST", given("winner"));
+    made.reached().await;
+    let mut late = rest.api.hold("POST", "/kubesvcaccounts");
+    let loser = rest.begin("POST", given("loser"));
+    // It has found no account, and written its own kubeconfig.
+    late.reached().await;
+    assert_eq!(rest.stored(), Some(kubeconfig("loser")));
+    let mut owner = rest.api.hold("GET", SECRET);
+    made.go();
+    owner.reached().await;
+    late.go();
+    let answer = loser.await.expect("no panic");
+    assert_eq!(answer.status, 409, "{}", answer.text);
+    assert_eq!(rest.owner(), rest.uid(), "the loser set the owner");
+    owner.go();
+    assert_eq!(winner.await.expect("no panic").status, 202);
+    assert_eq!(rest.stored(), Some(kubeconfig("winner")));
+}
+
+#[tokio::test]
+async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post() {
+    let rest = Rest::new();
+    let mut object = rest.api.hold("POST", "/kubesvcaccounts");
+    let post = rest.begin("POST", given("first"));
+    object.reached().await;
+    let mut owner = rest.api.hold("GET", SECRET);
+    object.go();
+    owner.reached().await;
+    let put = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigFile": "/opt/armory/k"})).await;
+    assert_eq!(put.status, 202, "{}", put.text);
+    assert_eq!(rest.stored(), None, "nobody uses it");
+    owner.go();
+    assert_eq!(post.await.expect("no panic").status, 202);
+    assert_eq!(rest.stored(), None);
+}
+
+#[tokio::test]
+async fn a_post_that_cannot_set_the_owner_says_so() {
+    let rest = Rest::new();
+    rest.api.refuse("PUT", SECRET);
+    // The process that made it has ended before it set the owner.
+    assert_eq!(rest.call("POST", DYNAMIC, given("first")).await.status, 503);
+    assert_eq!(rest.owner(), Value::Null);
+    rest.api.refuse("PATCH", SECRET);
+    let again = rest.call("POST", DYNAMIC, given("first")).await;
+    assert_eq!(again.status, 503, "{}", again.text);
+    assert!(again.message(DYNAMIC).contains("may not patch secrets"), "{}", again.text);
+}
+
+#[tokio::test]
+async fn nothing_is_made_where_nobody_looks_or_before_all_accounts_are_known() {
+    let api = Arc::<FakeApi>::default();
+    let elsewhere = RestSettings { accounts_watched: false, ..settings() };
+    let state = state_of(elsewhere, &[], api.client());
+    state.accounts.sync();
+    let unwatched = Rest { router: router(state), api: Arc::clone(&api) };
+    let answer = unwatched.call("POST", DYNAMIC, given("first")).await;
+    assert_eq!(answer.status, 503);
+    let message = answer.message(DYNAMIC);
+    assert!(
+        message.contains("does not watch the namespace \"ns\"") && message.contains("watchNamespaces"),
+        "{message}"
+    );
+
+    let early = Rest { router: router(state_of(settings(), &[], api.client())), api };
+    for (method, path, body) in [
+        ("POST", DYNAMIC, given("first")),
+        ("PUT", DYNAMIC, json!({"name": "prod"})),
+        ("PATCH", "/armory/accounts", json!([{"name": "prod", "state": "ACTIVE"}])),
+        ("DELETE", "/armory/accounts", json!(["prod"])),
+        ("GET", "/armory/accounts/prod", Value::Null),
+        ("GET", "/agents/kubernetes/accounts/prod", Value::Null),
+    ] {
+        let answer = early.call(method, path, body).await;
+        assert_eq!(answer.status, 503, "{method} {path}: {}", answer.text);
+        assert!(answer.message(path).contains("still being read"), "{}", answer.text);
+    }
+    assert!(early.api.get(SECRET).is_none() && early.api.get(ACCOUNT).is_none());
+}

@@ -1,0 +1,156 @@
+//! An API server in memory that keeps objects, their versions and uids, and can be held at a request.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::*;
+
+/// The objects by path, and the requests that are to be held.
+#[derive(Default)]
+pub(super) struct FakeApi {
+    objects: Mutex<BTreeMap<String, Value>>,
+    written: Mutex<u64>,
+    gates: Mutex<Vec<Gate>>,
+    refusals: Mutex<Vec<(&'static str, String)>>,
+}
+
+struct Gate {
+    method: &'static str,
+    path: String,
+    reached: oneshot::Sender<()>,
+    go: oneshot::Receiver<()>,
+}
+
+/// A request that waits before it does anything.
+pub(super) struct Held {
+    reached: oneshot::Receiver<()>,
+    go: oneshot::Sender<()>,
+}
+
+impl Held {
+    /// Waits until a request has come.
+    pub(super) async fn reached(&mut self) {
+        let reached = tokio::time::timeout(Duration::from_secs(10), &mut self.reached).await;
+        reached.expect("the request comes").expect("the server stands");
+    }
+
+    /// Lets it go on.
+    pub(super) fn go(self) {
+        self.go.send(()).expect("somebody waits");
+    }
+}
+
+impl FakeApi {
+    pub(super) fn client(self: &Arc<Self>) -> kube::Client {
+        let api = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let api = Arc::clone(&api);
+            async move { Ok::<_, io::Error>(api.answer(request).await) }
+        });
+        kube::Client::new(service, "ns")
+    }
+
+    /// Holds the next request of this method whose path ends so.
+    pub(super) fn hold(&self, method: &'static str, path: &str) -> Held {
+        let ((reached, was_reached), (go, may_go)) = (oneshot::channel(), oneshot::channel());
+        self.gates.lock().push(Gate { method, path: path.to_owned(), reached, go: may_go });
+        Held { reached: was_reached, go }
+    }
+
+    /// Refuses all requests of this method whose path ends so.
+    pub(super) fn refuse(&self, method: &'static str, path: &str) {
+        self.refusals.lock().push((method, path.to_owned()));
+    }
+
+    /// The object whose path ends so.
+    pub(super) fn get(&self, path: &str) -> Option<Value> {
+        let objects = self.objects.lock();
+        objects.iter().find(|(at, _)| at.ends_with(path)).map(|(_, object)| object.clone())
+    }
+
+    async fn answer(&self, request: Request<kube::client::Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let (method, path) = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
+        let body = body.collect().await.expect("a body").to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if self.refusals.lock().iter().any(|(of, end)| *of == method && path.ends_with(end)) {
+            return failure(403, "Forbidden", &path);
+        }
+        let gate = {
+            let mut gates = self.gates.lock();
+            let at = gates.iter().position(|gate| gate.method == method && path.ends_with(&gate.path));
+            at.map(|at| gates.remove(at))
+        };
+        if let Some(gate) = gate {
+            let _ = gate.reached.send(());
+            let _ = gate.go.await;
+        }
+        self.act(&method, &path, body)
+    }
+
+    fn act(&self, method: &str, path: &str, body: Value) -> Response<Body> {
+        let mut objects = self.objects.lock();
+        let name = body["metadata"]["name"].as_str().unwrap_or_default();
+        let path = if method == "POST" { format!("{path}/{name}") } else { path.to_owned() };
+        let present = objects.get(&path).cloned();
+        let wanted = if method == "DELETE" { &body["preconditions"] } else { &body["metadata"] };
+        let differs = |key: &str, present: &Value| {
+            wanted.get(key).is_some_and(|value| !value.is_null() && *value != present["metadata"][key])
+        };
+        let new = match (method, present) {
+            ("POST", Some(_)) => return failure(409, "AlreadyExists", &path),
+            ("POST", None) => body,
+            (_, None) => return failure(404, "NotFound", &path),
+            (_, Some(present)) if differs("uid", &present) || differs("resourceVersion", &present) => {
+                return failure(409, "Conflict", &path);
+            }
+            ("DELETE", Some(present)) => {
+                objects.remove(&path);
+                return ok(&present);
+            }
+            ("PUT", Some(_)) => body,
+            ("PATCH", Some(mut present)) => {
+                merge(&mut present, &body);
+                present
+            }
+            (_, Some(present)) => return ok(&present),
+        };
+        let mut written = self.written.lock();
+        *written += 1;
+        let mut new = new;
+        if method == "POST" {
+            new["metadata"]["uid"] = json!(format!("uid-{written}"));
+            new["metadata"]["namespace"] = json!("ns");
+        }
+        new["metadata"]["resourceVersion"] = json!(written.to_string());
+        objects.insert(path, new.clone());
+        ok(&new)
+    }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return into.clone_from(patch) };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in patch {
+        match value {
+            Value::Null => drop(into.as_object_mut().and_then(|into| into.remove(key))),
+            value => merge(&mut into[key], value),
+        }
+    }
+}
+
+fn ok(object: &Value) -> Response<Body> {
+    Response::new(Body::from(object.to_string()))
+}
+
+fn failure(code: u16, reason: &str, path: &str) -> Response<Body> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let status = json!({"kind": "Status", "code": code, "reason": reason, "message": reason, "details": {"name": name}});
+    Response::builder().status(code).body(Body::from(status.to_string())).expect("a response")
+}
