@@ -6,7 +6,7 @@
 //! | it dies after | what is left | the next request for that name |
 //! |---|---|---|
 //! | the Secret | a Secret of ours without an owner | POST takes it over, with the content that it brings |
-//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner, or 503 if it cannot; so does DELETE, and so does the leader when it takes the account's row |
+//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner, or 503 if it cannot; so does DELETE, and so does the leader before the account goes |
 //! | the owner | all | |
 //!
 //! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. The winner then writes
