@@ -64,7 +64,8 @@ pub fn packed(mut awaited: Vec<Awaited>, turn: &Turn) -> Packed {
     });
     let (mut packed, mut detailed, mut bytes) = (Packed::default(), 0, 0);
     for Awaited { mut entry, need } in awaited {
-        if detailed == MAX_DETAILED {
+        // Without its reason a word about a credential that differs would be read as a doubt, which is none.
+        if detailed == MAX_DETAILED && entry.doubts().is_none() {
             entry.reason = None;
         }
         let has_details = !entry.is_detailed() || detailed < MAX_DETAILED;
@@ -124,6 +125,17 @@ mod tests {
         assert_eq!((count(&packed, OutboxResult::Held), count(&packed, OutboxResult::Failed)), (1, 300));
         assert_eq!(packed.entries.iter().filter(|entry| entry.is_detailed()).count(), MAX_DETAILED);
         assert!(packed.entries.iter().all(|entry| entry.word().is_some()) && packed.next.is_empty());
+    }
+
+    #[test]
+    fn a_word_that_credentials_differ_is_never_said_as_a_doubt() {
+        let differ = Word::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ"));
+        let all = || (0..300).map(|number| awaited(Need::Failed, number, &differ)).collect();
+        let first = packed(all(), &Turn::new());
+        assert!(first.entries.iter().all(|entry| entry.word().is_some()));
+        assert_eq!(first.entries.len(), MAX_DETAILED);
+        let next = packed(all(), &first.next);
+        assert_eq!(next.entries[0].uid, "u0200", "the others have their turn");
     }
 
     #[test]
