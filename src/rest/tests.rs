@@ -138,8 +138,8 @@ impl Readiness for Waiting {
         self.0.clone()
     }
 
-    fn answered_for(&self) -> std::time::Duration {
-        std::time::Duration::ZERO
+    fn answered_for(&self) -> Duration {
+        Duration::ZERO
     }
 }
 
