@@ -101,6 +101,10 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     let fresh = || Signed::get(&key, AGENTS);
     refused(&Signed { key: vec![7; 32], ..fresh() }.send(here).await, "kubesvc-peer");
     refused(&Signed { to: SECOND.to_owned(), ..fresh() }.send(here).await, SECOND);
+    // Where no object names its pod, a replica is called by its address.
+    let address = |port: u16| Signed { to: format!("127.0.0.1:{port}"), ..fresh() };
+    assert_eq!(address(here.rest_port()).send(here).await.status, 200);
+    refused(&address(1).send(here).await, "127.0.0.1:1");
     refused(&Signed { time: fresh().time - 40_000, ..fresh() }.send(here).await, "ago");
     refused(&Signed { time: fresh().time + 40_000, ..fresh() }.send(here).await, "ahead");
     refused(&must(here.call(fresh().call("/internal/v1/agents?x=1", "")).await), "does not fit");
