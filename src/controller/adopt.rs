@@ -30,7 +30,9 @@ use super::{ROW_DIFF, calls_for_row};
 use crate::account::adoption::{self, Adoption};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::{self, ForeignRow};
-use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, owned_secret};
+use crate::account::{
+    FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched, owned_secret,
+};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::AccountKey;
@@ -132,10 +134,7 @@ async fn one(
         Err(why) => return Ok(Outcome::Left(why.to_string())),
     };
     if !home.watched {
-        let namespace = &home.namespace;
-        return Ok(Outcome::Left(format!(
-            "the operator does not watch the namespace {namespace:?}, where it would be made; add it to kubesvc.watchNamespaces"
-        )));
+        return Ok(Outcome::Left(not_watched(&home.namespace)));
     }
     if let Some(other) = controller.context.accounts.get(&AccountKey::of(&adoption.object)) {
         let (key, other) = (AccountKey::of(&other), other.account_name());
@@ -151,8 +150,7 @@ impl Controller {
     async fn give(&self, account: &Arc<KubesvcAccount>, of_vendor: bool) {
         let fact = self.context.projection.fact(account.uid(), account.account_name());
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
-            if let Err(error) = self.take_row(account).await.and_then(|taken| taken.map_err(BoxedError::from))
-            {
+            if let Err(error) = self.replace_row(account).await {
                 warn!(account = account.account_name(), error = %chain(&*error), "the vendor's row stays for now");
             }
             return;
@@ -196,16 +194,28 @@ impl Controller {
         Ok(Outcome::Left(format!("the Kubernetes API server does not take its object: {}", refused.why)))
     }
 
-    /// Writes the row of an account, in place of somebody else's where that is asked for.
-    pub(super) async fn take_row(
-        &self,
-        account: &KubesvcAccount,
-    ) -> Result<Result<(), StoreError>, BoxedError> {
+    /// The vendor's row goes, which is the last that tells of where an account came from.
+    async fn replace_row(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+        self.settle_owner(account).await?;
+        Ok(self.context.projection.adopt(row::of(account)).await?)
+    }
+
+    /// Gives the Secret of an account that was a row its owner. That this is refused keeps nobody from having a row.
+    async fn settle_owner(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
         if has_secret_to_own(account)
             && let Some(why) = self.own_secret(account).await?
         {
             warn!(account = account.account_name(), why, "the Secret of an account is given no owner");
         }
+        Ok(())
+    }
+
+    /// Writes the row of an account, in place of somebody else's where that is asked for.
+    pub(super) async fn take_row(
+        &self,
+        account: &KubesvcAccount,
+    ) -> Result<Result<(), StoreError>, BoxedError> {
+        self.settle_owner(account).await?;
         let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
         let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;
