@@ -64,7 +64,10 @@ impl Controller {
                     .await
             }
             Action::RemoveFinalizer => {
-                self.leave_secret(account).await?;
+                // The Secret that was made for it goes with it. Whoever made it may have died before it could say so.
+                if owned_secret::is_named_by(account) {
+                    self.own_secret(account).await?;
+                }
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|one| one != FINALIZER);
                 self.set_finalizers(
@@ -90,20 +93,6 @@ impl Controller {
             Action::DeleteObject => self.delete_object(account).await,
             Action::WriteStatus(write) => self.write_status(account, *write).await,
         }
-    }
-
-    /// The Secret that was made for an account goes with it. Whoever made it may have died before it could say so.
-    async fn leave_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
-        if owned_secret::is_named_by(account)
-            && let Some(why) = self.own_secret(account).await?
-        {
-            tracing::warn!(
-                account = account.account_name(),
-                why,
-                "a Secret may stay behind; delete it by hand"
-            );
-        }
-        Ok(())
     }
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {

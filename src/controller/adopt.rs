@@ -196,18 +196,10 @@ impl Controller {
 
     /// The vendor's row goes, which is the last that tells of where an account came from.
     async fn replace_row(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
-        self.settle_owner(account).await?;
-        Ok(self.context.projection.adopt(row::of(account)).await?)
-    }
-
-    /// Gives the Secret of an account that was a row its owner. That this is refused keeps nobody from having a row.
-    async fn settle_owner(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
-        if has_secret_to_own(account)
-            && let Some(why) = self.own_secret(account).await?
-        {
-            warn!(account = account.account_name(), why, "the Secret of an account is given no owner");
+        if has_secret_to_own(account) {
+            self.own_secret(account).await?;
         }
-        Ok(())
+        Ok(self.context.projection.adopt(row::of(account)).await?)
     }
 
     /// Writes the row of an account, in place of somebody else's where that is asked for.
@@ -215,7 +207,9 @@ impl Controller {
         &self,
         account: &KubesvcAccount,
     ) -> Result<Result<(), StoreError>, BoxedError> {
-        self.settle_owner(account).await?;
+        if has_secret_to_own(account) {
+            self.own_secret(account).await?;
+        }
         let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
         let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;

@@ -8,15 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Hub;
 use super::session::Session;
 
 /// More than so many of a session's accounts, and more than a tenth of them, are many.
 const FEW: usize = 10;
-/// How long a list may take before it is asked for again.
-const WAIT: Duration = Duration::from_secs(60);
 /// From one list to the next.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -42,12 +40,6 @@ impl Vanished {
     fn take(&self) -> HashMap<u64, HashSet<String>> {
         std::mem::take(&mut *self.waiting.lock())
     }
-
-    fn put_back(&self, waiting: HashMap<u64, HashSet<String>>) {
-        let mut now = self.waiting.lock();
-        waiting.into_iter().for_each(|(serial, uids)| now.entry(serial).or_default().extend(uids));
-        self.more.notify_one();
-    }
 }
 
 /// Lists all accounts anew whenever many have vanished, until stopped.
@@ -70,13 +62,7 @@ async fn look(hub: &Hub) {
         return;
     }
     info!(accounts = count, "many accounts have vanished at once; all are listed before agents drop them");
-    if tokio::time::timeout(WAIT, hub.accounts.list_anew()).await.is_err() {
-        warn!(
-            accounts = count,
-            "the API server does not list the accounts; those that vanished stay for now"
-        );
-        return hub.vanished.put_back(waiting);
-    }
+    hub.accounts.list_anew().await;
     for (serial, uids) in waiting {
         let Some(session) = hub.registry.by_serial(serial) else { continue };
         session.listed_without.lock().extend(uids.iter().cloned());

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use secrecy::SecretString;
+use tracing::warn;
 
 use super::{BoxedError, Controller, Refused, timed};
 use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
@@ -98,11 +99,19 @@ impl Controller {
         }
     }
 
-    /// Gives an account's Secret its owner, if it is ours and has none. The answer is why that is refused, if it is.
-    pub(in crate::controller) async fn own_secret(
-        &self,
-        account: &KubesvcAccount,
-    ) -> Result<Option<String>, BoxedError> {
+    /// Gives an account's Secret its owner, if it is ours and has none. That this is refused keeps nothing from going on.
+    pub(in crate::controller) async fn own_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+        if let Some(why) = self.try_to_own(account).await? {
+            warn!(
+                account = account.account_name(),
+                why, "a Secret is given no owner, and may stay behind when its account goes"
+            );
+        }
+        Ok(())
+    }
+
+    /// The answer is why it is refused, if it is.
+    async fn try_to_own(&self, account: &KubesvcAccount) -> Result<Option<String>, BoxedError> {
         let (namespace, object_name) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
         for _ in 0..TRIES {

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::fake_api::FakeApi;
+use super::fake_api::{FakeApi, Held};
 use super::*;
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
@@ -46,6 +46,17 @@ impl Rest {
         tokio::spawn(async move { rest.call(method, DYNAMIC, body).await })
     }
 
+    /// A POST that has made Secret and object, held as it looks at the Secret again.
+    async fn post_until_its_last_step(&self) -> (tokio::task::JoinHandle<Answer>, Held) {
+        let mut object = self.api.hold("POST", "/kubesvcaccounts");
+        let post = self.begin("POST", given("first"));
+        object.reached().await;
+        let mut owner = self.api.hold("GET", SECRET);
+        object.go();
+        owner.reached().await;
+        (post, owner)
+    }
+
     /// The kubeconfig in the Secret.
     fn stored(&self) -> Option<String> {
         let secret = self.api.get(SECRET)?;
@@ -70,13 +81,7 @@ fn given(token: &str) -> Value {
 #[tokio::test]
 async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post() {
     let rest = Rest::new();
-    // After Secret and object, the POST is held as it looks at the Secret again.
-    let mut object = rest.api.hold("POST", "/kubesvcaccounts");
-    let post = rest.begin("POST", given("first"));
-    object.reached().await;
-    let mut owner = rest.api.hold("GET", SECRET);
-    object.go();
-    owner.reached().await;
+    let (post, owner) = rest.post_until_its_last_step().await;
     let put = rest.call("PUT", DYNAMIC, given("second")).await;
     assert_eq!(put.status, 202, "{}", put.text);
     owner.go();
@@ -123,12 +128,7 @@ async fn of_two_posts_the_one_that_made_the_account_has_its_kubeconfig_even_if_t
 #[tokio::test]
 async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post() {
     let rest = Rest::new();
-    let mut object = rest.api.hold("POST", "/kubesvcaccounts");
-    let post = rest.begin("POST", given("first"));
-    object.reached().await;
-    let mut owner = rest.api.hold("GET", SECRET);
-    object.go();
-    owner.reached().await;
+    let (post, owner) = rest.post_until_its_last_step().await;
     let put = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigFile": "/opt/armory/k"})).await;
     assert_eq!(put.status, 202, "{}", put.text);
     assert_eq!(rest.stored(), None, "nobody uses it");
