@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     List,
     /// A list of namespaces, or `*` for all.
     Namespaces,
+    /// A list of namespaces, `.` for the operator's own, or `*` for all.
+    NamespacesOrOwn,
     /// A list of absolute folders.
     Folders,
     /// Anything; it is not looked at.
@@ -71,7 +73,10 @@ impl Kind {
                 Some(Value::CustomResourceDefinitions(shapes::custom_resource_definitions(node)?))
             }
             (yaml::Value::Text(text), _) => self.parse(text),
-            (yaml::Value::List(items), Self::List | Self::Namespaces | Self::Folders) => {
+            (
+                yaml::Value::List(items),
+                Self::List | Self::Namespaces | Self::NamespacesOrOwn | Self::Folders,
+            ) => {
                 let texts = items.iter().map(|item| match &item.value {
                     yaml::Value::Text(text) => Ok(text.clone()),
                     _ => Err(format!("a list with {} in line {}", say(item), item.line)),
@@ -119,7 +124,7 @@ impl Kind {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
                 Some(Value::Text((*word).to_owned()))
             }
-            Self::List | Self::Namespaces | Self::Folders => {
+            Self::List | Self::Namespaces | Self::NamespacesOrOwn | Self::Folders => {
                 self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
             Self::Any => Some(Value::Nothing),
@@ -129,6 +134,7 @@ impl Kind {
     fn list(self, items: Vec<String>) -> Option<Value> {
         let good = |item: &String| match self {
             Self::Namespaces => item == "*" || dns_label(item),
+            Self::NamespacesOrOwn => matches!(item.as_str(), "*" | ".") || dns_label(item),
             Self::Folders => item.starts_with('/') && one_line(item, 4096),
             _ => one_line(item, 4096),
         };
@@ -164,6 +170,9 @@ impl fmt::Display for Kind {
             Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
             Self::List => f.write_str("a list of texts"),
             Self::Namespaces => f.write_str("a list of namespaces, or [\"*\"] for all"),
+            Self::NamespacesOrOwn => {
+                f.write_str("a list of namespaces, [\".\"] for the operator's own, or [\"*\"] for all")
+            }
             Self::Folders => f.write_str("a list of absolute folders"),
             Self::Any => f.write_str("anything"),
         }

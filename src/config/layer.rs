@@ -200,7 +200,9 @@ impl Values {
 /// The value of a setting without a default: an empty list, or nothing.
 fn empty(kind: Kind) -> Option<Value> {
     match kind {
-        Kind::List | Kind::Namespaces | Kind::Folders => Some(Value::List(Vec::new())),
+        Kind::List | Kind::Namespaces | Kind::NamespacesOrOwn | Kind::Folders => {
+            Some(Value::List(Vec::new()))
+        }
         _ => None,
     }
 }

@@ -46,6 +46,8 @@ pub struct OperatorSettings {
     pub kubernetes: KubernetesBudget,
     /// Which agents may have accounts.
     pub agents: AgentsSettings,
+    /// Which accounts may use credentials that are not in their own namespace.
+    pub accounts: AccountsSettings,
     /// How several replicas find one another.
     pub cluster: ClusterSettings,
     /// How replicas agree on one that leads.
@@ -126,6 +128,8 @@ pub struct DynamicAccountsSettings {
 pub struct SecretsSettings {
     /// Absolute folders below which the engine `file` reads; none: that engine is off.
     pub folders: Vec<PathBuf>,
+    /// Whether references of engine `noop` are taken.
+    pub noop: bool,
 }
 
 /// How much is asked of the operator's own API server.
@@ -156,6 +160,18 @@ pub struct LeaderElectionSettings {
 pub struct AgentsSettings {
     /// Who approves an agent that connects for the first time.
     pub approval: Approval,
+    /// Whether a zone may offer to take an account that names none.
+    pub offers: bool,
+}
+
+/// Which accounts may use credentials that are not in their own namespace. `*` stands for all watched namespaces, `.`
+/// for the operator's own; an empty list allows none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountsSettings {
+    /// Namespaces whose accounts may use an agent's files and its service account.
+    pub agent_sources: Vec<String>,
+    /// Namespaces whose accounts may use the secret engine `file`.
+    pub operator_files: Vec<String>,
 }
 
 /// Who approves an agent that connects for the first time.
@@ -181,6 +197,7 @@ impl fmt::Debug for OperatorSettings {
             .field("secrets", &self.secrets)
             .field("kubernetes", &self.kubernetes)
             .field("agents", &self.agents)
+            .field("accounts", &self.accounts)
             .field("cluster", &self.cluster)
             .field("leader_election", &self.leader_election)
             .field("logging", &self.logging)
@@ -218,7 +235,10 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             adopt_rows: v.boolean("kubesvc.dynamicAccounts.adoptRows")?,
             namespace: v.optional("kubesvc.dynamicAccounts.namespace")?,
         },
-        secrets: SecretsSettings { folders: v.paths("kubesvc.secrets.folders")? },
+        secrets: SecretsSettings {
+            folders: v.paths("kubesvc.secrets.folders")?,
+            noop: v.boolean("kubesvc.secrets.noop")?,
+        },
         kubernetes: KubernetesBudget {
             qps: v.number("kubesvc.kubernetes.qps")?,
             burst: v.number("kubesvc.kubernetes.burst")?,
@@ -229,6 +249,11 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
                 "manual" => Approval::Manual,
                 _ => Approval::Auto,
             },
+            offers: v.boolean("kubesvc.agents.offers")?,
+        },
+        accounts: AccountsSettings {
+            agent_sources: v.list("kubesvc.accounts.agentSources")?,
+            operator_files: v.list("kubesvc.accounts.operatorFiles")?,
         },
         cluster: cluster::build(v)?,
         leader_election: leader_election(v)?,

@@ -78,6 +78,12 @@ const ROWS: &[Row] = &[
         "",
         "folders of the operator below which references of engine file may name kubeconfigs",
     ),
+    read(
+        "kubesvc.secrets.noop",
+        Kind::Flag,
+        "true",
+        "take references of engine noop, which are the secret themselves",
+    ),
     // Cache
     read(
         "kubesvc.cache.operationWaitMs",
@@ -200,6 +206,24 @@ const ROWS: &[Row] = &[
         Kind::Choice(&["auto", "manual"]),
         "auto",
         "who approves an agent: the operator at once, or a person",
+    ),
+    read(
+        "kubesvc.agents.offers",
+        Kind::Flag,
+        "true",
+        "an account without a zone goes to a zone whose agents offer to take it; false: every account names its zone",
+    ),
+    read(
+        "kubesvc.accounts.agentSources",
+        Kind::NamespacesOrOwn,
+        "*",
+        "namespaces whose accounts may use an agent's files and its service account",
+    ),
+    read(
+        "kubesvc.accounts.operatorFiles",
+        Kind::NamespacesOrOwn,
+        "*",
+        "namespaces whose accounts may use references of engine file",
     ),
     later(Streaming, "kubesvc.runtime.defaults.onlySpinnakerManaged", Kind::Flag, MANAGED),
     later(Streaming, "kubesvc.runtime.defaults.customResources[].kubernetesKind", TEXT, CUSTOM),

@@ -28,7 +28,11 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((d.retry_multiplier, d.retry_max_delay), (2.0, Duration::from_secs(300)));
     assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::from_secs(30), None));
     assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (200, 400, 50));
-    assert_eq!(s.agents.approval, Approval::Auto);
+    assert_eq!((s.agents.approval, s.agents.offers, s.secrets.noop), (Approval::Auto, true, true));
+    assert_eq!(
+        (s.accounts.agent_sources, s.accounts.operator_files),
+        (vec!["*".to_owned()], vec!["*".to_owned()])
+    );
     let cluster = ClusterSettings {
         mode: ClusterMode::Local,
         kubeconfig_file: None,
@@ -111,7 +115,7 @@ kubesvc:
   grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB }
   database.url: postgres://u:p@h/d
   watchNamespaces: [a, b]
-  secrets.folders: [/creds, /run/more]
+  secrets: { folders: [/creds, /run/more], noop: false }
   cache.operationWaitMs: 1500
   dynamicAccounts:
     enabled: false
@@ -122,7 +126,8 @@ kubesvc:
     orphanGraceSeconds: 0
     namespace: spinnaker
   kubernetes: { qps: 0, burst: 1, registrationQps: 0 }
-  agents.approval: MANUAL
+  agents: { approval: MANUAL, offers: false }
+  accounts: { agentSources: [., team], operatorFiles: [] }
   cluster: Kubernetes
   cluster-kubernetes:
     kubeconfigFile: /k
@@ -152,7 +157,9 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!((d.retry_multiplier, d.retry_max_delay), (1.0, Duration::from_secs(60)));
     assert_eq!((d.orphan_grace, d.namespace.as_deref()), (Duration::ZERO, Some("spinnaker")));
     assert_eq!((s.kubernetes.qps, s.kubernetes.burst, s.kubernetes.registration_qps), (0, 1, 0));
-    assert_eq!(s.agents.approval, Approval::Manual);
+    assert_eq!((s.agents.approval, s.agents.offers, s.secrets.noop), (Approval::Manual, false, false));
+    assert_eq!(s.accounts.agent_sources, [".", "team"]);
+    assert!(s.accounts.operator_files.is_empty(), "an empty list counts as set");
     let cluster = ClusterSettings {
         mode: ClusterMode::Kubernetes,
         kubeconfig_file: Some(PathBuf::from("/k")),

@@ -29,6 +29,7 @@ kubesvc:
   watchNamespaces: ["*"]  # flag --all
   secrets:
     folders: []  # default
+    noop: true  # default
   cache:
     operationWaitMs: 30000  # default
     accountCleanupFrequencySeconds: 600  # default
@@ -47,6 +48,10 @@ kubesvc:
     registrationQps: 50  # default
   agents:
     approval: "auto"  # default
+    offers: true  # default
+  accounts:
+    agentSources: ["*"]  # default
+    operatorFiles: ["*"]  # default
   cluster: "local"  # c.yml:4
   cluster-kubernetes:
     kubeconfigFile: null  # default
