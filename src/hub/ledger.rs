@@ -125,10 +125,13 @@ impl Ledger {
         self.clock.frame(now);
     }
 
-    /// For how many ticks an answer about the account has been owed.
+    /// For how many ticks the agent has owed an answer about the account. None of them while the hub itself still waits
+    /// for the credential: that wait has its own bound, and says nothing about the agent.
     pub(super) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
-        let (_, since) = self.entries.get(uid)?.owed?;
-        Some(self.clock.read(now).saturating_sub(since))
+        let entry = self.entries.get(uid)?;
+        let (_, since) = entry.owed?;
+        let is_preparing = matches!(entry.command, Some(Command::Prepare(_)));
+        Some(if is_preparing { 0 } else { self.clock.read(now).saturating_sub(since) })
     }
 
     /// Whether the object was read from the API server itself since the session was registered.
@@ -202,10 +205,12 @@ impl Ledger {
         self.dropping.contains_key(name)
     }
 
-    /// An Add was given to the stream.
-    pub(super) fn added(&mut self, uid: &str, epoch: i64) {
+    /// An Add was given to the stream: the agent's time to answer begins.
+    pub(super) fn added(&mut self, uid: &str, epoch: i64, now: Tick) {
+        let since = self.clock.read(now);
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.command = Some(Command::Add(epoch));
+            entry.owed = Some((epoch, since));
             entry.believed = entry.believed.max(Some(epoch));
             entry.doubted = None;
             entry.drop_failed = None;

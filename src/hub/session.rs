@@ -3,6 +3,7 @@
 //! A task of its own owns the stream (`turns`); the rest of the hub reads the session and wakes it.
 
 mod admission;
+mod apart;
 mod asker;
 mod hearing;
 mod lining_up;

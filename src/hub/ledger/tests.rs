@@ -14,7 +14,7 @@ fn failure() -> Failure {
 fn sent(epoch: i64) -> Ledger {
     let mut ledger = Ledger::new(0);
     ledger.prepare("u", "one", epoch, 0);
-    ledger.added("u", epoch);
+    ledger.added("u", epoch, 0);
     ledger
 }
 
@@ -43,7 +43,7 @@ fn answers_to_what_was_never_sent_are_ignored() {
     assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent);
     ledger.prepare("u", "one", 3, 0);
     assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent, "it was only prepared");
-    ledger.added("u", 3);
+    ledger.added("u", 3, 0);
     assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Future);
     assert_eq!(word(&ledger), None);
 }
@@ -52,7 +52,7 @@ fn answers_to_what_was_never_sent_are_ignored() {
 fn late_and_repeated_answers_are_harmless() {
     let mut ledger = sent(3);
     ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4);
+    ledger.added("u", 4, 0);
     assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Late);
     assert_eq!(command(&ledger), Some(Command::Add(4)));
     assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Taken);
@@ -103,7 +103,7 @@ fn an_agent_that_holds_a_later_epoch_fails_the_add_instead_of_looping() {
     let mut ledger = Ledger::new(0);
     ledger.believe("u", "one", 9, None);
     ledger.prepare("u", "one", 6, 0);
-    ledger.added("u", 6);
+    ledger.added("u", 6, 0);
     assert_eq!(ledger.hear("u", 9, held(), false, NOW), Heard::Taken);
     assert!(matches!(word(&ledger), Some((6, Word::Failed(_)))));
 }
@@ -114,25 +114,26 @@ fn the_pace_is_10_20_40_and_60_seconds() {
     let mut waits = Vec::new();
     for _ in 0..6 {
         ledger.prepare("u", "one", 3, 0);
-        ledger.added("u", 3);
+        ledger.added("u", 3, 0);
         ledger.hear("u", 3, Word::Failed(failure()), false, NOW);
         let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
     }
     assert_eq!(waits, [10, 20, 40, 60, 60, 60]);
     ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4);
+    ledger.added("u", 4, 0);
     ledger.hear("u", 4, Word::Failed(failure()), false, NOW);
     let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
     assert_eq!((again.at - NOW).as_secs(), 10, "a new epoch begins anew");
 }
 
 #[test]
-fn silence_counts_from_the_wish_to_send_and_anew_from_working() {
+fn silence_counts_from_the_add_and_anew_from_working() {
     let mut ledger = Ledger::new(100);
-    ledger.prepare("u", "one", 3, 102);
+    ledger.prepare("u", "one", 3, 101);
+    assert_eq!(ledger.silent_for("u", 102), Some(0), "the hub waits for the credential");
+    ledger.added("u", 3, 102);
     assert_eq!(ledger.silent_for("u", 105), Some(3));
-    ledger.added("u", 3);
     ledger.frame(106);
     assert_eq!(ledger.silent_for("u", 107), Some(5));
     ledger.working("u", 108);
@@ -140,9 +141,18 @@ fn silence_counts_from_the_wish_to_send_and_anew_from_working() {
 }
 
 #[test]
+fn silence_counts_from_the_wish_to_send_while_a_drop_keeps_the_name_busy() {
+    let mut ledger = Ledger::new(100);
+    ledger.dropping("other", "one", 2, 100);
+    ledger.wait_for_name("u", "one", 3, 101);
+    assert_eq!(ledger.silent_for("u", 105), Some(4), "it is the agent that does not answer");
+}
+
+#[test]
 fn silence_stands_still_while_the_session_is_being_lost() {
     let mut ledger = Ledger::new(100);
     ledger.prepare("u", "one", 3, 100);
+    ledger.added("u", 3, 100);
     assert_eq!(ledger.silent_for("u", 115), Some(15));
     assert_eq!(ledger.silent_for("u", 1000), Some(15));
     ledger.frame(1000);
@@ -198,7 +208,7 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
     let mut waits = Vec::new();
     for _ in 0..5 {
         ledger.prepare("u", "one", 3, 0);
-        ledger.added("u", 3);
+        ledger.added("u", 3, 0);
         ledger.hear("u", 3, held(), false, NOW);
         ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
         ledger.hear("u", 3, Word::Dropped, false, NOW);
@@ -225,7 +235,7 @@ fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
     ledger.seed(&[("u".to_owned(), "one".to_owned(), 3)], &Ledger::new(0));
     assert_eq!(ledger.counts(), (1, 0));
     ledger.prepare("u", "one", 3, 0);
-    ledger.added("u", 3);
+    ledger.added("u", 3, 0);
     assert_eq!(ledger.counts(), (1, 0), "it is asked for what it reaches");
     assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Taken);
     assert_eq!(ledger.counts(), (0, 1));
@@ -255,6 +265,6 @@ fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_fail
         "{said:?}"
     );
     ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4);
+    ledger.added("u", 4, 0);
     assert!(!ledger.doubts("u", 4), "it was the right one after all");
 }

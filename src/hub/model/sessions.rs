@@ -154,7 +154,7 @@ impl World {
                 if !is_known {
                     ledger.confirm(uid);
                 }
-                ledger.added(uid, epoch);
+                ledger.added(uid, epoch, 0);
                 // Says which object it is, also where uids do not.
                 let generation = account.map(|one| number_of(one.uid())).unwrap_or_default().into();
                 if is_connected {

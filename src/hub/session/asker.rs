@@ -11,6 +11,7 @@ use futures::{FutureExt, StreamExt};
 use secrecy::ExposeSecret;
 
 use super::Session;
+use super::apart::apart;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Offer;
@@ -95,7 +96,7 @@ impl Asker {
         while self.looking_up.len() + self.ready.len() < LOOKING_UP {
             let Some((uid, round)) = self.session.questions.lock().next() else { return };
             let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
-            self.looking_up.push(ready(Arc::clone(&self.hub), uid, round, looked).boxed());
+            self.looking_up.push(apart(ready(Arc::clone(&self.hub), uid, round, looked)).boxed());
         }
     }
 

@@ -13,6 +13,7 @@ use prost::Message;
 use tracing::warn;
 
 use super::Session;
+use super::apart::apart;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{self, Word};
@@ -27,7 +28,7 @@ use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
 /// How many credentials a session asks for at once.
 const PREPARING: usize = 32;
-/// How long a credential may take.
+/// How long a credential may take once it is its turn.
 const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
 /// When an account is looked at again that could not be sent: the leader decides meanwhile.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -42,6 +43,8 @@ enum Ready {
     Doubted,
     /// Not now: the object cannot be read, or is not what the watch showed.
     Later,
+    /// The account is gone, or wants something else by now.
+    Unwanted,
 }
 
 struct Prepared {
@@ -246,20 +249,13 @@ impl Work {
             if !self.is_to_prepare(&uid, epoch) {
                 continue;
             }
-            match self.hub.accounts.by_uid(&uid) {
-                Some(account) => {
-                    self.preparing.push(
-                        prepare(Arc::clone(&self.hub), Arc::clone(&self.session), account, epoch).boxed(),
-                    );
-                }
-                None => self.abandon(&uid, epoch),
-            }
+            let (hub, session) = (Arc::clone(&self.hub), Arc::clone(&self.session));
+            self.preparing.push(apart(prepare(hub, session, uid, epoch)).boxed());
         }
     }
 
     fn is_to_prepare(&self, uid: &str, epoch: i64) -> bool {
-        let ledger = self.session.ledger.lock();
-        ledger.entry(uid).is_some_and(|entry| entry.command == Some(Command::Prepare(epoch)))
+        is_to_prepare(&self.session, uid, epoch)
     }
 
     /// What was to be sent is looked at afresh.
@@ -282,6 +278,7 @@ impl Work {
                 return self.unsent(uid);
             }
             Ready::Later => None,
+            Ready::Unwanted => return self.abandon(&uid, epoch),
         };
         self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), AGAIN);
         self.unsent(uid);
@@ -305,7 +302,7 @@ impl Work {
         let duty = duties::duty(self.seat(), account.as_deref(), entry.as_ref(), self.hub.moment());
         let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
         if duty == Duty::Add(epoch) && free {
-            ledger.added(uid, epoch);
+            ledger.added(uid, epoch, self.hub.ticks.now());
             self.adds.push(spec);
         } else {
             drop(ledger);
@@ -314,21 +311,31 @@ impl Work {
     }
 }
 
-async fn prepare(hub: Arc<Hub>, session: Arc<Session>, account: Arc<KubesvcAccount>, epoch: i64) -> Prepared {
-    let uid = account.uid().to_owned();
-    let ready = match tokio::time::timeout(CREDENTIAL_WAIT, ready(&hub, &session, &account, epoch)).await {
-        Ok(ready) => ready,
-        Err(_) => Ready::Failed(Failure::new(
-            FailureClass::Timeout,
-            format!("the credential of the account was not read within {CREDENTIAL_WAIT:?}"),
-        )),
+async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) -> Prepared {
+    // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
+    let _place = hub.resolving.acquire().await;
+    let ready = match hub.accounts.by_uid(&uid) {
+        // In the queue it may have become another account's turn, or nobody's.
+        Some(account) if is_to_prepare(&session, &uid, epoch) => {
+            let ready = ready(&hub, &session, &account, epoch);
+            tokio::time::timeout(CREDENTIAL_WAIT, ready).await.unwrap_or_else(|_| Ready::Failed(too_slow()))
+        }
+        _ => Ready::Unwanted,
     };
     Prepared { uid, epoch, ready }
 }
 
+fn is_to_prepare(session: &Session, uid: &str, epoch: i64) -> bool {
+    let ledger = session.ledger.lock();
+    ledger.entry(uid).is_some_and(|entry| entry.command == Some(Command::Prepare(epoch)))
+}
+
+fn too_slow() -> Failure {
+    let message = format!("the credential of the account was not read within {CREDENTIAL_WAIT:?}");
+    Failure::new(FailureClass::Timeout, message)
+}
+
 async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> Ready {
-    // The semaphore is never closed.
-    let _place = hub.resolving.acquire().await;
     let may_be_old = !session.stood_before(version_of(account));
     if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {

@@ -1,10 +1,13 @@
 //! Accounts on their way to agents and back.
 
+use std::time::Duration;
+
 use super::support::*;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{Presence, SessionFact, Word};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
+use crate::hub::RESOLVING;
 use crate::objects::AccountKey;
 use crate::wire::common;
 use crate::wire::ops::{self, agent_frame};
@@ -371,4 +374,48 @@ async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_
         rows.contains_key(&("one".to_owned(), "a".to_owned())).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn waiting_for_a_turn_to_read_the_credential_fails_no_account() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let mut agent = hub.agent("a").await;
+    let others = hub.hub.resolving.acquire_many(RESOLVING as u32).await.expect("it is never closed");
+    hub.accounts.show(account("one"));
+    fact(&hub, "uid-one", |fact| fact.silent_for.is_some()).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(40)).await;
+    tokio::time::resume();
+    (0..40).for_each(|_| hub.ticks.advance());
+    let waiting = hub.hub.sessions("uid-one").remove(0);
+    assert_eq!((waiting.word, waiting.silent_for), (None, Some(0)));
+    drop(others);
+    assert_eq!(agent.added().await.len(), 1);
+    let word = hub.hub.sessions("uid-one").remove(0).word;
+    assert!(word.is_none(), "{word:?}");
+}
+
+/// Two sessions may have as many credentials under way as are read at once.
+#[tokio::test]
+async fn agents_that_take_no_frames_keep_no_other_from_its_credentials() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    hub.credentials.unanswered.send_replace(Some("slow"));
+    let _stuck = [hub.agent("a").await, hub.agent("b").await];
+    for nth in 0..16 {
+        let name = format!("big-{nth:02}");
+        hub.credentials.answers.lock().insert(name.clone(), Ok(kubeconfig("v1", 900 * 1024)));
+        hub.accounts.show(account(&name));
+    }
+    (0..64).for_each(|nth| hub.accounts.show(account(&format!("slow-{nth}"))));
+    eventually("all turns are taken", || (hub.hub.resolving.available_permits() == 0).then_some(())).await;
+    let mut other = hub.greet(ops::Hello { zone_id: "y".into(), ..hello("c") }).await;
+    other.accepted().await;
+    hub.accounts.show(with(account("one"), |status| {
+        status.grant.as_mut().expect("granted").zone = Some("y".into());
+    }));
+    fact(&hub, "uid-one", |fact| fact.silent_for.is_some()).await;
+    hub.credentials.unanswered.send_replace(None);
+    assert_eq!(other.added().await.len(), 1);
 }

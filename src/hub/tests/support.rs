@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use secrecy::SecretSlice;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -109,11 +109,16 @@ impl AgentObjects for FakeObjects {
 #[derive(Default)]
 pub(super) struct FakeCredentials {
     pub(super) answers: Mutex<HashMap<String, Result<Credential, Failure>>>,
+    /// Accounts whose names begin so have no answer yet.
+    pub(super) unanswered: watch::Sender<Option<&'static str>>,
 }
 
 #[async_trait]
 impl CredentialSource for FakeCredentials {
     async fn resolve(&self, account: &KubesvcAccount, _fresh: bool) -> Result<Credential, Failure> {
+        let name = account.account_name();
+        let is_answered = |unanswered: &Option<_>| unanswered.is_none_or(|prefix| !name.starts_with(prefix));
+        let _ = self.unanswered.subscribe().wait_for(is_answered).await;
         let answers = self.answers.lock();
         answers.get(account.account_name()).cloned().unwrap_or_else(|| Ok(kubeconfig("v1", 16)))
     }
