@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::UnknownKeys;
 use super::error::{ConfigError, Origin, Problem};
 use super::kind::{Kind, Value, say};
-use super::table::{Capability, Found, Ground, Index, Row, Spec, Step, Use, fold, folded, join, split};
+use super::table::{Found, Ground, Index, Refusal, Row, Spec, Step, Use, fold, folded, join, split};
 use super::yaml::{self, Entry, Node, shown};
 
 /// After so many problems, or unknown keys, the rest of a file is only skimmed.
@@ -32,6 +32,17 @@ pub(crate) struct Unread {
     pub(crate) places: usize,
 }
 
+/// A security setting that was given and is not built, as the last layer that gives it has it.
+struct Asked {
+    row: &'static Row,
+    refusal: Refusal,
+    /// The key as it is written.
+    key: String,
+    place: Origin,
+    /// Whether it asks for what happens anyway.
+    harmless: bool,
+}
+
 /// A list of groups, such as `kubernetes.accounts`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listed {
@@ -46,6 +57,8 @@ pub(crate) struct Values {
     /// By identity; a row without `*` has its key for identity.
     pub(crate) slots: BTreeMap<String, Slot>,
     pub(crate) unread: BTreeMap<&'static str, Unread>,
+    /// By identity.
+    asked: BTreeMap<String, Asked>,
     /// Lists of groups, as the last file that gives one has them.
     lists: BTreeMap<String, Listed>,
     pub(crate) warnings: Vec<String>,
@@ -69,6 +82,7 @@ impl Values {
             index: Index::new(spec),
             slots,
             unread: BTreeMap::new(),
+            asked: BTreeMap::new(),
             lists: BTreeMap::new(),
             warnings: Vec::new(),
             problems: Vec::new(),
@@ -110,7 +124,7 @@ impl Values {
     /// Lays the environment over what is there.
     pub(crate) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
         for row in self.index.spec.rows() {
-            if !matches!(row.used, Use::Read(_)) || row.key.contains(['*', '[']) {
+            if !matches!(row.used, Use::Read(_) | Use::Refused(_)) || row.key.contains(['*', '[']) {
                 continue;
             }
             let name = environment_name(row.key);
@@ -123,6 +137,11 @@ impl Values {
                 continue;
             }
             let origin = Origin::Environment(name);
+            if let Use::Refused(refusal) = row.used {
+                let node = Node { line: 0, value: yaml::Value::Text(text) };
+                self.asked(row, refusal, row.key.to_owned(), &node, (row.key, origin));
+                continue;
+            }
             if let Err(problem) = self.text(row, &text, origin) {
                 self.problems.push(problem);
             }
@@ -140,6 +159,69 @@ impl Values {
                 self.text(row, text, origin)
             }
             _ => Err(Problem::Unknown { place: origin, key: shown(key), nearest: None }),
+        }
+    }
+
+    /// Keeps what a layer asks of a security setting that is not built. It is judged when all layers are there.
+    fn asked(
+        &mut self,
+        row: &'static Row,
+        refusal: Refusal,
+        id: String,
+        node: &Node,
+        (key, place): (&str, Origin),
+    ) {
+        if matches!(node.value, yaml::Value::Null) {
+            return;
+        }
+        if is_blank(node) {
+            self.asked.remove(&id);
+            return;
+        }
+        if has_placeholder(node) {
+            self.problems.push(wrong(row, key, say(node), place));
+            return;
+        }
+        let harmless = match (row.kind.read(node), refusal.harmless) {
+            (Err(read), _) => return self.problems.push(wrong(row, key, read, place)),
+            (Ok(_), None) => false,
+            (Ok(Value::Nothing), Some(word)) => {
+                matches!(&node.value, yaml::Value::Text(text) if text.trim().eq_ignore_ascii_case(word))
+            }
+            (Ok(value), Some(word)) => row.kind.parse(word) == Some(value),
+        };
+        self.asked.insert(id, Asked { row, refusal, key: key.to_owned(), place, harmless });
+    }
+
+    /// Refuses each security setting that would not be honoured as written.
+    fn judge_asked(&mut self) {
+        let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
+        for Asked { row, refusal, key, place, harmless } in std::mem::take(&mut self.asked).into_values() {
+            if let Some(flag) = refusal.moot_by {
+                let set = self.slots.get(flag).filter(|slot| slot.origin != Origin::Default);
+                match set {
+                    Some(Slot { value: Value::Flag(true), origin, .. }) => {
+                        let why = format!("has no effect, since {flag} is true ({origin})");
+                        self.warnings.push(format!("{place}: `{}` {why}", row.key));
+                        continue;
+                    }
+                    Some(_) => {}
+                    None => {
+                        unset.entry(flag).or_insert_with(|| place.clone());
+                    }
+                }
+            }
+            if harmless {
+                continue;
+            }
+            let may_stay = refusal.harmless.map(|word| format!(" (`{word}` may stay)")).unwrap_or_default();
+            let why = format!("cannot be honoured: {}{may_stay}", refusal.why);
+            self.problems.push(Problem::Rule { place, key, why });
+        }
+        for (flag, origin) in unset {
+            if let Some(slot) = self.slots.get_mut(flag) {
+                (slot.value, slot.origin) = (Value::Flag(false), origin);
+            }
         }
     }
 
@@ -176,6 +258,7 @@ impl Values {
 
     /// Ends reading: the problems, or the warnings in the order in which they came up.
     pub(crate) fn finish(&mut self) -> Result<(), ConfigError> {
+        self.judge_asked();
         if !self.problems.is_empty() {
             return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
         }
@@ -186,9 +269,6 @@ impl Values {
             };
             let warning = match row.used {
                 Use::Inert(why) => format!("{first}: `{}` has no effect: {why}{more}", row.key),
-                Use::Later(Capability::Security) => {
-                    format!("{first}: `{}` is not read yet, so do not rely on it{more}", row.key)
-                }
                 _ => format!("{first}: `{}` is not read yet{more}", row.key),
             };
             self.warnings.push(warning);
@@ -219,6 +299,16 @@ fn wrong(row: &Row, key: &str, read: String, place: Origin) -> Problem {
     };
     let read = if row.secret { "a value not shown here".to_owned() } else { read };
     Problem::Value { place, key: shown(key), read, allowed }
+}
+
+/// Whether nothing is asked for: empty text, an empty list or group.
+fn is_blank(node: &Node) -> bool {
+    match &node.value {
+        yaml::Value::Null => true,
+        yaml::Value::Text(text) => text.trim().is_empty(),
+        yaml::Value::List(items) => items.is_empty(),
+        yaml::Value::Map(entries) => entries.is_empty(),
+    }
 }
 
 /// A `${name}` that another program would have filled in.
@@ -294,7 +384,7 @@ impl Walk<'_> {
                     self.visit(&path, item.line, item);
                 }
             }
-            (Found::Group, _) if ground == Ground::Ours => {
+            (Found::Group, _) if ground == Ground::Ours || self.values.index.spec.is_guarded(&settled) => {
                 let (place, key) = (self.at(line), join(path));
                 let allowed = "a group of settings".to_owned();
                 self.values.problems.push(Problem::Value { place, key, read: say(node), allowed });
@@ -320,14 +410,18 @@ impl Walk<'_> {
     }
 
     fn nothing(&mut self, path: &[Step], ground: Ground, line: usize) {
+        let unknown = match self.values.index.spec.is_guarded(&self.values.index.spec.settle(path)) {
+            true => UnknownKeys::Error,
+            false => self.unknown,
+        };
         match ground {
-            Ground::Ours if self.strangers == MAX_PROBLEMS => {}
+            Ground::Ours if self.strangers == MAX_PROBLEMS && unknown == UnknownKeys::Warn => {}
             Ground::Ours => {
                 self.strangers += 1;
                 let place = self.at(line);
                 let nearest = self.values.index.spec.nearest(&self.values.index.spec.settle(path));
                 let problem = Problem::Unknown { place, key: join(path), nearest };
-                match self.unknown {
+                match unknown {
                     UnknownKeys::Error => self.values.problems.push(problem),
                     UnknownKeys::Warn => self.values.warnings.push(problem.to_string()),
                 }
@@ -353,6 +447,9 @@ impl Walk<'_> {
         if let Some(first) = self.seen.insert(id.clone(), line) {
             self.values.problems.push(Problem::Twice { key: written, first, second: place });
             return;
+        }
+        if let Use::Refused(refusal) = row.used {
+            return self.values.asked(row, refusal, id, node, (&written, place));
         }
         if !matches!(row.used, Use::Read(_)) {
             if matches!(row.used, Use::Later(_))

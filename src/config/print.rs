@@ -7,7 +7,7 @@ use super::error::Origin;
 use super::kind::{Kind, Value};
 use super::layer::{Slot, Values, environment_name};
 use super::shapes::{CustomResourceDefinition, Permissions};
-use super::table::{Row, Spec, Use};
+use super::table::{Refusal, Row, Spec, Use};
 
 /// Stands in place of what is not shown.
 const HIDDEN: &str = "***";
@@ -171,6 +171,8 @@ pub(crate) fn reference(spec: &Spec) -> String {
             Use::Read(_) => format!("now; also `{}`", environment_name(key)),
             Use::Later(capability) => format!("later: {}", capability.name()),
             Use::Inert(why) => format!("no effect: {why}"),
+            Use::Refused(Refusal { harmless: None, .. }) => "refused: not built".to_owned(),
+            Use::Refused(Refusal { harmless: Some(word), .. }) => format!("refused, but `{word}`: not built"),
         };
         let default = match used {
             Use::Read(default) if !default.is_empty() => format!("`{default}`"),

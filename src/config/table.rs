@@ -26,15 +26,29 @@ pub(crate) enum Use {
     Later(Capability),
     /// It is accepted and has no effect, for this reason.
     Inert(&'static str),
+    /// It protects something in a way that is not built: refused, unless it asks for what happens anyway.
+    Refused(Refusal),
 }
 
-/// What the program will be able to do when a setting of [`Use::Later`] is read.
+/// When a security setting that is not built is refused, and with which words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The value that asks for what happens anyway, if there is one. An empty value always does.
+    pub(crate) harmless: Option<&'static str>,
+    /// What does not happen, and what to do.
+    pub(crate) why: &'static str,
+    /// The flag that makes the setting moot where somebody set it to true. Where nobody has set the flag, the setting
+    /// turns it off.
+    pub(crate) moot_by: Option<&'static str>,
+}
+
+/// What the program will be able to do when a setting of [`Use::Later`] is read. There is none of security: what is not
+/// built there is [`Use::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
     Lifecycle,
     Streaming,
     Operations,
-    Security,
     Migration,
 }
 
@@ -45,7 +59,6 @@ impl Capability {
             Self::Lifecycle => "lifecycle",
             Self::Streaming => "streaming",
             Self::Operations => "operations",
-            Self::Security => "security",
             Self::Migration => "migration",
         }
     }
@@ -61,9 +74,33 @@ pub(crate) const fn later(capability: Capability, key: &'static str, kind: Kind,
     Row { key, kind, used: Use::Later(capability), secret: false, about }
 }
 
-/// As [`later`], for a value that must never be shown.
-pub(crate) const fn later_secret(capability: Capability, key: &'static str, about: &'static str) -> Row {
-    Row { key, kind: Kind::Any, used: Use::Later(capability), secret: true, about }
+/// A security setting that is not built, of which only `harmless` and what is empty are taken.
+pub(crate) const fn refused(
+    key: &'static str,
+    kind: Kind,
+    harmless: Option<&'static str>,
+    why: &'static str,
+    about: &'static str,
+) -> Row {
+    let used = Use::Refused(Refusal { harmless, why, moot_by: None });
+    Row { key, kind, used, secret: false, about }
+}
+
+impl Row {
+    /// As the row is, for a value that must never be shown.
+    pub(crate) const fn secret(self) -> Self {
+        Self { secret: true, ..self }
+    }
+
+    /// As the row is, with the flag that makes a refused setting moot.
+    pub(crate) const fn moot_by(self, flag: &'static str) -> Self {
+        match self.used {
+            Use::Refused(refusal) => {
+                Self { used: Use::Refused(Refusal { moot_by: Some(flag), ..refusal }), ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// A setting that is accepted without effect.
@@ -110,6 +147,8 @@ pub(crate) struct Spec {
     pub(crate) ours: &'static [&'static str],
     /// Roots that another program reads too.
     pub(crate) shared: &'static [&'static str],
+    /// Groups that protect something: a key in them that no row has is always an error.
+    pub(crate) guarded: &'static [&'static str],
 }
 
 /// One step of a written key.
@@ -227,6 +266,15 @@ impl Spec {
         } else {
             Ground::Foreign
         }
+    }
+
+    /// Whether the path is one of the groups that protect something, or below one.
+    pub(crate) fn is_guarded(&self, path: &[Step]) -> bool {
+        self.guarded.iter().any(|group| {
+            let group = pattern(group);
+            let same = |(step, name): (&Step, &String)| matches!(step, Step::Name(n) if fold(n) == *name);
+            path.len() >= group.len() && path.iter().zip(&group).all(same)
+        })
     }
 
     /// The known key, or group of keys, that looks most like this one.

@@ -3,6 +3,7 @@
 mod agent_accounts;
 mod agent_files;
 mod agent_hub;
+mod closed;
 mod environment;
 mod hostile;
 mod operator_files;

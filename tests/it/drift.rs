@@ -84,7 +84,7 @@ fn printed_settings_are_redacted() {
     let folder = must(Folder::new("drift"));
     let file = must(folder.write(
         "kubesvc.yml",
-        "kubesvc:\n  database:\n    url: mysql://kubesvc:CANARY-password@db.example.com/kubesvc\n  grpc:\n    server:\n      port: 1234\n      security:\n        privateKeyPassword: CANARY-key\n",
+        "kubesvc:\n  database:\n    url: mysql://kubesvc:CANARY-password@db.example.com/kubesvc\n  grpc:\n    server:\n      port: 1234\n",
     ));
     let (code, printed, errors) = run(OPERATOR, &["--config", &file.display().to_string(), "--print-config"]);
     assert_eq!(code, Some(0), "{errors}");
@@ -94,7 +94,7 @@ fn printed_settings_are_redacted() {
 
     must(folder.write(
         "armory-agent.yml",
-        "clouddriver:\n  grpc: hub.example.com:9091\n  auth:\n    token: CANARY-token\nsecrets:\n  vault:\n    token: CANARY-vault\n",
+        "clouddriver:\n  grpc: hub.example.com:9091\n  insecure: true\n  tls:\n    clientKeyFilePassword: CANARY-key\n",
     ));
     let (code, printed, errors) =
         run(AGENT, &["--config-dir", &folder.path().display().to_string(), "--print-config"]);
@@ -102,6 +102,36 @@ fn printed_settings_are_redacted() {
     assert!(printed.contains("hub.example.com:9091"), "{printed}");
     assert!(!printed.contains("CANARY"), "{printed}");
     assert!(!errors.contains("CANARY"), "{errors}");
+}
+
+#[test]
+fn a_security_setting_that_is_not_honoured_ends_with_code_2_and_its_name() {
+    let folder = must(Folder::new("drift"));
+    for (text, named) in [
+        ("kubesvc.grpc.server.security.enabled: true", "kubesvc.grpc.server.security.enabled"),
+        ("kubesvc.grpc.server.security.clientAuth: REQUIRE", "kubesvc.grpc.server.security.clientAuth"),
+        ("kubesvc.grpc.server.security.privateKeyPassword: CANARY", "privateKeyPassword"),
+        ("kubesvc.grpc.auth.x509.filters: ['CN=a']", "kubesvc.grpc.auth.x509.filters"),
+        ("server.ssl.enabled: true", "server.ssl.enabled"),
+    ] {
+        let file = must(folder.write("kubesvc.yml", text)).display().to_string();
+        let (code, _, errors) = run(OPERATOR, &["--config", &file, "--config-unknown=warn"]);
+        assert_eq!(code, Some(2), "{text}: {errors}");
+        assert!(errors.contains(named) && errors.contains("kubesvc.yml:1"), "{text}: {errors}");
+        assert!(!errors.contains("CANARY"), "{errors}");
+    }
+    for (text, named) in [
+        ("clouddriver.auth.token: CANARY", "clouddriver.auth.token"),
+        ("clouddriver.tls.clientCertFile: /tls.crt", "clouddriver.tls.clientCertFile"),
+        ("server.ssl.enabled: true", "server.ssl.enabled"),
+        ("secrets.vault.token: CANARY", "secrets.vault.token"),
+    ] {
+        must(folder.write("armory-agent.yml", text));
+        let (code, _, errors) = run(AGENT, &["--config-dir", &folder.path().display().to_string()]);
+        assert_eq!(code, Some(2), "{text}: {errors}");
+        assert!(errors.contains(named) && errors.contains("armory-agent.yml:1"), "{text}: {errors}");
+        assert!(!errors.contains("CANARY"), "{errors}");
+    }
 }
 
 #[test]

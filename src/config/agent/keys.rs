@@ -2,12 +2,17 @@
 
 use crate::config::kind::Kind;
 use crate::config::logging;
-use crate::config::table::Capability::{Migration, Operations, Security, Streaming};
-use crate::config::table::{PORT, Row, Spec, count, inert, later, later_secret, millis, read, seconds};
+use crate::config::table::Capability::{Migration, Operations, Streaming};
+use crate::config::table::{PORT, Row, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// The agent's settings as one whole.
-pub(crate) static SPEC: Spec =
-    Spec { tables: &[ROWS, logging::ROWS, logging::FILE_ROWS, REST], moved: &[], ours: &[], shared: &[] };
+pub(crate) static SPEC: Spec = Spec {
+    tables: &[ROWS, logging::ROWS, logging::FILE_ROWS, REST],
+    moved: &[],
+    ours: &[],
+    shared: &[],
+    guarded: &["clouddriver.auth", "clouddriver.tls", "kubernetes.policy", "secrets", "server.ssl"],
+};
 
 const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
@@ -19,33 +24,59 @@ const SCALE: Kind = Kind::Float { min: 0.0, max: 1000.0 };
 const APPLY: Kind = Kind::Choice(&["always", "never", "allowed"]);
 
 const PPROF: &str = "it profiles Go programs";
+const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
+const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
+const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
+    machine trusts; leave this out and set clouddriver.insecure: false for that, or true for no TLS (docs/security.md)";
+const HEALTH_TLS: &str =
+    "health is served without TLS; leave this out, and let nobody but the kubelet reach server.port";
+const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
+
+/// A setting of the way to the hub that asks for TLS, unless `clouddriver.insecure` is true.
+const fn tls(key: &'static str, kind: Kind, harmless: Option<&'static str>, about: &'static str) -> Row {
+    refused(key, kind, harmless, HUB_TLS, about).moot_by("clouddriver.insecure")
+}
 
 const ROWS: &[Row] = &[
     // The hub
     read("clouddriver.grpc", Kind::HostPort, "spin-clouddriver-grpc:9091", "host and port of the hub"),
-    read("clouddriver.insecure", Kind::Flag, "true", "dial the hub without TLS"),
-    later_secret(Security, "clouddriver.auth.token", "bearer token for the hub"),
-    later(Security, "clouddriver.auth.tokenCommand.command", TEXT, "program that prints such a token"),
-    later(Security, "clouddriver.auth.tokenCommand.args", Kind::Any, "its arguments"),
-    later(
-        Security,
+    read(
+        "clouddriver.insecure",
+        Kind::Flag,
+        "true",
+        "dial the hub without TLS; false where it is not set and clouddriver.tls is",
+    ),
+    refused("clouddriver.auth.token", Kind::Any, None, HUB_TOKEN, "bearer token for the hub").secret(),
+    refused(
+        "clouddriver.auth.tokenCommand.command",
+        TEXT,
+        None,
+        HUB_TOKEN,
+        "program that prints such a token",
+    ),
+    refused("clouddriver.auth.tokenCommand.args", Kind::Any, None, HUB_TOKEN, "its arguments"),
+    refused(
         "clouddriver.auth.tokenCommand.format",
         Kind::OptionalChoice(&["raw", "json"]),
+        None,
+        HUB_TOKEN,
         "whether it prints the token or JSON with it",
     ),
-    later(
-        Security,
+    refused(
         "clouddriver.auth.tokenCommand.refreshIntervalSeconds",
         seconds(0, 365 * DAY),
+        Some("0"),
+        HUB_TOKEN,
         "pace at which it is run again",
     ),
-    later(Security, "clouddriver.tls.serverName", TEXT, "name expected in the hub's certificate"),
-    later(Security, "clouddriver.tls.insecureSkipVerify", Kind::Flag, "take any certificate"),
-    later(Security, "clouddriver.tls.clientCertFile", TEXT, "the agent's own certificate"),
-    later(Security, "clouddriver.tls.clientKeyFile", TEXT, "its private key"),
-    later_secret(Security, "clouddriver.tls.clientKeyFilePassword", "password of that key"),
-    later(Security, "clouddriver.tls.cacertFile", TEXT, "who signs the hub's certificate"),
-    later(Security, "clouddriver.noProxy", Kind::Flag, "dial the hub past the proxy of the environment"),
+    tls("clouddriver.tls.serverName", TEXT, None, "name expected in the hub's certificate"),
+    tls("clouddriver.tls.insecureSkipVerify", Kind::Flag, Some("false"), "take any certificate"),
+    tls("clouddriver.tls.clientCertFile", TEXT, None, "the agent's own certificate"),
+    tls("clouddriver.tls.clientKeyFile", TEXT, None, "its private key"),
+    tls("clouddriver.tls.clientKeyFilePassword", Kind::Any, None, "password of that key").secret(),
+    tls("clouddriver.tls.clientKeyPassword", Kind::Any, None, "another name of that password").secret(),
+    tls("clouddriver.tls.cacertFile", TEXT, None, "who signs the hub's certificate"),
+    inert("clouddriver.noProxy", NO_PROXY, "dial the hub past the proxy of the environment"),
     read("clouddriver.backoff.baseDelay", NANOS, "1000000000", "wait after the first failed dial"),
     read("clouddriver.backoff.multiplier", SCALE, "1.6", "growth of that wait"),
     read("clouddriver.backoff.jitter", SCALE, "0.2", "share of it left to chance"),
@@ -70,13 +101,19 @@ const ROWS: &[Row] = &[
     read("zoneId", Kind::Text { max: 255 }, "", "zone of this agent; none: deployment and namespace"),
     read("server.host", Kind::Address, "localhost", "address of the health server"),
     read("server.port", PORT, "8082", "port of the health server"),
-    later(Security, "server.ssl.enabled", Kind::Flag, "serve health over TLS"),
-    later(Security, "server.ssl.certFile", TEXT, "certificate of the health server"),
-    later(Security, "server.ssl.keyFile", TEXT, "its private key"),
-    later_secret(Security, "server.ssl.keyPassword", "password of that key"),
-    later_secret(Security, "server.ssl.keyFilePassword", "password of that key"),
-    later(Security, "server.ssl.caCertFile", TEXT, "who signs the callers' certificates"),
-    later(Security, "server.ssl.clientAuth", Kind::Any, "whether callers must show a certificate"),
+    refused("server.ssl.enabled", Kind::Flag, Some("false"), HEALTH_TLS, "serve health over TLS"),
+    refused("server.ssl.certFile", TEXT, None, HEALTH_TLS, "certificate of the health server"),
+    refused("server.ssl.keyFile", TEXT, None, HEALTH_TLS, "its private key"),
+    refused("server.ssl.keyPassword", Kind::Any, None, HEALTH_TLS, "password of that key").secret(),
+    refused("server.ssl.keyFilePassword", Kind::Any, None, HEALTH_TLS, "password of that key").secret(),
+    refused("server.ssl.caCertFile", TEXT, None, HEALTH_TLS, "who signs the callers' certificates"),
+    refused(
+        "server.ssl.clientAuth",
+        Kind::Any,
+        Some("none"),
+        HEALTH_TLS,
+        "whether callers must show a certificate",
+    ),
     // Clusters
     read(
         "kubernetes.kubeconfigFolders",
@@ -84,7 +121,7 @@ const ROWS: &[Row] = &[
         "/opt/armory,/kubeconfigfiles,/etc/kubesvc",
         "folders in which an account's kubeconfig may be",
     ),
-    later(Security, "kubernetes.noProxy", Kind::Flag, "reach clusters past the proxy of the environment"),
+    inert("kubernetes.noProxy", NO_PROXY, "reach clusters past the proxy of the environment"),
     read(
         "kubernetes.reconnectTimeoutMs",
         millis(0, DAY_MS),
@@ -187,7 +224,8 @@ const REST: &[Row] = &[
     read("prometheus.port", PORT, "8008", "that port"),
     inert("pprof.enabled", PPROF, "profiling endpoint"),
     inert("pprof.port", PPROF, "port of that endpoint"),
-    later_secret(Security, "secrets.vault.*", "where secrets are kept"),
+    refused("secrets.vault.enabled", Kind::Flag, Some("false"), VAULT, "ask Vault for secrets"),
+    refused("secrets.vault.*", Kind::Any, None, VAULT, "where secrets are kept").secret(),
     later(Streaming, "tasks.totalBudget", count(0, 1_000_000), "listings of clusters at once"),
     later(Streaming, "tasks.budgetPerAccount", count(0, 1_000_000), "the same for one account"),
     later(Streaming, "tasks.queueCheckFrequencyMs", millis(1, DAY_MS), "pace of looking for further work"),

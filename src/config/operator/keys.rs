@@ -2,8 +2,8 @@
 
 use crate::config::kind::Kind;
 use crate::config::logging;
-use crate::config::table::Capability::{Lifecycle, Migration, Operations, Security, Streaming};
-use crate::config::table::{PORT, Row, Spec, count, inert, later, later_secret, millis, read, seconds};
+use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
+use crate::config::table::{PORT, Row, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// The operator's settings as one whole.
 pub(crate) static SPEC: Spec = Spec {
@@ -11,6 +11,17 @@ pub(crate) static SPEC: Spec = Spec {
     moved: &[("armory.kubesvc", "kubesvc"), ("logging.level.root", "logging.level")],
     ours: &["kubesvc"],
     shared: &["server", "logging"],
+    guarded: &[
+        "kubesvc.grpc.server.security",
+        "kubesvc.grpc.auth",
+        "kubesvc.rest",
+        "kubesvc.gateway",
+        "kubesvc.operations.auth",
+        "kubesvc.audit",
+        "kubesvc.agents",
+        "kubesvc.accounts",
+        "server.ssl",
+    ],
 };
 
 const DAY: i64 = 86_400;
@@ -22,11 +33,45 @@ const UNITS: Kind =
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
 const NO_V2: &str = "there is no V2 provider in this program";
 
+const HUB_TLS: &str = "the hub serves no TLS and asks for no certificates yet; leave this out, and let a proxy before \
+    port 9091 do it (docs/security.md)";
+const HUB_AUTH: &str = "the hub does not check who an agent is yet; leave this out, and let nobody but agents reach \
+    port 9091 (docs/security.md)";
+const REST_TLS: &str = "REST serves no TLS and asks for no certificates yet; leave this out, and let a proxy before \
+    port 7002 do it (docs/security.md)";
+const REST_AUTH: &str = "REST does not check who a caller is yet; leave this out, and let nobody but trusted callers \
+    reach port 7002 (docs/security.md)";
+
 const ROWS: &[Row] = &[
     // REST
     read("server.address", Kind::Address, "*", "address of the REST server"),
     read("server.port", PORT, "7002", "port of the REST server"),
     read("server.maxBodyBytes", Kind::Size { min: 1 << 10, max: 1 << 30 }, "8MB", "largest request body"),
+    refused("server.ssl.enabled", Kind::Flag, Some("false"), REST_TLS, "serve REST over TLS"),
+    refused(
+        "server.ssl.clientAuth",
+        Kind::OptionalChoice(&["none", "want", "need"]),
+        Some("none"),
+        REST_TLS,
+        "whether callers must show a certificate",
+    ),
+    refused("server.ssl.certificate", Kind::Any, None, REST_TLS, "certificates of REST"),
+    refused("server.ssl.certificatePrivateKey", Kind::Any, None, REST_TLS, "their private key").secret(),
+    refused("server.ssl.trustCertificate", Kind::Any, None, REST_TLS, "who signs callers' certificates"),
+    refused("server.ssl.bundle", Kind::Any, None, REST_TLS, "the same, under a name"),
+    refused("server.ssl.keyStore", Kind::Any, None, REST_TLS, "certificates of REST, in a Java key store"),
+    refused("server.ssl.keyStorePassword", Kind::Any, None, REST_TLS, "password of that store").secret(),
+    refused("server.ssl.keyPassword", Kind::Any, None, REST_TLS, "password of the key in it").secret(),
+    refused("server.ssl.trustStore", Kind::Any, None, REST_TLS, "who signs callers' certificates, likewise"),
+    refused("server.ssl.trustStorePassword", Kind::Any, None, REST_TLS, "password of that store").secret(),
+    refused("server.ssl.*", Kind::Any, None, REST_TLS, "all else about TLS").secret(),
+    refused(
+        "kubesvc.rest.auth.mode",
+        Kind::Choice(&["off", "log", "enforce"]),
+        Some("off"),
+        REST_AUTH,
+        "whether callers of REST must show who they are",
+    ),
     // The hub
     read("kubesvc.grpc.server.address", Kind::Address, "*", "address of the hub that agents dial"),
     read("kubesvc.grpc.server.port", PORT, "9091", "port of the hub that agents dial"),
@@ -37,24 +82,39 @@ const ROWS: &[Row] = &[
         "4MB",
         "largest message taken from an agent",
     ),
-    later(Security, "kubesvc.grpc.server.security.enabled", Kind::Flag, "serve the hub over TLS"),
-    later(Security, "kubesvc.grpc.server.security.certificateChain", TEXT, "certificates of the hub"),
-    later(Security, "kubesvc.grpc.server.security.privateKey", TEXT, "where the hub's private key is"),
-    later_secret(Security, "kubesvc.grpc.server.security.privateKeyPassword", "password of that key"),
-    later(
-        Security,
+    refused(
+        "kubesvc.grpc.server.security.enabled",
+        Kind::Flag,
+        Some("false"),
+        HUB_TLS,
+        "serve the hub over TLS",
+    ),
+    refused("kubesvc.grpc.server.security.certificateChain", TEXT, None, HUB_TLS, "certificates of the hub"),
+    refused("kubesvc.grpc.server.security.privateKey", TEXT, None, HUB_TLS, "where the hub's private key is"),
+    refused(
+        "kubesvc.grpc.server.security.privateKeyPassword",
+        Kind::Any,
+        None,
+        HUB_TLS,
+        "password of that key",
+    )
+    .secret(),
+    refused(
         "kubesvc.grpc.server.security.clientAuth",
         Kind::Choice(&["NONE", "OPTIONAL", "REQUIRE"]),
+        Some("NONE"),
+        HUB_TLS,
         "whether agents must show a certificate",
     ),
-    later(Security, "kubesvc.grpc.server.security.ciphers", Kind::List, "TLS cipher suites allowed"),
-    later(
-        Security,
+    refused("kubesvc.grpc.server.security.ciphers", Kind::List, None, HUB_TLS, "TLS cipher suites allowed"),
+    refused(
         "kubesvc.grpc.server.security.trustCertCollection",
         TEXT,
+        None,
+        HUB_TLS,
         "who signs agents' certificates",
     ),
-    later(Security, "kubesvc.grpc.server.security.protocols", Kind::List, "TLS versions allowed"),
+    refused("kubesvc.grpc.server.security.protocols", Kind::List, None, HUB_TLS, "TLS versions allowed"),
     read(
         "kubesvc.grpc.server.security.keepAliveHeartbeatSeconds",
         seconds(0, DAY),
@@ -67,8 +127,21 @@ const ROWS: &[Row] = &[
         "20",
         "longest wait for the answer to a ping; 0: a day",
     ),
-    later(Security, "kubesvc.grpc.auth.x509.enabled", Kind::Flag, "let agents in by certificate subject"),
-    later(Security, "kubesvc.grpc.auth.x509.filters", Kind::List, "the subjects that are let in"),
+    refused(
+        "kubesvc.grpc.auth.mode",
+        Kind::Choice(&["open", "log", "bound"]),
+        Some("open"),
+        HUB_AUTH,
+        "whether agents must show who they are",
+    ),
+    refused(
+        "kubesvc.grpc.auth.x509.enabled",
+        Kind::Flag,
+        Some("false"),
+        HUB_AUTH,
+        "let agents in by certificate subject",
+    ),
+    refused("kubesvc.grpc.auth.x509.filters", Kind::List, None, HUB_AUTH, "the subjects that are let in"),
     // State
     read("kubesvc.database.url", Kind::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
     read("kubesvc.watchNamespaces", Kind::Namespaces, "", "namespaces watched; none: the operator's own"),

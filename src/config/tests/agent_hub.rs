@@ -38,9 +38,7 @@ prometheus: {enabled: true, port: 0}
 #[test]
 fn an_empty_format_of_the_token_command_is_as_if_it_were_not_set() {
     let key = "clouddriver.auth.tokenCommand.format";
-    for good in ["''", "json", "JSON", "raw"] {
-        agent(&format!("{key}: {good}")).expect(good);
-    }
+    agent(&format!("{key}: ''")).expect("not set");
     let refused = error(agent(&format!("{key}: xml")));
     assert!(refused.ends_with("must be one of raw, json, or empty"), "{refused}");
 }

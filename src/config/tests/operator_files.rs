@@ -207,7 +207,7 @@ fn the_rest_of_a_clouddriver_file_is_named_in_one_line() {
 spinnaker: {extensibility: {plugins: {}}}
 kubernetes: {enabled: true, accounts: [{name: x}]}
 spring.datasource.url: x
-server: {port: 7002, ssl: {enabled: true}, tomcat.threads.max: 3}
+server: {port: 7002, ssl: {enabled: false}, tomcat.threads.max: 3}
 logging:
   level: {root: debug, com.netflix: INFO}
   config: x.xml
@@ -223,7 +223,7 @@ redis: 5
     assert_eq!(
         loaded.warnings,
         ["c.yml: not for this program, passed over: /**, armory.diagnostics, kubernetes, \
-          logging.config, logging.level.com.netflix, redis, server.ssl, server.tomcat.threads.max, \
+          logging.config, logging.level.com.netflix, redis, server.tomcat.threads.max, \
           spinnaker, spring"]
     );
 }
@@ -269,7 +269,7 @@ kubesvc:
   cache.bodyFormat: json
   loadBalancer: mn
   operations.database.scan: {enabled: true, batch: {size: 3}}
-  grpc.server.security: {enabled: true, privateKeyPassword: s3cr3t}
+  grpc.server.security: {enabled: false, privateKeyPassword: ''}
   runtime:
     defaults: {onlySpinnakerManaged: true, customResources: [{kubernetesKind: A.b}, {kubernetesKind: C.d}]}
     accounts: {prod.eu: {onlySpinnakerManaged: true}, stage: {only-spinnaker-managed: false}}
@@ -278,8 +278,6 @@ kubesvc:
     assert_eq!(loaded.settings, defaults());
     let want = [
         "c.yml:3: `kubesvc.cache.bodyFormat` is not read yet",
-        "c.yml:6: `kubesvc.grpc.server.security.enabled` is not read yet, so do not rely on it",
-        "c.yml:6: `kubesvc.grpc.server.security.privateKeyPassword` is not read yet, so do not rely on it",
         "c.yml:4: `kubesvc.loadBalancer` has no effect: there is one way in which accounts are spread over agents",
         "c.yml:5: `kubesvc.operations.database.scan.*` has no effect: operations reach their replica directly, \
          not by scanning a table (and 1 more places)",

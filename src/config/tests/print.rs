@@ -133,5 +133,8 @@ fn the_list_of_settings_names_each_once() {
     }
     let text = reference(Program::Operator);
     assert!(text.contains("| `server.port` | a whole number (a port; 0 lets the system choose) from 0 to 65535 | `7002` | now; also `SERVER_PORT` | port of the REST server |"), "{text}");
-    assert!(text.contains("anything (never shown) |  | later: security | password of that key |"), "{text}");
+    assert!(
+        text.contains("anything (never shown) |  | refused: not built | password of that key |"),
+        "{text}"
+    );
 }
