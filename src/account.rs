@@ -16,6 +16,7 @@
 //! | [`age`] | how long ago, as kubectl writes it |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
+//! | [`sources`] | which accounts may use credentials that are not in their own namespace |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
 //! | [`precedence`] | which of several objects with one account name has it |
@@ -38,6 +39,7 @@ pub mod owned_secret;
 pub mod precedence;
 pub mod row;
 pub mod secret_reference;
+pub mod sources;
 pub mod spec;
 pub mod spinnaker;
 pub mod state;

@@ -28,9 +28,10 @@ use tracing::{info, warn};
 use crate::account::KubesvcAccount;
 use crate::account::failure::FailureClass;
 use crate::account::lifecycle::{Policy, RowFact};
-use crate::account::precedence::takes_precedence;
+use crate::account::precedence::{takes_precedence, waits_to_be_asked};
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
+use crate::account::sources::SourceRules;
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
@@ -70,6 +71,8 @@ pub struct Context {
     pub adopts: Option<AdoptedRows>,
     /// The lifecycle's settings.
     pub policy: Policy,
+    /// Which accounts may use credentials that are not in their own namespace.
+    pub source_rules: Arc<SourceRules>,
     /// The leader's seconds.
     pub ticks: Arc<Ticks>,
     /// uids that the hub wants looked at again.
@@ -245,7 +248,7 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
                 && !waits_for_its_secret(context, account)
         }
     };
-    may && account.has_finalizer() && rival_of(context, account).is_none()
+    may && account.has_finalizer() && rival_of(context, account).is_none() && !waits_to_be_asked(account)
 }
 
 /// Another object that has the account's name, because it takes precedence.

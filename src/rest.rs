@@ -62,6 +62,7 @@ pub use openapi::openapi;
 pub use server::serve;
 
 use crate::account::not_watched;
+use crate::account::sources::SourceRules;
 use crate::cluster::Cluster;
 use crate::fleet::Fleet;
 use crate::objects::Accounts;
@@ -89,6 +90,8 @@ pub struct RestSettings {
     pub accounts_watched: bool,
     /// This replica.
     pub replica_id: String,
+    /// Which accounts may use credentials that are not in their own namespace.
+    pub source_rules: SourceRules,
 }
 
 /// What REST reaches the rest through.

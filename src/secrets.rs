@@ -69,7 +69,7 @@ pub trait CredentialSource: Send + Sync {
     /// Reads and vets the credential of an account. `fresh` asks the source; else a copy of the last seconds will do.
     ///
     /// # Errors
-    /// `CredentialMissing` where a Secret, key or file is not there, `BadKubeconfig`, `ExecForbidden` or
+    /// `SourceForbidden` where the account may not use its source, `CredentialMissing` where a Secret, key or file is not there, `BadKubeconfig`, `ExecForbidden` or
     /// `BadReference` where it is refused, `Internal` where the source cannot be asked. No message holds a credential.
     async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure>;
 }

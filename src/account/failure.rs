@@ -35,6 +35,12 @@ pub enum FailureClass {
     NoAgent,
     /// Agents of several zones offer to take the account, it names none, and only one of them can be meant.
     ZoneAmbiguous,
+    /// The account names no zone, and no zone may offer to take it.
+    ZoneRequired,
+    /// The agents of the zone are in different clusters, and the account asks for the one they are in.
+    ZoneSpansClusters,
+    /// Accounts of its namespace may not use this source of a kubeconfig.
+    SourceForbidden,
     /// Another object has the same account name, and takes precedence.
     DuplicateName,
     /// The database holds a row of this name that is not ours.
@@ -74,6 +80,9 @@ impl FailureClass {
             | Self::BadReference
             | Self::ExecForbidden
             | Self::ClusterMismatch
+            | Self::ZoneRequired
+            | Self::ZoneSpansClusters
+            | Self::SourceForbidden
             | Self::DuplicateName => Outlook::CannotPass,
         }
     }
@@ -102,6 +111,9 @@ impl FailureClass {
             Self::Conflict => "Conflict",
             Self::NoAgent => "NoAgent",
             Self::ZoneAmbiguous => "ZoneAmbiguous",
+            Self::ZoneRequired => "ZoneRequired",
+            Self::ZoneSpansClusters => "ZoneSpansClusters",
+            Self::SourceForbidden => "SourceForbidden",
             Self::DuplicateName => "DuplicateName",
             Self::RowExists => "RowExists",
             Self::Internal => "InternalError",
@@ -114,7 +126,7 @@ impl FailureClass {
     }
 
     /// All classes.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 21] = [
         Self::Auth,
         Self::Forbidden,
         Self::Unreachable,
@@ -130,6 +142,9 @@ impl FailureClass {
         Self::Conflict,
         Self::NoAgent,
         Self::ZoneAmbiguous,
+        Self::ZoneRequired,
+        Self::ZoneSpansClusters,
+        Self::SourceForbidden,
         Self::DuplicateName,
         Self::RowExists,
         Self::Internal,

@@ -41,9 +41,13 @@ pub use observation::{
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
+pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
+#[cfg(test)]
+pub(crate) use taken::name_is_taken;
 pub use words::{is_another_cluster, mismatch};
 pub use write::{Note, StatusWrite};
 
+use super::precedence::waits_to_be_asked;
 use super::state::{DesiredState, GrantPhase, State};
 use context::{Context, earlier};
 use leaving::Stay;
@@ -118,6 +122,9 @@ fn live(context: &Context<'_>) -> Decision {
     let observation = context.observation;
     if let Some(first) = observation.rival {
         return taken::duplicate(context, first);
+    }
+    if waits_to_be_asked(observation.account) {
+        return Decision::nothing();
     }
     if let Some(decision) = taken::foreign_row(context) {
         return decision;

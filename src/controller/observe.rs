@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::leader::Controller;
 use super::memory::Memory;
 use super::rival_of;
-use crate::account::lifecycle::{Action, Decision, Observation, RowFact, SessionFact, Tick, decide};
+use crate::account::lifecycle::{Action, Decision, Fact, Observation, RowFact, SessionFact, Tick, decide};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 use crate::objects::AccountKey;
@@ -35,7 +35,10 @@ impl Controller {
             leading_since: self.leading_since,
             policy: &context.policy,
             in_state_since: memory.since,
-            credential: memory.credential.clone(),
+            credential: match context.source_rules.check(account) {
+                Ok(()) => memory.credential.clone(),
+                Err(forbidden) => Fact::Known(Err(forbidden)),
+            },
             credential_slow: memory.credential_slow,
             credential_changed: memory.credential_changed,
             row: self.row_fact(account, memory),
@@ -45,7 +48,8 @@ impl Controller {
             rival: rival.as_deref(),
         };
         let mut decision = decide(&observation);
-        if decision.action.is_none() && may_need_its_credential(account) {
+        let may_be_read = context.source_rules.check(account).is_ok();
+        if decision.action.is_none() && may_be_read && may_need_its_credential(account) {
             let again = self.when_doubted(account);
             if memory.recheck || again == Again::Now {
                 return Action::ResolveCredential.into();

@@ -15,7 +15,9 @@ use super::leases::Peers;
 use super::peers::{self, KeyOfReplicas};
 use super::place::Place;
 use super::readiness::OperatorReadiness;
-use super::settings::{adopted_rows, approves, hub_settings, policy, rest_settings};
+use super::settings::{
+    adopted_rows, approves, hub_settings, policy, rest_settings, source_rules, tell_what_is_open,
+};
 use crate::budget::Budget;
 use crate::cluster::Cluster;
 use crate::config::{self, operator::OperatorSettings};
@@ -64,7 +66,9 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     // While the objects are listed: a start takes as long as the longer of the two.
     projection.load().await.map_err(|error| chain(&error))?;
 
+    let source_rules = Arc::new(source_rules(settings, &place));
     let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
+        .ruled_by(Arc::clone(&source_rules))
         .shared_by(Arc::new(KeyOfReplicas(Arc::clone(&cluster))));
     let credentials: Arc<dyn CredentialSource> = Arc::new(credentials);
     let peers = Peers::new(settings, &place);
@@ -111,6 +115,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         database = config::redact_url(&settings.database_url),
         "kubesvc-operator"
     );
+    tell_what_is_open(settings);
 
     let metrics = ControllerMetrics::default();
     let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership);
@@ -158,6 +163,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         projection: Arc::clone(&projection),
         store,
         policy: policy(settings),
+        source_rules,
         ticks,
         wakes,
         changed_secrets,

@@ -7,6 +7,7 @@ use tracing::warn;
 use super::place::Place;
 use crate::account::lifecycle::Policy;
 use crate::account::not_watched;
+use crate::account::sources::{Namespaces, SourceRules};
 use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::crash;
@@ -88,6 +89,7 @@ pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestS
         accounts_namespace,
         accounts_watched,
         replica_id: place.replica_id.clone(),
+        source_rules: source_rules(settings, place),
     }
 }
 
@@ -102,5 +104,69 @@ pub(super) fn policy(settings: &OperatorSettings) -> Policy {
         orphan_grace: accounts.orphan_grace.as_secs(),
         operation_wait: settings.operation_wait.as_secs().max(1),
         account_cleanup: settings.account_cleanup.as_secs(),
+        offers: settings.agents.offers,
+    }
+}
+
+/// Which accounts may use credentials that are not in their own namespace.
+pub(super) fn source_rules(settings: &OperatorSettings, place: &Place) -> SourceRules {
+    let accounts = &settings.accounts;
+    SourceRules {
+        agent_sources: namespaces(&accounts.agent_sources, &place.namespace),
+        operator_files: namespaces(&accounts.operator_files, &place.namespace),
+        noop: settings.secrets.noop,
+    }
+}
+
+fn namespaces(set: &[String], own: &str) -> Namespaces {
+    if set.iter().any(|one| one == "*") {
+        return Namespaces::All;
+    }
+    let named = |one: &String| if one == "." { own.to_owned() } else { one.clone() };
+    Namespaces::These(set.iter().map(named).collect())
+}
+
+/// One line for each thing that the settings leave open to every account.
+pub(super) fn tell_what_is_open(settings: &OperatorSettings) {
+    for (door, what) in open_doors(settings) {
+        warn!(door, "{what}");
+    }
+}
+
+fn open_doors(settings: &OperatorSettings) -> Vec<(&'static str, &'static str)> {
+    let all = |set: &[String]| set.iter().any(|one| one == "*");
+    let sources = all(&settings.accounts.agent_sources) || all(&settings.accounts.operator_files);
+    let doors = [
+        (
+            settings.agents.offers,
+            "offers",
+            "an account without spec.zoneId goes to any zone whose agents offer to take it; kubesvc.agents.offers: false closes that",
+        ),
+        (
+            sources,
+            "agent-sources",
+            "accounts of every watched namespace may use an agent's files and service account, or the operator's files; \
+             kubesvc.accounts.agentSources and kubesvc.accounts.operatorFiles name the namespaces that may",
+        ),
+        (
+            settings.secrets.noop,
+            "noop",
+            "a kubeconfig may stand in the account itself, in a reference of engine noop; kubesvc.secrets.noop: false closes that",
+        ),
+    ];
+    doors.into_iter().filter(|(open, ..)| *open).map(|(_, door, what)| (door, what)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dot_stands_for_the_operators_own_namespace_and_an_empty_list_for_none() {
+        let of =
+            |set: &[&str]| namespaces(&set.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>(), "own");
+        assert_eq!(of(&["*"]), Namespaces::All);
+        assert_eq!(of(&[".", "team"]), Namespaces::These(["own".to_owned(), "team".to_owned()].into()));
+        assert_eq!(of(&[]), Namespaces::These([].into()));
     }
 }

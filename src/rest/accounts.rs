@@ -144,7 +144,11 @@ async fn delete_all(
 pub(super) async fn change_all(state: &RestState, changes: &[Change<'_>]) -> Result<(), Problem> {
     let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
     let found = state.find_all(&names).await?;
-    let judged = changes.iter().zip(&found).map(|(change, found)| change.judge(found.account.as_ref()));
+    let judged = changes.iter().zip(&found).map(|(change, found)| {
+        change.judge(found.account.as_ref())?;
+        let namespace = found.account.as_ref().and_then(|account| account.metadata.namespace.as_deref());
+        change.given.map_or(Ok(()), |given| state.may_use(given, namespace.unwrap_or_default()))
+    });
     refuse_if_any(judged.filter_map(Result::err).collect())?;
     let done = all(changes.iter().map(|change| change.run(state).boxed()).collect()).await;
     summed_up(done).map(drop)

@@ -62,6 +62,15 @@ pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem
     if problems.is_empty() { Ok(()) } else { Err(about(name, &problems.join("; "))) }
 }
 
+impl RestState {
+    /// Refuses a source that accounts of the namespace may not use.
+    pub(super) fn may_use(&self, given: &Given, namespace: &str) -> Result<(), Problem> {
+        let Some(source) = given.source.as_ref().and_then(Source::in_spec) else { return Ok(()) };
+        let checked = self.settings.source_rules.check_source(namespace, &source);
+        checked.map_err(|failure| about(&given.name, &failure.message))
+    }
+}
+
 /// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
 pub(super) fn check_contents(given: &Given, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
     let Some(Source::Contents(contents)) = &given.source else { return Ok(()) };

@@ -56,6 +56,8 @@ pub(super) async fn post(
         .into_iter()
         .map(|given| create::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
+    let namespace = &state.settings.accounts_namespace;
+    refuse_if_any(wanted.iter().filter_map(|(given, _)| state.may_use(given, namespace).err()).collect())?;
     state.watches_accounts()?;
     let existing =
         state.to_the_end(held, move |state| async move { create_all(&state, &wanted).await }).await?;

@@ -12,6 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::account::lifecycle::SessionFact;
+use crate::account::sources::SourceRules;
 use crate::cluster::Identity;
 use crate::fleet::AgentView;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
@@ -150,6 +151,7 @@ fn settings() -> RestSettings {
         accounts_namespace: "ns".to_owned(),
         accounts_watched: true,
         replica_id: "replica".to_owned(),
+        source_rules: SourceRules::default(),
     }
 }
 

@@ -19,6 +19,7 @@ use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
+use crate::account::sources::SourceRules;
 
 /// How long a copy that the leader has just vetted may be sent to an agent without asking again.
 const COPY_LIVES: Duration = Duration::from_secs(30);
@@ -37,6 +38,7 @@ pub struct Credentials {
     engines: Engines,
     /// What makes the versions of files the same at all replicas.
     shared_key: Option<Arc<dyn SharedKey>>,
+    rules: Arc<SourceRules>,
     /// By uid and generation of the account.
     copies: Cache<(String, i64), Credential>,
     /// By uid of the account: what was read last, and under which versions.
@@ -65,7 +67,14 @@ impl Credentials {
         };
         let copies =
             Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
-        Self { secrets, engines, shared_key: None, copies, seen: Cache::new(ACCOUNTS_SEEN) }
+        let rules = Arc::default();
+        Self { secrets, engines, shared_key: None, rules, copies, seen: Cache::new(ACCOUNTS_SEEN) }
+    }
+
+    /// Only what these rules allow is read or sent; without them, everything.
+    #[must_use]
+    pub fn ruled_by(self, rules: Arc<SourceRules>) -> Self {
+        Self { rules, ..self }
     }
 
     /// Other replicas read the same credentials, and have this key too.
@@ -144,6 +153,7 @@ impl Credentials {
 #[async_trait]
 impl CredentialSource for Credentials {
     async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
+        self.rules.check(account)?;
         let source = &account.spec.kubeconfig;
         let without_content = if let Some(path) = &source.file {
             Some(CredentialKind::File(path.clone()))

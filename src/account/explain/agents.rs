@@ -125,10 +125,24 @@ fn other_zones(facts: &Facts<'_>, verdict: Verdict, zone: &str) -> Verdict {
 
 /// Agents of several zones are there, and the account names none.
 pub(super) fn several_zones(facts: &Facts<'_>) -> Verdict {
-    let mut verdict = Verdict::waits(
+    name_a_zone(
+        facts,
         "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
          said, or only one zone may be left.",
-    );
+    )
+}
+
+/// The account names no zone, and none may offer to take it.
+pub(super) fn no_offers(facts: &Facts<'_>) -> Verdict {
+    name_a_zone(
+        facts,
+        "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
+         hold it has to be said.",
+    )
+}
+
+fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Verdict {
+    let mut verdict = Verdict::waits(waits_for);
     for zone in facts.zones().into_iter().take(5) {
         verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);
     }

@@ -3,6 +3,7 @@
 use super::facts::{Facts, shell};
 use super::{Verdict, agents, rules};
 use crate::account::failure::{FailureClass, Outlook};
+use crate::account::precedence::waits_to_be_asked;
 use crate::account::spec::SecretKeyReference;
 use crate::account::state::GrantPhase;
 
@@ -18,6 +19,7 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
     match class {
         Some(FailureClass::NoAgent) => agents::nobody(facts),
         Some(FailureClass::ZoneAmbiguous) => agents::several_zones(facts),
+        Some(FailureClass::ZoneRequired) => agents::no_offers(facts),
         Some(FailureClass::DuplicateName) => duplicate(facts),
         Some(FailureClass::RowExists) => row_exists(facts),
         Some(FailureClass::ClusterMismatch) => mismatch(facts),
@@ -43,7 +45,12 @@ fn what_failed(class: FailureClass) -> &'static str {
         FailureClass::Conflict => "Something else holds what is asked for.",
         FailureClass::CredentialDiffers => "The replicas of the operator read different credentials.",
         FailureClass::Internal => "kubesvc itself failed, or its API server could not be asked.",
+        FailureClass::ZoneSpansClusters => {
+            "The account asks for the cluster its agents are in, and the agents of its zone are in different ones."
+        }
+        FailureClass::SourceForbidden => "Accounts of its namespace may not use this source of a kubeconfig.",
         FailureClass::CredentialMissing
+        | FailureClass::ZoneRequired
         | FailureClass::ClusterMismatch
         | FailureClass::NoAgent
         | FailureClass::ZoneAmbiguous
@@ -67,6 +74,12 @@ fn remedy(class: FailureClass) -> &'static str {
         FailureClass::BadReference => "Correct spec.kubeconfig as the message says.",
         FailureClass::CredentialDiffers => "See that every replica has the same file, and the same Secret.",
         FailureClass::Internal => "See the operator's log.",
+        FailureClass::ZoneSpansClusters => {
+            "Give the agents of each cluster a zoneId of their own, and name it in spec.zoneId."
+        }
+        FailureClass::SourceForbidden => {
+            "Put a kubeconfig into a Secret beside the account, or have the setting that the message names changed."
+        }
         FailureClass::Timeout | FailureClass::Discovery => "See the agent's log.",
         _ => "See the message above.",
     }
@@ -165,8 +178,13 @@ fn mismatch(facts: &Facts<'_>) -> Verdict {
 
 fn duplicate(facts: &Facts<'_>) -> Verdict {
     Verdict::waits(format!(
-        "An older object has the account name {:?}. This one is tried when that one is gone.",
-        facts.account.account_name()
+        "Another object has the account name {:?}. {}",
+        facts.account.account_name(),
+        if waits_to_be_asked(facts.account) {
+            "It is of another namespace: this one is tried when that one is gone and a retry is asked for."
+        } else {
+            "This one is tried when that one is gone."
+        }
     ))
     .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
     .advise("Or make this one anew under another spec.accountName.")

@@ -264,7 +264,7 @@ fn a_missing_credential_names_secret_key_and_namespace() {
 fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
     let account = failed(plain(), FailureClass::DuplicateName, true);
     let explanation = explain(&account, Some(&[]), now());
-    assert_says(&explanation, "older object has the account name \"prod\"");
+    assert_says(&explanation, "Another object has the account name \"prod\"");
     assert_command(&explanation, "kubectl delete ksa/prod -n spin");
     let account = failed(plain(), FailureClass::RowExists, false);
     assert_says(&explain(&account, Some(&[]), now()), "Delete the row");

@@ -30,7 +30,10 @@ pub(super) fn due(context: &Context<'_>) -> Due {
     let judged_otherwise = observation.credential_changed && context.status.phase() != GrantPhase::Revoking;
     let class = context.failure_class().unwrap_or(FailureClass::Internal);
     let rival_is_gone = class == FailureClass::DuplicateName && observation.rival.is_none();
-    if context.starts_anew() || judged_otherwise || rival_is_gone {
+    let forbidden = |failure: &Failure| failure.class == FailureClass::SourceForbidden;
+    let may_use_its_source = class == FailureClass::SourceForbidden
+        && !matches!(&observation.credential, Fact::Known(Err(failure)) if forbidden(failure));
+    if context.starts_anew() || judged_otherwise || rival_is_gone || may_use_its_source {
         return Due::Now;
     }
     match retry_after_failure(context, class, context.status.failed_count).after {
@@ -65,7 +68,9 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
         Choice::Ambiguous(failure) => {
             Draft::failed(context, &failure).with_credential().asked(zones_to_remember(context)).into()
         }
-        Choice::Over(failure) => Draft::failed(context, &failure).with_credential().round_over().into(),
+        Choice::Over(failure) | Choice::Refused(failure) => {
+            Draft::failed(context, &failure).with_credential().round_over().into()
+        }
     }
 }
 
@@ -89,6 +94,7 @@ fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
     }
     let said = match (context.failure_class(), choice) {
         (Some(FailureClass::NoAgent), Choice::NoAgent(failure)) => context.fails_already_with(failure),
+        (Some(_), Choice::Refused(failure)) if context.fails_already_with(failure) => true,
         (Some(FailureClass::ZoneAmbiguous), _) => {
             !context.starts_anew()
                 && !context.observation.credential_changed
@@ -101,6 +107,12 @@ fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
         return Some(Decision::nothing());
     }
     if context.failure_class().is_some_and(waits_for_agents) {
+        return None;
+    }
+    let may_be_given =
+        matches!(context.failure_class(), Some(FailureClass::ZoneRequired | FailureClass::ZoneSpansClusters))
+            && !matches!(choice, Choice::Refused(_));
+    if may_be_given {
         return None;
     }
     // It was the credential that failed, and it has healed; where agents were asked, the same one is due when it is due.

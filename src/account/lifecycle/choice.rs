@@ -1,10 +1,12 @@
 //! Which zone an account is given to.
 //!
-//! The zone that the spec names; else the one it was in before; else the only one with agents; else agents of all zones
-//! are asked, and the first zone with an agent that can reach the account has it. A zone whose agents then fail for a
+//! The zone that the spec names; else, where zones may offer, the one it was in before; else the only one with agents; else
+//! agents of all zones are asked, and the first zone with an agent that can reach the account has it. A zone whose agents then fail for a
 //! reason of place is left for the next one that offers, until this *round* has tried all of them.
 
 use std::collections::BTreeSet;
+
+use sha2::{Digest as _, Sha256};
 
 use super::context::Context;
 use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
@@ -27,6 +29,8 @@ pub(super) enum Choice {
     Ambiguous(Failure),
     /// None is left that offers to take it: the round was without success.
     Over(Failure),
+    /// It may be given to none as it is.
+    Refused(Failure),
 }
 
 /// Chooses.
@@ -38,6 +42,9 @@ pub(super) fn choose(context: &Context<'_>) -> Choice {
         } else {
             Choice::NoAgent(no_agent_in(pinned))
         };
+    }
+    if !context.observation.policy.offers {
+        return Choice::Refused(zone_required());
     }
     let connected = context.connected_zones();
     if connected.is_empty() {
@@ -80,10 +87,11 @@ fn hears_everyone(context: &Context<'_>) -> bool {
     source.file.is_some() || source.service_account == Some(true)
 }
 
-/// Whether another zone than this one has agents and was not tried in this round.
+/// Whether another zone than this one may offer, has agents and was not tried in this round.
 pub(super) fn another_zone_is_left(context: &Context<'_>, zone: &str) -> bool {
     let tried = context.tried_zones();
-    tried.len() < MAX_TRIED_ZONES
+    context.observation.policy.offers
+        && tried.len() < MAX_TRIED_ZONES
         && context.connected_zones().into_iter().any(|one| one != zone && !tried.iter().any(|old| old == one))
 }
 
@@ -92,13 +100,19 @@ pub(super) fn zones_to_remember(context: &Context<'_>) -> Vec<String> {
     context.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
 }
 
+fn zone_required() -> Failure {
+    let message = "the account names no zone, and no agent may offer to take it (kubesvc.agents.offers); set \
+                   spec.zoneId to the zone whose agents are to hold it";
+    Failure::new(FailureClass::ZoneRequired, message)
+}
+
 /// What is said where no agent of the zone is connected.
 pub(super) fn no_agent_in(zone: &str) -> Failure {
     Failure::new(FailureClass::NoAgent, format!("no agent connected for zone {zone}"))
 }
 
-/// The first zone by name with an agent that offers to take the account as it is now; where everyone must be heard,
-/// exactly one zone must offer.
+/// The zone that offers to take the account as it is now and whose agent has been connected for longest; where everyone
+/// must be heard, exactly one zone must offer. Names decide nothing: an agent gives itself the name of its zone.
 fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
     let observation = context.observation;
     if context.state() != State::ToMigrate {
@@ -106,8 +120,9 @@ fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
     }
     let until = observation.in_state_since.saturating_add(observation.policy.operation_wait);
     let asked: Vec<_> = observation.sessions.iter().filter(|session| is_asked(session, zones)).collect();
-    let offers = asked.iter().filter(|session| matches!(answer(context, session), Some(Offer::Yes)));
-    let willing: BTreeSet<&str> = offers.map(|session| session.zone.as_str()).collect();
+    let says_yes = |session: &&&SessionFact| matches!(answer(context, session), Some(Offer::Yes));
+    let willing: BTreeSet<&str> =
+        asked.iter().filter(says_yes).map(|session| session.zone.as_str()).collect();
     if hears_everyone(context) {
         let heard = asked.iter().all(|session| answer(context, session).is_some());
         if !heard && until > observation.now {
@@ -117,11 +132,19 @@ fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
             return Choice::Ambiguous(ambiguous(&willing));
         }
     }
-    match willing.first() {
-        Some(zone) => Choice::Zone((*zone).to_owned()),
+    let offers = asked.iter().filter(says_yes);
+    let first = offers.min_by_key(|session| (session.process.since, lot(context, &session.zone)));
+    match first {
+        Some(session) => Choice::Zone(session.zone.clone()),
         None if until > observation.now => Choice::Asked { zones: zones.len(), until },
         None => Choice::Over(nobody_offers(context, &asked)),
     }
+}
+
+/// Orders the zones whose agents came in the same second, for each account in another way.
+fn lot(context: &Context<'_>, zone: &str) -> [u8; 32] {
+    let uid = Sha256::digest(context.observation.account.uid());
+    Sha256::new().chain_update(uid).chain_update(zone).finalize().into()
 }
 
 fn is_asked(session: &SessionFact, zones: &BTreeSet<&str>) -> bool {

@@ -25,6 +25,8 @@ pub struct Policy {
     pub operation_wait: Tick,
     /// How long a zone that was found by asking, or one with static accounts, may be without agents.
     pub account_cleanup: Tick,
+    /// Whether a zone may offer to take an account that names none.
+    pub offers: bool,
 }
 
 impl Default for Policy {
@@ -37,6 +39,7 @@ impl Default for Policy {
             orphan_grace: 30,
             operation_wait: 30,
             account_cleanup: 600,
+            offers: true,
         }
     }
 }

@@ -59,11 +59,13 @@ fn was_to_come_back(account: &KubesvcAccount) -> bool {
     status.leaves_to_come_back() || (pinned.is_some() && pinned != status.granted_zone())
 }
 
-fn generation_is_unhandled(account: &KubesvcAccount) -> bool {
+/// Whether the spec is newer than the status.
+pub(crate) fn generation_is_unhandled(account: &KubesvcAccount) -> bool {
     account.status_or_default().observed_generation != account.generation()
 }
 
-fn retry_is_unhandled(account: &KubesvcAccount) -> bool {
+/// Whether a retry was asked for and not acted on.
+pub(crate) fn retry_is_unhandled(account: &KubesvcAccount) -> bool {
     let asked = account.annotation(RETRY_ANNOTATION).map(retry::mark);
     let handled = account.status.as_ref().and_then(|status| status.retry_handled.as_deref());
     asked.is_some() && asked.as_deref() != handled

@@ -4,20 +4,14 @@ use super::context::{Blocker, Context, Progress, earlier};
 use super::observation::RowFact;
 use super::write::Draft;
 use super::{Action, Decision};
+use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
+use crate::account::precedence::HOLDER;
 use crate::account::state::GrantPhase;
 
 /// Two objects with one account name: one has it, and this one waits without a row and without a grant.
 pub(super) fn duplicate(context: &Context<'_>, first: &str) -> Decision {
-    let account = context.observation.account;
-    let which = if account.is_static() { "declared or older" } else { "older" };
-    let failure = Failure::new(
-        FailureClass::DuplicateName,
-        format!(
-            "account name {:?} is taken by the {which} object {first}; delete one of the two, or give this one another spec.accountName",
-            account.account_name()
-        ),
-    );
+    let failure = name_is_taken(context.observation.account, first);
     let said = context.fails_already_with(&failure);
     match context.status.phase() {
         GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
@@ -31,6 +25,21 @@ pub(super) fn duplicate(context: &Context<'_>, first: &str) -> Decision {
         GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
         GrantPhase::None => Decision::nothing(),
     }
+}
+
+/// What is said of an object whose account name another one has, given as `NAMESPACE/NAME`. Who has it is read back from
+/// the message.
+pub(crate) fn name_is_taken(account: &KubesvcAccount, first: &str) -> Failure {
+    let beside = first.split('/').next() == account.metadata.namespace.as_deref();
+    let then = if beside {
+        "delete one of the two, or give this one another spec.accountName"
+    } else {
+        "give this one another spec.accountName, or have the other deleted and then ask for a retry of this one"
+    };
+    Failure::new(
+        FailureClass::DuplicateName,
+        format!("account name {:?} is taken by the{HOLDER}{first}; {then}", account.account_name()),
+    )
 }
 
 /// Who failed to drop it is asked again at the slowest pace.

@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::fake_api::{FakeApi, Held};
 use super::*;
+use crate::account::sources::{Namespaces, SourceRules};
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const SECRET: &str = "/secrets/prod-kubeconfig";
@@ -148,6 +149,38 @@ async fn a_post_that_cannot_set_the_owner_says_so() {
     let again = rest.call("POST", DYNAMIC, given("first")).await;
     assert_eq!(again.status, 503, "{}", again.text);
     assert!(again.message(DYNAMIC).contains("may not patch secrets"), "{}", again.text);
+}
+
+#[tokio::test]
+async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_anything_is_made() {
+    let api = Arc::<FakeApi>::default();
+    let none = Namespaces::These([].into());
+    let rules = SourceRules { agent_sources: none.clone(), operator_files: none, noop: false };
+    let closed = RestSettings { source_rules: rules, ..settings() };
+    let state = state_of(closed, &[], api.client());
+    state.accounts.sync();
+    let rest = Rest { router: router(state), api };
+    for (source, setting) in [
+        (json!({"kubeconfigFile": "/etc/kubesvc/x"}), "kubesvc.accounts.agentSources"),
+        (json!({"serviceAccount": true}), "kubesvc.accounts.agentSources"),
+        (json!({"kubeconfigFile": "encryptedFile:file!p:/creds/x"}), "kubesvc.accounts.operatorFiles"),
+        (json!({"kubeconfigContents": "encrypted:noop!v:S3CRET"}), "kubesvc.secrets.noop"),
+    ] {
+        let mut body = source;
+        body["name"] = json!("prod");
+        let answer = rest.call("POST", DYNAMIC, body).await;
+        assert_eq!(answer.status, 400, "{}", answer.text);
+        assert!(
+            answer.message(DYNAMIC).contains(setting) && !answer.text.contains("S3CRET"),
+            "{}",
+            answer.text
+        );
+    }
+    assert!(rest.api.get(ACCOUNT).is_none());
+    assert_eq!(rest.call("POST", DYNAMIC, given("first")).await.status, 202);
+    let put = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigFile": "/etc/kubesvc/x"})).await;
+    assert_eq!(put.status, 400, "{}", put.text);
+    assert!(put.message(DYNAMIC).contains("kubesvc.accounts.agentSources"), "{}", put.text);
 }
 
 #[tokio::test]

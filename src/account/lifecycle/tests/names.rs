@@ -1,8 +1,8 @@
 //! Names that are taken, by another object or by somebody else's row.
 
 use super::*;
-use crate::account::FINALIZER;
 use crate::account::lifecycle::RowFact;
+use crate::account::{FINALIZER, RETRY_ANNOTATION};
 
 #[test]
 fn a_younger_object_of_the_same_name_fails_without_a_row_and_a_grant() {
@@ -27,6 +27,29 @@ fn a_younger_object_is_taken_up_when_the_older_is_gone() {
 }
 
 #[test]
+fn a_name_that_an_object_of_another_namespace_had_is_taken_only_when_somebody_asks_for_it() {
+    let ask: [fn(&mut KubesvcAccount); 2] = [
+        |account| {
+            account.metadata.annotations = Some([(RETRY_ANNOTATION.to_owned(), "1".to_owned())].into());
+        },
+        |account| account.metadata.generation = Some(2),
+    ];
+    for ask in ask {
+        let mut world = World::of(account("b"));
+        world.rival = Some("shop/a".to_owned());
+        world.connect("agent-1", "east");
+        assert_eq!(world.writes(), ["FAILED"]);
+        world.rival = None;
+        world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
+        world.recheck().wait(3600);
+        assert_eq!((world.writes(), world.row), (Vec::new(), RowFact::Absent), "it stays as it is");
+        ask(&mut world.account);
+        world.settle().say("agent-1", held());
+        assert_eq!(world.writes(), ["finalizer", "ACTIVATING", "ACTIVE"]);
+    }
+}
+
+#[test]
 fn an_active_object_that_turns_out_younger_gives_up_its_grant_and_its_row() {
     let mut world = active_world();
     world.rival = Some("other/a".to_owned());
@@ -46,7 +69,7 @@ fn a_static_object_gives_its_name_up_to_a_declared_one() {
     world.rival = Some("spinnaker/a".to_owned());
     assert_eq!(world.writes(), ["FAILED"]);
     let message = world.status().error_message.clone().unwrap_or_default();
-    assert!(message.contains("declared or older object spinnaker/a"), "{message}");
+    assert!(message.contains("taken by the object spinnaker/a"), "{message}");
     world.say("agent-1", Word::Dropped);
     assert_eq!(world.writes(), ["FAILED, None"]);
     assert_eq!(world.row, RowFact::Absent);

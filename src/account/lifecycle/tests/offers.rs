@@ -1,7 +1,9 @@
 //! The zone of an account that names none: asked for, tried, and left for the next one.
 
 use super::*;
-use crate::account::lifecycle::{Offer, Policy};
+use std::collections::BTreeSet;
+
+use crate::account::lifecycle::{Offer, Policy, Process};
 
 /// Two zones have agents, and the account waits for an offer of one.
 fn asking() -> World {
@@ -47,11 +49,68 @@ fn the_first_zone_that_offers_is_given_the_grant_and_no_other() {
 }
 
 #[test]
-fn of_two_offers_at_once_the_first_zone_by_name_is_taken() {
-    let both = seen(account("a").in_state(State::ToMigrate))
-        .with(session("agent-2", "west").can())
-        .with(session("agent-1", "east").can());
-    assert_eq!(both.written().granted_zone(), Some("east"));
+fn of_two_offers_at_once_the_zone_of_the_agent_that_came_first_is_taken_and_no_name_helps() {
+    for stranger in ["!", "zzz"] {
+        let newcomer = SessionFact {
+            process: Process { since: 900, ..Process::default() },
+            ..session("agent-2", stranger)
+        };
+        let both = seen(account("a").in_state(State::ToMigrate))
+            .with(newcomer.can())
+            .with(session("agent-1", "east").can());
+        assert_eq!(both.written().granted_zone(), Some("east"));
+    }
+    let zone_of = |account: KubesvcAccount| {
+        let both = seen(account.in_state(State::ToMigrate))
+            .with(session("agent-2", "!").can())
+            .with(session("agent-1", "east").can());
+        both.written().granted_zone().map(str::to_owned)
+    };
+    let zones: BTreeSet<_> = (0..32).map(|number| zone_of(account(&format!("a{number}")))).collect();
+    assert_eq!(zones.len(), 2, "of agents that came in the same second not always the same name is first");
+}
+
+/// Nobody may offer.
+fn closed(mut world: World) -> World {
+    world.policy.offers = false;
+    world
+}
+
+#[test]
+fn where_no_agent_may_offer_an_account_without_a_zone_is_given_to_none() {
+    let mut one_zone = World::of(account("a"));
+    one_zone.sessions.push(session("agent-1", "!"));
+    for world in [World::of(account("a")), one_zone, asking()] {
+        let mut world = closed(world);
+        assert_eq!(world.writes(), ["finalizer", "FAILED"]);
+        assert_eq!((reason(world.status()), world.status().phase()), ("ZoneRequired", GrantPhase::None));
+        assert_eq!((world.status().failed_count, condition(world.status(), "Stalled")), (1, "True"));
+        let message = world.status().error_message.clone().unwrap_or_default();
+        assert!(message.contains("spec.zoneId") && message.contains("kubesvc.agents.offers"), "{message}");
+        world.connect("agent-9", "north").wait(4000).recheck();
+        assert_eq!(world.writes(), Vec::<String>::new(), "nothing changes that");
+        world.edit(|account| account.spec.zone_id = Some("north".to_owned()));
+        assert_eq!((world.state(), zone(&world)), (State::Activating, Some("north")));
+    }
+}
+
+#[test]
+fn a_zone_that_was_found_before_is_no_offer_and_is_kept_while_it_holds_the_account() {
+    let mut world = closed(active_world());
+    world.connect("agent-2", "west").cut("agent-1").wait(700);
+    assert_eq!((world.state(), zone(&world)), (State::Orphaned, Some("east")), "no other zone may offer");
+    world.connect("agent-1", "east").say("agent-1", held());
+    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    world.edit(|account| account.spec.state = None);
+    assert_eq!((world.state(), reason(world.status())), (State::Failed, "ZoneRequired"));
+}
+
+#[test]
+fn an_account_that_lacked_a_zone_is_tried_once_agents_may_offer() {
+    let mut world = closed(asking());
+    world.settle();
+    world.policy.offers = true;
+    assert_eq!(world.writes(), ["finalizer", "FAILED", "TO_MIGRATE"]);
 }
 
 #[test]

@@ -1,0 +1,152 @@
+//! Which accounts may use a credential that is not in their own namespace: a file on an agent, an agent's service
+//! account, a file of the operator. And whether a spec may be the credential itself.
+
+use std::collections::BTreeSet;
+
+use super::KubesvcAccount;
+use super::failure::{Failure, FailureClass};
+use super::secret_reference::Reference;
+use super::spec::KubeconfigSource;
+
+/// Some of the watched namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All that are watched.
+    All,
+    /// These alone.
+    These(BTreeSet<String>),
+}
+
+impl Namespaces {
+    fn contain(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(these) => these.contains(namespace),
+        }
+    }
+}
+
+/// Which accounts may use which sources. The default allows everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRules {
+    /// Namespaces whose accounts may use an agent's files and its service account.
+    pub agent_sources: Namespaces,
+    /// Namespaces whose accounts may use the engine `file`.
+    pub operator_files: Namespaces,
+    /// Whether references of the engine `noop` are taken.
+    pub noop: bool,
+}
+
+impl Default for SourceRules {
+    fn default() -> Self {
+        Self { agent_sources: Namespaces::All, operator_files: Namespaces::All, noop: true }
+    }
+}
+
+impl SourceRules {
+    /// Checks the source of an account. One of an agent's own file goes to agents alone that list it themselves, so that
+    /// it uses nothing that is not its own.
+    ///
+    /// # Errors
+    /// `SourceForbidden`, which names the setting.
+    pub fn check(&self, account: &KubesvcAccount) -> Result<(), Failure> {
+        if account.is_static() {
+            return Ok(());
+        }
+        let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
+        self.check_source(namespace, &account.spec.kubeconfig)
+    }
+
+    /// Checks a source for the accounts of a namespace.
+    ///
+    /// # Errors
+    /// See [`check`](Self::check).
+    pub fn check_source(&self, namespace: &str, source: &KubeconfigSource) -> Result<(), Failure> {
+        let of_an_agent = [
+            (source.file.is_some(), "spec.kubeconfig.file"),
+            (source.service_account == Some(true), "spec.kubeconfig.serviceAccount"),
+        ];
+        if let Some((_, field)) = of_an_agent.iter().find(|(used, _)| *used)
+            && !self.agent_sources.contain(namespace)
+        {
+            return Err(forbidden(format!(
+                "{field} is an agent's own, and accounts of namespace {namespace:?} may not use it \
+                 (kubesvc.accounts.agentSources); put a kubeconfig into a Secret beside the account"
+            )));
+        }
+        // What is no reference is refused elsewhere, by what is wrong with it.
+        let reference = source.reference.as_deref().and_then(|text| Reference::parse(text).ok());
+        match reference.as_ref().map(Reference::engine) {
+            Some("file") if !self.operator_files.contain(namespace) => Err(forbidden(format!(
+                "spec.kubeconfig.reference: engine file reads the operator's files, and accounts of namespace \
+                 {namespace:?} may not use it (kubesvc.accounts.operatorFiles); put the kubeconfig into a Secret"
+            ))),
+            Some("noop") if !self.noop => Err(forbidden(
+                "spec.kubeconfig.reference: engine noop is off (kubesvc.secrets.noop); put the kubeconfig into a Secret"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn forbidden(message: String) -> Failure {
+    Failure::new(FailureClass::SourceForbidden, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
+
+    fn source(field: &str, value: &str) -> KubeconfigSource {
+        let value = Some(value.to_owned());
+        match field {
+            "file" => KubeconfigSource { file: value, ..KubeconfigSource::default() },
+            "reference" => KubeconfigSource { reference: value, ..KubeconfigSource::default() },
+            _ => KubeconfigSource { service_account: Some(true), ..KubeconfigSource::default() },
+        }
+    }
+
+    fn shipped() -> SourceRules {
+        let own = Namespaces::These(["kubesvc".to_owned()].into());
+        SourceRules { agent_sources: own.clone(), operator_files: own, noop: false }
+    }
+
+    #[test]
+    fn sources_that_are_not_in_the_namespace_are_for_the_namespaces_of_the_settings() {
+        let used = [
+            (source("file", "/etc/kubesvc/x"), "agentSources"),
+            (source("serviceAccount", ""), "agentSources"),
+            (source("reference", "encryptedFile:file!p:/creds/x"), "operatorFiles"),
+            (source("reference", "secret://file?p=/creds/x"), "operatorFiles"),
+        ];
+        for (source, setting) in used {
+            assert_eq!(shipped().check_source("kubesvc", &source), Ok(()), "{source:?}");
+            let failure = shipped().check_source("team", &source).expect_err("another namespace");
+            assert_eq!(failure.class, FailureClass::SourceForbidden);
+            assert!(failure.message.contains(setting) && failure.message.contains("team"), "{failure}");
+            assert_eq!(SourceRules::default().check_source("team", &source), Ok(()));
+        }
+        let own = source("reference", "encryptedFile:k8s!n:prod!k:kubeconfig");
+        assert_eq!(shipped().check_source("team", &own), Ok(()));
+    }
+
+    #[test]
+    fn the_engine_noop_is_taken_from_no_namespace_where_it_is_off() {
+        let failure = shipped().check_source("kubesvc", &source("reference", "encrypted:noop!v:S3CRET"));
+        let failure = failure.expect_err("it is off");
+        assert_eq!(failure.class, FailureClass::SourceForbidden);
+        assert!(failure.message.contains("kubesvc.secrets.noop") && !failure.message.contains("S3CRET"));
+    }
+
+    #[test]
+    fn an_account_of_an_agents_own_file_needs_no_leave() {
+        let spec = KubesvcAccountSpec { kubeconfig: source("file", "/x"), ..Default::default() };
+        let mut account = KubesvcAccount::new("a", spec);
+        account.metadata.namespace = Some("team".to_owned());
+        assert!(shipped().check(&account).is_err());
+        account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+        assert_eq!(shipped().check(&account), Ok(()));
+    }
+}
