@@ -8,7 +8,7 @@
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`cluster`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
-//! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`shutdown`] |
+//! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`process`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
@@ -27,6 +27,7 @@ pub mod listen;
 pub mod objects;
 pub mod operator;
 pub mod plugin;
+pub mod process;
 pub mod rest;
 pub mod secrets;
 pub mod shutdown;

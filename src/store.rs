@@ -280,6 +280,11 @@ pub fn check_url(url: &str) -> Result<(), StoreError> {
     url::parse(url).map(drop)
 }
 
+/// The warning about a connection to a database beyond this machine that is in plain text or verifies nobody.
+pub fn exposure(url: &str) -> Option<String> {
+    url::exposure(&url::parse(url).ok()?)
+}
+
 /// Whether the database that a URL names can serve several replicas.
 pub fn serves_several(url: &str) -> bool {
     !matches!(url::parse(url), Ok(url::Database::Sqlite(_)))

@@ -14,6 +14,7 @@ use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::{Agent, AgentOptions, Backoff, KeepAlive};
 use crate::command_line::{self, FAILURE, USAGE, UnknownKey, say};
 use crate::config::agent::AgentSettings;
+use crate::process::no_core_dumps;
 use crate::telemetry::errors::chain;
 
 const EXAMPLES: &str = "\
@@ -67,6 +68,9 @@ pub fn main() -> ExitCode {
     }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
+    }
+    if let Err(error) = no_core_dumps() {
+        tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
     }
     run(options, settings)
 }

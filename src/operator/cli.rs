@@ -10,6 +10,7 @@ use super::{copy, run};
 use crate::account::crds;
 use crate::command_line::{self, FAILURE, USAGE, say};
 use crate::config::{self, Loaded, operator::OperatorSettings};
+use crate::process::no_core_dumps;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -81,6 +82,12 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
     }
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
+    }
+    if let Some(exposure) = crate::store::exposure(&loaded.settings.database_url) {
+        tracing::warn!("{exposure}");
+    }
+    if let Err(error) = no_core_dumps() {
+        tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
     }
     crate::operator::cluster::install_crypto();
     let runtime = match tokio::runtime::Runtime::new() {

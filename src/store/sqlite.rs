@@ -2,7 +2,8 @@
 //!
 //! One connection writes, in `BEGIN IMMEDIATE` transactions that are on the disk when they return (WAL with
 //! `synchronous=FULL`); a few others read. The file must lie on a local disk: WAL does not work over a network.
-//! `PATH.lock` is held for as long as the store lives, so that two processes never write one file.
+//! `PATH.lock` is held for as long as the store lives, so that two processes never write one file. All of these files
+//! are their owner's alone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -66,6 +67,7 @@ impl Sqlite {
         let path = file::locate(path)?;
         let lock = file::Lock::acquire(&path)?;
         file::inspect(&path)?;
+        file::close_to_others(&path)?;
         let mut options = SqliteConnectOptions::new()
             .filename(&path)
             .create_if_missing(true)

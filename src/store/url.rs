@@ -2,6 +2,7 @@
 //! there may be a password in it.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
@@ -136,10 +137,53 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<Address, Store
     for (name, value) in url.query_pairs() {
         address.set(&name, value.into_owned(), modes)?;
     }
+    if address.authority.is_some() && address.tls_mode.is_none() {
+        // Who names an authority wants the server held to it; the driver's own default would encrypt at best.
+        address.tls_mode = modes.last().map(|strictest| (*strictest).to_owned());
+    }
     Ok(address)
 }
 
+/// What whoever is between kubesvc and its database can do, as a warning for the log; none for a file, a server on
+/// this machine, and a connection that verifies its server.
+pub(super) fn exposure(database: &Database) -> Option<String> {
+    let (Database::MySql(address) | Database::Postgres(address)) = database else { return None };
+    if address.is_on_this_machine() {
+        return None;
+    }
+    let mode = address.tls_mode.as_deref().unwrap_or_default();
+    let mode = mode.to_ascii_lowercase().replace('-', "_");
+    let what = match mode.as_str() {
+        "verify_ca" | "verify_full" | "verify_identity" => return None,
+        // The driver knows no upgrade from `allow`.
+        "disable" | "disabled" | "allow" => "is in plain text: its password and rows can be read on the way",
+        "require" | "required" => {
+            "is encrypted, but the server's certificate is not verified: anybody on the way can pose as it"
+        }
+        _ => "may be in plain text, where the server or anybody on the way says so",
+    };
+    let unused = match address.authority {
+        Some(_) => "; ssl-ca verifies nothing with this ssl-mode",
+        None => "",
+    };
+    let verifying = match database {
+        Database::Postgres(_) => "verify-full",
+        _ => "VERIFY_IDENTITY",
+    };
+    Some(format!(
+        "the connection to the database {address} {what}{unused}; add ssl-mode={verifying} (and ssl-ca=FILE for an \
+         authority of your own) to kubesvc.database.url"
+    ))
+}
+
 impl Address {
+    /// A loopback address, `localhost`, or the path of a socket.
+    fn is_on_this_machine(&self) -> bool {
+        self.host.starts_with('/')
+            || self.host.eq_ignore_ascii_case("localhost")
+            || self.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
+    }
+
     fn set(&mut self, name: &str, value: String, modes: &[&str]) -> Result<(), StoreError> {
         let place = match name {
             "ssl-mode" | "sslmode" => {
@@ -175,7 +219,7 @@ impl Address {
 mod tests {
     use secrecy::ExposeSecret;
 
-    use super::{Address, Database, parse};
+    use super::{Address, Database, exposure, parse};
 
     #[test]
     fn paths_are_absolute_or_from_the_working_directory() {
@@ -220,6 +264,49 @@ mod tests {
                 .map(Option::unwrap_or_default),
             ["verify-full", "a", "b", "c"]
         );
+    }
+
+    #[test]
+    fn an_authority_alone_verifies_the_server_and_its_name() {
+        for (url, mode) in [
+            ("mysql://u@h/d?ssl-ca=/ca.pem", Some("VERIFY_IDENTITY")),
+            ("postgres://u@h/d?sslrootcert=/ca.pem", Some("verify-full")),
+            // What is said counts, and so does its order.
+            ("postgres://u@h/d?sslrootcert=/ca.pem&sslmode=verify-ca", Some("verify-ca")),
+            ("mysql://u@h/d?ssl-mode=REQUIRED&ssl-ca=/ca.pem", Some("REQUIRED")),
+            ("mysql://u@h/d", None),
+        ] {
+            assert_eq!(server(url).tls_mode.as_deref(), mode, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_connection_beyond_this_machine_that_verifies_nobody_is_warned_of() {
+        let warned = |url: &str| exposure(&parse(url).expect(url));
+        for url in [
+            "sqlite://kubesvc.db",
+            "postgres://u:hunter2@127.0.0.1/d",
+            "mysql://u:hunter2@localhost/d?ssl-mode=DISABLED",
+            "postgres://u:hunter2@[::1]/d",
+            "postgres://u@%2Frun%2Fpostgresql/d",
+            "postgres://u:hunter2@db/d?sslrootcert=/ca.pem",
+            "postgres://u:hunter2@db/d?sslmode=verify-ca",
+            "mysql://u:hunter2@db/d?ssl-mode=VERIFY_IDENTITY",
+        ] {
+            assert_eq!(warned(url), None, "{url}");
+        }
+        for (url, part) in [
+            ("postgres://u:hunter2@db/d", "may be in plain text"),
+            ("mysql://u:hunter2@10.0.0.7/d?ssl-mode=preferred", "ssl-mode=VERIFY_IDENTITY"),
+            ("mysql://u:hunter2@db/d?ssl-mode=DISABLED", "is in plain text"),
+            ("postgres://u:hunter2@db/d?sslmode=allow", "is in plain text"),
+            ("postgres://u:hunter2@db/d?sslmode=require", "ssl-mode=verify-full"),
+            ("mysql://u:hunter2@db/d?ssl-mode=REQUIRED&ssl-ca=/ca.pem", "ssl-ca verifies nothing"),
+        ] {
+            let said = warned(url).unwrap_or_default();
+            assert!(said.contains(part), "{url}: {said}");
+            assert!(!said.contains("hunter2"), "{said}");
+        }
     }
 
     #[test]

@@ -47,6 +47,7 @@ const MAP: &[(&str, Layer)] = &[
     ("watches", Layer::Part),
     ("budget", Layer::Part),
     ("crash", Layer::Part),
+    ("process", Layer::Part),
     ("shutdown", Layer::Part),
     ("account", Layer::Core),
 ];

@@ -1,8 +1,12 @@
 //! The database's file and the lock beside it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 
 use super::errors;
 use crate::store::StoreError;
@@ -54,6 +58,48 @@ pub(super) fn inspect(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Mode of SQLite's files and of the lock: definitions and zones of all accounts are for their owner alone.
+const OWNER_ONLY: u32 = 0o600;
+
+/// Makes SQLite's files readable and writable by their owner alone, and makes the database's file if there is none:
+/// SQLite gives `-wal` and `-shm` the mode of the database. A file of another owner keeps its mode, with a warning.
+pub(super) fn close_to_others(path: &Path) -> Result<(), StoreError> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(OWNER_ONLY)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)
+        .map_err(|error| barred(path, &error))?;
+    restrict(path, &opened);
+    for suffix in ["-wal", "-shm"] {
+        let beside = with_suffix(path, suffix);
+        let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&beside);
+        if let Ok(opened) = opened {
+            restrict(&beside, &opened);
+        }
+    }
+    Ok(())
+}
+
+fn restrict(path: &Path, file: &File) {
+    let Ok(metadata) = file.metadata() else { return };
+    if metadata.mode() & 0o777 == OWNER_ONLY {
+        return;
+    }
+    if let Err(error) = file.set_permissions(Permissions::from_mode(OWNER_ONLY)) {
+        tracing::warn!(file = %path.display(), %error, "others may open this file of the database; make kubesvc its owner, or set its mode to 0600");
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    PathBuf::from(path)
+}
+
 fn barred(path: &Path, error: &io::Error) -> StoreError {
     StoreError::Unfit(format!(
         "the database needs {} to be readable and writable ({error}): check the rights and the owner of the file \
@@ -69,19 +115,39 @@ pub(super) struct Lock {
     _file: File,
 }
 
+/// What is written into the lock must not land in another file that its name leads to.
+fn linked(path: &Path) -> StoreError {
+    StoreError::Unfit(format!(
+        "{} is a link or no ordinary file, and kubesvc writes only into a lock file of its own: remove it",
+        path.display()
+    ))
+}
+
+fn unfit_lock(path: &Path, error: &io::Error) -> StoreError {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::ELOOP) => linked(path),
+        _ => barred(path, error),
+    }
+}
+
 impl Lock {
     /// Takes the lock, or says who has it.
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
-        let mut path = database.as_os_str().to_owned();
-        path.push(".lock");
-        let path = PathBuf::from(path);
+        let path = with_suffix(database, ".lock");
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(OWNER_ONLY)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
             .open(&path)
-            .map_err(|error| barred(&path, &error))?;
+            .map_err(|error| unfit_lock(&path, &error))?;
+        let found = file.metadata().map_err(|error| barred(&path, &error))?;
+        if !found.is_file() || found.nlink() > 1 {
+            return Err(linked(&path));
+        }
+        restrict(&path, &file);
         match file.try_lock() {
             Ok(()) => {
                 // For people only; whoever cannot write it has the lock all the same.

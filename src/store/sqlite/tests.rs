@@ -1,4 +1,6 @@
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -97,6 +99,53 @@ async fn what_is_written_is_there_after_a_restart() {
     }
 }
 
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("a file").permissions().mode() & 0o7777
+}
+
+#[tokio::test]
+async fn all_files_are_for_their_owner_alone_also_those_of_an_earlier_version() {
+    let home = Home::new();
+    let files = ["", "-wal", "-shm", ".lock"].map(|suffix| {
+        let mut path = home.path().into_os_string();
+        path.push(suffix);
+        PathBuf::from(path)
+    });
+    for round in ["made", "found open to others"] {
+        let store = home.open().await.expect("it opens");
+        store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
+        for file in &files {
+            assert_eq!(format!("{:o}", mode(file)), "600", "{round}: {}", file.display());
+        }
+        // As after a crash: its log is left behind.
+        std::mem::forget(store);
+        for file in &files {
+            std::fs::set_permissions(file, Permissions::from_mode(0o644)).expect("ours");
+        }
+        // The store that was left still has the lock.
+        std::fs::remove_file(&files[3]).expect("removed");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_leads_to_another_file_is_refused_and_that_file_left_alone() {
+    let home = Home::new();
+    let (lock, other) = (home.folder.path().join("kubesvc.db.lock"), home.folder.path().join("other"));
+    std::fs::write(&other, "precious").expect("written");
+    let links: [fn(&Path, &Path) -> std::io::Result<()>; 2] = [
+        |other, lock| std::os::unix::fs::symlink(other, lock),
+        |other, lock| std::fs::hard_link(other, lock),
+    ];
+    for link in links {
+        link(&other, &lock).expect("linked");
+        let why = home.unfit().await;
+        assert!(why.contains("kubesvc.db.lock is a link"), "{why}");
+        assert_eq!(std::fs::read_to_string(&other).expect("it is there"), "precious");
+        std::fs::remove_file(&lock).expect("removed");
+    }
+    home.open().await.expect("it opens without the link");
+}
+
 #[tokio::test]
 async fn every_commit_is_on_the_disk() {
     let home = Home::new();
@@ -188,10 +237,9 @@ async fn a_damaged_file_is_named() {
 
 #[tokio::test]
 async fn a_file_without_the_right_to_write_is_named() {
-    use std::os::unix::fs::PermissionsExt as _;
     let home = Home::new();
     drop(home.open().await.expect("it opens"));
-    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o400)).expect("rights");
+    std::fs::set_permissions(home.path(), Permissions::from_mode(0o400)).expect("rights");
     if std::fs::OpenOptions::new().append(true).open(home.path()).is_ok() {
         return; // root may write anything
     }

@@ -230,6 +230,11 @@ impl Agent {
         *process = Some(must(Process::spawn("kubesvc-agent", &command, &self.log)));
     }
 
+    /// Its process id.
+    pub(crate) fn process_id(&self) -> u32 {
+        self.process.lock().as_ref().map(Process::id).expect("the agent was started")
+    }
+
     /// How it ended, if it has.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         self.process.lock().as_ref().and_then(Process::exited)
