@@ -5,6 +5,7 @@ mod cli;
 mod cluster;
 mod connection;
 mod copy;
+mod database;
 mod isolation;
 mod lead;
 mod leases;

@@ -14,6 +14,7 @@
 //! | `view`, `page` | accounts as they are shown |
 //! | `holders` | which agents hold an account, on all replicas |
 //! | `internal` | what other replicas ask, signed |
+//! | `starting` | what is answered until the process has all that it needs |
 //! | `error` | errors as Spring services tell them |
 
 mod accounts;
@@ -44,6 +45,7 @@ mod patient;
 mod room;
 mod server;
 mod size;
+mod starting;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -60,6 +62,7 @@ use axum::routing::{get, post};
 pub use health::Readiness;
 pub use openapi::openapi;
 pub use server::serve;
+pub use starting::{Starting, second_listener, starting};
 
 use crate::account::not_watched;
 use crate::account::sources::SourceRules;

@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::arguments::RunArguments;
+use super::database;
 use super::isolation::Watcher;
 use super::lead::Leader;
 use super::leases::Peers;
@@ -26,10 +27,9 @@ use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
 use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
 use crate::leases::{Leadership, Mandate};
 use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
-use crate::rest::{self, RestPorts, RestState};
+use crate::rest::{self, RestPorts, RestState, Starting};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown::{self, Vital};
-use crate::store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::telemetry::metrics::Metrics;
@@ -44,11 +44,22 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
     let place = Place::find(arguments, settings).await?;
-    let store = store::open(&settings.database_url).await.map_err(|error| chain(&error))?;
     let rest_listener = listen(&settings.server.address, settings.server.port).await?;
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
 
     let tasks = TaskTracker::new();
+    let starting = Starting::new(&place.replica_id, "database", "it is being opened");
+    let (rest_listener, at_start) =
+        rest::second_listener(rest_listener).map_err(|error| error.to_string())?;
+    let started = stop.child_token();
+    tasks.spawn(rest::serve(at_start, rest::starting(starting.clone()), started.clone()));
+    // Also where the start fails: whoever asks is not to hear that it goes on.
+    let started = started.drop_guard();
+    let Some(store) = database::open(&settings.database_url, &starting, &stop).await? else {
+        return Ok(());
+    };
+    starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
+
     let vital = Vital::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
@@ -64,7 +75,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         vital.spawn("watch of Secrets", secrets);
     }
     // While the objects are listed: a start takes as long as the longer of the two.
-    projection.load().await.map_err(|error| chain(&error))?;
+    database::load(&projection).await?;
 
     let source_rules = Arc::new(source_rules(settings, &place));
     let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
@@ -199,6 +210,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         let _writing = writing;
         leader.run(leading).await;
     });
+    drop(started);
     vital.spawn("REST", rest::serve(rest_listener, rest::router(state), stop.clone()));
     let serving = bound.serve(hub, stop.clone());
     vital.spawn("hub", async move {

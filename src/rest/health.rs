@@ -40,6 +40,14 @@ pub(super) struct Health {
     missing: Vec<Missing>,
 }
 
+impl Health {
+    /// Not ready for want of these, each with the reason.
+    pub(super) fn down(replica_id: &str, missing: impl IntoIterator<Item = (String, String)>) -> Self {
+        let missing = missing.into_iter().map(|(what, why)| Missing { what, why }).collect();
+        Self { status: "DOWN", replica: Some(replica_id.to_owned()), leader: None, missing }
+    }
+}
+
 /// Something that is missing.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Missing {

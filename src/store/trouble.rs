@@ -65,6 +65,13 @@ pub(super) fn is_suspect<T>(result: &Result<T, StoreError>) -> bool {
     matches!(result, Err(error @ (StoreError::Unavailable(_) | StoreError::Unfit(_))) if !is_busy(error))
 }
 
+/// Whether the server was reached and TLS with it failed: a certificate that does not verify comes as an error of the
+/// stream, and no waiting helps.
+pub(super) fn is_about_tls(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Io(error) = error else { return false };
+    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+}
+
 /// The pauses between tries of a busy database.
 pub(super) fn retry(times: usize) -> ExponentialBuilder {
     ExponentialBuilder::default()

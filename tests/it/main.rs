@@ -31,6 +31,7 @@ mod replicas;
 mod rest_states;
 mod rolling_restart;
 mod secrets_canary;
+mod starts;
 mod stories;
 mod time_travel;
 mod wire_frames;

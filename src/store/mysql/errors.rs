@@ -3,7 +3,7 @@
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::StoreError;
-use crate::store::trouble::{Kind, Trouble};
+use crate::store::trouble::{Kind, Trouble, is_about_tls};
 use crate::store::url::Address;
 
 fn number(error: &sqlx::Error) -> Option<u16> {
@@ -48,11 +48,12 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The class of an error at the start, where a database that is not there is a matter of settings.
+/// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
+/// server that cannot be reached is not: it may come.
 pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match number(&error) {
-        Some(1045 | 1698) => unfit(
+        Some(1045 | 1130 | 1698) => unfit(
             &format!("MySQL refuses the user {:?} of the database {address}", address.user),
             "check user and password in kubesvc.database.url",
         ),
@@ -73,14 +74,19 @@ pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
             other => other,
         },
         None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
+                StoreError::unavailable(format!(
+                    "no connection to the database {address} ({error}): check that MySQL or MariaDB runs there, and \
+                     host and port in kubesvc.database.url"
+                ))
+            }
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Configuration(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut => unfit(
-                &format!("no connection to the database {address}"),
-                "check that MySQL or MariaDB runs there, and host, port and TLS in kubesvc.database.url; a user of \
-                 MySQL 8 with caching_sha2_password needs TLS",
+            | sqlx::Error::Protocol(_) => unfit(
+                &format!("the database {address} is no MySQL or MariaDB that can be spoken to"),
+                "check host, port and TLS in kubesvc.database.url; a user of MySQL 8 with caching_sha2_password needs \
+                 TLS",
             ),
             error => classify(error),
         },

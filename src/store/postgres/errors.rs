@@ -1,7 +1,7 @@
 //! What PostgreSQL's errors mean for the caller, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 
 use crate::store::StoreError;
-use crate::store::trouble::{Kind, Trouble};
+use crate::store::trouble::{Kind, Trouble, is_about_tls};
 use crate::store::url::Address;
 
 fn code(error: &sqlx::Error) -> Option<String> {
@@ -49,7 +49,8 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The class of an error at the start, where a database that is not there is a matter of settings.
+/// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
+/// server that cannot be reached is not: it may come.
 pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match code(&error).as_deref() {
@@ -74,12 +75,18 @@ pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
             other => other,
         },
         None => match error {
+            sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut if !is_about_tls(&error) => {
+                StoreError::unavailable(format!(
+                    "no connection to the database {address} ({error}): check that PostgreSQL runs there, and host and \
+                     port in kubesvc.database.url"
+                ))
+            }
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
             | sqlx::Error::Configuration(_)
-            | sqlx::Error::PoolTimedOut => unfit(
-                &format!("no connection to the database {address}"),
-                "check that PostgreSQL runs there, and host, port and TLS in kubesvc.database.url",
+            | sqlx::Error::Protocol(_) => unfit(
+                &format!("the database {address} is no PostgreSQL that can be spoken to"),
+                "check host, port and TLS in kubesvc.database.url",
             ),
             error => classify(error),
         },

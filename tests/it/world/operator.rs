@@ -143,6 +143,18 @@ impl Operator {
         self.process.lock().as_ref().map(Process::id).expect("the operator was started")
     }
 
+    /// Waits for an end that nobody has asked for.
+    ///
+    /// # Errors
+    ///
+    /// It still runs when `timeout` is over.
+    pub(crate) async fn ended(&self, timeout: Duration) -> Result<ExitStatus, String> {
+        try_eventually("the end of the operator", timeout, async || {
+            self.exited().ok_or_else(|| "it still runs".to_owned())
+        })
+        .await
+    }
+
     /// How it ended, if it has.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         self.process.lock().as_ref().and_then(Process::exited)

@@ -1,0 +1,68 @@
+//! The database at the start: one that cannot be reached is waited for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::rest::Starting;
+use crate::store::projection::Projection;
+use crate::store::{self, Store, StoreError};
+use crate::telemetry::errors::chain;
+
+/// The longest wait between two tries, before the jitter that at most doubles it.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Opens the database of this URL, and waits for it while it cannot be reached. None if stopped before.
+///
+/// # Errors
+/// One line that says what is wrong with URL, login or schema and what to do: no waiting helps there.
+pub(super) async fn open(
+    url: &str,
+    starting: &Starting,
+    stop: &CancellationToken,
+) -> Result<Option<Arc<dyn Store>>, String> {
+    let mut waits = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_max_delay(LONGEST_WAIT)
+        .without_max_times()
+        .with_jitter()
+        .build();
+    let mut waited = false;
+    loop {
+        match stop.run_until_cancelled(store::open(url)).await {
+            None => return Ok(None),
+            Some(Ok(store)) => {
+                if waited {
+                    info!("the database can be used");
+                }
+                return Ok(Some(store));
+            }
+            Some(Err(error @ StoreError::Unavailable(_))) => {
+                waited = true;
+                let why = error.in_full();
+                if starting.waits_for("database", &why) {
+                    warn!(error = why, "the database cannot be used; the operator waits for it");
+                }
+            }
+            Some(Err(error)) => return Err(chain(&error)),
+        }
+        let wait = tokio::time::sleep(waits.next().unwrap_or(LONGEST_WAIT));
+        if stop.run_until_cancelled(wait).await.is_none() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Reads the rows. A database that has gone since it was opened is read by [`Projection::run`] when it is back.
+///
+/// # Errors
+/// One line that says what is wrong with the tables and what to do.
+pub(super) async fn load(projection: &Projection) -> Result<(), String> {
+    match projection.load().await {
+        Ok(()) | Err(StoreError::Unavailable(_)) => Ok(()),
+        Err(error) => Err(chain(&error)),
+    }
+}
