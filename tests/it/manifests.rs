@@ -1,27 +1,36 @@
-//! What `kubectl apply -k` is given here is taken by a real API server, for one replica and for several.
+//! What `kubectl apply -k` is given here is taken by a real API server, as it stands and under overlays, and takes
+//! nothing with it that is not its own when it is deleted.
+
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::harness::controlplane::{ControlPlane, shared};
+use crate::harness::folder::Folder;
 use crate::harness::must;
 use crate::world::{documents, in_repository};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_installed_is_taken_by_the_api_server() {
     let plane = shared().await;
-    // An object that is only tried out needs its namespace all the same.
-    must(plane.kubectl(["apply", "-f", &in_repository("config/default/namespace.yaml")]).await.ok());
-    for folder in
-        ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"]
-    {
-        let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &in_repository(folder)]).await;
+    // An object that is only tried out needs its namespace all the same, and a definition what it defines.
+    for folder in ["config/namespace", "config/crd"] {
+        must(plane.kubectl(["apply", "-k", &in_repository(folder)]).await.ok());
+    }
+    let overlays = Overlays::new();
+    let with_volume =
+        overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let folders =
+        ["config/default", "config/replicas", "config/copy-database", "config/agent", "config/people"];
+    for folder in folders.map(in_repository).into_iter().chain([with_volume]) {
+        let tried = plane.kubectl(["apply", "--dry-run=server", "-k", &folder]).await;
         must(tried.ok().map_err(|e| format!("{folder}: {e}")));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_replicas_share_a_database_and_have_no_volume() {
-    let objects = rendered(shared().await, "config/replicas").await;
+    let objects = rendered(shared().await, &in_repository("config/replicas")).await;
     let deployment = only(&objects, "Deployment");
     assert_eq!(deployment["spec"]["replicas"], 3);
     assert_eq!(deployment["spec"]["strategy"]["type"], "RollingUpdate");
@@ -47,21 +56,211 @@ async fn several_replicas_share_a_database_and_have_no_volume() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn replicas_ask_for_approval_and_serve_until_their_nodes_have_heard_that_they_leave() {
+    let objects = rendered(shared().await, &in_repository("config/replicas")).await;
+    let settings = only(&objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings");
+    assert!(settings.contains("approval: manual"), "{settings}");
+    let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
+    let pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().expect("a pause");
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("a grace");
+    assert!(pause > 0 && pause + 20 <= grace, "{pause} s and a stop of 20 s in {grace} s");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_is_asked_each_second_while_it_starts_and_needs_no_storage_class() {
+    let plane = shared().await;
+    let objects = rendered(plane, &in_repository("config/default")).await;
+    let pod = only(&objects, "Deployment")["spec"]["template"]["spec"].clone();
+    assert_eq!(pod["containers"][0]["startupProbe"]["periodSeconds"], 1);
+    // The wait for a database takes as long as it takes: only liveness may end a start.
+    let asked = pod["containers"][0]["startupProbe"]["httpGet"]["path"].as_str().unwrap_or_default();
+    assert_eq!(asked, "/health/liveness");
+    assert!(database_of(&pod)["emptyDir"].is_object(), "{pod}");
+    assert!(objects.iter().all(|object| object["kind"] != "PersistentVolumeClaim"));
+
+    let overlays = Overlays::new();
+    let folder = overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let objects = rendered(plane, &folder).await;
+    let pod = only(&objects, "Deployment")["spec"]["template"]["spec"].clone();
+    let volume = database_of(&pod);
+    assert_eq!(
+        volume["persistentVolumeClaim"]["claimName"],
+        only(&objects, "PersistentVolumeClaim")["metadata"]["name"]
+    );
+    assert_eq!(volume["emptyDir"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_agents_reach_9091_and_only_labelled_pods_7002() {
+    let plane = shared().await;
+    let (operator, agent) = (
+        rendered(plane, &in_repository("config/replicas")).await,
+        rendered(plane, &in_repository("config/agent")).await,
+    );
+    for objects in [&operator, &agent] {
+        let (policy, deployment) = (&only(objects, "NetworkPolicy")["spec"], only(objects, "Deployment"));
+        assert_eq!(policy["policyTypes"], serde_json::json!(["Ingress", "Egress"]));
+        assert_eq!(policy["podSelector"], deployment["spec"]["selector"], "it is for these pods");
+    }
+    let agents = &only(&agent, "Deployment")["spec"]["template"]["metadata"]["labels"];
+    let ingress = only(&operator, "NetworkPolicy")["spec"]["ingress"].as_array().expect("rules").clone();
+    for rule in &ingress {
+        for port in rule["ports"].as_array().expect("ports") {
+            let port = port["port"].as_u64().expect("a number");
+            let from = rule["from"].as_array().cloned().unwrap_or_default();
+            let labels: Vec<_> = from.iter().map(|peer| &peer["podSelector"]["matchLabels"]).collect();
+            match port {
+                9091 => {
+                    let name = &agents["app.kubernetes.io/name"];
+                    assert!(
+                        !labels.is_empty() && labels.iter().all(|one| &one["app.kubernetes.io/name"] == name)
+                    );
+                }
+                7002 => assert!(!from.is_empty(), "{rule}"),
+                // Health alone.
+                7003 => {}
+                other => unreachable!("port {other} is open: {rule}"),
+            }
+        }
+    }
+    let none = only(&agent, "NetworkPolicy")["spec"]["ingress"].as_array().cloned().unwrap_or_default();
+    assert!(none.is_empty(), "nobody calls an agent: {none:?}");
+}
+
+/// Renders a base under an overlay that gives it another namespace, a prefix and a suffix, and that one under another
+/// one.
+async fn renamed(base: &str) -> Vec<Value> {
+    let overlays = Overlays::new();
+    let once = format!("namespace: armory\nnamePrefix: eu-\nnameSuffix: -one\nresources: [../{base}]\n");
+    overlays.write("once", &once);
+    let twice = overlays.write("twice", "namespace: armory\nnamePrefix: x-\nresources: [../once]\n");
+    rendered(shared().await, &twice).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bindings_and_names_hold_together_under_an_overlay_with_namespace_prefix_and_suffix() {
+    for (base, name) in
+        [("config/agent", "x-eu-kubesvc-agent-one"), ("config/replicas", "x-eu-kubesvc-operator-one")]
+    {
+        let objects = renamed(base).await;
+        let has = |kind: &Value, name: &Value, namespace: &Value| {
+            objects.iter().any(|object| {
+                let metadata = &object["metadata"];
+                &object["kind"] == kind && &metadata["name"] == name && &metadata["namespace"] == namespace
+            })
+        };
+        let mut bindings = 0;
+        for binding in
+            objects.iter().filter(|one| one["kind"].as_str().is_some_and(|kind| kind.ends_with("Binding")))
+        {
+            bindings += 1;
+            for subject in binding["subjects"].as_array().expect("subjects") {
+                assert_eq!(subject["namespace"], "armory", "{binding}");
+                assert!(has(&subject["kind"], &subject["name"], &subject["namespace"]), "{binding}");
+            }
+            let role = &binding["roleRef"];
+            let namespace =
+                if role["kind"] == "Role" { &binding["metadata"]["namespace"] } else { &Value::Null };
+            assert!(has(&role["kind"], &role["name"], namespace), "{binding}");
+        }
+        assert!(bindings > 0, "{base} binds a role");
+        let deployment = only(&objects, "Deployment");
+        assert_eq!(deployment["metadata"]["name"], name);
+        let pod = &deployment["spec"]["template"]["spec"];
+        let armory = Value::from("armory");
+        assert!(has(&Value::from("ServiceAccount"), &pod["serviceAccountName"], &armory), "{pod}");
+        let variable = |name: &str| variable(pod, name).map(|one| one["value"].clone());
+        match base {
+            "config/agent" => {
+                assert_eq!(variable("DEPLOYMENT_NAME"), Some(Value::from(name)), "a zone of its own")
+            }
+            _ => assert_eq!(
+                variable("KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX").as_ref(),
+                Some(&only(&objects, "Service")["metadata"]["name"]),
+                "replicas find one another by the Service"
+            ),
+        }
+    }
+}
+
+/// What stands in the README between a heading and the next one of its rank.
+fn chapter(heading: &str) -> String {
+    let text = must(std::fs::read_to_string(in_repository("README.md")).map_err(|e| e.to_string()));
+    let rest = text.split_once(&format!("\n## {heading}\n")).expect("the README has this chapter").1;
+    rest.split("\n## ").next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_rest() {
+    let plane = must(ControlPlane::start().await);
+    let install = chapter("Install it");
+    let block = install.split("```").nth(1).expect("commands");
+    let mut applied = Vec::new();
+    for line in block.lines() {
+        let command: Vec<_> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        match command[..] {
+            ["kubectl", "apply", "-k", folder] => {
+                let done = plane.kubectl(["apply", "-k", &in_repository(folder)]).await;
+                assert!(!done.stderr.contains("Warning"), "{line}: {}", done.stderr);
+                must(done.ok().map_err(|e| format!("{line}: {e}")));
+                applied.push(folder.to_owned());
+            }
+            ["docker", "build", "-t", image, "."] => {
+                for folder in ["config/default", "config/replicas", "config/agent"] {
+                    let objects = rendered(&plane, &in_repository(folder)).await;
+                    let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
+                    assert_eq!(pod["containers"][0]["image"], image, "{folder} has what {line:?} builds");
+                }
+            }
+            [] | ["sh"] => {}
+            _ => unreachable!("this test does not know what to do with {line:?}"),
+        }
+    }
+    assert!(applied.len() >= 4, "{applied:?}");
+    // The zone of the samples is the one that this agent says it is of.
+    let objects = rendered(&plane, &in_repository("config/agent")).await;
+    let deployment = only(&objects, "Deployment");
+    let name = variable(&deployment["spec"]["template"]["spec"], "DEPLOYMENT_NAME").expect("it is said");
+    let zone = format!(
+        "{}_{}",
+        name["value"].as_str().unwrap_or_default(),
+        deployment["metadata"]["namespace"].as_str().unwrap_or_default()
+    );
+    let tour = chapter("A tour");
+    let zones: Vec<_> = tour.split("zoneId: ").skip(1).map(|rest| rest.trim_start_matches('"')).collect();
+    assert!(!zones.is_empty() && zones.iter().all(|one| one.starts_with(&zone)), "{zone}: {zones:?}");
+
+    // Accounts are there, and stay when the agent, and then the operator, is deleted.
+    let samples = in_repository("config/samples");
+    must(plane.kubectl(["apply", "-n", "kubesvc", "-k", &samples]).await.ok());
+    let names = async || {
+        let list = ["get", "-n", "kubesvc", "-o", "name", "kubesvcaccounts,secrets,deployments"];
+        let listed = must(plane.kubectl(list).await.ok());
+        listed.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut left = names().await;
+    assert!(left.iter().any(|one| one.contains("kubesvcaccount")), "{left:?}");
+    for (folder, gone) in [("config/agent", "kubesvc-agent"), ("config/default", "kubesvc-operator")] {
+        must(plane.kubectl(["delete", "-k", &in_repository(folder)]).await.ok());
+        left.retain(|one| *one != format!("deployment.apps/{gone}"));
+        assert_eq!(names().await, left, "after the deletion of {folder}");
+        let phase = ["get", "namespace", "kubesvc", "-o", "jsonpath={.status.phase}"];
+        assert_eq!(must(plane.kubectl(phase).await.ok()), "Active");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_several() {
     let plane = shared().await;
-    let copy = rendered(plane, "config/copy-database").await;
-    let (one, several) = (rendered(plane, "config/default").await, rendered(plane, "config/replicas").await);
+    let overlays = Overlays::new();
+    let with_volume =
+        overlays.write("volume", "resources: [../config/default]\ncomponents: [../config/volume]\n");
+    let copy = rendered(plane, &in_repository("config/copy-database")).await;
+    let one = rendered(plane, &with_volume).await;
+    let several = rendered(plane, &in_repository("config/replicas")).await;
     let pod = |objects: &[Value], kind: &str| only(objects, kind)["spec"]["template"]["spec"].clone();
     let (copying, alone, sharing) = (pod(&copy, "Job"), pod(&one, "Deployment"), pod(&several, "Deployment"));
-    let claim = |pod: &Value| {
-        let volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
-        volumes.into_iter().find(|volume| volume["name"] == "database")
-    };
-    assert_eq!(claim(&copying), claim(&alone));
-    let variable = |pod: &Value, name: &str| {
-        let all = pod["containers"][0]["env"].as_array().cloned().unwrap_or_default();
-        all.into_iter().find(|one| one["name"] == name)
-    };
+    assert_eq!(database_of(&copying), database_of(&alone));
     let to = variable(&copying, "KUBESVC_COPY_TO").expect("it names the target");
     let shared_url = variable(&sharing, "KUBESVC_DATABASE_URL").expect("they name the database");
     assert_eq!(to["valueFrom"], shared_url["valueFrom"]);
@@ -70,8 +269,59 @@ async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_seve
     assert!(settings.contains(from["value"].as_str().unwrap_or("nothing")), "{from} is not in {settings}");
 }
 
+/// The volume of a pod in which SQLite's file is.
+fn database_of(pod: &Value) -> Value {
+    let volumes = pod["volumes"].as_array().cloned().unwrap_or_default();
+    volumes.into_iter().find(|volume| volume["name"] == "database").unwrap_or_default()
+}
+
+/// A variable of a pod's first container.
+fn variable(pod: &Value, name: &str) -> Option<Value> {
+    let all = pod["containers"][0]["env"].as_array().cloned().unwrap_or_default();
+    all.into_iter().find(|one| one["name"] == name)
+}
+
+/// A copy of `config` and `crds` with room for kustomizations over them: a kustomization names others by relative paths
+/// only.
+struct Overlays(Folder);
+
+impl Overlays {
+    fn new() -> Self {
+        let folder = must(Folder::new("overlays"));
+        for name in ["config", "crds"] {
+            must(
+                copy(Path::new(&in_repository(name)), &folder.file(name)).map_err(|e| format!("{name}: {e}")),
+            );
+        }
+        Self(folder)
+    }
+
+    /// Writes one, and gives its folder.
+    fn write(&self, name: &str, text: &str) -> String {
+        let folder = self.0.file(name);
+        let written = std::fs::create_dir(&folder)
+            .and_then(|()| std::fs::write(folder.join("kustomization.yaml"), text));
+        must(written.map_err(|e| format!("{}: {e}", folder.display())));
+        folder.display().to_string()
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let (entry, to) = (entry?, to.to_owned());
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), &to)?;
+        }
+    }
+    Ok(())
+}
+
 async fn rendered(plane: &ControlPlane, folder: &str) -> Vec<Value> {
-    let rendered = must(plane.kubectl(["kustomize", &in_repository(folder)]).await.ok());
+    let rendered = must(plane.kubectl(["kustomize", folder]).await.ok());
     let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-"];
     documents(&must(plane.kubectl_with_input(read, &rendered).await.ok()))
 }
