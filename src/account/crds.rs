@@ -1,13 +1,48 @@
 //! The custom resource definitions, as `kubesvc-operator crds` prints them and `crds/` holds them.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, JSON};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
 use kube::CustomResourceExt;
 
 use super::{KubesvcAccount, KubesvcAgent};
 
 /// The two definitions, each with the name of its file in `crds/`.
 pub fn all() -> [(&'static str, CustomResourceDefinition); 2] {
-    [("kubesvcaccounts.yaml", account()), ("kubesvcagents.yaml", KubesvcAgent::crd())]
+    [("kubesvcaccounts.yaml", account()), ("kubesvcagents.yaml", KubesvcAgent::crd())].map(
+        |(file, mut crd)| {
+            for version in &mut crd.spec.versions {
+                let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
+                schema.into_iter().for_each(use_known_formats);
+            }
+            (file, crd)
+        },
+    )
+}
+
+/// Formats that OpenAPI has in place of Rust's unsigned ones: the API server warns of others at each apply.
+fn use_known_formats(schema: &mut JSONSchemaProps) {
+    let bounds = match schema.format.as_deref() {
+        Some("uint8") => Some(("int32", Some(f64::from(u8::MAX)))),
+        Some("uint16") => Some(("int32", Some(f64::from(u16::MAX)))),
+        Some("uint32") => Some(("int64", Some(f64::from(u32::MAX)))),
+        Some("uint" | "uint64") => Some(("int64", None)),
+        _ => None,
+    };
+    if let Some((format, most)) = bounds {
+        schema.format = Some(format.to_owned());
+        schema.minimum = schema.minimum.or(Some(0.0));
+        schema.maximum = schema.maximum.or(most);
+    }
+    schema.properties.iter_mut().flatten().for_each(|(_, property)| use_known_formats(property));
+    match &mut schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(items)) => use_known_formats(items),
+        Some(JSONSchemaPropsOrArray::Schemas(all)) => all.iter_mut().for_each(use_known_formats),
+        None => {}
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        use_known_formats(values);
+    }
 }
 
 /// An account that no operator has seen yet must read as in progress to kstatus, so that Argo CD and Flux wait for
@@ -28,11 +63,6 @@ fn account() -> CustomResourceDefinition {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-        JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
-    };
-
     use super::*;
 
     fn undescribed(path: &str, schema: &JSONSchemaProps, found: &mut Vec<String>) {
@@ -61,6 +91,32 @@ mod tests {
                 assert_eq!(found, Vec::<String>::new(), "{file}");
                 assert!(schema.description.is_some_and(|text| text.len() > 20), "{file}");
             }
+        }
+    }
+
+    #[test]
+    fn unsigned_numbers_have_a_format_that_the_api_server_knows_and_their_bounds() {
+        let unsigned =
+            |format: &str| JSONSchemaProps { format: Some(format.to_owned()), ..Default::default() };
+        let items = JSONSchemaPropsOrArray::Schema(Box::new(unsigned("uint32")));
+        let list = JSONSchemaProps { items: Some(items), ..Default::default() };
+        let values = JSONSchemaPropsOrBool::Schema(Box::new(unsigned("uint16")));
+        let map = JSONSchemaProps { additional_properties: Some(values), ..Default::default() };
+        let properties =
+            [("list".to_owned(), list), ("map".to_owned(), map), ("n".to_owned(), unsigned("uint64"))];
+        let mut schema = JSONSchemaProps { properties: Some(properties.into()), ..Default::default() };
+        use_known_formats(&mut schema);
+        let text = serde_json::to_string(&schema).expect("JSON");
+        assert!(!text.contains("uint"), "{text}");
+        let bounds = |text: &str, format: &str, most: &str| {
+            text.contains(&format!("\"format\":\"{format}\",{most}\"minimum\":0.0"))
+        };
+        assert!(bounds(&text, "int64", "\"maximum\":4294967295.0,"), "{text}");
+        assert!(bounds(&text, "int32", "\"maximum\":65535.0,"), "{text}");
+        assert!(bounds(&text, "int64", ""), "{text}");
+        for (file, crd) in all() {
+            let text = serde_json::to_string(&crd).expect("JSON");
+            assert!(!text.contains("\"uint"), "{file}");
         }
     }
 
