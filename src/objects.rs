@@ -8,7 +8,7 @@ mod secrets;
 mod watch;
 mod write;
 
-pub use agents::{Agents, read_agents, version_of, watch_agents};
+pub use agents::{Agents, ReadError, read_agents, version_of, watch_agents};
 pub use busy::too_busy;
 pub use index::{AccountKey, Accounts};
 pub use secrets::watch_secrets;

@@ -5,3 +5,4 @@
 pub mod errors;
 pub mod logs;
 pub mod metrics;
+pub mod outages;

@@ -1,10 +1,15 @@
-//! How watches are kept: when one that is silent is given up, and how soon one that was lost is tried again.
+//! How watches are kept: when one that is silent is given up, how soon one that was lost is tried again, and from where.
 
-use std::time::Duration;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
 
 use backon::ExponentialBuilder;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use kube::runtime::utils::{Backoff, ResetTimerBackoff};
-use kube::runtime::watcher::{Config, ExponentialBackoff};
+use kube::runtime::watcher::{self, Config, Event, ExponentialBackoff};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 
 /// After so many seconds the API server ends a watch, and it is taken up where it ended. One that is silent for five
 /// seconds longer has lost its other end, and is given up.
@@ -33,9 +38,145 @@ pub fn pauses() -> impl Backoff {
     ResetTimerBackoff::new(ExponentialBackoff::from(growing), FORGOTTEN_AFTER)
 }
 
+/// A watch that shows nothing for a while.
+#[derive(Debug)]
+pub enum Outage {
+    /// It has failed. Said once; the tries that follow fail in silence.
+    Begun(watcher::Error),
+    /// It shows what is so again, after this long.
+    Over(Duration),
+}
+
+/// The events of a watch that never ends. After a failure, everything is listed anew.
+///
+/// To go on from the version that was seen last would be cheaper, and wrong after the API server's data were restored
+/// from a backup: versions count on from an earlier one there, and a watch that begins at a later one is shown nothing
+/// until they have caught up.
+pub fn events<K>(api: Api<K>, config: Config) -> BoxStream<'static, Result<Event<K>, Outage>>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let begin = move || watcher::watcher(api.clone(), config.clone()).boxed();
+    let kept = Kept {
+        events: begin(),
+        begin: Box::new(begin),
+        pauses: Box::new(pauses()),
+        pause: None,
+        lost: None,
+        next: None,
+    };
+    stream::unfold(kept, |mut kept| async move { Some((kept.next().await?, kept)) }).boxed()
+}
+
+type Watching<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+
+/// A watch, and what is known of its failures.
+struct Kept<K: 'static> {
+    begin: Box<dyn Fn() -> Watching<K> + Send>,
+    events: Watching<K>,
+    pauses: Box<dyn Backoff>,
+    /// It has failed, and is begun anew after this long.
+    pause: Option<Duration>,
+    /// Since when it shows nothing.
+    lost: Option<Instant>,
+    /// What is said after the end of an outage.
+    next: Option<Event<K>>,
+}
+
+impl<K: 'static> Kept<K> {
+    async fn next(&mut self) -> Option<Result<Event<K>, Outage>> {
+        if let Some(event) = self.next.take() {
+            return Some(Ok(event));
+        }
+        loop {
+            if let Some(pause) = self.pause {
+                tokio::time::sleep(pause).await;
+                self.events = (self.begin)();
+                self.pause = None;
+            }
+            match self.events.next().await? {
+                // It comes before anything was asked.
+                Ok(Event::Init) => return Some(Ok(Event::Init)),
+                Ok(event) => {
+                    let Some(since) = self.lost.take() else { return Some(Ok(event)) };
+                    self.next = Some(event);
+                    return Some(Err(Outage::Over(since.elapsed())));
+                }
+                Err(problem) => {
+                    self.pause = self.pauses.next();
+                    if self.lost.is_none() {
+                        self.lost = Some(Instant::now());
+                        return Some(Err(Outage::Begun(problem)));
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use parking_lot::Mutex;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    fn settings(version: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "resourceVersion": version}})
+    }
+
+    /// An API server that gives these answers, one after the other, then none; and the queries it was asked with.
+    fn server(answers: Vec<(u16, Value)>) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let answers = Arc::new(Mutex::new(answers.into_iter()));
+        let queries = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            queries.lock().push(request.uri().query().unwrap_or_default().to_owned());
+            let answer = answers.lock().next();
+            async move {
+                let Some((code, body)) = answer else { return std::future::pending().await };
+                let body = kube::client::Body::from(body.to_string().into_bytes());
+                http::Response::builder().status(code).body(body)
+            }
+        });
+        (Api::default_namespaced(kube::Client::new(service, "ns")), asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_failure_all_is_listed_anew_and_the_outage_is_told_once() {
+        let list =
+            |version: &str| json!({"metadata": {"resourceVersion": version}, "items": [settings(version)]});
+        let away = || {
+            (
+                503,
+                json!({"kind": "Status", "code": 503, "message": "away", "reason": "", "status": "Failure"}),
+            )
+        };
+        let shown = json!({"type": "MODIFIED", "object": settings("5001")});
+        // The watch ends, as it does twice a minute, and then cannot be begun.
+        let answers = vec![(200, list("5000")), (200, shown), away(), away(), away(), (200, list("3000"))];
+        let (api, asked) = server(answers);
+        let mut events = events(api, config());
+        let mut said = Vec::new();
+        for _ in 0..10 {
+            said.push(match events.next().await.expect("it never ends") {
+                Ok(Event::Init) => "list".to_owned(),
+                Ok(Event::InitDone) => "listed".to_owned(),
+                Ok(Event::InitApply(one) | Event::Apply(one) | Event::Delete(one)) => {
+                    one.metadata.resource_version.expect("it has one")
+                }
+                Err(Outage::Begun(_)) => "away".to_owned(),
+                Err(Outage::Over(_)) => "back".to_owned(),
+            });
+        }
+        let expected = ["list", "5000", "listed", "5001", "away", "list", "list", "list", "back", "3000"];
+        assert_eq!(said, expected);
+        let watches = asked.lock().iter().filter(|query| query.contains("watch=true")).count();
+        assert_eq!(watches, 2, "{asked:?}");
+    }
 
     #[test]
     fn however_often_a_watch_fails_it_is_tried_again_within_five_seconds() {

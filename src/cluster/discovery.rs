@@ -7,15 +7,14 @@ use std::sync::Arc;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::members::{self, Sighting};
 use super::membership::{Membership, Source};
+use crate::telemetry::outages;
 
 /// The label of an EndpointSlice that names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -74,8 +73,8 @@ impl Tells for EndpointSlice {
     }
 }
 
-/// Keeps the membership in step with one kind of objects until cancelled. A lost watch is resumed with backoff; what was
-/// known stays meanwhile.
+/// Keeps the membership in step with one kind of objects until cancelled. What was known stays while it is
+/// lost.
 pub(super) async fn watch<K: Tells>(
     client: Client,
     looked: Looked,
@@ -83,7 +82,7 @@ pub(super) async fn watch<K: Tells>(
     stop: CancellationToken,
 ) {
     let api: Api<K> = Api::namespaced(client, &looked.namespace);
-    let stream = watcher::watcher(api, crate::watches::config()).backoff(crate::watches::pauses());
+    let stream = crate::watches::events(api, crate::watches::config());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashMap::new();
     while let Some(event) = stream.next().await {
@@ -97,10 +96,7 @@ pub(super) async fn watch<K: Tells>(
                 membership.tells(K::SOURCE, object.name_any(), seen_in(&object, &looked));
             }
             Ok(Event::Delete(object)) => membership.tells(K::SOURCE, object.name_any(), Vec::new()),
-            Err(problem) => {
-                let error = crate::telemetry::errors::chain(&problem);
-                warn!(error, "the watch of {:?}, by which replicas are found", K::SOURCE);
-            }
+            Err(outage) => outages::tell(&format!("{:?}, by which replicas are found,", K::SOURCE), &outage),
         }
     }
 }

@@ -2,28 +2,39 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::api::ListParams;
 use kube::core::DeserializeGuard;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use parking_lot::RwLock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::account::{KubesvcAgent, ZONE_LABEL, names};
+use crate::telemetry::outages;
 use crate::wakes::Wakes;
+
+/// How long the watch has to show what a reading beside it has brought, before that is read once more by itself.
+const UNSHOWN: Duration = Duration::from_secs(5);
+/// How long the API server may take for one object.
+const GET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Index {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
     /// Names of the objects of an agent id: one for each zone that it was in.
     by_id: HashMap<String, HashSet<String>>,
-    /// The newest version that the watch has shown; a list that is older has nothing new to say.
+    /// The newest version that the watch has shown; a reading that is older has nothing new to say.
     seen: u64,
+    /// The newest version that the list has shown which is being taken in.
+    listing: u64,
+    /// Objects that a reading beside the watch has brought and the watch has not shown yet, with their version. A list
+    /// may have been begun before the reading: it cannot take them away.
+    unshown: HashMap<String, u64>,
     /// Names of objects that cannot be read now.
     malformed: HashSet<String>,
 }
@@ -31,11 +42,22 @@ struct Index {
 impl Index {
     fn insert(&mut self, name: &str, agent: KubesvcAgent) {
         self.remove(name);
+        self.malformed.remove(name);
         self.by_id.entry(agent.spec.agent_id.clone()).or_default().insert(name.to_owned());
         self.by_name.insert(name.to_owned(), Arc::new(agent));
     }
 
+    /// The version of an object that only a reading has brought, if that is newer.
+    fn is_unshown(&self, name: &str, version: u64) -> bool {
+        self.unshown.get(name).is_some_and(|unshown| *unshown > version)
+    }
+
+    fn is_of_version(&self, name: &str, version: u64) -> bool {
+        self.by_name.get(name).is_some_and(|known| version_of(&**known) == version)
+    }
+
     fn remove(&mut self, name: &str) {
+        self.unshown.remove(name);
         let Some(agent) = self.by_name.remove(name) else { return };
         let id = &agent.spec.agent_id;
         if let Some(names) = self.by_id.get_mut(id) {
@@ -52,11 +74,18 @@ pub struct Agents {
     index: RwLock<Index>,
     followers: RwLock<Vec<Arc<Wakes<String>>>>,
     synced: watch::Sender<bool>,
+    /// The API server's data are older than what the watch has shown.
+    went_back: Notify,
 }
 
 impl Default for Agents {
     fn default() -> Self {
-        Self { index: RwLock::default(), followers: RwLock::default(), synced: watch::Sender::new(false) }
+        Self {
+            index: RwLock::default(),
+            followers: RwLock::default(),
+            synced: watch::Sender::new(false),
+            went_back: Notify::new(),
+        }
     }
 }
 
@@ -92,40 +121,123 @@ impl Agents {
         wakes
     }
 
-    /// Takes in an object as the watch shows it.
+    /// Takes in an object as the watch shows it. Events come in order, so each is newer than what the watch has shown
+    /// before, whatever its version: data that were restored from a backup count on from an earlier one.
     pub(crate) fn seen(&self, agent: KubesvcAgent) {
         let version = version_of(&agent);
-        self.put(agent);
-        let mut index = self.index.write();
-        index.seen = index.seen.max(version);
+        self.index.write().seen = version;
+        self.shown(agent, version);
     }
 
     /// An object is gone, by the watch; `version` is that of its deletion.
     pub(crate) fn gone(&self, name: &str, version: u64) {
         {
             let mut index = self.index.write();
+            index.seen = version;
+            if index.is_unshown(name, version) {
+                return; // Made anew since, and read.
+            }
             index.remove(name);
             index.malformed.remove(name);
-            index.seen = index.seen.max(version);
         }
         self.tell(name);
     }
 
-    /// Takes in objects that were read beside the watch: those that it has not shown yet.
-    fn read(&self, agents: Vec<KubesvcAgent>) {
-        let seen = self.index.read().seen;
-        // What is not newer than that, the watch has shown or has shown to be gone.
-        agents.into_iter().filter(|agent| version_of(agent) > seen).for_each(|agent| self.put(agent));
+    /// A list begins that shows all there is.
+    fn list_begins(&self) {
+        self.index.write().listing = 0;
     }
 
-    /// A complete list was taken in: whatever is not in it is gone.
+    /// Takes in an object as a list shows it that was begun after whatever the watch has shown.
+    fn in_list(&self, agent: KubesvcAgent) {
+        let version = version_of(&agent);
+        {
+            let mut index = self.index.write();
+            index.listing = index.listing.max(version);
+        }
+        self.shown(agent, version);
+    }
+
+    fn shown(&self, agent: KubesvcAgent, version: u64) {
+        let name = agent.name_any();
+        {
+            let mut index = self.index.write();
+            if index.is_unshown(&name, version) {
+                return;
+            }
+            if index.is_of_version(&name, version) {
+                index.unshown.remove(&name);
+                return;
+            }
+            index.insert(&name, agent);
+        }
+        self.tell(&name);
+    }
+
+    /// Takes in objects that were read beside the watch: those that it has not shown yet.
+    fn read(&self, agents: Vec<KubesvcAgent>) {
+        for agent in agents {
+            let (name, version) = (agent.name_any(), version_of(&agent));
+            {
+                let mut index = self.index.write();
+                let known = index.by_name.get(&name).map(|known| version_of(&**known));
+                // What is not newer than that, the watch has shown or has shown to be gone.
+                if version <= index.seen || known.is_some_and(|known| known >= version) {
+                    continue;
+                }
+                index.insert(&name, agent);
+                index.unshown.insert(name.clone(), version);
+            }
+            self.tell(&name);
+        }
+    }
+
+    /// A complete list was taken in: whatever is not in it is gone, but for what was read beside it.
     pub(crate) fn listed(&self, present: &HashSet<String>) {
         let missing: Vec<_> = {
-            let index = self.index.read();
-            index.by_name.keys().filter(|name| !present.contains(*name)).cloned().collect()
+            let mut index = self.index.write();
+            index.seen = index.listing;
+            let missing = index.by_name.keys().filter(|name| !present.contains(*name));
+            let missing = missing.filter(|name| !index.unshown.contains_key(*name));
+            let missing: Vec<_> = missing.cloned().collect();
+            for name in &missing {
+                index.remove(name);
+                index.malformed.remove(name);
+            }
+            missing
         };
-        missing.iter().for_each(|name| self.gone(name, 0));
+        missing.iter().for_each(|name| self.tell(name));
         self.synced.send_replace(true);
+    }
+
+    /// Objects that only a reading has brought, with their version.
+    fn unshown(&self) -> HashMap<String, u64> {
+        self.index.read().unshown.clone()
+    }
+
+    /// What the API server said of an object that the watch has not shown at this version; absent: it is gone.
+    fn looked_up(&self, name: &str, version: u64, found: Option<KubesvcAgent>) {
+        {
+            let mut index = self.index.write();
+            if index.unshown.get(name) != Some(&version) {
+                return; // The watch has shown it meanwhile, or another reading.
+            }
+            match found {
+                None => index.remove(name),
+                Some(agent) if version_of(&agent) == version => return,
+                Some(agent) => {
+                    let version = version_of(&agent);
+                    index.insert(name, agent);
+                    index.unshown.insert(name.to_owned(), version);
+                }
+            }
+        }
+        self.tell(name);
+    }
+
+    /// The newest version that the watch has shown.
+    fn newest_shown(&self) -> u64 {
+        self.index.read().seen
     }
 
     /// The object, if it can be read. Of one that cannot, what was read last stands, and it is said once.
@@ -140,21 +252,6 @@ impl Agents {
                 None
             }
         }
-    }
-
-    /// Takes in an object, unless a newer version of it is known.
-    fn put(&self, agent: KubesvcAgent) {
-        let name = agent.name_any();
-        {
-            let mut index = self.index.write();
-            let known = index.by_name.get(&name).map(|known| version_of(&**known));
-            if known.is_some_and(|known| known >= version_of(&agent)) {
-                return;
-            }
-            index.malformed.remove(&name);
-            index.insert(&name, agent);
-        }
-        self.tell(&name);
     }
 
     fn tell(&self, name: &str) {
@@ -173,55 +270,107 @@ pub fn version_of(object: &impl ResourceExt) -> u64 {
 type Guarded = DeserializeGuard<KubesvcAgent>;
 
 /// Keeps the index in step with one namespace until cancelled. A malformed object is logged once, and counts as it was
-/// read last. A lost watch is resumed with backoff.
+/// read last. A watch that was lost begins anew with a list.
 pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>, stop: CancellationToken) {
     let api: Api<Guarded> = Api::namespaced(client, &namespace);
-    let stream = watcher::watcher(api, crate::watches::config()).backoff(crate::watches::pauses());
-    let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
-    let mut listing = HashSet::new();
-    while let Some(event) = stream.next().await {
+    let both = async { tokio::join!(follow(&api, &agents), look_up_unshown(&api, &agents)) };
+    stop.run_until_cancelled(both).await;
+}
+
+async fn follow(api: &Api<Guarded>, agents: &Agents) {
+    let new_stream = || crate::watches::events(api.clone(), crate::watches::config());
+    let (mut stream, mut listing) = (new_stream(), HashSet::new());
+    loop {
+        let event = tokio::select! {
+            () = agents.went_back.notified() => {
+                warn!("the API server has older KubesvcAgents than it has shown; they are listed anew");
+                stream = new_stream();
+                continue;
+            }
+            event = stream.next() => event,
+        };
         match event {
-            Ok(Event::Init) => listing.clear(),
-            Ok(Event::InitApply(object)) => {
+            None => return,
+            Some(Ok(Event::Init)) => {
+                listing.clear();
+                agents.list_begins();
+            }
+            Some(Ok(Event::InitApply(object))) => {
                 listing.insert(object.name_any());
-                // A list comes in any order: it says nothing about what else was seen.
                 if let Some(agent) = agents.well_formed(object) {
-                    agents.put(agent);
+                    agents.in_list(agent);
                 }
             }
-            Ok(Event::InitDone) => agents.listed(&std::mem::take(&mut listing)),
-            Ok(Event::Apply(object)) => {
+            Some(Ok(Event::InitDone)) => agents.listed(&std::mem::take(&mut listing)),
+            Some(Ok(Event::Apply(object))) => {
                 if let Some(agent) = agents.well_formed(object) {
                     agents.seen(agent);
                 }
             }
-            Ok(Event::Delete(object)) => {
-                agents.gone(&object.name_any(), version_of(&object));
-            }
-            Err(problem) => {
-                warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAgents");
-            }
+            Some(Ok(Event::Delete(object))) => agents.gone(&object.name_any(), version_of(&object)),
+            Some(Err(outage)) => outages::tell("KubesvcAgents", &outage),
         }
     }
+}
+
+/// Reads by itself what a reading has brought and the watch does not show: the watch may lag behind, or have been begun
+/// anew by a list in which it was no more.
+async fn look_up_unshown(api: &Api<Guarded>, agents: &Agents) {
+    let mut before = HashMap::new();
+    loop {
+        tokio::time::sleep(UNSHOWN).await;
+        let unshown = agents.unshown();
+        for (name, version) in unshown.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
+            // One that cannot be read stays, and is read the next time.
+            if let Ok(Ok(found)) = tokio::time::timeout(GET_TIMEOUT, api.get_opt(name)).await {
+                match found {
+                    None => agents.looked_up(name, *version, None),
+                    Some(object) => {
+                        if let Some(agent) = agents.well_formed(object) {
+                            agents.looked_up(name, *version, Some(agent));
+                        }
+                    }
+                }
+            }
+        }
+        before = unshown;
+    }
+}
+
+/// Why the agents of a zone could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The API server cannot be asked.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// What it says is older than what it has shown: its data were restored from a backup. The watch lists anew.
+    #[error("the API server has older data than it has shown; its objects are listed anew")]
+    WentBack,
 }
 
 /// Reads the agents of a zone from the API server itself, not from a cache of it, and brings the index up to that.
 ///
 /// # Errors
-/// The API server cannot be asked.
+/// [`ReadError`].
 pub async fn read_agents(
     client: Client,
     namespace: &str,
     zone: &str,
     agents: &Agents,
-) -> Result<(), kube::Error> {
+) -> Result<(), ReadError> {
     let api: Api<Guarded> = Api::namespaced(client, namespace);
     let of_zone = if names::is_label_value(zone) {
         ListParams::default().labels(&format!("{ZONE_LABEL}={zone}"))
     } else {
         ListParams::default()
     };
+    let shown = agents.newest_shown();
     let listed = api.list(&of_zone).await?;
+    let version = listed.metadata.resource_version.as_deref().and_then(|version| version.parse::<u64>().ok());
+    if version.is_some_and(|version| version < shown) {
+        agents.went_back.notify_one();
+        return Err(ReadError::WentBack);
+    }
     let well_formed = listed.items.into_iter().filter_map(|object| agents.well_formed(object));
     agents.read(well_formed.collect());
     Ok(())
@@ -257,6 +406,75 @@ mod tests {
         agents.read(vec![agent("a", 15)]);
         agents.seen(agent("a", 11));
         assert_eq!(version(&agents, "a"), Some(15), "what the watch shows late is old");
+    }
+
+    /// As a list of the watch that is complete.
+    fn list(agents: &Agents, all: Vec<KubesvcAgent>) {
+        agents.list_begins();
+        let present = all.iter().map(ResourceExt::name_any).collect();
+        all.into_iter().for_each(|agent| agents.in_list(agent));
+        agents.listed(&present);
+    }
+
+    #[test]
+    fn a_list_that_began_before_a_reading_takes_nothing_away_that_it_brought() {
+        let agents = Agents::default();
+        agents.seen(agent("a", 10));
+        agents.list_begins();
+        agents.in_list(agent("a", 10));
+        agents.read(vec![agent("a", 12), agent("b", 11)]);
+        agents.in_list(agent("a", 10));
+        agents.listed(&HashSet::from(["a".to_owned()]));
+        assert_eq!((version(&agents, "a"), version(&agents, "b")), (Some(12), Some(11)));
+        agents.seen(agent("b", 11));
+        assert_eq!(agents.unshown(), HashMap::from([("a".to_owned(), 12)]));
+        list(&agents, vec![agent("a", 12)]);
+        assert_eq!((version(&agents, "a"), version(&agents, "b")), (Some(12), None));
+        assert!(agents.unshown().is_empty());
+    }
+
+    #[test]
+    fn what_the_watch_does_not_show_is_as_it_is_looked_up() {
+        let agents = Agents::default();
+        agents.read(vec![agent("gone", 11), agent("there", 12), agent("shown", 13)]);
+        list(&agents, vec![]);
+        agents.seen(agent("shown", 14));
+        for name in ["gone", "shown"] {
+            agents.looked_up(name, if name == "gone" { 11 } else { 13 }, None);
+        }
+        agents.looked_up("there", 12, Some(agent("there", 7)));
+        let versions = ["gone", "there", "shown"].map(|name| version(&agents, name));
+        assert_eq!(versions, [None, Some(7), Some(14)], "data that were restored are taken in as well");
+    }
+
+    #[test]
+    fn after_a_restore_to_earlier_versions_the_list_counts_and_what_follows() {
+        let agents = Agents::default();
+        agents.seen(agent("a", 5000));
+        agents.seen(agent("b", 5001));
+        agents.gone("c", 5002);
+        list(&agents, vec![agent("a", 3000)]);
+        assert_eq!((version(&agents, "a"), version(&agents, "b")), (Some(3000), None));
+        agents.read(vec![agent("d", 3001)]);
+        agents.seen(agent("a", 3002));
+        assert_eq!((version(&agents, "a"), version(&agents, "d")), (Some(3002), Some(3001)));
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_is_older_than_what_was_shown_confirms_nothing_and_has_all_listed_anew() {
+        let answer = serde_json::json!({"metadata": {"resourceVersion": "3000"}, "items": []}).to_string();
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let body = kube::client::Body::from(answer.clone().into_bytes());
+            std::future::ready(http::Response::builder().body(body))
+        });
+        let client = Client::new(service, "ns");
+        let agents = Agents::default();
+        agents.seen(agent("a", 3000));
+        read_agents(client.clone(), "ns", "z", &agents).await.expect("it is not older");
+        agents.seen(agent("a", 3001));
+        let read = read_agents(client, "ns", "z", &agents).await;
+        assert!(matches!(read, Err(ReadError::WentBack)), "{read:?}");
+        agents.went_back.notified().await;
     }
 
     #[test]

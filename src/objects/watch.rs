@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::error;
 
 use super::guarded::Guarded;
 use super::index::{AccountKey, Accounts};
+use crate::telemetry::outages;
 
 /// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged and left
-/// out; it does not stop the watch. A lost watch is resumed with backoff; one that is asked to
-/// [list anew](Accounts::list_anew) starts with a list that the API server does not take from its cache.
+/// out; it does not stop the watch. A watch that was lost begins anew with a list, and so does one that is asked to
+/// [list anew](Accounts::list_anew): one that the API server does not take from its cache.
 pub async fn watch_accounts(
     client: Client,
     namespace: Option<String>,
@@ -26,8 +26,7 @@ pub async fn watch_accounts(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let new_stream =
-        || watcher::watcher(api.clone(), crate::watches::config()).backoff(crate::watches::pauses()).boxed();
+    let new_stream = || crate::watches::events(api.clone(), crate::watches::config());
     let (mut stream, mut wishes) = (new_stream(), accounts.asked());
     let (mut listing, mut asked) = (HashSet::new(), *wishes.borrow_and_update());
     loop {
@@ -43,7 +42,10 @@ pub async fn watch_accounts(
         };
         match event {
             None => return,
-            Some(Ok(Event::Init)) => listing.clear(),
+            Some(Ok(Event::Init)) => {
+                listing.clear();
+                accounts.list_begins(namespace.as_deref());
+            }
             Some(Ok(Event::InitApply(object))) => {
                 listing.insert(key_of(&object));
                 take_in(&accounts, object);
@@ -53,9 +55,7 @@ pub async fn watch_accounts(
             }
             Some(Ok(Event::Apply(object))) => take_in(&accounts, object),
             Some(Ok(Event::Delete(object))) => accounts.gone(&key_of(&object)),
-            Some(Err(problem)) => {
-                warn!(error = %crate::telemetry::errors::chain(&problem), "watch of KubesvcAccounts");
-            }
+            Some(Err(outage)) => outages::tell("KubesvcAccounts", &outage),
         }
     }
 }
