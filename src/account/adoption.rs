@@ -53,7 +53,8 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
     let kubeconfig = match given.source {
         None => return Err(Unreadable(NO_CREDENTIAL.to_owned())),
         Some(Source::Contents(contents)) => {
-            let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref());
+            let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
+                .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()));
             vetted.map_err(|refusal| Unreadable(format!("its kubeconfig is refused: {refusal}")))?;
             spec.kubeconfig = owned_secret::source(&object);
             Some(contents)

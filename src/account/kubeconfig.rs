@@ -75,13 +75,6 @@ pub enum Authentication {
         /// As in [`Authentication::ClientCertificate`].
         key: SecretBytes,
     },
-    /// A user name and a password; neither is empty or holds control characters, the name holds no colon.
-    Basic {
-        /// The user name.
-        username: String,
-        /// The password.
-        password: SecretText,
-    },
 }
 
 impl Authentication {
@@ -91,7 +84,6 @@ impl Authentication {
             Self::Token(_) => "token",
             Self::ClientCertificate { .. } => "client certificate",
             Self::TokenAndClientCertificate { .. } => "token and client certificate",
-            Self::Basic { .. } => "user name and password",
         }
     }
 }
@@ -108,6 +100,30 @@ impl fmt::Debug for VettedKubeconfig {
             .field("server", &self.server.as_str())
             .field("authentication", &self.authentication)
             .finish_non_exhaustive()
+    }
+}
+
+impl VettedKubeconfig {
+    /// Applies the account's own `insecure`.
+    ///
+    /// Whoever may write an account need not be who wrote the kubeconfig: `insecure` beside a certificate authority would
+    /// send the credential past the authority that its owner pinned.
+    ///
+    /// # Errors
+    ///
+    /// A [`Refusal`] if it is true although there is a certificate authority to verify with.
+    pub fn with_insecure(self, insecure: bool) -> Result<Self, Refusal> {
+        if !insecure {
+            return Ok(self);
+        }
+        if self.certificate_authority.is_some() {
+            return Err(Refusal::new(
+                "insecure",
+                "is true for the account although there is a certificate authority to verify with",
+                "remove it from the account, or else certificate-authority-data from the kubeconfig",
+            ));
+        }
+        Ok(Self { insecure_skip_tls_verify: true, ..self })
     }
 }
 

@@ -68,13 +68,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster of a vetted kubeconfig. With `insecure` its certificate is not verified whatever the kubeconfig
-    /// says.
-    pub fn new(kubeconfig: VettedKubeconfig, insecure: bool) -> Self {
+    /// The cluster of a vetted kubeconfig.
+    pub fn new(kubeconfig: VettedKubeconfig) -> Self {
         Self {
             server: kubeconfig.server,
             certificate_authority: kubeconfig.certificate_authority,
-            insecure: insecure || kubeconfig.insecure_skip_tls_verify,
+            insecure: kubeconfig.insecure_skip_tls_verify,
             tls_server_name: kubeconfig.tls_server_name,
             authentication: Some(kubeconfig.authentication),
         }

@@ -75,6 +75,7 @@ impl RestState {
 pub(super) fn check_contents(given: &Given, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
     let Some(Source::Contents(contents)) = &given.source else { return Ok(()) };
     kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
+        .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()))
         .map(drop)
         .map_err(|refusal| about(&given.name, &format!("kubeconfigContents is refused: {refusal}")))
 }

@@ -141,7 +141,10 @@ impl Credentials {
         let version = self.version(account, &found, fresh).await;
         let same_as = self.same_as(account, &found, version.as_deref());
         let context = account.spec.context.as_deref();
-        let vetted = kubeconfig::vet(found.content.expose_secret(), context).map_err(|refusal| {
+        let insecure = account.spec.insecure.unwrap_or_default();
+        let vetted = kubeconfig::vet(found.content.expose_secret(), context)
+            .and_then(|vetted| vetted.with_insecure(insecure));
+        let vetted = vetted.map_err(|refusal| {
             let class =
                 if refusal.is_exec() { FailureClass::ExecForbidden } else { FailureClass::BadKubeconfig };
             Failure::new(class, format!("kubeconfig refused: {refusal}"))
@@ -158,6 +161,11 @@ impl CredentialSource for Credentials {
         let without_content = if let Some(path) = &source.file {
             Some(CredentialKind::File(path.clone()))
         } else if source.service_account == Some(true) {
+            if account.spec.insecure == Some(true) {
+                let message = "spec.insecure is true although an agent's own service account comes with the certificate \
+                               authority of its cluster; remove it";
+                return Err(Failure::new(FailureClass::BadKubeconfig, message));
+            }
             Some(CredentialKind::ServiceAccount)
         } else {
             None

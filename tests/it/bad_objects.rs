@@ -64,7 +64,7 @@ fn hostile(trap: u16, touched: &str) -> Vec<(Vec<u8>, &'static str)> {
             .into_bytes(),
             "users[u].user.client-key-data",
         ),
-        (kubeconfig(&here, &format!("password: {CANARY}")).into_bytes(), "users[u].user.username"),
+        (kubeconfig(&here, &format!("password: {CANARY}")).into_bytes(), "users[u].user.password"),
         (
             kubeconfig(&here, &format!("token: \"{CANARY}\\r\\nX-Evil: yes\"")).into_bytes(),
             "users[u].user.token",

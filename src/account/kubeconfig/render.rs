@@ -44,10 +44,6 @@ pub(super) fn rendered(vetted: &VettedKubeconfig) -> Zeroizing<Vec<u8>> {
             lines.data("    client-key-data", key.expose_secret());
             lines.text("    token", token.expose_secret());
         }
-        Authentication::Basic { username, password } => {
-            lines.text("    username", username);
-            lines.text("    password", password.expose_secret());
-        }
     }
     lines.put("contexts:\n");
     lines.text("- name", &vetted.context);
@@ -69,7 +65,6 @@ fn room(vetted: &VettedKubeconfig) -> usize {
         Authentication::TokenAndClientCertificate { token, certificate, key } => {
             token.expose_secret().len() + certificate.len() + key.expose_secret().len()
         }
-        Authentication::Basic { username, password } => username.len() + password.expose_secret().len(),
     };
     let authority = vetted.certificate_authority.as_ref().map_or(0, Vec::len);
     4096 + vetted.server.as_str().len() + 4 * (secrets + authority + 2 * vetted.context.len())

@@ -7,10 +7,11 @@ use crate::account::kubeconfig::refusal::Refusal;
 use crate::account::kubeconfig::secret::{SecretBytes, SecretText};
 
 const USE_A_CREDENTIAL: &str = "use a token, or client-certificate-data with client-key-data";
+const BASIC_LOGIN: &str = "is a login by user name and password, which Kubernetes has not had since 1.19";
 const NOT_SOMEBODY_ELSE: &str = "impersonates somebody";
 const OWN_CREDENTIAL: &str = "remove it, and give the credential of the account to act as";
 
-/// Refuses what would run a program, read a file, or act as somebody else.
+/// Refuses what would run a program, read a file, log in as no API server allows any more, or act as somebody else.
 pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), Refusal> {
     for (key, problem) in
         [("exec", "runs a program to log in"), ("auth-provider", "is a plugin of kubectl's to log in")]
@@ -32,6 +33,8 @@ pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), Refusal> {
             "is a path, and no files are read",
             "put the key itself into client-key-data, base64-encoded",
         ),
+        ("username", BASIC_LOGIN, USE_A_CREDENTIAL),
+        ("password", BASIC_LOGIN, USE_A_CREDENTIAL),
         ("as", NOT_SOMEBODY_ELSE, OWN_CREDENTIAL),
         ("as-uid", NOT_SOMEBODY_ELSE, OWN_CREDENTIAL),
         ("as-groups", NOT_SOMEBODY_ELSE, OWN_CREDENTIAL),
@@ -44,24 +47,16 @@ pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The credential: there has to be one, and of what goes into the Authorization header only one.
+/// The credential: there has to be one.
 pub(super) fn authentication(user: &Mapping<'_, '_>) -> Result<Authentication, Refusal> {
     let token = token(user)?;
-    let basic = basic(user)?;
-    let certificate = client_certificate(user)?;
-    let refuse = |key: &str, problem: &'static str| {
-        Err(Refusal::new(user.place(key), problem, "keep one way to authenticate and remove the other"))
-    };
-    match (token, certificate, basic) {
-        (Some(_), _, Some(_)) => refuse("username", "stands beside a token"),
-        (None, Some(_), Some(_)) => refuse("username", "stands beside a client certificate"),
-        (None, None, Some((username, password))) => Ok(Authentication::Basic { username, password }),
-        (Some(token), None, None) => Ok(Authentication::Token(token)),
-        (None, Some((certificate, key)), None) => Ok(Authentication::ClientCertificate { certificate, key }),
-        (Some(token), Some((certificate, key)), None) => {
+    match (token, client_certificate(user)?) {
+        (Some(token), None) => Ok(Authentication::Token(token)),
+        (None, Some((certificate, key))) => Ok(Authentication::ClientCertificate { certificate, key }),
+        (Some(token), Some((certificate, key))) => {
             Ok(Authentication::TokenAndClientCertificate { token, certificate, key })
         }
-        (None, None, None) => Err(Refusal::new(user.own_place(), "holds no credential", USE_A_CREDENTIAL)),
+        (None, None) => Err(Refusal::new(user.own_place(), "holds no credential", USE_A_CREDENTIAL)),
     }
 }
 
@@ -75,30 +70,6 @@ fn token(user: &Mapping<'_, '_>) -> Result<Option<SecretText>, Refusal> {
         return refuse("holds characters that no header may", "use the token as it was issued");
     }
     Ok(Some(SecretText::from(token)))
-}
-
-fn basic(user: &Mapping<'_, '_>) -> Result<Option<(String, SecretText)>, Refusal> {
-    let (username, password) = match (user.text("username")?, user.text("password")?) {
-        (None, None) => return Ok(None),
-        (Some(_), None) => {
-            return Err(Refusal::new(user.place("password"), "is missing beside username", USE_A_CREDENTIAL));
-        }
-        (None, Some(_)) => {
-            return Err(Refusal::new(user.place("username"), "is missing beside password", USE_A_CREDENTIAL));
-        }
-        (Some(username), Some(password)) => (username, password),
-    };
-    if username.contains(|character: char| character == ':' || character.is_control()) {
-        return Err(Refusal::new(
-            user.place("username"),
-            "holds a colon or a control character",
-            USE_A_CREDENTIAL,
-        ));
-    }
-    if password.contains(char::is_control) {
-        return Err(Refusal::new(user.place("password"), "holds a control character", USE_A_CREDENTIAL));
-    }
-    Ok(Some((username.to_owned(), SecretText::from(password))))
 }
 
 fn client_certificate(user: &Mapping<'_, '_>) -> Result<Option<(Vec<u8>, SecretBytes)>, Refusal> {

@@ -56,15 +56,20 @@ impl Activator {
     /// The cluster of an account.
     pub(super) async fn source(&self, spec: &AccountSpec, word: Word) -> Result<Source, Failure> {
         let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
+        let insecure = |vetted: VettedKubeconfig| vetted.with_insecure(spec.insecure);
         let (kubeconfig, files) = match &spec.credential {
             Some(Credential::Kubeconfig(bytes)) => {
-                (vet(bytes, context).map_err(|refusal| refused(&refusal))?, Vec::new())
+                let vetted = vet(bytes, context).and_then(insecure);
+                (vetted.map_err(|refusal| refused(&refusal))?, Vec::new())
             }
             Some(Credential::File(path)) => {
                 let FromFile { vetted, files } = self.read_kubeconfig(path, context, word).await?;
-                (vetted.map_err(|refusal| in_file(path, &refusal))?, files)
+                (vetted.and_then(insecure).map_err(|refusal| in_file(path, &refusal))?, files)
             }
-            Some(Credential::ServiceAccount(true)) => (self.own_account().await?, Vec::new()),
+            Some(Credential::ServiceAccount(true)) => {
+                let own = insecure(self.own_account().await?);
+                (own.map_err(|refusal| in_service_account(&refusal))?, Vec::new())
+            }
             Some(Credential::ServiceAccount(false)) | None => {
                 return Err(before_send(
                     Class::BadKubeconfig,
@@ -72,7 +77,7 @@ impl Activator {
                 ));
             }
         };
-        Ok(Source { cluster: Cluster::new(kubeconfig, spec.insecure), files })
+        Ok(Source { cluster: Cluster::new(kubeconfig), files })
     }
 
     /// Reads and vets a kubeconfig on the agent.
@@ -144,6 +149,12 @@ fn in_file(path: &str, refusal: &Refusal) -> Failure {
     let failure = refused(refusal);
     let programs = if refusal.is_exec() { " (programs and plugins to log in are not built in)" } else { "" };
     before_send(failure.class(), format!("{path}: {}{programs}", failure.message))
+}
+
+/// The agent's own service account always comes with the authority of its cluster.
+fn in_service_account(refusal: &Refusal) -> Failure {
+    let failure = refused(refusal);
+    before_send(failure.class(), format!("the agent's own service account: {}", failure.message))
 }
 
 fn server(host: &str, port: &str) -> Result<Url, Failure> {

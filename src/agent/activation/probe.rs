@@ -31,7 +31,7 @@ impl Activator {
                 Target::Cluster(cluster) => self.answers(&probed(cluster)?).await,
                 Target::File(path) => self.is_usable(path, context, word).await,
                 Target::ServiceAccount(true) => {
-                    self.answers(&Cluster::new(self.own_account().await?, false).anonymous()).await
+                    self.answers(&Cluster::new(self.own_account().await?).anonymous()).await
                 }
                 Target::ServiceAccount(false) => {
                     Err(before_send(Class::BadReference, "the probe asks for nothing"))
@@ -67,7 +67,7 @@ impl Activator {
 /// The cluster to ask, vetted like that of any kubeconfig.
 fn probed(cluster: &ProbedCluster) -> Result<Cluster, Failure> {
     let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
-    if !cluster.certificate_authority.is_empty() && !cluster.insecure {
+    if !cluster.certificate_authority.is_empty() {
         body["certificate-authority-data"] = STANDARD.encode(&cluster.certificate_authority).into();
     }
     if !cluster.tls_server_name.is_empty() {
@@ -81,5 +81,5 @@ fn probed(cluster: &ProbedCluster) -> Result<Cluster, Failure> {
         "users": [{"name": "nobody", "user": {"token": "none"}}],
     });
     let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;
-    Ok(Cluster::new(vetted, cluster.insecure).anonymous())
+    Ok(Cluster::new(vetted).anonymous())
 }

@@ -193,6 +193,45 @@ async fn a_file_is_read_through_links_that_stay_in_the_folder() {
     let at = |name: &str| folder.path().join(name);
     std::fs::create_dir(at("..data")).expect("a folder");
     std::fs::write(at("..data/config"), &config).expect("a file");
+/// Else a stranger who lists a file of the agent with `insecure: true` is sent the token in it, past the authority it pins.
+#[tokio::test]
+async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_sent() {
+    let folder = TempDir::new().expect("a folder");
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = TestServer::start(&authority, good).await;
+    let config = kubeconfig(&server.url(), Some(&other.pem()), "a-token-of-some-length");
+    let path = folder.path().join("config");
+    std::fs::write(&path, &config).expect("a file");
+    std::fs::write(folder.path().join("token"), "a-token-of-some-length").expect("a file");
+    std::fs::write(folder.path().join("ca.crt"), other.pem()).expect("a file");
+    let place = ServiceAccountPlace {
+        folder: folder.path().to_owned(),
+        host: Some(server.address.ip().to_string()),
+        port: Some(server.address.port().to_string()),
+    };
+    let activator =
+        Activator { service_account: Arc::new(place), ..activator(vec![folder.path().to_owned()]) };
+    let file = Credential::File(path.to_str().expect("UTF-8").to_owned());
+    for credential in [file, Credential::Kubeconfig(config), Credential::ServiceAccount(true)] {
+        let spec = AccountSpec { insecure: true, ..spec(credential) };
+        for word in [Word::Strangers, Word::Owners] {
+            let definition = Definition::split(spec.clone()).1;
+            let failure = activator.start(&definition, word).await.expect_err("it is refused");
+            assert_eq!(failure.class(), Class::BadKubeconfig, "{failure:?}");
+            assert!(failure.before_send && failure.message.contains("insecure is true"), "{failure:?}");
+        }
+    }
+    let cluster = crate::wire::ops::ProbedCluster {
+        server: server.url(),
+        certificate_authority: other.pem(),
+        insecure: true,
+        ..Default::default()
+    };
+    let probe = crate::wire::ops::probe::Target::Cluster(cluster);
+    activator.probe(&probe, None, Word::Strangers).await.expect_err("nor is it probed");
+    assert!(server.asked.lock().is_empty());
+}
+
     symlink("..data/config", at("config")).expect("a link");
     std::fs::write(outside.path().join("config"), &config).expect("a file");
     symlink(outside.path().join("config"), at("leads-out")).expect("a link");

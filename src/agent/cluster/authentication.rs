@@ -1,7 +1,5 @@
 //! The headers that say where a request goes and who makes it.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::HeaderValue;
 use secrecy::ExposeSecret;
 use secrecy::zeroize::Zeroizing;
@@ -23,10 +21,6 @@ pub(super) fn header(authentication: &Authentication) -> Result<Option<HeaderVal
     let text = match authentication {
         Authentication::Token(token) | Authentication::TokenAndClientCertificate { token, .. } => {
             format!("Bearer {}", token.expose_secret())
-        }
-        Authentication::Basic { username, password } => {
-            let pair = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
-            format!("Basic {}", STANDARD.encode(pair.as_bytes()))
         }
         Authentication::ClientCertificate { .. } => return Ok(None),
     };

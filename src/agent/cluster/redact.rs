@@ -5,8 +5,6 @@
 
 use std::collections::HashSet;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use secrecy::ExposeSecret;
 use secrecy::zeroize::Zeroizing;
 
@@ -38,11 +36,6 @@ impl Redactor {
             Authentication::TokenAndClientCertificate { token, key, .. } => {
                 add(token.expose_secret());
                 key_lines(key.expose_secret(), &mut add);
-            }
-            Authentication::Basic { username, password } => {
-                add(password.expose_secret());
-                let pair = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
-                add(&STANDARD.encode(pair.as_bytes()));
             }
         }
         Self { secrets }

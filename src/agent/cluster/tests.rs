@@ -16,7 +16,7 @@ const QUICK: Limits =
 fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
     let pem = authority.map(Authority::pem);
     let vetted = vet(&kubeconfig(server, pem.as_deref(), TOKEN), None).expect("a good kubeconfig");
-    Cluster::new(vetted, false)
+    Cluster::new(vetted)
 }
 
 async fn get(cluster: &Cluster, limits: Limits) -> Result<Answer, Failure> {
@@ -63,7 +63,12 @@ async fn the_fingerprint_is_that_of_the_served_certificate() {
     for (authority, insecure) in [(Some(&authority), false), (None, true)] {
         let pem = authority.map(Authority::pem);
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
-        let access = ClusterAccess::connect(&Cluster::new(vetted, insecure), &Trust::default(), QUICK).await;
+        let access = ClusterAccess::connect(
+            &Cluster::new(vetted.with_insecure(insecure).expect("no authority beside it")),
+            &Trust::default(),
+            QUICK,
+        )
+        .await;
         assert_eq!(access.expect("a connection").fingerprint(), expected);
     }
 }

@@ -119,9 +119,7 @@ impl Trust {
                     .with_client_auth_cert(chain, key)
                     .map_err(|_| bad("client-certificate-data with client-key-data"))?
             }
-            Some(Authentication::Token(_) | Authentication::Basic { .. }) | None => {
-                builder.with_no_client_auth()
-            }
+            Some(Authentication::Token(_)) | None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         // Connections are rare and far between.

@@ -194,11 +194,11 @@ async fn look_up(hub: &Hub, uid: &str, round: Round) -> Result<Target, ()> {
     let account = hub.accounts.by_uid(uid).filter(|account| Round::of(account) == Some(round)).ok_or(())?;
     let reading = hub.credentials.resolve(&account, false);
     let credential = tokio::time::timeout(CREDENTIAL_WAIT, reading).await.map_err(drop)?.map_err(drop)?;
-    target(&account, &credential).ok_or(())
+    target(&credential).ok_or(())
 }
 
 /// Where the account is, without what lets anyone in.
-fn target(account: &KubesvcAccount, credential: &Credential) -> Option<Target> {
+fn target(credential: &Credential) -> Option<Target> {
     Some(match &credential.kind {
         CredentialKind::File(path) => Target::File(path.clone()),
         CredentialKind::ServiceAccount => Target::ServiceAccount(true),
@@ -208,7 +208,7 @@ fn target(account: &KubesvcAccount, credential: &Credential) -> Option<Target> {
                 server: vetted.server.to_string(),
                 certificate_authority: vetted.certificate_authority.unwrap_or_default(),
                 tls_server_name: vetted.tls_server_name.unwrap_or_default(),
-                insecure: vetted.insecure_skip_tls_verify || account.spec.insecure.unwrap_or_default(),
+                insecure: vetted.insecure_skip_tls_verify,
             })
         }
     })

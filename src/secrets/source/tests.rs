@@ -140,3 +140,26 @@ async fn a_change_of_the_key_is_another_version_of_the_same_credential() {
     assert_ne!(second.version, first.version, "who has only the new key knows no other");
     assert!(second.is(first.version.as_deref()));
 }
+
+#[tokio::test]
+async fn insecure_of_the_account_beside_a_certificate_authority_is_refused() {
+    let api = FakeApi::default();
+    let pem = "-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----\n";
+    let pem = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+    api.write(
+        "1",
+        &KUBECONFIG.replace("'https://one'", &format!("'https://one', certificate-authority-data: {pem}")),
+    );
+    for kubeconfig in [json!({"secretRef": {"name": "prod"}}), json!({"serviceAccount": true})] {
+        let mut account = account("uid-prod", &kubeconfig);
+        read(&api.replica(), &account).await;
+        account.spec.insecure = Some(true);
+        let failure = api.replica().resolve(&account, true).await.err().expect("it is refused");
+        assert_eq!(failure.class, FailureClass::BadKubeconfig, "{failure}");
+        assert!(failure.message.contains("insecure is true"), "{failure}");
+    }
+    api.write("2", KUBECONFIG);
+    let mut open = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    open.spec.insecure = Some(true);
+    read(&api.replica(), &open).await;
+}

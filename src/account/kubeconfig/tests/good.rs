@@ -55,10 +55,15 @@ fn a_client_certificate_is_taken_alone_and_beside_a_token() {
 }
 
 #[test]
-fn a_user_name_with_a_password_is_taken() {
-    let vetted = vetted(&with_user("username: admin, password: 'CANARY: \"pä ss\\'"));
-    let Authentication::Basic { username, password } = &vetted.authentication else { panic!("{vetted:?}") };
-    assert_eq!((username.as_str(), password.expose_secret()), ("admin", "CANARY: \"pä ss\\"));
+fn insecure_of_the_account_is_taken_without_an_authority_and_refused_beside_one() {
+    let open =
+        vetted(&with_cluster("server: 'https://one'")).with_insecure(true).expect("nothing to verify with");
+    assert!(open.insecure_skip_tls_verify);
+    let pinned =
+        with_cluster(&format!("server: 'https://one', certificate-authority-data: {}", certificate()));
+    let refusal = vetted(&pinned).with_insecure(true).expect_err("it would pass the authority by");
+    assert_eq!((refusal.field(), refusal.kind()), ("insecure", RefusalKind::BadKubeconfig));
+    assert_eq!(vetted(&pinned).with_insecure(false), Ok(vetted(&pinned)));
 }
 
 #[test]
@@ -226,7 +231,6 @@ fn debug_shows_the_server_and_the_kind_of_authentication_only() {
         (TOKEN.to_owned(), "token"),
         (pair.clone(), "client certificate"),
         (format!("{TOKEN}, {pair}"), "token and client certificate"),
-        ("username: CANARY-name, password: CANARY-password".to_owned(), "user name and password"),
     ] {
         let vetted = vetted(&with_user(&user));
         let shown = format!("{vetted:?}");

@@ -100,8 +100,8 @@ async fn data_stands_over_a_path_and_a_token_file_over_a_token() {
 async fn a_text_that_looks_like_something_else_stays_what_it_is() {
     let (folder, _) = folder();
     for (user, key) in [
-        ("tokenFile: token, username: 007, password: x", "username"),
-        ("tokenFile: token, username: u, password: true", "password"),
+        ("tokenFile: token, client-certificate-data: 007, client-key-data: x", "client-certificate-data"),
+        ("tokenFile: token, client-certificate-data: eA==, client-key-data: true", "client-key-data"),
     ] {
         let text = config("certificate-authority: pki/ca.crt", user);
         let refusal = read_by(Word::Owners, folder.path(), &text).await.expect("readable").vetted;
