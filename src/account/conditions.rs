@@ -7,6 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::state::{DesiredState, State};
 
+/// The type of the condition that says whether the cluster that was reached is the one an account is bound to. It stands
+/// beside those of [`tell`] once a cluster was reached.
+pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
+
 /// What the conditions are to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
@@ -107,16 +111,7 @@ pub fn tell(
         None => ("NotAssigned", "no agent caches the account".to_owned()),
     };
     let one = |type_: &str, holds: bool, reason: &str, message: &str| {
-        let status = if holds { "True" } else { "False" };
-        let old = before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
-        Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            observed_generation: Some(generation),
-            last_transition_time: old.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
-        }
+        one(before, type_, if holds { "True" } else { "False" }, reason, message, generation, now)
     };
     vec![
         one("Ready", story.ready, &story.reason, &story.message),
@@ -125,4 +120,25 @@ pub fn tell(
         one("AgentConnected", agent_connected, agent_reason, agent_message),
         one("Caching", caching.is_some(), caching_reason, &caching_message),
     ]
+}
+
+/// One condition. Its time changes only with its status.
+pub fn one(
+    before: &[Condition],
+    type_: &str,
+    status: &str,
+    reason: &str,
+    message: &str,
+    generation: i64,
+    now: &Time,
+) -> Condition {
+    let old = before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: Some(generation),
+        last_transition_time: old.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
+    }
 }

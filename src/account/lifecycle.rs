@@ -23,6 +23,7 @@
 mod active;
 mod caching;
 mod choice;
+mod cluster_identity;
 mod context;
 mod deletion;
 mod leaving;
@@ -34,6 +35,7 @@ mod taken;
 mod words;
 mod write;
 
+pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch};
 pub use context::silence;
 pub use observation::{
     CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
@@ -44,7 +46,6 @@ pub use shown::shown;
 pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
 #[cfg(test)]
 pub(crate) use taken::name_is_taken;
-pub use words::{is_another_cluster, mismatch};
 pub use write::{Note, StatusWrite};
 
 use super::precedence::waits_to_be_asked;

@@ -81,6 +81,12 @@ pub struct OutboxEntry {
 pub struct OutboxIdentity {
     /// uid of the namespace kube-system; empty where it may not be read.
     pub cluster_uid: String,
+    /// SHA-256 over the keys that verify tokens of service accounts; empty where they may not be read.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub token_keys_digest: String,
+    /// SHA-256 of the public key of the pinned authority that verified the server; empty where none did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub authority_key_digest: String,
     /// URL of the API server.
     pub host: String,
     /// SHA-256 of the served certificate.
@@ -242,6 +248,8 @@ impl OutboxEntry {
         let identity = self.identity.as_ref().map_or(0, |one| {
             ENTRY_BYTES
                 + one.cluster_uid.len()
+                + one.token_keys_digest.len()
+                + one.authority_key_digest.len()
                 + one.host.len()
                 + one.cert_fingerprint.len()
                 + one.version.len()
@@ -254,6 +262,8 @@ impl OutboxIdentity {
     fn of(identity: &Identity) -> Self {
         Self {
             cluster_uid: identity.cluster_uid.clone(),
+            token_keys_digest: identity.token_keys_digest.clone(),
+            authority_key_digest: identity.authority_key_digest.clone(),
             host: identity.host.clone(),
             cert_fingerprint: identity.cert_fingerprint.clone(),
             version: identity.version.clone(),
@@ -264,6 +274,8 @@ impl OutboxIdentity {
     fn read(&self) -> Identity {
         Identity {
             cluster_uid: self.cluster_uid.clone(),
+            token_keys_digest: self.token_keys_digest.clone(),
+            authority_key_digest: self.authority_key_digest.clone(),
             host: self.host.clone(),
             cert_fingerprint: self.cert_fingerprint.clone(),
             version: self.version.clone(),

@@ -32,6 +32,7 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
     printcolumn(name = "Kube-Version", type_ = "string", json_path = ".status.kubeVersion"),
     printcolumn(name = "Retries", type_ = "integer", json_path = ".status.failedCount"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".status.cluster", priority = "1"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.errorMessage", priority = "1")
 )]
 #[serde(rename_all = "camelCase")]

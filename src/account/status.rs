@@ -58,6 +58,15 @@ pub struct KubesvcAccountStatus {
     /// The uid of the cluster's kube-system namespace. The account is bound to this cluster until it is made INACTIVE.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_uid: Option<String>,
+    /// SHA-256 over the public keys with which the cluster's API server signs tokens of service accounts (`/openid/v1/jwks`). They tell which cluster it is where the uid of kube-system may not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_keys_digest: Option<String>,
+    /// SHA-256 of the public key of the certificate authority in the kubeconfig that verified the API server. It tells which cluster it is where the uid of kube-system may not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authority_key_digest: Option<String>,
+    /// The cluster for people: host and port of its API server, and the first 8 characters of the uid of kube-system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
     /// How many namespaces the agent saw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces_count: Option<i32>,
@@ -87,7 +96,7 @@ pub struct KubesvcAccountStatus {
     /// The Secret's uid and resourceVersion that the grant was opened with, or offers were asked for, joined by a slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
-    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, and Caching.
+    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, Caching, and ClusterIdentity once a cluster was reached: Unknown where nothing tells whether it is the one that the account is bound to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

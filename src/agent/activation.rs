@@ -110,6 +110,7 @@ impl Activator {
         let mut access = access.counted_in(&self.requests);
         let version = identity::version(&mut access).await?;
         let kube_system_uid = identity::kube_system_uid(&mut access).await?;
+        let token_keys_digest = identity::token_keys_digest(&mut access).await?;
         let namespaces = identity::namespaces(&mut access, spec).await?;
         let served = discovery::served_kinds(&mut access).await?;
         let identity = ClusterIdentity {
@@ -120,6 +121,8 @@ impl Activator {
             namespaces_count: namespaces.count,
             namespaces: namespaces.names,
             kinds: kinds::chosen(&served, spec),
+            token_keys_digest,
+            authority_key_digest: access.authority_key_digest().to_owned(),
         };
         Ok(Reached { identity, files, at: Timestamp::now() })
     }

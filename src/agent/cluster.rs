@@ -107,6 +107,7 @@ pub struct ClusterAccess {
     authorization: Option<HeaderValue>,
     redactor: Redactor,
     fingerprint: String,
+    authority_key_digest: String,
     limits: Limits,
     requests: Requests,
     sender: SendRequest<Empty<Bytes>>,
@@ -134,6 +135,7 @@ impl ClusterAccess {
         let deadline = Instant::now() + limits.connect;
         let stream = dial::tls(cluster, trust, deadline).await?;
         let fingerprint = tls::fingerprint(&stream);
+        let authority_key_digest = trust.authority_key_digest(cluster, &stream);
         let io = TokioIo::new(stream);
         let shaken = http1::Builder::new().max_headers(128).max_buf_size(128 * 1024).handshake(io);
         let url = cluster.url().to_owned();
@@ -157,6 +159,7 @@ impl ClusterAccess {
             requests: Requests::default(),
             url,
             fingerprint,
+            authority_key_digest,
             limits,
             sender,
             _connection: connection,
@@ -172,6 +175,12 @@ impl ClusterAccess {
     /// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
+    }
+
+    /// SHA-256 of the public key of the cluster's own authority that verified the server, in hexadecimal; empty where
+    /// authorities of the machine did, or none.
+    pub fn authority_key_digest(&self) -> &str {
+        &self.authority_key_digest
     }
 
     /// The URL of the API server, without a slash at its end.

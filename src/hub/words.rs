@@ -16,7 +16,13 @@ use crate::wire::{common, ops};
 /// The longest version of a cluster, in bytes: for people, so that it may be cut short.
 const MAX_VERSION: usize = 64;
 /// What an identity may be made of, in characters: cutting short would make two clusters one.
-const MAX_PARTS: [(&str, usize); 3] = [("kube_system_uid", 36), ("host", 512), ("cert_fingerprint", 128)];
+const MAX_PARTS: [(&str, usize); 5] = [
+    ("kube_system_uid", 36),
+    ("host", 512),
+    ("cert_fingerprint", 128),
+    ("token_keys_digest", 64),
+    ("authority_key_digest", 64),
+];
 /// How many namespaces are kept of an identity.
 const MAX_NAMESPACES: usize = 10_000;
 
@@ -98,7 +104,13 @@ pub(super) fn read_failure(failure: &common::Failure) -> Failure {
 
 /// What an account reached, or that no cluster can be named so.
 fn read_identity(identity: &ops::ClusterIdentity) -> Result<Identity, Failure> {
-    let texts = [&identity.kube_system_uid, &identity.host, &identity.cert_fingerprint];
+    let texts = [
+        &identity.kube_system_uid,
+        &identity.host,
+        &identity.cert_fingerprint,
+        &identity.token_keys_digest,
+        &identity.authority_key_digest,
+    ];
     for (text, (part, most)) in texts.into_iter().zip(MAX_PARTS) {
         let why = if text.chars().nth(most).is_some() {
             format!("has more than {most} characters")
@@ -115,6 +127,8 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<Identity, Failure> {
     truncate(&mut version, MAX_VERSION);
     Ok(Identity {
         cluster_uid: identity.kube_system_uid.clone(),
+        token_keys_digest: identity.token_keys_digest.clone(),
+        authority_key_digest: identity.authority_key_digest.clone(),
         host: identity.host.clone(),
         cert_fingerprint: identity.cert_fingerprint.clone(),
         version,
@@ -246,10 +260,12 @@ mod tests {
     fn a_cluster_that_cannot_be_is_a_failure_that_names_the_part_and_is_never_cut_short() {
         assert!(matches!(said_to_be(|_| {}).word, Word::Held(_)));
         type Change = fn(&mut ops::ClusterIdentity);
-        let cases: [(&str, Change); 5] = [
+        let cases: [(&str, Change); 7] = [
             ("kube_system_uid has more than 36", |one| one.kube_system_uid = "u".repeat(37)),
             ("host has more than 512", |one| one.host = "h".repeat(513)),
             ("cert_fingerprint has more than 128", |one| one.cert_fingerprint = "A".repeat(129)),
+            ("token_keys_digest has more than 64", |one| one.token_keys_digest = "a".repeat(65)),
+            ("authority_key_digest has control", |one| one.authority_key_digest = "a\0".into()),
             ("host has control", |one| one.host = "https://a\0b".into()),
             ("kube_system_uid has control", |one| one.kube_system_uid = "a\nb".into()),
         ];

@@ -132,6 +132,16 @@ impl ControlPlane {
         self.authority.pem()
     }
 
+    /// Rotates the authority behind the server's certificate, and gives the new one as PEM. The API server loads the
+    /// certificate within moments; clients of the old authority fail from then on, those of this harness too.
+    pub(crate) fn rotate_authority(&self) -> String {
+        let authority = must(Authority::new("kubesvc control plane, rotated"));
+        let server = must(authority.server(&["127.0.0.1", "localhost"]));
+        must(self.folder.write("server.crt", &server.certificate));
+        must(self.folder.write("server.key", &server.key));
+        authority.pem()
+    }
+
     /// A kubeconfig with all rights, as YAML.
     pub(crate) fn admin_kubeconfig(&self) -> String {
         self.kubeconfig_for_token(&self.admin)

@@ -12,6 +12,7 @@ mod architecture;
 mod bad_inputs;
 mod bad_objects;
 mod caching;
+mod cluster_identity;
 mod copy_database;
 mod crd_rules;
 mod database_servers;

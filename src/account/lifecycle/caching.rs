@@ -1,8 +1,8 @@
 //! The agent that streams the account's objects: chosen with ACTIVE, and looked after while ACTIVE.
 
+use super::cluster_identity::is_another_cluster;
 use super::context::{Context, earlier};
 use super::observation::{SessionFact, Word};
-use super::words::is_another_cluster;
 use super::write::Draft;
 use super::{Decision, retry};
 use crate::account::ELECT_CACHING_ANNOTATION;

@@ -137,6 +137,8 @@ pub(super) trait AccountFixture: Sized {
             let status = account.status.get_or_insert_default();
             let identity = cluster_named(cluster);
             status.cluster_uid = Some(identity.cluster_uid);
+            status.token_keys_digest = Some(identity.token_keys_digest);
+            status.authority_key_digest = Some(identity.authority_key_digest);
             status.kube_host = Some(identity.host);
             status.cert_fingerprint = Some(identity.cert_fingerprint);
         })
@@ -200,6 +202,8 @@ pub(super) fn failure(class: FailureClass) -> Failure {
 pub(super) fn cluster_named(name: &str) -> Identity {
     Identity {
         cluster_uid: format!("uid-of-{name}"),
+        token_keys_digest: format!("token-keys-of-{name}"),
+        authority_key_digest: format!("authority-of-{name}"),
         host: format!("https://{name}:6443"),
         cert_fingerprint: format!("fingerprint-of-{name}"),
         version: "v1.33.1".to_owned(),

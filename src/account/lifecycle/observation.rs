@@ -130,6 +130,10 @@ pub struct Process {
 pub struct Identity {
     /// uid of the namespace kube-system; empty where it may not be read.
     pub cluster_uid: String,
+    /// SHA-256 over the keys that verify tokens of service accounts; empty where they may not be read.
+    pub token_keys_digest: String,
+    /// SHA-256 of the public key of the pinned authority that verified the server; empty where none did.
+    pub authority_key_digest: String,
     /// URL of the API server.
     pub host: String,
     /// SHA-256 of the served certificate.

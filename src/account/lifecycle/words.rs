@@ -1,9 +1,9 @@
 //! What the agents of a zone say about the account.
 
+use super::cluster_identity::mismatch;
 use super::context::{Context, earlier, silence};
 use super::observation::{Identity, SessionFact, Tick, Word};
-use crate::account::KubesvcAccountStatus;
-use crate::account::failure::{Failure, FailureClass};
+use crate::account::failure::Failure;
 
 /// What the connected sessions of a zone say about the account, taken together.
 pub(super) struct Words<'a> {
@@ -65,32 +65,4 @@ impl<'a> Words<'a> {
 fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a Word> {
     let (epoch, word) = session.word.as_ref()?;
     (*epoch == context.status.epoch).then_some(word)
-}
-
-/// Whether the agent reached another cluster than the account is bound to. Certificates rotate: where a uid cannot be
-/// read, host and fingerprint must both be known and both differ.
-pub fn is_another_cluster(status: &KubesvcAccountStatus, reached: &Identity) -> bool {
-    let differs = |bound: &Option<String>, reached: &str| {
-        bound
-            .as_deref()
-            .filter(|bound| !bound.is_empty() && !reached.is_empty())
-            .map(|bound| bound != reached)
-    };
-    differs(&status.cluster_uid, &reached.cluster_uid).unwrap_or_else(|| {
-        differs(&status.kube_host, &reached.host) == Some(true)
-            && differs(&status.cert_fingerprint, &reached.cert_fingerprint) == Some(true)
-    })
-}
-
-/// What the agent's word counts as if it [reached another cluster](is_another_cluster) than the account is bound to.
-pub fn mismatch(status: &KubesvcAccountStatus, agent_id: &str, reached: &Identity) -> Option<Failure> {
-    is_another_cluster(status, reached).then(|| {
-        let bound = status.kube_host.as_deref().or(status.cluster_uid.as_deref()).unwrap_or_default();
-        let message = format!(
-            "agent {agent_id} reached {}, another cluster than {bound}, which the account is bound to; \
-             correct the kubeconfig, or set spec.state to INACTIVE once to unbind the account",
-            reached.host
-        );
-        Failure::new(FailureClass::ClusterMismatch, message)
-    })
 }

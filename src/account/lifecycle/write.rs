@@ -2,10 +2,11 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use super::cluster_identity::{self, Recognised};
 use super::context::Context;
 use super::observation::{Fact, Identity, Presence, Tick, Word};
 use super::{Action, Decision, caching, retry};
-use crate::account::conditions::{self, Story};
+use crate::account::conditions::{self, CLUSTER_IDENTITY, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{
@@ -41,6 +42,8 @@ pub(super) struct Draft<'a> {
     failure: Option<FailureClass>,
     /// A sentence in place of the state's own.
     message: Option<String>,
+    /// Whether the cluster that was reached just now is the one the account is bound to.
+    recognised: Option<Recognised>,
 }
 
 impl<'a> Draft<'a> {
@@ -69,7 +72,7 @@ impl<'a> Draft<'a> {
         {
             grant.generation = generation;
         }
-        Self { context, status, failure: None, message: None }
+        Self { context, status, failure: None, message: None, recognised: None }
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.
@@ -115,9 +118,10 @@ impl<'a> Draft<'a> {
         status.kube_host = some(&identity.host);
         status.kube_version = some(&identity.version);
         status.cert_fingerprint = some(&identity.cert_fingerprint);
-        status.cluster_uid = some(&identity.cluster_uid).or(status.cluster_uid.take());
+        let recognised = cluster_identity::bind(status, identity);
         status.namespaces_count = i32::try_from(identity.namespaces_count).ok();
         status.tried_zones.clear();
+        draft.recognised = Some(recognised);
         let zone = draft.status.granted_zone().map(str::to_owned).unwrap_or_default();
         caching::with_election(context, &zone, draft)
     }
@@ -253,6 +257,9 @@ impl<'a> Draft<'a> {
         status.kube_version = None;
         status.cert_fingerprint = None;
         status.cluster_uid = None;
+        status.token_keys_digest = None;
+        status.authority_key_digest = None;
+        status.cluster = None;
         status.namespaces_count = None;
     }
 
@@ -274,7 +281,15 @@ impl<'a> Draft<'a> {
         let generation = self.context.observation.account.generation();
         let before = &self.context.status.conditions;
         let caching = self.status.caching_agent().filter(|_| self.status.state() == State::Active);
-        self.status.conditions = conditions::tell(before, &story, connected, caching, generation, &wall);
+        let identity = self.recognised.map(Recognised::condition);
+        let keeps_identity = identity.is_none() && self.status.kube_host.is_some();
+        let kept = before.iter().find(|one| one.type_ == CLUSTER_IDENTITY).filter(|_| keeps_identity);
+        let kept = kept.map(|one| (one.status.as_str(), one.reason.as_str(), one.message.as_str()));
+        let mut told = conditions::tell(before, &story, connected, caching, generation, &wall);
+        if let Some((holds, reason, message)) = identity.or(kept) {
+            told.push(conditions::one(before, CLUSTER_IDENTITY, holds, reason, message, generation, &wall));
+        }
+        self.status.conditions = told;
         let note = self.note(&story);
         StatusWrite { status: self.status, note }
     }

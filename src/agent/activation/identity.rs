@@ -13,6 +13,8 @@ use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::AccountSpec;
 
+mod token_keys;
+
 /// How many names of namespaces are sent.
 const MAX_NAMES: usize = 10_000;
 /// How many pages are read for them at most.
@@ -79,6 +81,16 @@ pub(super) async fn kube_system_uid(access: &mut ClusterAccess) -> Result<String
     let mut uid = namespace.metadata.uid.into_owned();
     truncate(&mut uid, 128);
     Ok(uid)
+}
+
+/// A digest over the keys with which the API server signs tokens of service accounts; empty if they may not be read.
+pub(super) async fn token_keys_digest(access: &mut ClusterAccess) -> Result<String, Failure> {
+    // Every service account may read it by default. The server answers nothing but this media type.
+    match access.get("/openid/v1/jwks", "application/jwk-set+json").await {
+        Ok(answer) => Ok(token_keys::digest(&answer.body)),
+        Err(failure) if failure.http_status != 0 => Ok(String::new()),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The namespaces that an account covers.

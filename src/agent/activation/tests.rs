@@ -134,6 +134,26 @@ async fn what_may_not_be_read_is_left_open() {
     assert_eq!((identity.namespaces, identity.namespaces_count), (vec!["mine".to_owned()], 1));
 }
 
+/// The API server answers 406 to any other media type.
+#[tokio::test]
+async fn token_keys_are_read_as_a_jwk_set_and_may_be_missing() {
+    const KEYS: &str = r#"{"keys":[{"kty":"RSA","n":"AQ","e":"AQAB","kid":"a"}]}"#;
+    let (server, with) =
+        at_server(|_| {}, |path| if path == "/openid/v1/jwks" { json(200, KEYS) } else { good(path) }).await;
+    assert_eq!(with.expect("an identity").token_keys_digest.len(), 64);
+    let asked = server.asked.lock();
+    let asked = asked.iter().find(|asked| asked.path == "/openid/v1/jwks").expect("it was asked for");
+    assert_eq!(asked.accept, "application/jwk-set+json");
+    for status in [401, 403, 404, 406] {
+        let (_, without) = at_server(
+            |_| {},
+            move |path| if path == "/openid/v1/jwks" { json(status, "{}") } else { good(path) },
+        )
+        .await;
+        assert_eq!(without.expect("an identity").token_keys_digest, "", "{status}");
+    }
+}
+
 #[tokio::test]
 async fn only_the_namespaces_of_the_account_count() {
     let omitting = |spec: &mut AccountSpec| spec.omit_namespaces = vec!["two".to_owned()];
@@ -173,26 +193,6 @@ async fn a_cluster_that_drags_on_is_given_up() {
     assert_eq!(failure.class(), Class::Timeout);
 }
 
-#[tokio::test]
-async fn a_kubeconfig_that_runs_programs_is_refused_as_such() {
-    let config = r#"{"current-context":"c","clusters":[{"name":"k","cluster":{"server":"https://h"}}],
-        "users":[{"name":"u","user":{"exec":{"command":"aws"}}}],
-        "contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}"#;
-    let failure = activate(&activator(Vec::new()), spec(Credential::Kubeconfig(config.into()))).await;
-    assert_eq!(failure.expect_err("a failure").class(), Class::ExecForbidden);
-    let failure = activate(&activator(Vec::new()), AccountSpec::default()).await;
-    assert_eq!(failure.expect_err("a failure").class(), Class::BadKubeconfig);
-}
-
-#[tokio::test]
-async fn a_file_is_read_through_links_that_stay_in_the_folder() {
-    let (folder, outside) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
-    let authority = Authority::new();
-    let server = TestServer::start(&authority, good).await;
-    let config = kubeconfig(&server.url(), Some(&authority.pem()), "a-token-of-some-length");
-    let at = |name: &str| folder.path().join(name);
-    std::fs::create_dir(at("..data")).expect("a folder");
-    std::fs::write(at("..data/config"), &config).expect("a file");
 /// Else a stranger who lists a file of the agent with `insecure: true` is sent the token in it, past the authority it pins.
 #[tokio::test]
 async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_sent() {
@@ -232,6 +232,26 @@ async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_s
     assert!(server.asked.lock().is_empty());
 }
 
+#[tokio::test]
+async fn a_kubeconfig_that_runs_programs_is_refused_as_such() {
+    let config = r#"{"current-context":"c","clusters":[{"name":"k","cluster":{"server":"https://h"}}],
+        "users":[{"name":"u","user":{"exec":{"command":"aws"}}}],
+        "contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}]}"#;
+    let failure = activate(&activator(Vec::new()), spec(Credential::Kubeconfig(config.into()))).await;
+    assert_eq!(failure.expect_err("a failure").class(), Class::ExecForbidden);
+    let failure = activate(&activator(Vec::new()), AccountSpec::default()).await;
+    assert_eq!(failure.expect_err("a failure").class(), Class::BadKubeconfig);
+}
+
+#[tokio::test]
+async fn a_file_is_read_through_links_that_stay_in_the_folder() {
+    let (folder, outside) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, good).await;
+    let config = kubeconfig(&server.url(), Some(&authority.pem()), "a-token-of-some-length");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("..data")).expect("a folder");
+    std::fs::write(at("..data/config"), &config).expect("a file");
     symlink("..data/config", at("config")).expect("a link");
     std::fs::write(outside.path().join("config"), &config).expect("a file");
     symlink(outside.path().join("config"), at("leads-out")).expect("a link");

@@ -23,6 +23,7 @@ pub(in crate::agent) struct Asked {
     pub(in crate::agent) path: String,
     pub(in crate::agent) authorization: String,
     pub(in crate::agent) encodings: String,
+    pub(in crate::agent) accept: String,
 }
 
 /// What the server answers.
@@ -51,6 +52,12 @@ impl Authority {
 
     pub(in crate::agent) fn pem(&self) -> Vec<u8> {
         self.0.pem().into_bytes()
+    }
+
+    /// Its public key, as SubjectPublicKeyInfo in DER.
+    pub(in crate::agent) fn public_key(&self) -> Vec<u8> {
+        use rcgen::PublicKeyData;
+        self.0.key().subject_public_key_info()
     }
 
     /// A certificate for 127.0.0.1, and its key.
@@ -134,6 +141,7 @@ async fn answer<R: Fn(&str) -> Reply>(
         path: path.clone(),
         authorization: header("authorization"),
         encodings: header("accept-encoding"),
+        accept: header("accept"),
     });
     let reply = reply(&path);
     tokio::time::sleep(reply.after).await;

@@ -74,6 +74,25 @@ async fn the_fingerprint_is_that_of_the_served_certificate() {
 }
 
 #[tokio::test]
+async fn the_authority_that_verified_is_told_by_its_public_key_and_only_where_the_cluster_has_one_of_its_own()
+{
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let expected = hex::encode(Sha256::digest(authority.public_key()));
+    let both = [other.pem(), authority.pem()].concat();
+    for (pem, insecure, expected) in [
+        (Some(authority.pem()), false, expected.as_str()),
+        (Some(both), false, expected.as_str()),
+        (None, true, ""),
+    ] {
+        let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
+        let cluster = Cluster::new(vetted.with_insecure(insecure).expect("no authority beside it"));
+        let access = ClusterAccess::connect(&cluster, &Trust::default(), QUICK).await.expect("a connection");
+        assert_eq!(access.authority_key_digest(), expected);
+    }
+}
+
+#[tokio::test]
 async fn a_certificate_of_another_authority_is_a_tls_failure_with_a_remedy() {
     let server = TestServer::start(&Authority::new(), |_| json(200, "{}")).await;
     let failure = get(&cluster(&server.url(), Some(&Authority::new())), QUICK).await.expect_err("a failure");

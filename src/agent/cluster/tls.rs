@@ -7,7 +7,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, TrustAnchor, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
@@ -96,6 +96,28 @@ impl Trust {
         Ok(verifier)
     }
 
+    /// The public key of the cluster's own authority that the server's certificate leads to, as
+    /// [`ClusterAccess::authority_key_digest`](super::ClusterAccess::authority_key_digest) tells it. Those of the machine
+    /// sign for all the world, so they tell no clusters apart.
+    pub(super) fn authority_key_digest(&self, cluster: &Cluster, stream: &TlsStream<TcpStream>) -> String {
+        let pem = cluster.certificate_authority.as_deref().filter(|_| !cluster.insecure);
+        let chain = stream.get_ref().1.peer_certificates();
+        pem.zip(chain).and_then(|(pem, chain)| self.leads_to(chain, pem)).unwrap_or_default()
+    }
+
+    fn leads_to(&self, chain: &[CertificateDer<'_>], pem: &[u8]) -> Option<String> {
+        let (leaf, intermediates) = chain.split_first()?;
+        let roots: Vec<_> = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect();
+        let anchors: Vec<_> =
+            roots.iter().filter_map(|root| webpki::anchor_from_trusted_cert(root).ok()).collect();
+        let leaf = webpki::EndEntityCert::try_from(leaf).ok()?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        let usage = webpki::KeyUsage::server_auth();
+        let path =
+            leaf.verify_for_usage(algorithms, &anchors, intermediates, UnixTime::now(), usage, None, None);
+        Some(spki_digest(path.ok()?.anchor()))
+    }
+
     /// How to shake hands with a cluster.
     pub(super) async fn client_config(&self, cluster: &Cluster) -> Result<ClientConfig, Failure> {
         let verifier = self.verifier_of(cluster).await?;
@@ -147,6 +169,24 @@ impl Trust {
             }
         }
     }
+}
+
+/// SHA-256 of a SubjectPublicKeyInfo in DER, of which an anchor has the inside.
+fn spki_digest(anchor: &TrustAnchor<'_>) -> String {
+    let content = anchor.subject_public_key_info.as_ref();
+    let length = content.len().to_be_bytes();
+    let length = &length[content.len().leading_zeros() as usize / 8..];
+    let mut digest = Sha256::new();
+    digest.update([0x30]);
+    match (length, u8::try_from(length.len())) {
+        ([short @ 0..0x80], _) => digest.update([*short]),
+        (long, octets) => {
+            digest.update([0x80 | octets.unwrap_or_default()]);
+            digest.update(long);
+        }
+    }
+    digest.update(content);
+    hex::encode(digest.finalize())
 }
 
 /// SHA-256 of the DER of the certificate that the server showed: upper-case pairs joined by colons.

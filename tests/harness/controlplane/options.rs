@@ -39,6 +39,12 @@ impl StartOptions {
         token
     }
 
+    /// A further user whose token is given, such as one that another control plane takes too.
+    pub(crate) fn add_user_with_token(&mut self, name: &str, groups: &[&str], token: &str) {
+        let groups = groups.iter().map(|&group| group.to_owned()).collect();
+        self.users.push(User { name: name.into(), groups, token: token.to_owned() });
+    }
+
     /// The lines of `--token-auth-file`.
     pub(super) fn token_file(&self, admin: &str) -> String {
         let mut text = format!("{admin},kubesvc-admin,kubesvc-admin,\"system:masters\"\n");

@@ -101,6 +101,8 @@ impl Default for Policy {
 pub(crate) fn identity(name: &str) -> ClusterIdentity {
     ClusterIdentity {
         kube_system_uid: format!("uid-of-{name}"),
+        token_keys_digest: format!("token-keys-of-{name}"),
+        authority_key_digest: format!("authority-of-{name}"),
         host: format!("https://{name}.example:6443"),
         cert_fingerprint: vec!["5A"; 32].join(":"),
         version: "v1.36.3".into(),

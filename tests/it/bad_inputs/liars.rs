@@ -27,8 +27,7 @@ const ASTRAY: &[(&str, Say)] = &[
     ("another cluster than the account's", |a| held(a, |i| i.kube_system_uid = "another".into())),
     ("another cluster, without a uid", |a| {
         held(a, |i| {
-            (i.kube_system_uid, i.host, i.cert_fingerprint) =
-                (String::new(), "https://x".into(), "AA".into());
+            (i.token_keys_digest, i.authority_key_digest) = ("b".repeat(64), "c".repeat(64));
         })
     }),
 ];

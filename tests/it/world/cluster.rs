@@ -19,11 +19,17 @@ pub(crate) struct Cluster {
 impl World {
     /// A user of the world's own control plane, which serves as target cluster too.
     pub(crate) async fn cluster(&self, user: &str) -> Cluster {
+        let cluster = self.cluster_without_rights(user).await;
+        self.let_read(user, &format!("system:serviceaccount:{}:{user}", self.namespace())).await;
+        cluster
+    }
+
+    /// As [`World::cluster`], of a user that has no right but those of every service account.
+    pub(crate) async fn cluster_without_rights(&self, user: &str) -> Cluster {
         let accounts = self.api::<ServiceAccount>();
         let mut account = ServiceAccount::default();
         account.metadata.name = Some(user.to_owned());
         must(accounts.create(&PostParams::default(), &account).await.map_err(|e| format!("{user}: {e}")));
-        self.let_read(user, &format!("system:serviceaccount:{}:{user}", self.namespace())).await;
         let request = TokenRequest {
             spec: TokenRequestSpec { expiration_seconds: Some(7200), ..TokenRequestSpec::default() },
             ..TokenRequest::default()

@@ -1,6 +1,7 @@
 //! FAILED: how it comes, how often it is counted, and what ends it.
 
 use super::*;
+use crate::account::lifecycle::Identity;
 
 #[test]
 fn no_agent_uses_no_retry_and_names_the_zone() {
@@ -116,12 +117,50 @@ fn a_rotated_certificate_is_the_same_cluster() {
 }
 
 #[test]
-fn without_a_uid_host_and_fingerprint_must_both_differ() {
-    let mut identity = cluster_named("staging");
-    identity.cluster_uid.clear();
-    let other = session("agent-1", "east").says(1, Word::Held(identity));
-    let status = seen(account("a").active_in("east")).with(other).written();
-    assert_eq!(reason(&status), "ClusterMismatch");
+fn without_a_uid_token_keys_and_authority_must_both_differ() {
+    let mut identity = Identity { cluster_uid: String::new(), ..cluster_named("staging") };
+    let reached = |identity: &Identity| {
+        let session = session("agent-1", "east").says(1, Word::Held(identity.clone()));
+        seen(account("a").active_in("east")).with(session)
+    };
+    assert_eq!(reason(&reached(&identity).written()), "ClusterMismatch");
+    identity.token_keys_digest = cluster_named("prod").token_keys_digest;
+    assert_eq!(
+        reached(&identity).decide(),
+        Decision::nothing(),
+        "an authority that was rotated, at a new address"
+    );
+}
+
+#[test]
+fn a_cluster_that_cannot_be_compared_is_taken_with_a_condition_and_the_binding_stays() {
+    let nameless = Identity {
+        cluster_uid: String::new(),
+        token_keys_digest: String::new(),
+        authority_key_digest: String::new(),
+        ..cluster_named("staging")
+    };
+    let mut world = active_world();
+    assert_eq!(condition(world.status(), "ClusterIdentity"), "True");
+    let bound = world.status().clone();
+    world
+        .edit(|account| account.spec.namespaces = vec!["web".to_owned()])
+        .say("agent-1", Word::Held(nameless));
+    let status = world.status();
+    assert_eq!((status.state(), condition(status, "ClusterIdentity")), (State::Active, "Unknown"));
+    let said = status.conditions.iter().find(|one| one.type_ == "ClusterIdentity").expect("it is there");
+    assert_eq!(said.reason, "NotReadable");
+    assert_eq!(
+        (&status.cluster_uid, &status.token_keys_digest, &status.authority_key_digest),
+        (&bound.cluster_uid, &bound.token_keys_digest, &bound.authority_key_digest)
+    );
+    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    let status = world.status();
+    assert!(status.conditions.iter().all(|one| one.type_ != "ClusterIdentity"));
+    assert_eq!(
+        (&status.cluster, &status.token_keys_digest, &status.authority_key_digest),
+        (&None, &None, &None)
+    );
 }
 
 #[test]

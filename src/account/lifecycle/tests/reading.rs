@@ -109,7 +109,9 @@ fn reconciling_and_stalled_are_never_both_true_and_every_condition_names_its_gen
             "{state}"
         );
         let kinds: Vec<_> = status.conditions.iter().map(|one| one.type_.as_str()).collect();
-        assert_eq!(kinds, ["Ready", "Reconciling", "Stalled", "AgentConnected", "Caching"], "{state}");
+        let always = ["Ready", "Reconciling", "Stalled", "AgentConnected", "Caching"];
+        let once_reached = status.kube_host.is_some().then_some("ClusterIdentity");
+        assert_eq!(kinds, always.into_iter().chain(once_reached).collect::<Vec<_>>(), "{state}");
         for one in &status.conditions {
             assert_eq!(one.observed_generation, Some(status.observed_generation), "{state} {}", one.type_);
             assert!(!one.reason.is_empty() && !one.message.is_empty(), "{state} {}", one.type_);
