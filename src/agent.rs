@@ -24,6 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub mod accounts;
 pub mod activation;
+mod answers;
 pub mod cluster;
 pub mod definition;
 mod failure;

@@ -24,10 +24,12 @@ pub enum Urgency {
     Registration,
     /// Everything else.
     Rest,
+    /// The registration of an agent that was never here.
+    Newcomer,
 }
 
 /// How many kinds there are.
-const KINDS: usize = 4;
+const KINDS: usize = 5;
 
 /// A token bucket; clones share it.
 #[derive(Clone, Default)]

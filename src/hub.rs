@@ -7,7 +7,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`listener`], [`transport`] | the port: a cap, a deadline, and an answer to whoever speaks something else |
+//! | [`listener`], [`transport`], [`streams`] | the port: bounds, deadlines, and an answer to whoever speaks something else |
 //! | [`server`] | the gRPC services and the limits of HTTP/2 |
 //! | [`hello`] | which agents may stay |
 //! | [`line`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
@@ -19,6 +19,7 @@
 //! | [`words`] | the wire's messages as the lifecycle's words |
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
+//! | [`approvals`] | approvals that people give to connected agents, written down before they count |
 //! | [`registration`], [`notes`], [`gone`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
 //! | [`reports`] | what accounts wait to hear, for the replica that leads |
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
@@ -26,6 +27,7 @@
 //! | [`patience`] | questions that may get no answer |
 //! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
+mod approvals;
 mod asking;
 mod assignments;
 mod cached;
@@ -49,17 +51,18 @@ mod places;
 mod registration;
 mod registry;
 mod reports;
-mod seldom;
 mod server;
 mod session;
 mod static_accounts;
+mod strangers;
+mod streams;
 mod transport;
 mod vanished;
 mod view;
 mod words;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -84,6 +87,8 @@ pub use registration::{
 use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
+use crate::listen::addresses::{AddressLimits, Addresses, Caller};
+use crate::listen::complaints::Complaints;
 use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
 use crate::shutdown::Vital;
@@ -91,11 +96,13 @@ use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
 use drain::Leaving;
 use ledger::Moment;
-use line::Line;
+use line::Lines;
+pub use line::Standing;
 use offers::Offers;
 use places::Places;
 use registry::Registry;
-use seldom::Seldom;
+use strangers::Strangers;
+use streams::Bounds;
 
 /// How long sessions may take to end when the hub stops.
 const STOP_WAIT: Duration = Duration::from_secs(5);
@@ -132,8 +139,16 @@ pub struct HubSettings {
     pub connection_cap: usize,
     /// After how many ticks an agent that is away is forgotten: twice the orphan grace.
     pub forget_after: Tick,
+    /// Bound on the connections of one address.
+    pub limits: AddressLimits,
+    /// TCP connections at once that have not begun with HTTP/2; more are closed.
+    pub handshake_cap: usize,
     /// How long a connection may take to begin with HTTP/2.
     pub preface_wait: Duration,
+    /// How long a connection may take from there to its first request.
+    pub request_wait: Duration,
+    /// How long a connection may be without a stream.
+    pub idle_wait: Duration,
     /// How long a stream may take until its Hello.
     pub hello_wait: Duration,
     /// The port of REST, to be named to whoever speaks HTTP/1 here.
@@ -142,8 +157,14 @@ pub struct HubSettings {
     pub accounts_namespace: String,
     /// Whether the operator watches that namespace; if not, such accounts are not taken.
     pub accounts_watched: bool,
+    /// Whether an agent is approved when it is registered for the first time.
+    pub approves_new: bool,
     /// After how many ticks the object of an agent that is away is removed.
     pub remove_agents_after: Tick,
+    /// After how many ticks the object of an agent is removed that is away and was never approved.
+    pub remove_strangers_after: Tick,
+    /// How long the object of an agent that is away is kept where a person has decided whether it is approved.
+    pub forget_approved_after: Duration,
     /// When `kubesvc_assignments` is read again and mended.
     pub assignment_checks: AssignmentChecks,
     /// After how many ticks a session that owes an answer has failed.
@@ -185,12 +206,19 @@ impl Default for HubSettings {
             pings: Some(Pings::default()),
             connection_cap: 20_000,
             forget_after: 60,
+            limits: AddressLimits::default(),
+            handshake_cap: 1024,
             preface_wait: Duration::from_secs(10),
+            request_wait: Duration::from_secs(10),
+            idle_wait: Duration::from_secs(30),
             hello_wait: Duration::from_secs(10),
             rest_port: None,
             accounts_namespace: String::new(),
             accounts_watched: true,
+            approves_new: true,
             remove_agents_after: 600,
+            remove_strangers_after: 60,
+            forget_approved_after: Duration::from_secs(2_592_000),
             assignment_checks: AssignmentChecks::default(),
             operation_wait: 30,
             clustered: false,
@@ -271,6 +299,8 @@ pub struct Hub {
     places: Mutex<Places>,
     /// Answers of agents about accounts without a zone.
     offers: Mutex<Offers>,
+    /// Names of agents' objects whose approval is to be written down.
+    approvals: Wakes<String>,
     /// Sessions of which there may be something to tell.
     noteworthy: Wakes<u64>,
     /// Sessions that may have an answer that the leader waits for.
@@ -284,14 +314,19 @@ pub struct Hub {
     /// How many sessions stand.
     standing: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
-    namespaces: Mutex<HashMap<String, Arc<[String]>>>,
+    namespaces: Mutex<namespaces::Lists>,
     metrics: HubMetrics,
-    complaints: Seldom,
+    complaints: Complaints,
     registering: Semaphore,
     registering_first: Semaphore,
+    registering_new: Semaphore,
+    /// Room for accounts that agents claim and that are none of their zones.
+    foreign: Arc<Semaphore>,
     resolving: Semaphore,
     /// Agents that wait to be registered, here or away until their time.
-    line: Mutex<Line>,
+    line: Mutex<Lines>,
+    /// Agents that were never approved.
+    strangers: Mutex<Strangers>,
     /// How many these are.
     backlog: watch::Sender<usize>,
     /// What the agents of a hub that stops are told by.
@@ -313,7 +348,7 @@ pub struct Hub {
 impl Hub {
     /// A hub that serves nobody yet.
     pub fn new(settings: HubSettings, ports: Ports) -> Arc<Self> {
-        let line = Mutex::new(Line::new(settings.registration_qps));
+        let line = Mutex::new(Lines::new(settings.registration_qps));
         Arc::new(Self {
             settings,
             accounts: ports.accounts,
@@ -331,6 +366,7 @@ impl Hub {
             registry: Registry::default(),
             places: Mutex::default(),
             offers: Mutex::default(),
+            approvals: Wakes::default(),
             noteworthy: Wakes::default(),
             reportable: Wakes::default(),
             fenced: Wakes::default(),
@@ -339,11 +375,14 @@ impl Hub {
             standing: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
-            complaints: Seldom::default(),
+            complaints: Complaints::default(),
             registering: Semaphore::new(REGISTERING),
             registering_first: Semaphore::new(REGISTERING),
+            registering_new: Semaphore::new(REGISTERING),
+            foreign: Arc::new(Semaphore::new(session::MAX_FOREIGN_OF_REPLICA)),
             resolving: Semaphore::new(RESOLVING),
             line,
+            strangers: Mutex::default(),
             backlog: watch::Sender::new(0),
             leaving: Mutex::default(),
             cut_off: watch::Sender::new(false),
@@ -401,6 +440,12 @@ impl Hub {
         self.leadership.leads()
     }
 
+    /// Whether a line may be written that somebody at an address has provoked; without an address: that we have.
+    fn may_complain(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
+        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
+        self.complaints.may_speak(reason, Caller::of(address))
+    }
+
     fn moment(&self) -> Moment {
         self.started.elapsed()
     }
@@ -442,18 +487,25 @@ impl BoundHub {
         let door = Arc::new(listener::Door {
             metrics: hub.metrics.clone(),
             cap: hub.settings.connection_cap,
+            addresses: Addresses::new(hub.settings.limits.clone()),
+            handshakes: Arc::new(Semaphore::new(hub.settings.handshake_cap)),
             preface_wait: hub.settings.preface_wait,
+            bounds: Bounds { first_request: hub.settings.request_wait, idle: hub.settings.idle_wait },
             rest_port: hub.settings.rest_port,
             close: close.clone(),
             tasks: hub.tasks.clone(),
-            complaints: Seldom::default(),
+            complaints: Complaints::default(),
         });
-        let incoming = ReceiverStream::new(listener::accept(self.listener, door, shut.clone()));
+        // Before the agents' objects were listed, nobody could be told from a stranger.
+        let seen = Arc::clone(&hub.agents_seen);
+        let listed = async move { seen.synced().await };
+        let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
         let vital = Vital::new(hub.tasks.clone(), stop.clone());
         vital.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
         vital.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
         vital.spawn("reports to the leader", reports::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
+        vital.spawn("approvals of agents", approvals::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("notes on agents", notes::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("agents that are gone", gone::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("agents that have left", left::keep(Arc::clone(&hub), stop.clone()));

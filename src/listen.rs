@@ -1,4 +1,7 @@
-//! Taking a port to listen on: one way for all that serve.
+//! Taking a port to listen on, and the bounds on who connects to it: one way for all that serve.
+
+pub mod addresses;
+pub mod complaints;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -6,6 +6,12 @@ use std::fmt;
 pub const PROTOCOL_VERSION: u32 = 1;
 /// The largest gRPC message, in bytes, in both directions.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+/// How many bytes of held accounts a hello names. What it does not name is asked for again and answered from memory.
+pub const MAX_HELD_BYTES: usize = 3 * 1024 * 1024;
+/// What a message takes beside the accounts in it, in bytes, with room.
+pub const MESSAGE_HEAD_BYTES: usize = 64 * 1024;
+/// The smallest bound on messages that a hub may have: below it, an agent that holds many accounts could not say hello.
+pub const MIN_MESSAGE_BYTES: usize = MAX_HELD_BYTES + MESSAGE_HEAD_BYTES;
 /// How many accounts one `AddAccounts` or `DeleteAccounts` holds at most.
 pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
 /// How many bytes of accounts one `AddAccounts` holds at most.

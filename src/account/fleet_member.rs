@@ -1,6 +1,9 @@
 //! The `KubesvcAgent` object: one per agent and zone that has connected, written by the replica that holds its stream.
 #![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -57,6 +60,8 @@ pub struct KubesvcAgentStatus {
     pub session: Option<AgentSession>,
     /// Whether that stream stands.
     pub connected: bool,
+    /// Whether it was ever approved. What one that never was says or claims counts for no account; one whose approval was withdrawn is waited for.
+    pub approved_once: bool,
     /// Since when it is connected, or when it was last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connected_since: Option<Time>,
@@ -97,12 +102,36 @@ pub struct AgentSession {
     pub connect_seq: i64,
     /// The replica that holds the stream.
     pub replica: String,
-    /// How the stream ended: Goodbye, Cut, or ReplicaLost where the replica was ending. Absent while it stands.
+    /// How the stream ended: Goodbye, Cut, Requested, or ReplicaLost where the replica was ending. Absent while it stands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<SessionEnd>,
+    /// When the stream ended. For 30 s after an end of Requested, only the process with this bootId may connect under the agent's id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Time>,
     /// The process of that replica, as its Lease tells; the sessions of an earlier one have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<String>,
+}
+
+/// Time for which the id of an agent that was disconnected on request is kept for its process: a stranger that saw the id
+/// must not take the agent's place, and its kubeconfigs, before the agent is back.
+pub const ID_KEPT: Duration = Duration::from_secs(30);
+
+impl AgentSession {
+    /// Time for which the id is still kept for the process of this session, because its end was requested; at most
+    /// [`ID_KEPT`], whatever the clocks of the replicas say.
+    pub fn kept_for(&self, now: Timestamp) -> Option<Duration> {
+        let ended_at = self.ended_at.as_ref().filter(|_| self.ended == Some(SessionEnd::Requested))?;
+        let since = Duration::try_from(now.duration_since(ended_at.0)).unwrap_or_default();
+        Some(ID_KEPT.saturating_sub(since)).filter(|left| !left.is_zero())
+    }
+}
+
+impl KubesvcAgent {
+    /// Whether the agent is approved, or was: then it may hold accounts.
+    pub fn was_approved(&self) -> bool {
+        self.spec.approved || self.status.as_ref().is_some_and(|status| status.approved_once)
+    }
 }
 
 /// How a stream ended. An agent that is connected anew within a while keeps what it has; how long that is depends on it.
@@ -112,6 +141,8 @@ pub enum SessionEnd {
     Goodbye,
     /// It was cut, while the replica lived.
     Cut,
+    /// Somebody asked for it, by `POST /armory/agent/{id}/disconnect`.
+    Requested,
     /// The replica was ending, or was lost.
     ReplicaLost,
     /// A later version of the operator says something that this one does not know.
@@ -135,8 +166,31 @@ impl From<SessionEnd> for Ending {
     fn from(end: SessionEnd) -> Self {
         match end {
             SessionEnd::Goodbye => Self::Goodbye,
-            SessionEnd::Cut => Self::Cut,
+            SessionEnd::Cut | SessionEnd::Requested => Self::Cut,
             SessionEnd::ReplicaLost | SessionEnd::Unknown => Self::ReplicaLost,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_kept_for_thirty_seconds_after_an_end_that_was_requested_and_no_other() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let ended = |end| AgentSession {
+            ended: Some(end),
+            ended_at: Some(Time(at(1000))),
+            ..AgentSession::default()
+        };
+        let requested = ended(SessionEnd::Requested);
+        let kept = |now| requested.kept_for(at(now)).map(|left| left.as_secs());
+        assert_eq!([kept(1000), kept(1010), kept(1029), kept(1030)], [Some(30), Some(20), Some(1), None]);
+        assert_eq!(kept(10), Some(30), "a clock that is behind does not keep it for longer");
+        for other in [SessionEnd::Goodbye, SessionEnd::Cut, SessionEnd::ReplicaLost, SessionEnd::Unknown] {
+            assert_eq!(ended(other).kept_for(at(1000)), None);
+        }
+        assert_eq!(AgentSession { ended_at: None, ..requested.clone() }.kept_for(at(1000)), None);
     }
 }

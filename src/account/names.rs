@@ -1,6 +1,7 @@
 //! Object names derived from names that may hold anything.
 
 use sha2::{Digest, Sha256};
+use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// How much of a name the slug keeps, in bytes.
 const MAX_SLUG: usize = 200;
@@ -20,6 +21,30 @@ pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253
         && name.split('.').all(|label| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-'))
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
+}
+
+/// What is wrong with a character of an agent's id or zone: people judge agents by what a terminal shows of these, so
+/// nothing may be in them that is not seen, turns the text round, or looks like a space and is none.
+fn fault(letter: char) -> Option<&'static str> {
+    use GeneralCategory as C;
+    match letter.general_category() {
+        C::Control => Some("a control character"),
+        C::Format => Some("a format character, which is not seen"),
+        C::PrivateUse => Some("a character for private use"),
+        C::Unassigned | C::Surrogate => Some("a character that Unicode does not know"),
+        C::LineSeparator | C::ParagraphSeparator => Some("a separator of lines"),
+        C::SpaceSeparator if letter != ' ' => Some("a blank that is no space"),
+        _ => None,
+    }
+}
+
+/// Whether a text can be an agent's id or zone.
+///
+/// # Errors
+/// What it has that it must not have, with the character's number.
+pub fn check_agent_name(text: &str) -> Result<(), String> {
+    let wrong = text.chars().find_map(|letter| Some((letter, fault(letter)?)));
+    wrong.map_or(Ok(()), |(letter, what)| Err(format!("has {what} (U+{:04X})", u32::from(letter))))
 }
 
 /// Whether a text can be the value of a label.
@@ -85,6 +110,30 @@ fn derived(parts: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agents_name_holds_nothing_that_is_not_seen_or_deceives() {
+        for good in ["agent-1", "spinnaker agent", "d_n", "Straße", "東京-1", "a.b:c/d@e", "🚀", "e\u{301}"]
+        {
+            assert_eq!(check_agent_name(good), Ok(()), "{good:?}");
+        }
+        for (bad, why) in [
+            ("a\nb", "a control character (U+000A)"),
+            ("a\u{7f}", "a control character (U+007F)"),
+            ("agent\u{202e}1", "(U+202E)"),
+            ("agent\u{200b}", "format character"),
+            ("a\u{feff}b", "(U+FEFF)"),
+            ("a\u{ad}b", "(U+00AD)"),
+            ("a\u{e000}", "private use"),
+            ("a\u{378}", "does not know"),
+            ("a\u{a0}b", "a blank that is no space (U+00A0)"),
+            ("a\u{3000}b", "a blank that is no space"),
+            ("a\u{2028}b", "a separator of lines"),
+        ] {
+            let problem = check_agent_name(bad).expect_err(bad);
+            assert!(problem.contains(why), "{bad:?}: {problem}");
+        }
+    }
 
     #[test]
     fn a_dns_label_names_its_own_object() {

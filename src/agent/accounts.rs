@@ -1,14 +1,14 @@
 //! The accounts of this agent at work: commands in, attempts run, answers out.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prost::Message;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use crate::agent::activation::{Activator, Reached, Word};
+use crate::agent::answers::Answers;
 use crate::agent::definition::Definition;
 use crate::agent::failure::{after_send, before_send};
 use crate::agent::metrics::AgentMetrics;
@@ -22,7 +22,6 @@ use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{
     AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount,
 };
-use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
 
 type Outcomes = (Attempt, Result<Reached, Failure>);
 
@@ -50,7 +49,7 @@ pub struct Accounts {
     running: JoinSet<Outcomes>,
     of_task: HashMap<Id, Running>,
     handles: HashMap<Attempt, AbortHandle>,
-    answers: VecDeque<AccountResult>,
+    answers: Answers,
     /// The attempts that were under way at the last look, so that quick ones are not reported as slow.
     seen: HashSet<Attempt>,
 }
@@ -69,7 +68,7 @@ impl Accounts {
             running: JoinSet::new(),
             of_task: HashMap::new(),
             handles: HashMap::new(),
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             seen: HashSet::new(),
         }
     }
@@ -192,17 +191,9 @@ impl Accounts {
         self.seen.clear();
     }
 
-    /// The next frame of answers: as many as fit, at least one. `None` when there is none.
-    pub fn next_answers(&mut self) -> Option<AccountResults> {
-        let mut results = Vec::new();
-        let mut bytes = 0;
-        while let Some(next) = self.answers.front() {
-            bytes += next.encoded_len() + 8;
-            if !results.is_empty() && (results.len() == MAX_ACCOUNTS_IN_BATCH || bytes > MAX_BATCH_BYTES) {
-                break;
-            }
-            results.extend(self.answers.pop_front());
-        }
+    /// The next frame of answers: as many as fit into so many bytes, at least one. `None` when there is none.
+    pub fn next_answers(&mut self, max_bytes: usize) -> Option<AccountResults> {
+        let results = self.answers.take(max_bytes);
         (!results.is_empty()).then_some(AccountResults { results })
     }
 
@@ -272,7 +263,7 @@ impl Accounts {
                     if let Some(Outcome::Failure(failure)) = &answer.outcome {
                         self.parts.metrics.failed(failure);
                     }
-                    self.answers.push_back(*answer);
+                    self.answers.push(*answer);
                 }
             }
         }

@@ -15,8 +15,8 @@ use ulid::Ulid;
 use crate::agent::accounts::{Accounts, Parts};
 use crate::agent::health::{self, Status};
 use crate::agent::{AgentError, AgentOptions};
-use crate::wire::PROTOCOL_VERSION;
 use crate::wire::ops::Refused;
+use crate::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 
 mod dial;
 mod greeting;
@@ -45,6 +45,8 @@ pub struct Link {
     /// Names this process; the hub tells a reconnecting agent from a second one by it.
     boot_id: String,
     connect_seq: u64,
+    /// The largest message that the hub takes, in bytes, as far as it has said.
+    max_message_bytes: usize,
     pace: Pace,
 }
 
@@ -74,6 +76,7 @@ impl Link {
             status,
             boot_id: Ulid::generate().to_string(),
             connect_seq: 0,
+            max_message_bytes: MAX_MESSAGE_BYTES,
             pace: Pace::new(options.backoff),
             options,
         })
@@ -128,6 +131,10 @@ impl Link {
             approved = accepted.approved,
             "connected to the hub"
         );
+        self.max_message_bytes = match usize::try_from(accepted.max_message_bytes) {
+            Ok(told @ 1..) => told.min(MAX_MESSAGE_BYTES),
+            _ => MAX_MESSAGE_BYTES,
+        };
         if !accepted.approved {
             tracing::warn!(
                 "the agent is not approved and is sent no accounts; set spec.approved of its KubesvcAgent object"
@@ -156,8 +163,9 @@ impl Link {
     async fn greet(&mut self) -> Result<Greeted, Ended> {
         let channel = dial::channel(&self.endpoint, &self.options).await.map_err(Ended::Broken)?;
         self.connect_seq += 1;
+        let held = self.accounts.held().into_iter();
         let hello =
-            greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.accounts.held().into_iter());
+            greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held);
         greeting::greet(channel, hello).await
     }
 

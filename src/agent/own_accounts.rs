@@ -9,10 +9,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prost::Message;
 use tokio::sync::watch;
 
+use crate::wire::MAX_ACCOUNTS_IN_BATCH;
 use crate::wire::common::Failure;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, StaticAccounts};
-use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES};
 
 /// One state of the file. Names are there once.
 #[derive(Debug, Default)]
@@ -39,11 +39,11 @@ impl OwnList {
     }
 
     /// The list as frames, at least one; the last one says that it is complete.
-    pub fn frames(&self) -> Vec<StaticAccounts> {
+    pub fn frames(&self, max_bytes: usize) -> Vec<StaticAccounts> {
         let (mut frames, mut frame, mut bytes) = (Vec::new(), StaticAccounts::default(), 0);
         for spec in &self.accounts {
             let size = spec.encoded_len() + 8;
-            let full = frame.accounts.len() == MAX_ACCOUNTS_IN_BATCH || bytes + size > MAX_BATCH_BYTES;
+            let full = frame.accounts.len() == MAX_ACCOUNTS_IN_BATCH || bytes + size > max_bytes;
             if full && !frame.accounts.is_empty() {
                 frames.push(std::mem::take(&mut frame));
                 bytes = 0;

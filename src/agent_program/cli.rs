@@ -103,7 +103,7 @@ fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Re
     let backoff = &settings.hub.backoff;
     let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
     Ok(AgentOptions {
-        agent_id: identity::agent_id(env),
+        agent_id: identity::agent_id(env)?,
         zone_id: identity::zone_id(settings.zone_id.as_deref(), env)?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         hub: settings.hub.grpc.clone(),

@@ -1,24 +1,39 @@
 //! Who an agent is: its id and its zone.
 
+use crate::account::names;
+
 /// The agent's id: `AGENT_ID`, else `POD_NAME`, else host name and process id.
-pub(super) fn agent_id(env: &dyn Fn(&str) -> Option<String>) -> String {
-    set(env, "AGENT_ID")
-        .or_else(|| set(env, "POD_NAME"))
-        .unwrap_or_else(|| format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id()))
+///
+/// # Errors
+/// If it has a character that no hub takes.
+pub(super) fn agent_id(env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+    let host = || format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id());
+    let named = ["AGENT_ID", "POD_NAME"].into_iter().find_map(|name| Some((name, set(env, name)?)));
+    let (source, id) = named.unwrap_or_else(|| ("the host's name", host()));
+    checked(&format!("the agent's id ({source})"), id)
+}
+
+fn checked(what: &str, name: String) -> Result<String, String> {
+    match names::check_agent_name(&name) {
+        Ok(()) => Ok(name),
+        Err(problem) => Err(format!("{what} {problem}; remove it")),
+    }
 }
 
 /// The zone: the setting, else `<deployment>_<namespace>` from `DEPLOYMENT_NAME`, or the pod name less its two
 /// generated parts, and `POD_NAMESPACE`.
 ///
 /// # Errors
-/// If nothing names it; the message says what to set.
+/// If nothing names it, or it has a character that no hub takes; the message says what to set.
 pub(super) fn zone_id(setting: Option<&str>, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     if let Some(zone) = setting {
-        return Ok(zone.to_owned());
+        return checked("zoneId", zone.to_owned());
     }
     let deployment = set(env, "DEPLOYMENT_NAME").or_else(|| deployment_of(&set(env, "POD_NAME")?));
     match (deployment, set(env, "POD_NAMESPACE")) {
-        (Some(deployment), Some(namespace)) => Ok(format!("{deployment}_{namespace}")),
+        (Some(deployment), Some(namespace)) => {
+            checked("the zone (DEPLOYMENT_NAME or POD_NAME, and POD_NAMESPACE)", format!("{deployment}_{namespace}"))
+        }
         _ => Err("the zone is not known; set zoneId in armory-agent.yml, or POD_NAMESPACE and DEPLOYMENT_NAME (or POD_NAME)".to_owned()),
     }
 }
@@ -62,7 +77,15 @@ mod tests {
     }
 
     #[test]
+    fn an_id_or_a_zone_that_no_hub_takes_is_named_with_the_character() {
+        let problem = agent_id(&env(&[("AGENT_ID", "agent\u{202e}1")])).expect_err("it turns text round");
+        assert!(problem.contains("(AGENT_ID)") && problem.contains("U+202E"), "{problem}");
+        let problem = zone_id(Some("z\u{200b}"), &env(&[])).expect_err("it is not seen");
+        assert!(problem.starts_with("zoneId ") && problem.contains("U+200B"), "{problem}");
+    }
+
+    #[test]
     fn an_empty_agent_id_counts_as_none() {
-        assert_eq!(agent_id(&env(&[("AGENT_ID", ""), ("POD_NAME", "pod-1")])), "pod-1");
+        assert_eq!(agent_id(&env(&[("AGENT_ID", ""), ("POD_NAME", "pod-1")])), Ok("pod-1".to_owned()));
     }
 }

@@ -76,7 +76,7 @@ pub struct GrpcServerSettings {
     pub port: u16,
     /// Whether the standard gRPC health service answers.
     pub health_service_enabled: bool,
-    /// The largest message taken from an agent, in bytes; 64 KiB to 1 GiB.
+    /// The largest message taken from an agent, in bytes; 3136 KiB to 1 GiB.
     pub max_inbound_message_size: usize,
     /// HTTP/2 pings to agents; none: not sent.
     pub keepalive: Option<KeepaliveSettings>,
@@ -162,6 +162,9 @@ pub struct AgentsSettings {
     pub approval: Approval,
     /// Whether a zone may offer to take an account that names none.
     pub offers: bool,
+    /// How long the object of an agent that is away is kept where a person has decided whether it is approved; 600 s to
+    /// ten years.
+    pub forget_approved_after: Duration,
 }
 
 /// Which accounts may use credentials that are not in their own namespace. `*` stands for all watched namespaces, `.`
@@ -250,6 +253,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
                 _ => Approval::Auto,
             },
             offers: v.boolean("kubesvc.agents.offers")?,
+            forget_approved_after: v.seconds("kubesvc.agents.forgetApprovedAfterSeconds")?,
         },
         accounts: AccountsSettings {
             agent_sources: v.list("kubesvc.accounts.agentSources")?,

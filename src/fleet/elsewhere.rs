@@ -123,7 +123,9 @@ impl Elsewhere {
         {
             let mut members = self.members.lock();
             for name in names {
-                let agent = self.agents.get(&name).filter(|agent| !self.is_here(agent));
+                // One that was never approved is not heard, and nobody waits for it.
+                let agent = self.agents.get(&name);
+                let agent = agent.filter(|agent| !self.is_here(agent) && agent.was_approved());
                 let connected = agent.as_deref().is_some_and(|agent| self.is_connected(agent));
                 let ending = agent.as_deref().map(|agent| self.ending(agent)).unwrap_or_default();
                 let change = members.put(&name, agent, (connected, ending), self.ticks.now());

@@ -106,6 +106,13 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     if hub.gives_way(&session, agent) {
         return;
     }
+    if spec.approved && status.is_some_and(|status| !status.approved_once) {
+        // It counts once it is written down.
+        if let Some(name) = &agent.metadata.name {
+            hub.approvals.wake(name.clone());
+        }
+        return;
+    }
     // One that is still registering is told as well; it looks at its accounts when it stands.
     if session.approve(spec.approved) && hub.registry.is_standing(&session) {
         info!(agentId = session.agent_id, approved = spec.approved, "approval of the agent changed");
@@ -145,7 +152,7 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         for (agent_id, zone, away) in hub.registry.forget(before) {
-            let left = Left { agent_id, zone, session_id: away.session_id, ending: away.ending };
+            let left = Left { agent_id, zone, session_id: away.session_id, end: away.ending.into() };
             left::tell(&hub, left).await;
         }
     }
@@ -155,8 +162,8 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
 pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     let since = hub.ticks.now();
     hub.registry.begin_grace(since);
-    for KnownAgent { agent_id, zone, session_id, replica, approved, connected, .. } in known {
-        if connected && replica == hub.settings.replica_id {
+    for KnownAgent { agent_id, zone, session_id, replica, approved, approved_once, connected, .. } in known {
+        if connected && approved_once && replica == hub.settings.replica_id {
             // Its stream was not seen to end.
             let ending = Ending::ReplicaLost;
             let away = Away { approved, since, ending, session_id, session: None };

@@ -141,7 +141,7 @@ impl Keeper {
                     }
                 }
                 Err(problem) => {
-                    if self.hub.complaints.may_speak() {
+                    if self.hub.may_complain("fences", None) {
                         warn!(error = problem.in_full(), "kubesvc_caching cannot be written; tried again");
                     }
                     self.wait = (self.wait * 2).min(MAX_WAIT);

@@ -1,17 +1,21 @@
 //! Objects of agents that do not come back: marked as disconnected after the grace, and later removed. Counted in ticks since they were
-//! first seen so, so that a process that slept removes nobody. Of several replicas only the leader does it, and an agent
+//! first seen so, so that a process that slept removes nobody. Where a person has decided about an agent, its object is kept
+//! for a month, or the decision would be lost with it; that of one that was never approved goes after a minute. Of several replicas only the leader does it, and an agent
 //! that another living replica has is not touched.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Hub;
 use super::registration::KnownAgent;
-use crate::account::lifecycle::{Ending, Fact, Tick};
+use crate::account::fleet_member::SessionEnd;
+use crate::account::lifecycle::{Fact, Tick};
 
 /// All objects are looked at so often, or at least twice in the time after which one is removed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -35,6 +39,24 @@ struct After {
     /// Until then its agent may come back, and writes itself.
     mark: Tick,
     remove: Tick,
+    /// Where the agent was never approved.
+    remove_stranger: Tick,
+    /// Time since its stream ended, where a person has decided whether it is approved.
+    forget_decision: Duration,
+    /// What is decided without a person.
+    approves_new: bool,
+}
+
+impl After {
+    /// Whether an object goes whose agent has been away for so many ticks of this leader.
+    fn removes(&self, agent: &KnownAgent, gone: Tick, wall: Timestamp) -> bool {
+        let was_approved = agent.approved || agent.approved_once;
+        let after = if was_approved { self.remove } else { self.remove.min(self.remove_stranger) };
+        let since = agent.ended_at.and_then(|ended| Duration::try_from(wall.duration_since(ended)).ok());
+        // By the wall clock only beside the ticks: it may have stood still, or leap.
+        let away = since.unwrap_or(Duration::from_secs(gone));
+        gone >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
+    }
 }
 
 /// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
@@ -45,14 +67,20 @@ pub(super) struct Gone {
 
 impl Gone {
     /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
-    fn judge(&mut self, agent: &KnownAgent, is_here: bool, now: Tick, after: After) -> Fate {
+    fn judge(
+        &mut self,
+        agent: &KnownAgent,
+        is_here: bool,
+        (now, wall): (Tick, Timestamp),
+        after: After,
+    ) -> Fate {
         if is_here {
             self.since.remove(&agent.uid);
             return Fate::Keep;
         }
         let since = *self.since.entry(agent.uid.clone()).or_insert(now);
         match now.saturating_sub(since) {
-            gone if gone >= after.remove => Fate::Remove,
+            gone if after.removes(agent, gone, wall) => Fate::Remove,
             gone if gone >= after.mark && agent.connected => Fate::MarkDisconnected,
             _ => Fate::Keep,
         }
@@ -65,6 +93,9 @@ impl Gone {
     }
 }
 
+/// Interval between looks while there are agents that were never approved: their objects go sooner.
+const STRANGERS_SWEEP: Duration = Duration::from_secs(5);
+
 fn pace(remove_after: Tick) -> Duration {
     (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), SWEEP)
 }
@@ -73,13 +104,19 @@ fn pace(remove_after: Tick) -> Duration {
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     let mut gone = Gone::default();
     let pace = pace(hub.settings.remove_agents_after);
-    let mut sweep = tokio::time::interval_at(tokio::time::Instant::now() + pace, pace);
+    let mut looked = Instant::now();
+    let often = pace.min(STRANGERS_SWEEP);
+    let mut sweep = tokio::time::interval_at(looked + often, often);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {}
         }
+        if looked.elapsed() < pace && hub.agents_seen.never_approved() == 0 {
+            continue;
+        }
+        looked = Instant::now();
         tokio::select! {
             () = stop.cancelled() => return,
             () = look(&hub, &mut gone) => {}
@@ -116,18 +153,24 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
         Err(_) => return warn!("the agents' objects were not listed in time"),
     };
     gone.keep_only(&known);
-    let after = After { mark: hub.settings.forget_after, remove: hub.settings.remove_agents_after };
+    let after = After {
+        mark: hub.settings.forget_after,
+        remove: hub.settings.remove_agents_after,
+        remove_stranger: hub.settings.remove_strangers_after,
+        forget_decision: hub.settings.forget_approved_after,
+        approves_new: hub.settings.approves_new,
+    };
     for agent in known {
         if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
             return;
         }
-        let fate = gone.judge(&agent, is_here(hub, &agent), hub.ticks.now(), after);
+        let fate = gone.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
         let done = match fate {
             Fate::Keep => continue,
             Fate::MarkDisconnected => {
                 // Nobody saw its stream end.
-                let ending = Ending::ReplicaLost;
-                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id, ending);
+                let end = SessionEnd::ReplicaLost;
+                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
                 tokio::time::timeout(WAIT, told).await
             }
             Fate::Remove => {
@@ -150,7 +193,7 @@ mod tests {
     use super::*;
 
     fn agent(connected: bool) -> KnownAgent {
-        KnownAgent { uid: "u".into(), connected, ..KnownAgent::default() }
+        KnownAgent { uid: "u".into(), connected, approved: true, ..KnownAgent::default() }
     }
 
     #[test]
@@ -159,40 +202,76 @@ mod tests {
         assert_eq!(paces, [60, 30, 2, 1]);
     }
 
-    const AFTER: After = After { mark: 30, remove: 600 };
+    const MONTH: Duration = Duration::from_secs(2_592_000);
+    const AFTER: After =
+        After { mark: 30, remove: 600, remove_stranger: 60, forget_decision: MONTH, approves_new: true };
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    #[test]
+    fn the_object_of_an_agent_that_was_never_approved_goes_a_minute_after_its_stream() {
+        let after = After { approves_new: false, ..AFTER };
+        let stranger = KnownAgent { approved: false, ..agent(false) };
+        assert!(!after.removes(&stranger, 59, at(0)) && after.removes(&stranger, 60, at(0)));
+        let withdrawn = KnownAgent { approved_once: true, ..stranger };
+        assert!(!after.removes(&withdrawn, 599, at(0)) && after.removes(&withdrawn, 600, at(0)));
+    }
+
+    #[test]
+    fn what_a_person_has_decided_outlives_the_absence_of_the_agent_by_a_month() {
+        let month = i64::try_from(MONTH.as_secs()).expect("it is short");
+        for approves_new in [true, false] {
+            let after = After { approves_new, ..AFTER };
+            let agent = |approved| KnownAgent {
+                approved,
+                approved_once: true,
+                ended_at: Some(at(0)),
+                ..agent(false)
+            };
+            assert!(after.removes(&agent(approves_new), 600, at(600)), "nobody has decided anything");
+            let decided = agent(!approves_new);
+            assert!(!after.removes(&decided, 600, at(month - 1)) && after.removes(&decided, 600, at(month)));
+            assert!(!after.removes(&decided, 599, at(month)), "the process may have slept");
+            let unstamped = KnownAgent { ended_at: None, ..decided };
+            assert!(!after.removes(&unstamped, 600, at(month)));
+            assert!(after.removes(&unstamped, MONTH.as_secs(), at(0)));
+        }
+    }
 
     #[test]
     fn an_agent_that_was_away_for_the_whole_time_is_removed() {
         let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(false), false, 5, AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 604, AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 605, AFTER), Fate::Remove);
+        assert_eq!(gone.judge(&agent(false), false, (5, at(0)), AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, (604, at(0)), AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, (605, at(0)), AFTER), Fate::Remove);
     }
 
     #[test]
     fn an_agent_that_comes_back_begins_anew() {
         let mut gone = Gone::default();
-        gone.judge(&agent(false), false, 5, AFTER);
-        assert_eq!(gone.judge(&agent(true), true, 500, AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, 700, AFTER), Fate::Keep);
+        gone.judge(&agent(false), false, (5, at(0)), AFTER);
+        assert_eq!(gone.judge(&agent(true), true, (500, at(0)), AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(false), false, (700, at(0)), AFTER), Fate::Keep);
     }
 
     #[test]
     fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected_once_it_does_not_come_back() {
         let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(true), false, 5, AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(true), false, 34, AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(true), false, 35, AFTER), Fate::MarkDisconnected);
-        assert_eq!(gone.judge(&agent(true), false, 700, AFTER), Fate::Remove);
+        assert_eq!(gone.judge(&agent(true), false, (5, at(0)), AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(true), false, (34, at(0)), AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&agent(true), false, (35, at(0)), AFTER), Fate::MarkDisconnected);
+        assert_eq!(gone.judge(&agent(true), false, (700, at(0)), AFTER), Fate::Remove);
     }
 
     #[test]
     fn an_object_made_again_under_the_same_name_begins_anew() {
         let mut gone = Gone::default();
-        gone.judge(&agent(false), false, 5, AFTER);
+        gone.judge(&agent(false), false, (5, at(0)), AFTER);
         let again = KnownAgent { uid: "v".into(), ..agent(false) };
         gone.keep_only(std::slice::from_ref(&again));
-        assert_eq!(gone.judge(&again, false, 700, AFTER), Fate::Keep);
+        assert_eq!(gone.judge(&again, false, (700, at(0)), AFTER), Fate::Keep);
         assert_eq!(gone.since.len(), 1);
     }
 }

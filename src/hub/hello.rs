@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::account::names;
 use crate::account::status::MAX_EPOCH;
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
@@ -31,8 +32,24 @@ pub(super) struct Greeting {
     pub(super) held: Vec<(String, String, i64)>,
     /// Uid and epoch of what it streams the objects of.
     pub(super) cached: Vec<(String, i64)>,
+    /// It says more of its accounts than is taken in.
+    pub(super) has_unheard: bool,
     /// The largest message the agent takes, in bytes.
     pub(super) max_message_bytes: usize,
+}
+
+impl Greeting {
+    /// Whether it says to hold any account.
+    pub(super) fn claims(&self) -> bool {
+        !self.held.is_empty() || !self.cached.is_empty()
+    }
+
+    /// Takes nothing in of what an agent says to hold that was never approved, nor keeps it in memory while it waits.
+    pub(super) fn leave_claims_unheard(&mut self) {
+        self.has_unheard |= self.claims();
+        self.held = Vec::new();
+        self.cached = Vec::new();
+    }
 }
 
 /// Why an agent may not stay.
@@ -70,8 +87,13 @@ pub(super) fn millis(duration: Duration) -> u32 {
 
 /// Checks a hello.
 pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greeting, Refusal> {
-    text("agent_id", &hello.agent_id, MAX_AGENT_ID)?;
-    text("zone_id", &hello.zone_id, MAX_ZONE)?;
+    for (field, value, max) in
+        [("agent_id", &hello.agent_id, MAX_AGENT_ID), ("zone_id", &hello.zone_id, MAX_ZONE)]
+    {
+        text(field, value, max)?;
+        names::check_agent_name(value)
+            .map_err(|problem| malformed(&format!("{field} {problem}; remove it")))?;
+    }
     if !hello.version.is_empty() {
         text("version", &hello.version, MAX_VERSION)?;
     }
@@ -96,6 +118,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
         version: hello.version,
         held,
         cached,
+        has_unheard: false,
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

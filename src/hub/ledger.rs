@@ -57,6 +57,8 @@ pub(super) struct Entry {
     pub(super) doubted: Option<(i64, u32)>,
     /// The epoch of a drop that the agent could not do.
     pub(super) drop_failed: Option<i64>,
+    /// It was claimed in the hello, and was then none of the zone's accounts.
+    pub(super) foreign: bool,
     /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
     pub(super) owed: Option<(i64, Tick)>,
 }
@@ -100,6 +102,8 @@ pub(super) struct Ledger {
     dropping: HashMap<String, usize>,
     /// Accounts that wait until their name is free.
     waiting: HashMap<String, Vec<String>>,
+    /// How many entries are foreign.
+    foreign: usize,
     clock: SilenceClock,
 }
 
@@ -155,7 +159,9 @@ impl Ledger {
     /// sent. A word stands only where both agree; what the hello does not name may still be held, and is dropped or sent
     /// again explicitly.
     pub(super) fn seed(&mut self, held: &[(String, String, i64)], former: &Self) {
-        for (uid, entry) in former.entries().filter(|(_, entry)| entry.may_hold()) {
+        // Foreign accounts were never sent: whether they are held, the hello alone says.
+        let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
+        for (uid, entry) in sent {
             self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
         }
         for (uid, name, epoch) in held {
@@ -212,6 +218,7 @@ impl Ledger {
             entry.command = Some(Command::Add(epoch));
             entry.owed = Some((epoch, since));
             entry.believed = entry.believed.max(Some(epoch));
+            self.foreign -= usize::from(std::mem::take(&mut entry.foreign));
             entry.doubted = None;
             entry.drop_failed = None;
         }
@@ -333,13 +340,29 @@ impl Ledger {
         if self.name_is_busy(name) { Vec::new() } else { self.waiting.remove(name).unwrap_or_default() }
     }
 
-    /// Nothing about the account matters to this session any more.
-    pub(super) fn forget(&mut self, uid: &str) {
-        if let Some(entry) = self.entries.remove(uid)
-            && matches!(entry.command, Some(Command::Drop(_)))
-        {
+    /// Nothing about the account matters to this session any more. Answers whether it was a foreign one.
+    pub(super) fn forget(&mut self, uid: &str) -> bool {
+        let Some(entry) = self.entries.remove(uid) else { return false };
+        if matches!(entry.command, Some(Command::Drop(_))) {
             self.release_name(&entry.name);
         }
+        self.foreign -= usize::from(entry.foreign);
+        entry.foreign
+    }
+
+    /// These accounts were claimed, and are none of the zone's.
+    pub(super) fn are_foreign(&mut self, uids: impl Iterator<Item = String>) {
+        for uid in uids {
+            if let Some(entry) = self.entries.get_mut(&uid).filter(|entry| !entry.foreign) {
+                entry.foreign = true;
+                self.foreign += 1;
+            }
+        }
+    }
+
+    /// How many foreign accounts it has to do with.
+    pub(super) fn foreign(&self) -> usize {
+        self.foreign
     }
 
     fn release_name(&mut self, name: &str) {

@@ -14,7 +14,7 @@ use tracing::warn;
 use super::Hub;
 use super::session::Session;
 use crate::account::KubesvcAgent;
-use crate::account::lifecycle::Ending;
+use crate::account::fleet_member::SessionEnd;
 
 /// How long the API server may take for one.
 const WAIT: Duration = Duration::from_secs(5);
@@ -28,16 +28,16 @@ pub(super) struct Left {
     pub(super) agent_id: String,
     pub(super) zone: String,
     pub(super) session_id: String,
-    pub(super) ending: Ending,
+    pub(super) end: SessionEnd,
 }
 
 impl Left {
-    pub(super) fn new(session: &Session, ending: Ending) -> Self {
+    pub(super) fn new(session: &Session, end: SessionEnd) -> Self {
         Self {
             agent_id: session.agent_id.clone(),
             zone: session.zone.clone(),
             session_id: session.id.clone(),
-            ending,
+            end,
         }
     }
 }
@@ -75,11 +75,12 @@ pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
         && session.incarnation.as_deref() == Some(hub.replicas.incarnation());
     // Where the agent has a stream, that one writes the object, or looks here when it has ended.
     let is_left = is_ours && hub.registry.of_agent(&spec.agent_id).is_none();
+    let requested = hub.registry.keeps(&spec.agent_id, &session.boot_id);
     is_left.then(|| Left {
         agent_id: spec.agent_id.clone(),
         zone: spec.zone_id.clone(),
         session_id: session.id.clone(),
-        ending: Ending::Cut,
+        end: if requested { SessionEnd::Requested } else { SessionEnd::Cut },
     })
 }
 
@@ -92,7 +93,7 @@ pub(super) async fn tell(hub: &Hub, left: Left) {
 }
 
 async fn try_to_tell(hub: &Hub, left: &Left) -> Result<(), String> {
-    let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.ending);
+    let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.end);
     match tokio::time::timeout(WAIT, told).await {
         Ok(told) => told.map_err(|problem| problem.to_string()),
         Err(_) => Err("the API server does not answer in time".to_owned()),

@@ -12,9 +12,11 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use super::metrics::HubMetrics;
-use super::seldom::Seldom;
-use super::transport::{self, Connection, Spoken, Transport};
+use super::streams::{self, Bounds, Streams};
+use super::transport::{self, Connection, Places, Spoken, Transport};
 use super::{HubError, HubSettings};
+use crate::listen::addresses::{Addresses, Caller};
+use crate::listen::complaints::Complaints;
 use crate::listen::listen;
 
 /// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
@@ -34,23 +36,32 @@ pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError
 pub(super) struct Door {
     pub(super) metrics: HubMetrics,
     pub(super) cap: usize,
+    /// Connections of each address.
+    pub(super) addresses: Arc<Addresses>,
+    /// Connections that have not begun with HTTP/2 yet.
+    pub(super) handshakes: Arc<Semaphore>,
     pub(super) preface_wait: Duration,
+    pub(super) bounds: Bounds,
     pub(super) rest_port: Option<u16>,
     /// Ends all connections for good.
     pub(super) close: CancellationToken,
     pub(super) tasks: TaskTracker,
-    pub(super) complaints: Seldom,
+    pub(super) complaints: Complaints,
 }
 
-/// Accepts until stopped, and hands over what speaks HTTP/2.
+/// Accepts from when it is `ready` until stopped, and hands over what speaks HTTP/2.
 pub(super) fn accept(
     listener: TcpListener,
     door: Arc<Door>,
+    ready: impl Future<Output = ()> + Send + 'static,
     stop: CancellationToken,
 ) -> mpsc::Receiver<io::Result<Connection>> {
-    let (ready, taken) = mpsc::channel(READY);
+    let (begun, taken) = mpsc::channel(READY);
     let tasks = door.tasks.clone();
     tasks.spawn(async move {
+        if stop.run_until_cancelled(ready).await.is_none() {
+            return;
+        }
         let places = Arc::new(Semaphore::new(door.cap));
         loop {
             let accepted = tokio::select! {
@@ -58,7 +69,7 @@ pub(super) fn accept(
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => admit(&door, &places, stream, peer, &ready, &stop),
+                Ok((stream, peer)) => admit(&door, &places, stream, peer, &begun, &stop),
                 Err(problem) => {
                     error!(error = %problem, "cannot accept connections of agents; trying on");
                     tokio::time::sleep(REST).await;
@@ -78,13 +89,22 @@ fn admit(
     stop: &CancellationToken,
 ) {
     door.metrics.connections.inc();
-    let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-        door.metrics.refuse_connection("cap");
-        if door.complaints.may_speak() {
-            warn!(cap = door.cap, %peer, "connection closed: the hub has as many as it may have");
+    let refuse = |reason: &'static str, why: &str| {
+        door.metrics.refuse_connection(reason);
+        if door.complaints.may_speak(reason, Caller::of(peer.ip())) {
+            warn!(%peer, reason, "connection closed: {why}");
         }
-        return;
     };
+    let Some(address) = door.addresses.enter(peer.ip()) else {
+        return refuse("address", "its address has as many as one may have (kubesvc.grpc.server.limits)");
+    };
+    let Ok(connection) = Arc::clone(places).try_acquire_owned() else {
+        return refuse("cap", "the hub has as many as it may have");
+    };
+    let Ok(handshake) = Arc::clone(&door.handshakes).try_acquire_owned() else {
+        return refuse("handshakes", "as many as may have not begun with HTTP/2 yet");
+    };
+    let places = Places { _connection: connection, _address: address };
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%peer, error = %problem, "no TCP_NODELAY");
     }
@@ -99,9 +119,15 @@ fn admit(
         };
         match spoken {
             Ok(Ok(Spoken::Http2)) => {
-                let connection = Connection::new(stream, taken, peer, door.close.clone(), place);
+                let (streams, close) = (Streams::default(), door.close.child_token());
+                let watched =
+                    streams::watch_over(streams.clone(), door.bounds, close.clone(), door.metrics.clone());
+                let connection = Connection::new(stream, taken, peer, streams, close, places);
                 // Nobody takes it: the hub is stopping.
                 let _ = ready.send(Ok(connection)).await;
+                drop(handshake);
+                // It lives as long as the connection, which outlives the hub's sessions when that stops.
+                tokio::spawn(watched);
             }
             Ok(Ok(other)) => turn_away(&door, other, stream, peer).await,
             Ok(Err(problem)) => {
@@ -126,7 +152,7 @@ async fn turn_away(door: &Door, spoken: Spoken, mut stream: Box<dyn Transport>, 
         }
         Spoken::Tls => {
             door.metrics.refuse_connection("tls");
-            if door.complaints.may_speak() {
+            if door.complaints.may_speak("tls", Caller::of(peer.ip())) {
                 warn!(
                     %peer,
                     "connection closed: it speaks TLS, and TLS is not configured here; \

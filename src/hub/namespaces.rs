@@ -30,6 +30,58 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const CHECK: Duration = Duration::from_secs(60);
 const CHECKED_AT_ONCE: usize = 1000;
 
+/// Bound on the lists of accounts that agents made by their own files, in bytes: an agent can have a thousand of them, and
+/// a list can have ten thousand names.
+const MAX_STATIC_BYTES: usize = 32 * 1024 * 1024;
+/// What a name takes beside its letters.
+const NAME_BYTES: usize = size_of::<String>() + 16;
+
+/// The lists that agents of this replica have told, by the account's uid.
+#[derive(Debug, Default)]
+pub(super) struct Lists {
+    of_accounts: HashMap<String, Arc<[String]>>,
+    /// What the lists of static accounts take, in bytes.
+    static_bytes: HashMap<String, usize>,
+    all_static_bytes: usize,
+}
+
+/// There is no room for one more list of a static account.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoRoom;
+
+impl Lists {
+    pub(super) fn get(&self, uid: &str) -> Option<&Arc<[String]>> {
+        self.of_accounts.get(uid)
+    }
+
+    fn uids(&self) -> Vec<String> {
+        self.of_accounts.keys().cloned().collect()
+    }
+
+    /// Takes in a list. Answers whether it is another one than before.
+    pub(super) fn put(&mut self, uid: &str, names: Vec<String>, is_static: bool) -> Result<bool, NoRoom> {
+        if self.of_accounts.get(uid).is_some_and(|before| **before == *names) {
+            return Ok(false);
+        }
+        self.remove(uid);
+        if is_static {
+            let bytes = names.iter().map(|name| name.len() + NAME_BYTES).sum();
+            if self.all_static_bytes + bytes > MAX_STATIC_BYTES {
+                return Err(NoRoom);
+            }
+            self.all_static_bytes += bytes;
+            self.static_bytes.insert(uid.to_owned(), bytes);
+        }
+        self.of_accounts.insert(uid.to_owned(), names.into());
+        Ok(true)
+    }
+
+    pub(super) fn remove(&mut self, uid: &str) {
+        self.of_accounts.remove(uid);
+        self.all_static_bytes -= self.static_bytes.remove(uid).unwrap_or_default();
+    }
+}
+
 /// Where the lists are kept.
 #[async_trait]
 pub trait NamespaceRows: Send + Sync {
@@ -112,7 +164,7 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
                 uids = hub.listed.take(MOST_LISTS) => uids,
                 () = tokio::time::sleep_until(at), if !again.left.is_empty() => again.uids(),
                 _ = check.tick() => {
-                    let told: Vec<_> = hub.namespaces.lock().keys().cloned().collect();
+                    let told = hub.namespaces.lock().uids();
                     hub.listed.wake_all(next_after(told, &mut checked));
                     Vec::new()
                 }
@@ -190,6 +242,22 @@ mod tests {
 
     fn uids(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_lists_of_static_accounts_have_a_bound_and_give_their_room_back() {
+        let names = || (0..10_000).map(|one| format!("{one:0>20}")).collect::<Vec<_>>();
+        let mut lists = Lists::default();
+        let taken =
+            (0..1000).filter(|one| lists.put(&format!("static-{one}"), names(), true) == Ok(true)).count();
+        assert!(taken > 40 && taken < 100 && lists.all_static_bytes <= MAX_STATIC_BYTES, "{taken}");
+        assert_eq!(lists.put("static-999", names(), true), Err(NoRoom));
+        assert_eq!(lists.put("declared", names(), false), Ok(true), "those have room of their own");
+        assert_eq!(lists.put("static-0", names(), true), Ok(false));
+        lists.remove("static-0");
+        assert_eq!(lists.put("static-999", names(), true), Ok(true));
+        lists.uids().iter().for_each(|uid| lists.remove(uid));
+        assert_eq!((lists.all_static_bytes, lists.static_bytes.len()), (0, 0));
     }
 
     #[test]

@@ -154,7 +154,7 @@ async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
         Ok(Err(problem)) => problem.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
     };
-    if hub.complaints.may_speak() {
+    if hub.may_complain("notes", None) {
         warn!(agentId = session.agent_id, error = problem, "cannot write how many accounts the agent has");
     }
     None

@@ -5,11 +5,14 @@ mod gate;
 mod kube_objects;
 pub(in crate::hub) mod status;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::account::lifecycle::Ending;
+use crate::account::fleet_member::SessionEnd;
 use crate::account::outbox::OutboxEntry;
+use crate::hub::line::Standing;
 
 pub use kube_objects::KubeAgentObjects;
 
@@ -36,6 +39,8 @@ pub struct Registration {
     pub connected_since: Timestamp,
     /// Whether its zone has accounts that it does not hold: it is registered before those that have what they need.
     pub needs_accounts: bool,
+    /// What was known of the agent when it came: those that were here before are registered first.
+    pub standing: Standing,
 }
 
 /// What the object says of an agent that was registered.
@@ -43,6 +48,8 @@ pub struct Registration {
 pub struct Registered {
     /// Whether the agent is given accounts.
     pub approved: bool,
+    /// Whether it ever was; then it may hold some.
+    pub approved_once: bool,
     /// The version of the object that names the session.
     pub version: u64,
 }
@@ -71,8 +78,12 @@ pub struct KnownAgent {
     pub incarnation: Option<String>,
     /// Whether it is given accounts.
     pub approved: bool,
+    /// Whether it ever was.
+    pub approved_once: bool,
     /// Whether the object says that it is connected.
     pub connected: bool,
+    /// When its last stream ended, if that is said.
+    pub ended_at: Option<Timestamp>,
     /// The object's uid.
     pub uid: String,
     /// The version of the object that says this.
@@ -101,6 +112,9 @@ pub enum RegistrationError {
     /// Another process is connected under the agent's id, at another replica.
     #[error("another process is connected under this id at replica {0}")]
     ConnectedElsewhere(String),
+    /// The agent was disconnected on request, and another process asks for its id too soon.
+    #[error("the agent was disconnected on request; its id is kept for its process for {0:?}")]
+    Kept(Duration),
     /// The name of the object is taken by another agent; the two names hash alike.
     #[error("KubesvcAgent {0} belongs to another agent; give the agent another AGENT_ID")]
     NameTaken(String),
@@ -140,8 +154,14 @@ pub trait AgentObjects: Send + Sync {
         agent_id: &str,
         zone: &str,
         session_id: &str,
-        ending: Ending,
+        end: SessionEnd,
     ) -> Result<(), RegistrationError>;
+
+    /// Writes down that an agent was approved; nothing is written if the object names another session, or says so already.
+    ///
+    /// # Errors
+    /// The API server cannot be reached or refuses.
+    async fn approved(&self, agent_id: &str, zone: &str, session_id: &str) -> Result<(), RegistrationError>;
 
     /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so
     /// already. It comes after registrations: false if they use up the budget now, and nothing was done.

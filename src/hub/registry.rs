@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::ledger::Moment;
 use super::session::Session;
+use crate::account::fleet_member::ID_KEPT;
 use crate::account::lifecycle::{Ending, Tick};
 
 /// A session that ended, or an agent that an earlier operator had.
@@ -31,7 +33,15 @@ pub(super) struct Zone {
 struct Inner {
     /// The session in force of each agent id; it may still be registering.
     claims: HashMap<String, Arc<Session>>,
+    /// Ids of agents that were disconnected on request.
+    kept: HashMap<String, Kept>,
     zones: BTreeMap<String, Zone>,
+}
+
+/// An agent id that only one process may have, until a moment.
+struct Kept {
+    boot_id: String,
+    until: Moment,
 }
 
 /// Why an agent id cannot be had.
@@ -40,6 +50,8 @@ pub(super) enum Taken {
     Other(Duration),
     /// A later connection of the same process stands.
     Later,
+    /// Its agent was disconnected on request, and the id is kept for that process for this time.
+    Kept(Duration),
 }
 
 /// All sessions of this replica.
@@ -59,8 +71,12 @@ impl Registry {
         &self,
         session: &Arc<Session>,
         silence_limit: Duration,
+        now: Moment,
     ) -> Result<Option<Arc<Session>>, Taken> {
         let mut inner = self.inner.write();
+        if let Some(left) = inner.kept_from(session, now) {
+            return Err(Taken::Kept(left));
+        }
         let former = match inner.claims.get(&session.agent_id) {
             None => inner.last_of(session),
             Some(current) if current.boot_id != session.boot_id => {
@@ -74,6 +90,22 @@ impl Registry {
         }
         inner.claims.insert(session.agent_id.clone(), Arc::clone(session));
         Ok(former)
+    }
+
+    /// The session in force of an agent that is to be disconnected on request. Its id is kept for its process from now
+    /// on, before the stream ends.
+    pub(super) fn keep_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
+        let mut inner = self.inner.write();
+        inner.kept.retain(|_, kept| kept.until > now);
+        let session = inner.claims.get(agent_id).cloned()?;
+        let kept = Kept { boot_id: session.boot_id.clone(), until: now + ID_KEPT };
+        inner.kept.insert(agent_id.to_owned(), kept);
+        Some(session)
+    }
+
+    /// Whether an agent's id is kept for this process since it was disconnected on request.
+    pub(super) fn keeps(&self, agent_id: &str, boot_id: &str) -> bool {
+        self.inner.read().kept.get(agent_id).is_some_and(|kept| kept.boot_id == boot_id)
     }
 
     /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is
@@ -106,6 +138,8 @@ impl Registry {
         self.by_serial.write().remove(&session.serial);
         if let Some(zone) = inner.zones.get_mut(&session.zone)
             && zone.standing.remove(&session.serial).is_some()
+            // Nobody waits for one that was never given anything.
+            && session.was_approved()
             && !zone.standing.values().any(|other| other.agent_id == session.agent_id)
         {
             let away = Away {
@@ -236,6 +270,12 @@ impl Zone {
 }
 
 impl Inner {
+    /// For how long the session's id is kept for another process.
+    fn kept_from(&self, session: &Session, now: Moment) -> Option<Duration> {
+        let kept = self.kept.get(&session.agent_id).filter(|kept| kept.boot_id != session.boot_id)?;
+        Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())
+    }
+
     fn is_claimed_by(&self, session: &Session) -> bool {
         self.claims.get(&session.agent_id).is_some_and(|current| current.serial == session.serial)
     }

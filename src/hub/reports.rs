@@ -211,7 +211,7 @@ async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
         Ok(Err(problem)) => problem.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
     };
-    if hub.complaints.may_speak() {
+    if hub.may_complain("reports", None) {
         warn!(
             agentId = session.agent_id,
             error = problem,

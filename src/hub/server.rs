@@ -9,7 +9,9 @@ use tonic::transport::Server;
 use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
+use tower::layer::util::{Identity, Stack};
 
+use super::streams::CountStreams;
 use super::transport::Peer;
 use super::{Hub, HubError, Pings, session};
 use crate::wire::events::caching_server::{Caching, CachingServer};
@@ -48,7 +50,7 @@ impl Operations for OperationsService {
     ) -> Result<Response<Self::GetOpsStream>, Status> {
         let (sink, frames) = mpsc::channel(FRAMES);
         let hub = Arc::clone(&self.0);
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
         self.0.tasks.spawn(session::run(hub, request.into_inner(), sink, peer));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
@@ -68,8 +70,11 @@ impl Caching for CachingService {
     }
 }
 
+/// All services, with the streams of each connection counted.
+pub(super) type CountedRouter = Router<Stack<CountStreams, Identity>>;
+
 /// All services behind the HTTP/2 limits.
-pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<Router, HubError> {
+pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<CountedRouter, HubError> {
     let max = hub.settings.max_message_bytes;
     let operations = OperationsServer::new(OperationsService(Arc::clone(hub)))
         .max_decoding_message_size(max)
@@ -92,6 +97,7 @@ pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<Ro
         builder
     };
     Ok(limits(Server::builder(), hub.settings.pings)
+        .layer(CountStreams)
         .add_service(operations)
         .add_service(caching)
         .add_optional_service(health_server)

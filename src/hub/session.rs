@@ -5,6 +5,7 @@
 mod admission;
 mod apart;
 mod asker;
+mod claims;
 mod hearing;
 mod lining_up;
 mod outbox;
@@ -12,29 +13,40 @@ mod statics;
 mod turns;
 mod work;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(super) use admission::run;
 
+pub(super) use claims::MAX_FOREIGN_OF_REPLICA;
 pub(super) use statics::ListProblem;
 
 use super::asking::Questions;
 use super::cached::Cached;
 use super::hello::Greeting;
 use super::ledger::Ledger;
+use super::vanished::Verdict;
+use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::{Ending, Fact, Offer, Presence, Process, SessionFact, Tick, Word};
 use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
+use claims::Foreign;
 use statics::List;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
+
+/// Why the stream of an agent ends that was approved after it had said what it holds.
+const SAYS_ANEW: &str = "it was approved, and says anew what it holds";
+
+/// Why the stream of an agent ends that claimed more accounts than were taken in at once.
+const CLAIMS_MORE: &str = "it holds more accounts that are none of its zone, and says them anew";
 
 /// One stream of one agent, as the whole hub sees it.
 pub(super) struct Session {
@@ -48,7 +60,13 @@ pub(super) struct Session {
     pub(super) connect_seq: i64,
     pub(super) version: String,
     pub(super) connected_since: Timestamp,
+    /// Where its agent dials from.
+    peer: Option<SocketAddr>,
     approved: watch::Sender<bool>,
+    /// The agent is approved, or was before: it may hold accounts, and what it says counts.
+    was_approved: AtomicBool,
+    /// The agent has said something of its accounts that was not taken in, since it was never approved.
+    has_unheard: AtomicBool,
     /// The version of the agent's object that first named this session; 0 before that.
     registered: AtomicU64,
     /// The outbox as it was written last.
@@ -58,6 +76,8 @@ pub(super) struct Session {
     closed_because: Mutex<&'static str>,
     /// The agent has said goodbye.
     goodbye: AtomicBool,
+    /// Somebody asked for its end.
+    requested: AtomicBool,
     /// The leader's tick at which it was begun.
     since: Tick,
     /// Another replica has the agent's stream by now; this one ends soon.
@@ -67,8 +87,14 @@ pub(super) struct Session {
     /// Accounts to look at again.
     pub(super) wakes: Wakes<String>,
     pub(super) ledger: Mutex<Ledger>,
-    /// Accounts that a list has shown to be gone, though many vanished at once; to be locked after the ledger.
-    pub(super) listed_without: Mutex<HashSet<String>>,
+    /// What was found out about accounts that no object has; to be locked after the ledger.
+    pub(super) vanished: Mutex<HashMap<String, Verdict>>,
+    /// Accounts that it claimed and that are none of its zone, until they stand in the ledger.
+    foreign_uids: Mutex<HashSet<String>>,
+    /// Room for the accounts that it claimed and that are none of its zone.
+    foreign: Mutex<Option<OwnedSemaphorePermit>>,
+    /// It claimed more of these than were taken in; they are heard when it says hello again.
+    claims_more: AtomicBool,
     /// What its agent was told of the accounts whose objects it streams.
     pub(super) cached: Mutex<Cached>,
     /// What it was asked about accounts without a zone.
@@ -80,7 +106,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(greeting: &Greeting, tick: Tick) -> Self {
+    fn new(greeting: &Greeting, peer: Option<SocketAddr>, tick: Tick) -> Self {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
@@ -91,19 +117,26 @@ impl Session {
             connect_seq: greeting.connect_seq,
             version: greeting.version.clone(),
             connected_since: now,
+            peer,
             approved: watch::Sender::new(false),
+            was_approved: AtomicBool::new(false),
+            has_unheard: AtomicBool::new(greeting.has_unheard),
             registered: AtomicU64::new(0),
             reported: Mutex::default(),
             last_frame: Mutex::new((Instant::now(), now)),
             close: CancellationToken::new(),
             closed_because: Mutex::new(""),
             goodbye: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
             since: tick,
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
             ledger: Mutex::new(Ledger::new(tick)),
-            listed_without: Mutex::default(),
+            vanished: Mutex::default(),
+            foreign_uids: Mutex::default(),
+            foreign: Mutex::default(),
+            claims_more: AtomicBool::new(false),
             cached: Mutex::default(),
             questions: Mutex::default(),
             list: Mutex::default(),
@@ -111,13 +144,66 @@ impl Session {
         }
     }
 
+    /// Where its agent dials from; the lines about what it does wrong are counted by that.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    /// Why it was closed, if it was.
+    fn closed_because(&self) -> Option<&'static str> {
+        Some(*self.closed_because.lock()).filter(|because| !because.is_empty())
+    }
+
     /// Whether the agent is given accounts.
     pub(super) fn is_approved(&self) -> bool {
         *self.approved.borrow()
     }
 
-    /// Approval was given or taken. Answers whether that is new.
+    /// Whether the agent is approved, or was before. What one that never was says counts for no account.
+    pub(super) fn was_approved(&self) -> bool {
+        self.was_approved.load(Ordering::SeqCst)
+    }
+
+    /// The agent was approved at some time.
+    fn set_was_approved(&self) {
+        self.was_approved.store(true, Ordering::SeqCst);
+    }
+
+    /// What an agent that was never approved says of its accounts is not taken in. Once it is approved it has to say it
+    /// anew, on a new stream.
+    fn leave_unheard(&self) {
+        self.has_unheard.store(true, Ordering::SeqCst);
+        if self.was_approved() {
+            self.close(SAYS_ANEW);
+        }
+    }
+
+    /// What it claimed of accounts that are none of its zone.
+    fn claimed(&self, foreign: Foreign) {
+        *self.foreign_uids.lock() = foreign.uids;
+        *self.foreign.lock() = foreign.room;
+        self.claims_more.store(foreign.more, Ordering::Relaxed);
+    }
+
+    /// An account that it claimed, and that is none of its zone, is settled. Where no more are open, and it had claimed
+    /// more than were taken in, it is to say hello again.
+    fn foreign_settled(&self, no_more: bool) {
+        let one = self.foreign.lock().as_mut().and_then(|room| room.split(1));
+        drop(one);
+        if no_more && self.claims_more.load(Ordering::Relaxed) {
+            self.close(CLAIMS_MORE);
+        }
+    }
+
+    /// Approval was given or taken. Answers whether that is new, and the session goes on.
     pub(super) fn approve(&self, approved: bool) -> bool {
+        if approved {
+            self.set_was_approved();
+            if self.has_unheard.load(Ordering::SeqCst) {
+                self.close(SAYS_ANEW);
+                return false;
+            }
+        }
         self.approved.send_replace(approved) != approved
     }
 
@@ -181,6 +267,22 @@ impl Session {
     /// The agent's process has ended.
     fn said_goodbye(&self) {
         self.goodbye.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends the stream at a person's request.
+    pub(super) fn close_on_request(&self) {
+        self.requested.store(true, Ordering::Relaxed);
+        self.close("its stream was closed on request");
+    }
+
+    /// Whether somebody asked for its end.
+    fn was_closed_on_request(&self) -> bool {
+        self.requested.load(Ordering::Relaxed)
+    }
+
+    /// How its end is written down: one that was requested is told apart, since its id is kept.
+    fn end(&self, ending: Ending) -> SessionEnd {
+        if self.was_closed_on_request() { SessionEnd::Requested } else { ending.into() }
     }
 
     /// How it ended.

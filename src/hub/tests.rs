@@ -5,6 +5,7 @@ mod accounts;
 mod connect;
 mod fakes;
 mod fleet;
+mod floods;
 mod offers;
 mod pace;
 mod port;

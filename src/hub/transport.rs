@@ -8,8 +8,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
+
+use super::streams::Streams;
+use crate::listen::addresses::AddressPlace;
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -93,7 +96,7 @@ pub(super) async fn answer_http1(
     Ok(())
 }
 
-/// A connection that speaks HTTP/2, for tonic. It gives its place under the cap back when it is dropped, and reads as
+/// A connection that speaks HTTP/2, for tonic. It gives its places under the bounds back when it is dropped, and reads as
 /// ended, and fails to write, once the hub closes for good.
 pub(super) struct Connection {
     stream: Box<dyn Transport>,
@@ -102,7 +105,16 @@ pub(super) struct Connection {
     given: usize,
     peer: SocketAddr,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: OwnedSemaphorePermit,
+    streams: Streams,
+    _places: Places,
+    /// Whoever watches over it ends with it.
+    _gone: DropGuard,
+}
+
+/// What a connection takes up of the bounds, until it is dropped.
+pub(super) struct Places {
+    pub(super) _connection: OwnedSemaphorePermit,
+    pub(super) _address: AddressPlace,
 }
 
 impl Connection {
@@ -110,10 +122,20 @@ impl Connection {
         stream: Box<dyn Transport>,
         taken: Vec<u8>,
         peer: SocketAddr,
+        streams: Streams,
         close: CancellationToken,
-        place: OwnedSemaphorePermit,
+        places: Places,
     ) -> Self {
-        Self { stream, taken, given: 0, peer, closed: Box::pin(close.cancelled_owned()), _place: place }
+        Self {
+            stream,
+            taken,
+            given: 0,
+            peer,
+            closed: Box::pin(close.clone().cancelled_owned()),
+            streams,
+            _places: places,
+            _gone: close.drop_guard(),
+        }
     }
 }
 
@@ -128,14 +150,17 @@ impl Connection {
 }
 
 /// Who is at the other end, as requests carry it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) streams: Streams,
+}
 
 impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer(self.peer)
+        Peer { address: self.peer, streams: self.streams.clone() }
     }
 }
 

@@ -7,91 +7,171 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Hub;
+use super::ledger::{Entry, Ledger};
 use super::session::Session;
 
 /// More than so many of a session's accounts, and more than a tenth of them, are many.
 const FEW: usize = 10;
 /// From one list to the next.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The longest that this grows to while lists go on being asked for.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Whether that many of a session's accounts are so many that what shows it is doubted.
 pub(super) fn is_doubtful(vanished: usize, of: usize) -> bool {
     vanished > FEW.max(of / 10)
 }
 
-/// Accounts that sessions wait for a list for, by the session's serial.
+/// What was found out about an account of a session that no object has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It vanished with few others, and is dropped.
+    Few,
+    /// It vanished with many others; a list is waited for.
+    Awaited,
+    /// That list is under way.
+    Asked,
+    /// A list was without it, so it is dropped.
+    Listed,
+}
+
+/// Sessions that wait for a list, by their serials. Which accounts they wait for, they know themselves.
 #[derive(Default)]
 pub(super) struct Vanished {
-    waiting: Mutex<HashMap<u64, HashSet<String>>>,
+    waiting: Mutex<HashSet<u64>>,
     more: Notify,
 }
 
 impl Vanished {
-    /// A session waits for a list before it drops this account.
-    pub(super) fn doubt(&self, serial: u64, uid: &str) {
-        self.waiting.lock().entry(serial).or_default().insert(uid.to_owned());
+    fn await_list(&self, serial: u64) {
+        self.waiting.lock().insert(serial);
         self.more.notify_one();
     }
 
-    fn take(&self) -> HashMap<u64, HashSet<String>> {
+    fn take(&self) -> HashSet<u64> {
         std::mem::take(&mut *self.waiting.lock())
     }
 }
 
-/// Lists all accounts anew whenever many have vanished, until stopped.
+/// Lists all accounts anew whenever many have vanished, until stopped. The longer that goes on, the more seldom: whoever
+/// may connect can claim accounts that never were.
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
+    let (mut pause, mut ended) = (PAUSE, Instant::now());
     while stop.run_until_cancelled(hub.vanished.more.notified()).await.is_some() {
+        if ended.elapsed() > MAX_PAUSE {
+            pause = PAUSE;
+        }
         let looked = async {
             look(&hub).await;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
         };
         if stop.run_until_cancelled(looked).await.is_none() {
             return;
         }
+        (pause, ended) = ((pause * 2).min(MAX_PAUSE), Instant::now());
     }
 }
 
 async fn look(hub: &Hub) {
-    let waiting = hub.vanished.take();
-    let count: usize = waiting.values().map(HashSet::len).sum();
+    let waiting = hub.vanished.take().into_iter();
+    let waiting: Vec<_> = waiting.filter_map(|serial| hub.registry.by_serial(serial)).collect();
+    let count: usize =
+        waiting.iter().map(|session| advance(session, Verdict::Awaited, Verdict::Asked).len()).sum();
     if count == 0 {
         return;
     }
     info!(accounts = count, "many accounts have vanished at once; all are listed before agents drop them");
     hub.accounts.list_anew().await;
-    for (serial, uids) in waiting {
-        let Some(session) = hub.registry.by_serial(serial) else { continue };
-        session.listed_without.lock().extend(uids.iter().cloned());
-        session.wakes.wake_all(uids);
+    for session in waiting {
+        session.wakes.wake_all(advance(&session, Verdict::Asked, Verdict::Listed));
     }
 }
 
+/// The accounts of a session with one verdict have another from now on. Answers which.
+fn advance(session: &Session, from: Verdict, to: Verdict) -> Vec<String> {
+    let mut vanished = session.vanished.lock();
+    let verdicts = vanished.iter_mut().filter(|(_, verdict)| **verdict == from);
+    verdicts
+        .map(|(uid, verdict)| {
+            *verdict = to;
+            uid.clone()
+        })
+        .collect()
+}
+
 /// Of these accounts of a session those that it must not drop yet: many have vanished, and no list has shown that since.
+/// All accounts of the session are looked at only where one of these has vanished that was not judged yet, and then all
+/// are judged: a hello with a hundred thousand unknown accounts costs one such look.
 pub(super) fn doubted(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<String> {
-    let has_vanished = |uid: &str| hub.accounts.by_uid(uid).is_none();
-    if !uids.iter().any(|uid| has_vanished(uid)) {
-        return HashSet::new();
-    }
     let ledger = session.ledger.lock();
-    let mut listed_without = session.listed_without.lock();
-    listed_without.retain(|uid| ledger.entry(uid).is_some() && has_vanished(uid));
-    let (mut all, mut vanished) = (0, HashSet::new());
-    for (uid, _) in ledger.entries().filter(|(_, entry)| entry.may_hold()) {
-        all += 1;
-        if has_vanished(uid) && !listed_without.contains(uid) {
-            vanished.insert(uid.clone());
+    let mut judged = session.vanished.lock();
+    let has_vanished = |uid: &str| hub.accounts.by_uid(uid).is_none();
+    let mut to_judge = false;
+    for uid in uids {
+        if ledger.entry(uid).is_some_and(Entry::may_hold) && has_vanished(uid) {
+            to_judge |= !judged.contains_key(uid);
+        } else {
+            judged.remove(uid);
         }
     }
-    if is_doubtful(vanished.len(), all) { vanished } else { HashSet::new() }
+    if to_judge && judge(&ledger, &mut judged, has_vanished) {
+        hub.vanished.await_list(session.serial);
+    }
+    let waits = |uid: &&String| matches!(judged.get(*uid), Some(Verdict::Awaited | Verdict::Asked));
+    uids.iter().filter(waits).cloned().collect()
+}
+
+/// Judges all accounts that have vanished and were not judged. Whether a list is to be waited for.
+fn judge(
+    ledger: &Ledger,
+    judged: &mut HashMap<String, Verdict>,
+    has_vanished: impl Fn(&str) -> bool,
+) -> bool {
+    let (mut all, mut vanished, mut new) = (0, 0, Vec::new());
+    for (uid, _) in ledger.entries().filter(|(_, entry)| entry.may_hold()) {
+        all += 1;
+        if has_vanished(uid) {
+            let verdict = judged.get(uid);
+            vanished += usize::from(verdict != Some(&Verdict::Listed));
+            if verdict.is_none() {
+                new.push(uid.clone());
+            }
+        }
+    }
+    let is_doubtful = is_doubtful(vanished, all);
+    let verdict = if is_doubtful { Verdict::Awaited } else { Verdict::Few };
+    judged.extend(new.into_iter().map(|uid| (uid, verdict)));
+    is_doubtful
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_that_vanished_is_judged_in_one_look_and_only_once() {
+        let mut ledger = Ledger::new(0);
+        let held: Vec<_> = (0..5000).map(|one| (format!("uid-{one}"), "n".to_owned(), 1)).collect();
+        ledger.seed(&held, &Ledger::default());
+        let mut judged = HashMap::new();
+        let looks = std::cell::Cell::new(0);
+        let has_vanished = |_: &str| {
+            looks.set(looks.get() + 1);
+            true
+        };
+        assert!(judge(&ledger, &mut judged, has_vanished), "a list is waited for");
+        assert!(judged.len() == 5000 && judged.values().all(|verdict| *verdict == Verdict::Awaited));
+        assert_eq!(looks.get(), 5000);
+        judged.values_mut().for_each(|verdict| *verdict = Verdict::Listed);
+        ledger.seed(&[("one-more".to_owned(), "n".to_owned(), 1)], &Ledger::default());
+        assert!(!judge(&ledger, &mut judged, |_| true), "what a list has shown is certain");
+        assert_eq!(judged.get("one-more"), Some(&Verdict::Few));
+    }
 
     #[test]
     fn more_than_ten_and_more_than_a_tenth_are_doubtful() {

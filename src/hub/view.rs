@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tracing::warn;
 
 use super::Hub;
 use super::asking::Round;
+use super::namespaces::NoRoom;
 use super::offers::Changed;
 use super::session::Session;
 use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
@@ -35,7 +37,9 @@ impl Fleet for Hub {
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
-                let in_force = zone.standing.values().filter(|session| !session.is_superseded());
+                // What an agent says that was never approved counts for no account, and nobody waits for it.
+                let in_force = zone.standing.values();
+                let in_force = in_force.filter(|one| !one.is_superseded() && one.was_approved());
                 facts.extend(in_force.map(|session| SessionFact {
                     offer: round.and_then(|round| self.offer(uid, round, session)),
                     lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one.account_name())),
@@ -113,9 +117,9 @@ impl Fleet for Hub {
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {
-        let session = self.registry.of_agent(agent_id);
+        let session = self.registry.keep_id(agent_id, self.moment());
         if let Some(session) = &session {
-            session.close("its stream was closed on request");
+            session.close_on_request();
         }
         session.is_some()
     }
@@ -186,6 +190,10 @@ impl Hub {
 
     /// An agent stands: it looks at what its zone has, and the leader at what that may change.
     pub(super) fn agent_came(&self, session: &Arc<Session>, first_of_zone: bool) {
+        self.noteworthy.wake(session.serial);
+        if !session.was_approved() {
+            return;
+        }
         let uids: HashSet<_> = {
             let places = self.places.lock();
             let mut uids: HashSet<_> = places.of_zone(&session.zone).into_iter().collect();
@@ -197,7 +205,6 @@ impl Hub {
             uids
         };
         uids.iter().for_each(|uid| self.word_changed(session, uid));
-        self.noteworthy.wake(session.serial);
         self.leader.wake_all(uids.iter().cloned());
         session.wakes.wake_all(uids);
     }
@@ -208,6 +215,9 @@ impl Hub {
         let asked = session.questions.lock().uids();
         asked.iter().for_each(|uid| self.withdraw(session, uid));
         self.noteworthy.wake(session.serial);
+        if !session.was_approved() {
+            return;
+        }
         uids.iter().for_each(|uid| self.assigned.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
         let places = self.places.lock();
@@ -235,10 +245,20 @@ impl Hub {
 
     /// An agent has told which namespaces it saw for an account.
     pub(super) fn tell_namespaces(&self, uid: &str, namespaces: Vec<String>) {
-        let namespaces: Arc<[String]> = namespaces.into();
-        let before = self.namespaces.lock().insert(uid.to_owned(), Arc::clone(&namespaces));
-        if before != Some(namespaces) {
-            self.listed.wake(uid.to_owned());
+        let is_static = self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
+        let put = self.namespaces.lock().put(uid, namespaces, is_static);
+        match put {
+            Ok(true) => self.listed.wake(uid.to_owned()),
+            Ok(false) => {}
+            Err(NoRoom) => {
+                self.metrics.ignore("namespaces_room");
+                if self.may_complain("namespaces_room", None) {
+                    warn!(
+                        uid,
+                        "no room for the namespaces of an account of an agent's own file; they are not shown"
+                    );
+                }
+            }
         }
     }
 

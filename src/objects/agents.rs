@@ -28,6 +28,8 @@ struct Index {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
     /// Names of the objects of an agent id: one for each zone that it was in.
     by_id: HashMap<String, HashSet<String>>,
+    /// Names of objects whose agents were never approved.
+    never_approved: HashSet<String>,
     /// The newest version that the watch has shown; a reading that is older has nothing new to say.
     seen: u64,
     /// The newest version that the list has shown which is being taken in.
@@ -44,6 +46,9 @@ impl Index {
         self.remove(name);
         self.malformed.remove(name);
         self.by_id.entry(agent.spec.agent_id.clone()).or_default().insert(name.to_owned());
+        if !agent.was_approved() {
+            self.never_approved.insert(name.to_owned());
+        }
         self.by_name.insert(name.to_owned(), Arc::new(agent));
     }
 
@@ -59,6 +64,7 @@ impl Index {
     fn remove(&mut self, name: &str) {
         self.unshown.remove(name);
         let Some(agent) = self.by_name.remove(name) else { return };
+        self.never_approved.remove(name);
         let id = &agent.spec.agent_id;
         if let Some(names) = self.by_id.get_mut(id) {
             names.remove(name);
@@ -100,6 +106,11 @@ impl Agents {
         let index = self.index.read();
         let names = index.by_id.get(agent_id).into_iter().flatten();
         names.filter_map(|name| index.by_name.get(name).cloned()).collect()
+    }
+
+    /// How many agents there are that were never approved.
+    pub fn never_approved(&self) -> usize {
+        self.index.read().never_approved.len()
     }
 
     /// All of them, in no order.

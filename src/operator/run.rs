@@ -87,13 +87,15 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
     let registrations =
         Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
+    let of_strangers = settings.kubernetes.registration_qps.div_ceil(10);
+    let of_strangers = Budget::new(of_strangers, of_strangers);
     let agents = KubeAgentObjects::new(
         place.client.clone(),
         &place.namespace,
         approves(settings),
         Arc::clone(&peers.replicas),
     )
-    .paced(registrations, budget.clone());
+    .paced(registrations, budget.clone(), of_strangers);
     let (watching, seen) = (place.client.clone(), Arc::clone(&agents_seen));
     vital.spawn("watch of agents", watch_agents(watching, place.namespace.clone(), seen, stop.clone()));
     let ports = Ports {

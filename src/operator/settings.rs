@@ -57,6 +57,8 @@ pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port
         clustered: may_have_peers(settings),
         registration_qps: settings.kubernetes.registration_qps,
         orphan_grace: Duration::from_secs(policy.orphan_grace),
+        approves_new: approves(settings),
+        forget_approved_after: settings.agents.forget_approved_after,
         remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
         ..usual
     }

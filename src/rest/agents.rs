@@ -130,7 +130,7 @@ pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<
     agents.next().map(Json).ok_or_else(|| not_connected(&id))
 }
 
-/// Disconnect an agent, whichever replica it is connected to; it may connect again at once.
+/// Disconnect an agent, whichever replica it is connected to. Its process may connect again at once, another one under its id after 30 s.
 #[utoipa::path(post, path = "/armory/agent/{agentId}/disconnect", operation_id = "disconnectAgent", tag = "agents",
     params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
     request_body = Option<DisconnectRequest>,

@@ -1,10 +1,11 @@
 //! What the hub writes about agents and their own accounts, against a real API server.
 
+use kubesvc::account::fleet_member::SessionEnd;
 use kubesvc::account::names;
 use kubesvc::account::spec::KubeconfigSource;
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};
 use kubesvc::budget::Budget;
-use kubesvc::hub::{AgentNote, AgentObjects, KubeAgentObjects, Registration};
+use kubesvc::hub::{AgentNote, AgentObjects, KubeAgentObjects, Registration, RegistrationError, Standing};
 use kubesvc::leases::Replicas;
 use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
 use kubesvc::wire::common::AccountRef;
@@ -38,6 +39,7 @@ fn registration(session_id: &str) -> Registration {
         protocol: 1,
         connected_since: jiff::Timestamp::UNIX_EPOCH,
         needs_accounts: false,
+        standing: Standing::Known,
     }
 }
 
@@ -81,6 +83,44 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     must(agents.remove(&seen).await.map_err(|error| error.to_string()));
     assert!(agent_of(&namespace).await.is_none());
     must(agents.remove(&seen).await.map_err(|error| error.to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request_and_knows_who_was_approved()
+{
+    let namespace = namespace().await;
+    let at = |replica: &str| {
+        KubeAgentObjects::new(namespace.client(), namespace.name(), false, Replicas::alone(replica))
+    };
+    let (here, there) = (at("r"), at("another"));
+    let first = here.register(&registration("s1")).await.expect("it is new");
+    assert!(!first.approved && !first.approved_once);
+    let mut agent = agent_of(&namespace).await.expect("it is registered");
+    agent.spec.approved = true;
+    must(
+        namespace
+            .api::<KubesvcAgent>()
+            .replace(&names::agent_object_name("agent-1", "east"), &Default::default(), &agent)
+            .await
+            .map_err(|error| error.to_string()),
+    );
+    here.approved("agent-1", "east", "s1").await.expect("it is written");
+    assert!(
+        agent_of(&namespace).await.is_some_and(|agent| agent.status.is_some_and(|one| one.approved_once))
+    );
+
+    here.disconnected("agent-1", "east", "s1", SessionEnd::Requested).await.expect("it is written");
+    let next = |boot: &str| Registration {
+        boot_id: boot.into(),
+        connect_seq: 2,
+        session_id: "s2".into(),
+        replica: "another".into(),
+        ..registration("s2")
+    };
+    let refused = there.register(&next("stranger")).await;
+    assert!(matches!(refused, Err(RegistrationError::Kept(_))), "{refused:?}");
+    let again = there.register(&next("b")).await.expect("it is the same process");
+    assert!(again.approved && again.approved_once);
 }
 
 #[tokio::test(flavor = "multi_thread")]

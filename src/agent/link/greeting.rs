@@ -16,14 +16,12 @@ use crate::wire::ops::operations_client::OperationsClient;
 use crate::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
 };
-use crate::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
+use crate::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
 
 /// How long the hub may take to answer the hello.
 const ANSWER: Duration = Duration::from_secs(10);
 /// How many frames wait for the network; the rest waits where it comes from.
 const QUEUE: usize = 16;
-/// How many bytes of held accounts a hello names. What it does not name is asked for again and answered from memory.
-const MAX_HELD_BYTES: usize = 3 * 1024 * 1024;
 
 /// A stream that the hub has accepted.
 #[derive(Debug)]
@@ -33,14 +31,15 @@ pub(super) struct Greeted {
     pub(super) inbound: Streaming<HubFrame>,
 }
 
-/// What the agent says of itself.
+/// What the agent says of itself, in a message that a hub takes which takes messages of `max_bytes`.
 pub(super) fn hello(
     options: &AgentOptions,
     boot_id: &str,
     connect_seq: u64,
+    max_bytes: usize,
     held: impl Iterator<Item = HeldAccount>,
 ) -> Hello {
-    let mut room = MAX_HELD_BYTES;
+    let mut room = MAX_HELD_BYTES.min(max_bytes.saturating_sub(MESSAGE_HEAD_BYTES));
     let accounts_held = held
         .take_while(|held| {
             let left = room.checked_sub(held.encoded_len() + 8);

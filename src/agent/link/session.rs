@@ -20,6 +20,7 @@ use crate::wire::ops::{
     Accepted, AgentFrame, Drain, Draining, Goodbye, Heartbeat, HubFrame, StaticAccounts, StaticAnswers,
     Working, hub_frame,
 };
+use crate::wire::{MAX_BATCH_BYTES, MAX_MESSAGE_BYTES};
 
 /// How often both sides say that they are there, unless the hub says otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ const MISSED: u32 = 3;
 const WORKING: Duration = Duration::from_secs(5);
 /// With so many answers waiting for the network, no more commands are read.
 const MAX_WAITING: usize = 10_000;
+/// What a frame takes beside the accounts in it, in bytes, with room.
+const FRAME_HEAD_BYTES: usize = 1024;
 /// How long a farewell may take.
 const FAREWELL: Duration = Duration::from_secs(3);
 
@@ -39,6 +42,8 @@ pub(super) struct Session<'a> {
     accounts: &'a mut Accounts,
     status: &'a Status,
     heartbeat: Duration,
+    /// How many bytes of accounts a frame to this hub may have.
+    batch_bytes: usize,
     /// How many frames were sent, the hello among them.
     sent: u64,
     /// The last frame of the hub that was handled.
@@ -94,6 +99,7 @@ impl<'a> Session<'a> {
             accounts,
             status,
             heartbeat,
+            batch_bytes: batch_bytes(accepted.max_message_bytes),
             sent: 1,
             handled: 1,
             last_frame: Instant::now(),
@@ -186,7 +192,7 @@ impl<'a> Session<'a> {
     fn tell_of_own_accounts(&mut self) {
         let list = self.own.borrow_and_update().clone();
         self.accounts.own().forget_refusals();
-        self.own_frames = list.frames().into();
+        self.own_frames = list.frames(self.batch_bytes).into();
     }
 
     fn hear_of_own_accounts(&mut self, answers: StaticAnswers) {
@@ -233,7 +239,7 @@ impl<'a> Session<'a> {
             Frame::Working(Working { account: Some(account) })
         } else if let Some(accounts) = self.own_frames.pop_front() {
             Frame::StaticAccounts(accounts)
-        } else if let Some(answers) = self.accounts.next_answers() {
+        } else if let Some(answers) = self.accounts.next_answers(self.batch_bytes) {
             Frame::AccountResults(answers)
         } else if let Some(answer) = self.probes.next_answer() {
             Frame::ProbeResult(answer)
@@ -254,7 +260,7 @@ impl<'a> Session<'a> {
         let goodbye = async {
             let frame = self.numbered(Frame::Draining(Draining {}));
             self.outbound.send(frame).await.ok()?;
-            while let Some(answers) = self.accounts.next_answers() {
+            while let Some(answers) = self.accounts.next_answers(self.batch_bytes) {
                 let frame = self.numbered(Frame::AccountResults(answers));
                 self.outbound.send(frame).await.ok()?;
             }
@@ -271,6 +277,15 @@ impl<'a> Session<'a> {
         let _ = timeout(FAREWELL, close(self.outbound, self.inbound)).await;
         Ended::Drained(at)
     }
+}
+
+/// How many bytes of accounts a frame may have for a hub that takes messages of so many bytes; 0: it did not say.
+fn batch_bytes(max_message_bytes: u32) -> usize {
+    let max = match max_message_bytes {
+        0 => MAX_MESSAGE_BYTES,
+        told => usize::try_from(told).unwrap_or(MAX_MESSAGE_BYTES),
+    };
+    MAX_BATCH_BYTES.min(max.saturating_sub(FRAME_HEAD_BYTES))
 }
 
 /// How long the hub may say nothing, and what is said then.

@@ -42,7 +42,7 @@ impl World {
         // Once to see a change, and once more to see that it is done.
         self.settings.look_again(&self.own);
         self.settings.look_again(&self.own);
-        let frames = self.own.current().frames();
+        let frames = self.own.current().frames(crate::wire::MAX_BATCH_BYTES);
         let name = |spec: AccountSpec| spec.account.map(|account| account.name).unwrap_or_default();
         frames.into_iter().flat_map(|frame| frame.accounts).map(name).collect::<Vec<_>>().join(" ")
     }
@@ -132,7 +132,7 @@ fn a_file_that_is_still_being_written_is_not_taken() {
     for half in ["", "kubernetes.accounts:\n", &accounts(&["a"]), "kubernetes.acc"] {
         write(world.folder.path(), "armory-agent.yml", half);
         world.settings.look_again(&world.own);
-        assert_eq!(world.own.current().frames()[0].accounts.len(), 2, "{half}");
+        assert_eq!(world.own.current().frames(crate::wire::MAX_BATCH_BYTES)[0].accounts.len(), 2, "{half}");
     }
     assert_eq!(world.after("armory-agent.yml", &accounts(&["a", "b", "c"])), "a b c");
     assert_eq!(world.own.reload_failures.get(), 0);

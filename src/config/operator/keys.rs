@@ -5,6 +5,9 @@ use crate::config::logging;
 use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
 use crate::config::table::{PORT, Row, Spec, count, inert, later, millis, read, refused, seconds};
 
+/// What a hello of an agent that holds many accounts takes, in bytes: a smaller bound would keep it out for ever.
+const HELLO_BYTES: u64 = 3 * 1024 * 1024 + 64 * 1024;
+
 /// The operator's settings as one whole.
 pub(crate) static SPEC: Spec = Spec {
     tables: &[ROWS, logging::ROWS],
@@ -78,7 +81,7 @@ const ROWS: &[Row] = &[
     read("kubesvc.grpc.server.healthServiceEnabled", Kind::Flag, "true", "answer gRPC health checks"),
     read(
         "kubesvc.grpc.server.maxInboundMessageSize",
-        Kind::Size { min: 64 << 10, max: 1 << 30 },
+        Kind::Size { min: HELLO_BYTES, max: 1 << 30 },
         "4MB",
         "largest message taken from an agent",
     ),
@@ -279,6 +282,12 @@ const ROWS: &[Row] = &[
         Kind::Choice(&["auto", "manual"]),
         "auto",
         "who approves an agent: the operator at once, or a person",
+    ),
+    read(
+        "kubesvc.agents.forgetApprovedAfterSeconds",
+        seconds(600, 3650 * DAY),
+        "2592000",
+        "how long a person's decision about an agent outlives its absence",
     ),
     read(
         "kubesvc.agents.offers",

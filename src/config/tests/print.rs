@@ -48,6 +48,7 @@ kubesvc:
     registrationQps: 50  # default
   agents:
     approval: "auto"  # default
+    forgetApprovedAfterSeconds: 2592000  # default
     offers: true  # default
   accounts:
     agentSources: ["*"]  # default

@@ -44,7 +44,7 @@ fn wrong_values_name_file_line_key_what_was_read_and_what_is_allowed() {
         ),
         (
             "kubesvc.grpc.server.maxInboundMessageSize: 4MX",
-            "c.yml:1: `kubesvc.grpc.server.maxInboundMessageSize` is \"4MX\", but must be a size such as 512KB or 4MB, from 65536 to 1073741824 bytes",
+            "c.yml:1: `kubesvc.grpc.server.maxInboundMessageSize` is \"4MX\", but must be a size such as 512KB or 4MB, from 3211264 to 1073741824 bytes",
         ),
         (
             "kubesvc.agents.approval: sometimes",
@@ -140,9 +140,9 @@ fn flags_and_numbers_may_be_text() {
 #[test]
 fn sizes() {
     let cases = [
-        ("65536", 1 << 16),
-        ("65536B", 1 << 16),
-        ("64KB", 1 << 16),
+        ("3211264", 3_211_264),
+        ("3211264B", 3_211_264),
+        ("3136KB", 3_211_264),
         ("4MB", 4 << 20),
         ("4 mb", 4 << 20),
         ("1GB", 1 << 30),
@@ -151,7 +151,11 @@ fn sizes() {
         let s = operator(&format!("kubesvc.grpc.server.maxInboundMessageSize: {text}")).expect(text).settings;
         assert_eq!(s.grpc.max_inbound_message_size, want, "{text}");
     }
-    for text in ["-1MB", "4M", "4.5MB", "MB", "''", "1TB", "99999999999TB", "18446744073709551616"] {
+    // A hello of an agent that holds many accounts takes as much.
+    assert_eq!(crate::wire::MIN_MESSAGE_BYTES, 3_211_264);
+    for text in
+        ["64KB", "3211263", "-1MB", "4M", "4.5MB", "MB", "''", "1TB", "99999999999TB", "18446744073709551616"]
+    {
         assert!(
             error(operator(&format!("kubesvc.grpc.server.maxInboundMessageSize: {text}")))
                 .starts_with("c.yml:1: "),

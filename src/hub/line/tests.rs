@@ -52,6 +52,7 @@ fn play(scene: &Scene) -> Outcome {
                     outcome.overtook += usize::from(was_told.is_none() && !all_before);
                     inside.push_back(agent);
                 }
+                Turn::Full => unreachable!("it is a line without strangers"),
                 Turn::Later(wait) => {
                     outcome.turned_away += usize::from(was_told.is_some());
                     told.insert(agent, now + wait);
@@ -139,6 +140,34 @@ fn one_that_could_not_be_registered_has_another_place() {
     line.leave();
     assert_eq!(wait, SHORTEST);
     assert_eq!(line.arrive("a", Duration::from_secs(8) + wait), Turn::Now);
+}
+
+#[test]
+fn no_crowd_of_others_keeps_an_agent_waiting_that_has_an_object_or_counts_as_a_backlog() {
+    for standing in [Standing::Newcomer, Standing::Stranger] {
+        let mut lines = Lines::new(50);
+        let turns: Vec<_> =
+            (0..8000).map(|one| lines.arrive(standing, &one.to_string(), Duration::ZERO)).collect();
+        let let_in = turns.iter().filter(|turn| **turn == Turn::Now).count();
+        assert_eq!(let_in, if standing == Standing::Stranger { 64 } else { 200 });
+        assert_eq!(lines.arrive(Standing::Known, "known", Duration::ZERO), Turn::Now);
+        assert_eq!(lines.backlog(), 0);
+    }
+}
+
+#[test]
+fn a_stranger_has_no_place_and_is_let_in_when_another_has_left() {
+    let mut lines = Lines::new(50);
+    (0..64).for_each(|one| {
+        lines.arrive(Standing::Stranger, &one.to_string(), Duration::ZERO);
+    });
+    let late = Duration::from_secs(60);
+    assert_eq!(lines.arrive(Standing::Stranger, "late", Duration::ZERO), Turn::Full);
+    assert_eq!(lines.arrive(Standing::Stranger, "late", late), Turn::Full);
+    assert_eq!(lines.again(Standing::Stranger, "0", late), STRANGERS_RETRY);
+    lines.leave(Standing::Stranger);
+    assert_eq!(lines.arrive(Standing::Stranger, "late", late), Turn::Now);
+    assert_eq!(lines.arrive(Standing::Stranger, "later", late), Turn::Full);
 }
 
 proptest! {

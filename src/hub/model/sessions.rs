@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use super::shared::Shared;
 use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
-use crate::account::lifecycle::{Ending, Word};
+use jiff::Timestamp;
+
+use crate::account::fleet_member::SessionEnd;
+use crate::account::lifecycle::Word;
 use crate::account::outbox::{OutboxEntry, Said, Turn, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::Reached;
@@ -14,6 +17,7 @@ use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
 use crate::hub::duties::{Duty, Seat, duty};
 use crate::hub::ledger::{Ledger, Moment};
+use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, status};
 use crate::hub::words;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
@@ -95,13 +99,16 @@ impl World {
             replica: REPLICA_NAMES[replica].to_owned(),
             version: String::new(),
             protocol: 1,
-            connected_since: jiff::Timestamp::UNIX_EPOCH,
+            connected_since: Timestamp::UNIX_EPOCH,
             needs_accounts: false,
+            standing: Standing::Known,
         };
         let new = || Shared::new(status::new_object(one.agent_id, &registration, true));
         let agent = self.agents[place].clone().unwrap_or_else(new);
         let alive = self.rules.one_process && !self.is_lost(&agent);
-        let Ok(status) = status::registered(&agent, &registration, |_| alive) else { return false };
+        let Ok(status) = status::registered(&agent, &registration, |_| alive, Timestamp::UNIX_EPOCH) else {
+            return false;
+        };
         self.put_agent(place, &agent, status);
         true
     }
@@ -219,7 +226,7 @@ impl World {
         let Some((attempt, _)) = one.starting.remove(&uid) else { return false };
         let failure = || Failure { class: Class::Unreachable.into(), ..Failure::default() };
         let identity = ClusterIdentity { kube_system_uid: "k".into(), ..ClusterIdentity::default() };
-        let reached = Reached { identity, files: Vec::new(), at: jiff::Timestamp::UNIX_EPOCH };
+        let reached = Reached { identity, files: Vec::new(), at: Timestamp::UNIX_EPOCH };
         let result = if succeeds { Ok(reached) } else { Err(failure()) };
         let effects = one.table.finished(&uid, attempt, result);
         let stream = one.stream;
@@ -336,7 +343,8 @@ impl World {
     pub(super) fn tell_ended(&mut self, index: usize) -> bool {
         let session = self.sessions.remove(index);
         if let Some(agent) = self.agents[session.agent].clone()
-            && let Some(status) = status::disconnected(&agent, &session.id.to_string(), Ending::Cut)
+            && let Some(status) =
+                status::disconnected(&agent, &session.id.to_string(), SessionEnd::Cut, Timestamp::UNIX_EPOCH)
         {
             self.put_agent(session.agent, &agent, status);
         }

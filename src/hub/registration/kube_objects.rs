@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
@@ -10,11 +11,13 @@ use super::gate::Gate;
 use super::{
     AgentNote, AgentObjects, KnownAgent, Registered, Registration, RegistrationError, Reported, status,
 };
-use crate::account::lifecycle::{Ending, Fact};
+use crate::account::fleet_member::SessionEnd;
+use crate::account::lifecycle::Fact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
+use crate::hub::line::Standing;
 use crate::leases::Replicas;
 use crate::objects::{too_busy, version_of};
 
@@ -30,6 +33,8 @@ pub struct KubeAgentObjects {
     budget: Budget,
     /// For what the leader waits for, and registrations of agents that are to be given accounts.
     answers: Budget,
+    /// For agents that were never approved, beside one of the others.
+    strangers: Budget,
     gate: Gate,
 }
 
@@ -42,16 +47,18 @@ impl KubeAgentObjects {
             replicas,
             budget: Budget::default(),
             answers: Budget::default(),
+            strangers: Budget::default(),
             gate: Gate::default(),
         }
     }
 
-    /// The same, with no more registrations and notes than `registrations` allows, and no more answers for the leader
-    /// than `answers` does.
+    /// The same, with no more registrations and notes than `registrations` allows, no more answers for the leader
+    /// than `answers` does, and no more registrations of agents that were never approved than `strangers` does.
     #[must_use]
-    pub fn paced(mut self, registrations: Budget, answers: Budget) -> Self {
+    pub fn paced(mut self, registrations: Budget, answers: Budget, strangers: Budget) -> Self {
         self.budget = registrations;
         self.answers = answers;
+        self.strangers = strangers;
         self
     }
 
@@ -61,7 +68,7 @@ impl KubeAgentObjects {
             return Ok(agent);
         }
         let new = status::new_object(&name, registration, self.approve_new);
-        self.pace_of(registration).take(Urgency::Registration).await;
+        self.pace(registration).await;
         crash::point("agent-create:before");
         let created = self.api.create(&post_params(), &new).await;
         crash::point("agent-create:after");
@@ -71,6 +78,14 @@ impl KubeAgentObjects {
             }
             created => created.map_err(|problem| self.heed(&name, problem)),
         }
+    }
+
+    /// Waits until one write of a registration is allowed. A tenth of the registrations may be of strangers.
+    async fn pace(&self, registration: &Registration) {
+        if registration.standing == Standing::Stranger {
+            self.strangers.take(Urgency::Newcomer).await;
+        }
+        self.pace_of(registration).take(urgency(registration)).await;
     }
 
     /// Registrations that change nothing for an account leave the other budget to those that do.
@@ -126,7 +141,6 @@ impl AgentObjects for KubeAgentObjects {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
-        let pace = (self.pace_of(registration), Urgency::Registration);
         // An object that has to be made first is written twice all the same: its status cannot be made with it.
         self.gate.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
         for _ in 0..CONFLICTS {
@@ -135,12 +149,19 @@ impl AgentObjects for KubeAgentObjects {
             let former = agent.status.as_ref().and_then(|status| status.session.as_ref());
             let process = former.and_then(|session| session.incarnation.as_deref());
             let is_alive = |replica: &str| self.replicas.serves(replica, process) != Fact::Known(false);
-            let mut status = status::registered(&agent, registration, is_alive)?;
+            let mut status = status::registered(&agent, registration, is_alive, Timestamp::now())?;
+            let approved_once = status.approved_once;
             if let Some(session) = &mut status.session {
                 session.incarnation = Some(self.replicas.incarnation().to_owned());
             }
-            if let Some(version) = self.put_status(agent, status, pace).await? {
-                return Ok(Registered { approved, version });
+            let version = if agent.status.as_ref() == Some(&status) {
+                Some(version_of(&agent))
+            } else {
+                self.pace(registration).await;
+                self.put(agent, status).await?
+            };
+            if let Some(version) = version {
+                return Ok(Registered { approved, approved_once, version });
             }
         }
         Err(contended(&registration.agent_id))
@@ -151,13 +172,15 @@ impl AgentObjects for KubeAgentObjects {
         agent_id: &str,
         zone: &str,
         session_id: &str,
-        ending: Ending,
+        end: SessionEnd,
     ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
             let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
-            let Some(status) = status::disconnected(&agent, session_id, ending) else { return Ok(()) };
+            let Some(status) = status::disconnected(&agent, session_id, end, Timestamp::now()) else {
+                return Ok(());
+            };
             crash::point("agent-left:before");
             // Revokes wait for it, and another process of the agent, wherever it comes to.
             let written = self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?;
@@ -188,6 +211,19 @@ impl AgentObjects for KubeAgentObjects {
             };
             if self.put_status(agent, status, (&self.answers, urgency)).await?.is_some() {
                 return Ok(Reported::Written);
+            }
+        }
+        Err(contended(agent_id))
+    }
+
+    async fn approved(&self, agent_id: &str, zone: &str, session_id: &str) -> Result<(), RegistrationError> {
+        let name = names::agent_object_name(agent_id, zone);
+        self.gate.pass(&name).await;
+        for _ in 0..CONFLICTS {
+            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
+            let Some(status) = status::approved(&agent, session_id) else { return Ok(()) };
+            if self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?.is_some() {
+                return Ok(());
             }
         }
         Err(contended(agent_id))
@@ -233,6 +269,14 @@ impl AgentObjects for KubeAgentObjects {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
             Err(problem) => Err(self.heed(&name, problem)),
         }
+    }
+}
+
+/// Agents that were here before are registered first.
+fn urgency(registration: &Registration) -> Urgency {
+    match registration.standing {
+        Standing::Known => Urgency::Registration,
+        Standing::Newcomer | Standing::Stranger => Urgency::Newcomer,
     }
 }
 

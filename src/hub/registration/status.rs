@@ -7,8 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 
 use super::{AgentNote, KnownAgent, Registration, RegistrationError};
 use crate::account::failure::truncate;
-use crate::account::fleet_member::AgentSession;
-use crate::account::lifecycle::Ending;
+use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
 
@@ -32,6 +31,7 @@ pub(in crate::hub) fn registered(
     agent: &KubesvcAgent,
     registration: &Registration,
     is_alive: impl Fn(&str) -> bool,
+    now: Timestamp,
 ) -> Result<KubesvcAgentStatus, RegistrationError> {
     if agent.spec.agent_id != registration.agent_id || agent.spec.zone_id != registration.zone {
         return Err(RegistrationError::NameTaken(agent.metadata.name.clone().unwrap_or_default()));
@@ -50,6 +50,10 @@ pub(in crate::hub) fn registered(
     {
         return Err(RegistrationError::ConnectedElsewhere(session.replica.clone()));
     }
+    let other = before.session.as_ref().filter(|session| session.boot_id != registration.boot_id);
+    if let Some(left) = other.and_then(|session| session.kept_for(now)) {
+        return Err(RegistrationError::Kept(left));
+    }
     let same_process = before.session.as_ref().is_some_and(|session| session.boot_id == registration.boot_id);
     Ok(KubesvcAgentStatus {
         session: Some(AgentSession {
@@ -58,9 +62,11 @@ pub(in crate::hub) fn registered(
             connect_seq: registration.connect_seq,
             replica: registration.replica.clone(),
             ended: None,
+            ended_at: None,
             incarnation: None,
         }),
         connected: true,
+        approved_once: before.approved_once || agent.spec.approved,
         connected_since: Some(Time(whole_seconds(registration.connected_since))),
         version: (!registration.version.is_empty()).then(|| registration.version.clone()),
         protocol_version: i32::try_from(registration.protocol).ok(),
@@ -75,12 +81,22 @@ pub(in crate::hub) fn registered(
 pub(in crate::hub) fn disconnected(
     agent: &KubesvcAgent,
     session_id: &str,
-    ending: Ending,
+    end: SessionEnd,
+    now: Timestamp,
 ) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref().filter(|status| status.connected)?;
     let session = status.session.as_ref().filter(|session| session.id == session_id)?;
-    let session = AgentSession { ended: Some(ending.into()), ..session.clone() };
+    let session =
+        AgentSession { ended: Some(end), ended_at: Some(Time(next_second(now))), ..session.clone() };
     Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
+}
+
+/// The status with the approval written down that a person has given; absent: it says so, none is given, or it is of
+/// another session.
+pub(super) fn approved(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
+    let status = agent.status.as_ref().filter(|status| agent.spec.approved && !status.approved_once)?;
+    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    ours.then(|| KubesvcAgentStatus { approved_once: true, ..status.clone() })
 }
 
 /// The status with the answers that accounts wait for; absent: it is of another session.
@@ -133,6 +149,7 @@ fn conditions(status: &KubesvcAgentStatus, note: &AgentNote) -> Vec<Condition> {
 /// What the object says.
 pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
     let status = agent.status.unwrap_or_default();
+    let ended_at = status.session.as_ref().and_then(|session| Some(session.ended_at.as_ref()?.0));
     KnownAgent {
         agent_id: agent.spec.agent_id,
         zone: agent.spec.zone_id,
@@ -140,10 +157,18 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
         incarnation: status.session.as_ref().and_then(|session| session.incarnation.clone()),
         session_id: status.session.map(|session| session.id).unwrap_or_default(),
         approved: agent.spec.approved,
+        approved_once: status.approved_once,
+        ended_at,
         connected: status.connected,
         uid: agent.metadata.uid.unwrap_or_default(),
         resource_version: agent.metadata.resource_version.unwrap_or_default(),
     }
+}
+
+/// The first whole second that is not before it: what is counted from there is not counted short.
+fn next_second(time: Timestamp) -> Timestamp {
+    let whole = whole_seconds(time);
+    if whole < time { Timestamp::from_second(time.as_second() + 1).unwrap_or(time) } else { whole }
 }
 
 /// The API server keeps seconds; more would never compare equal.
@@ -155,10 +180,12 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
     use crate::account::fleet_member::SessionEnd;
+    use crate::hub::line::Standing;
 
     fn registration() -> Registration {
         Registration {
             needs_accounts: false,
+            standing: Standing::Known,
             agent_id: "a".into(),
             zone: "z".into(),
             session_id: "s1".into(),
@@ -171,27 +198,31 @@ mod tests {
         }
     }
 
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
     fn registered() -> KubesvcAgent {
         let mut agent = new_object("a-z", &registration(), true);
-        agent.status = Some(super::registered(&agent, &registration(), |_| true).expect("it is free"));
+        agent.status = Some(super::registered(&agent, &registration(), |_| true, at(0)).expect("it is free"));
         agent
     }
 
     #[test]
     fn registering_the_same_session_again_changes_nothing() {
         let agent = registered();
-        assert_eq!(super::registered(&agent, &registration(), |_| true).ok(), agent.status);
+        assert_eq!(super::registered(&agent, &registration(), |_| true, at(0)).ok(), agent.status);
     }
 
     #[test]
     fn an_older_connection_of_the_same_process_is_superseded() {
         let older = Registration { connect_seq: 1, session_id: "s0".into(), ..registration() };
         assert!(matches!(
-            super::registered(&registered(), &older, |_| true),
+            super::registered(&registered(), &older, |_| true, at(0)),
             Err(RegistrationError::Superseded)
         ));
         let other = Registration { boot_id: "b2".into(), ..older };
-        assert!(super::registered(&registered(), &other, |_| true).is_ok());
+        assert!(super::registered(&registered(), &other, |_| true, at(0)).is_ok());
     }
 
     #[test]
@@ -199,7 +230,7 @@ mod tests {
         let elsewhere =
             |boot: &str| Registration { boot_id: boot.into(), replica: "s".into(), ..registration() };
         let of = |agent: &KubesvcAgent, registration: &Registration, alive: bool| {
-            super::registered(agent, registration, |_| alive)
+            super::registered(agent, registration, |_| alive, at(0))
         };
         let agent = registered();
         assert!(matches!(
@@ -207,10 +238,48 @@ mod tests {
             Err(RegistrationError::ConnectedElsewhere(replica)) if replica == "r"
         ));
         assert!(of(&agent, &elsewhere("b2"), false).is_ok(), "nobody holds a stream at a dead replica");
-        let ended = disconnected(&agent, "s1", Ending::Cut).expect("it stood");
+        let ended = disconnected(&agent, "s1", SessionEnd::Cut, at(0)).expect("it stood");
         assert!(of(&with(agent.clone(), ended), &elsewhere("b2"), true).is_ok());
         let later = Registration { connect_seq: 3, ..elsewhere("b1") };
         assert!(of(&agent, &later, true).is_ok(), "the same process has moved");
+    }
+
+    #[test]
+    fn only_its_own_process_has_the_id_of_an_agent_that_was_disconnected_on_request() {
+        let ended = disconnected(&registered(), "s1", SessionEnd::Requested, at(100)).expect("it stood");
+        let agent = with(registered(), ended);
+        let comes = |boot: &str, now| {
+            let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
+            super::registered(&agent, &next, |_| true, at(now))
+        };
+        assert!(matches!(comes("b2", 110), Err(RegistrationError::Kept(left)) if left.as_secs() == 20));
+        let again = comes("b1", 110).expect("it is the same process");
+        let session = again.session.expect("it stands");
+        assert_eq!((session.ended, session.ended_at), (None, None));
+        assert!(comes("b2", 130).is_ok());
+    }
+
+    #[test]
+    fn that_an_agent_was_approved_is_written_down_once_and_outlives_a_withdrawal() {
+        let never =
+            KubesvcAgent { spec: KubesvcAgentSpec { approved: false, ..registered().spec }, ..registered() };
+        let registers = |agent: &KubesvcAgent| {
+            super::registered(agent, &registration(), |_| true, at(0)).expect("it is free").approved_once
+        };
+        let unapproved = KubesvcAgent { status: None, ..never.clone() };
+        assert!(!registers(&unapproved) && registers(&KubesvcAgent { status: None, ..registered() }));
+        assert!(registers(&never), "it was withdrawn since");
+
+        let mut given = with(
+            unapproved,
+            KubesvcAgentStatus { approved_once: false, ..registered().status.expect("it stands") },
+        );
+        assert_eq!(approved(&given, "s1"), None);
+        given.spec.approved = true;
+        assert_eq!(approved(&given, "s0"), None, "another session writes it");
+        let status = approved(&given, "s1").expect("it is new");
+        assert!(status.approved_once);
+        assert_eq!(approved(&with(given, status), "s1"), None);
     }
 
     #[test]
@@ -221,7 +290,7 @@ mod tests {
         let agent = with(agent.clone(), reported(&agent, "s1", &outbox).expect("it is in force"));
         assert_eq!(agent.status.as_ref().map(|status| status.outbox.len()), Some(1));
         let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
-        let status = super::registered(&agent, &next, |_| true).expect("it is later");
+        let status = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
         assert!(status.outbox.is_empty(), "they go with their session");
     }
 
@@ -231,7 +300,7 @@ mod tests {
         let agent = with(agent.clone(), noted(&agent, "s1", &note()).expect("it is new"));
         let listed = |boot: &str| {
             let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
-            super::registered(&agent, &next, |_| true).expect("it is free").static_accounts
+            super::registered(&agent, &next, |_| true, at(0)).expect("it is free").static_accounts
         };
         assert_eq!((listed("b1"), listed("b2")), (Some(vec!["0a".to_owned()]), None));
     }
@@ -240,7 +309,7 @@ mod tests {
     fn an_object_of_another_agent_is_left_alone() {
         let other = Registration { agent_id: "b".into(), ..registration() };
         assert!(matches!(
-            super::registered(&registered(), &other, |_| true),
+            super::registered(&registered(), &other, |_| true, at(0)),
             Err(RegistrationError::NameTaken(_))
         ));
     }
@@ -248,14 +317,14 @@ mod tests {
     #[test]
     fn only_the_session_in_force_is_marked_as_ended() {
         let agent = registered();
-        assert_eq!(disconnected(&agent, "s0", Ending::Goodbye), None);
-        let ended = disconnected(&agent, "s1", Ending::Goodbye).expect("it stood");
+        assert_eq!(disconnected(&agent, "s0", SessionEnd::Goodbye, at(0)), None);
+        let ended = disconnected(&agent, "s1", SessionEnd::Goodbye, at(0)).expect("it stood");
         assert!(!ended.connected);
         assert_eq!(ended.session.as_ref().and_then(|one| one.ended), Some(SessionEnd::Goodbye));
         let agent = KubesvcAgent { status: Some(ended), ..agent };
-        assert_eq!(disconnected(&agent, "s1", Ending::Cut), None);
+        assert_eq!(disconnected(&agent, "s1", SessionEnd::Cut, at(0)), None);
         let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
-        let again = super::registered(&agent, &next, |_| true).expect("it is later");
+        let again = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
         assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt};
+use jiff::Timestamp;
 use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
@@ -13,12 +14,14 @@ use super::Session;
 use super::lining_up::InLine;
 use super::outbox::{Outbox, Sink};
 use super::turns::Turns;
+use crate::account::fleet_member::{AgentSession, ID_KEPT};
 use crate::account::lifecycle::Fact;
 use crate::account::names;
 use crate::crash;
 use crate::hub::Hub;
 use crate::hub::hello::{self, Greeting, Refusal, millis};
 use crate::hub::left::{self, Left};
+use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, RegistrationError};
 use crate::hub::registry::Taken;
 use crate::wire::PROTOCOL_VERSION;
@@ -56,19 +59,25 @@ pub(in crate::hub) async fn run(
             None => return,
         },
     };
-    let greeting = match greeting {
+    let mut greeting = match greeting {
         Ok(greeting) => greeting,
-        Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
+    let standing = hub.standing_of(&greeting);
     if hub.is_cut_off() {
-        return refuse(&hub, &sink, None, hub.stops()).await;
+        return refuse(&hub, &sink, (peer, None), hub.stops()).await;
     }
-    // Before the agent's id is claimed: its former stream stands until this one is taken.
-    let place = match hub.line_up(&greeting.agent_id) {
-        Ok(place) => place,
-        Err(refusal) => return refuse(&hub, &sink, None, refusal).await,
+    let foreign = match hub.weigh(&mut greeting, standing).await {
+        Ok(foreign) => foreign,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
-    let session = Arc::new(Session::new(&greeting, hub.ticks.now()));
+    // Before the agent's id is claimed: its former stream stands until this one is taken.
+    let place = match hub.line_up(&greeting, standing) {
+        Ok(place) => place,
+        Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
+    };
+    let session = Arc::new(Session::new(&greeting, peer, hub.ticks.now()));
+    session.claimed(foreign);
     let lived = live(&hub, &session, &greeting, place, inbound, sink, peer);
     // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
@@ -111,9 +120,10 @@ async fn live(
                 .run(inbound)
                 .await;
         }
-        Some(Err(refusal)) => refuse(hub, &sink, Some(session), refusal).await,
+        Some(Err(refusal)) => refuse(hub, &sink, (peer, Some(session)), refusal).await,
         None => {
-            let _ = sink.try_send(Err(Status::aborted("the agent has connected anew")));
+            let why = session.closed_because().unwrap_or("the stream was closed");
+            let _ = sink.try_send(Err(Status::aborted(why)));
         }
     }
 }
@@ -149,17 +159,24 @@ async fn admit(
     greeting: &Greeting,
     place: InLine<'_>,
 ) -> Result<(), Refusal> {
-    let former =
-        hub.registry.claim(session, hub.silence_limit()).map_err(|taken| duplicate(session, &taken))?;
+    let former = hub.registry.claim(session, hub.silence_limit(), hub.moment());
+    let former = former.map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
         let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
     }
-    if is_in_another_zone(hub, session) {
-        return Err(duplicate(session, &Taken::Other(hub.silence_limit())));
+    if let Some(taken) = is_taken_in_another_zone(hub, session) {
+        return Err(duplicate(session, &taken));
     }
-    register(hub, session, hub.needs_accounts(greeting)).await?;
+    let standing = place.standing();
+    let needs_accounts = standing != Standing::Stranger && hub.needs_accounts(greeting);
+    register(hub, session, standing, needs_accounts).await?;
     drop(place);
-    seed(session, greeting, former.as_deref());
+    // What an agent claims that was never approved counts for no account.
+    if session.was_approved() {
+        seed(session, greeting, former.as_deref());
+    } else if greeting.claims() {
+        session.leave_unheard();
+    }
     hub.registry.concern(session.serial, &session.uids());
     let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;
     hub.metrics.sessions_accepted.inc();
@@ -169,21 +186,31 @@ async fn admit(
     Ok(())
 }
 
-/// Whether another process is connected under the agent's id in another zone, at another replica: it has an object of its
-/// own, so that registering would not find it. At this replica the id is claimed.
-fn is_in_another_zone(hub: &Hub, session: &Session) -> bool {
-    hub.agents_seen.of_id(&session.agent_id).iter().any(|agent| {
-        let status = agent.status.as_ref().filter(|status| status.connected);
-        agent.spec.zone_id != session.zone
-            && status.and_then(|status| status.session.as_ref()).is_some_and(|other| {
-                other.boot_id != session.boot_id
-                    && other.replica != hub.settings.replica_id
-                    && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
-            })
+/// Whether another process is connected under the agent's id in another zone, at another replica, or was disconnected on
+/// request there: it has an object of its own, so that registering would not find it. At this replica the id is claimed.
+fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<Taken> {
+    let is_connected = |other: &AgentSession| {
+        other.replica != hub.settings.replica_id
+            && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
+    };
+    let (agents, now) = (hub.agents_seen.of_id(&session.agent_id), Timestamp::now());
+    agents.iter().filter(|agent| agent.spec.zone_id != session.zone).find_map(|agent| {
+        let status = agent.status.as_ref()?;
+        let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
+        if status.connected {
+            is_connected(other).then(|| Taken::Other(hub.silence_limit()))
+        } else {
+            other.kept_for(now).map(Taken::Kept)
+        }
     })
 }
 
-async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<(), Refusal> {
+async fn register(
+    hub: &Hub,
+    session: &Session,
+    standing: Standing,
+    needs_accounts: bool,
+) -> Result<(), Refusal> {
     let registration = Registration {
         agent_id: session.agent_id.clone(),
         zone: session.zone.clone(),
@@ -195,9 +222,15 @@ async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since,
         needs_accounts,
+        standing,
     };
-    // Those that are to be given accounts do not stand behind those that have what they need.
-    let places = if needs_accounts { &hub.registering_first } else { &hub.registering };
+    // Those that are to be given accounts do not stand behind those that have what they need, and nobody behind those
+    // that were never here.
+    let places = match (standing, needs_accounts) {
+        (Standing::Known, true) => &hub.registering_first,
+        (Standing::Known, false) => &hub.registering,
+        _ => &hub.registering_new,
+    };
     for wait in REGISTRATION_WAITS {
         tokio::time::sleep(wait).await;
         let Ok(_place) = places.acquire().await else { break };
@@ -207,6 +240,9 @@ async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<
         match registered {
             Ok(registered) => {
                 session.registered(registered.version);
+                if registered.approved_once {
+                    session.set_was_approved();
+                }
                 session.approve(registered.approved);
                 return Ok(());
             }
@@ -214,13 +250,14 @@ async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<
             Err(RegistrationError::ConnectedElsewhere(_)) => {
                 return Err(duplicate(session, &Taken::Other(ELSEWHERE.min(hub.silence_limit()))));
             }
+            Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &Taken::Kept(left))),
             Err(problem) => {
                 warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
             }
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = hub.line_up_again(&session.agent_id).max(COME_AGAIN);
+    let wait = hub.line_up_again(&session.agent_id, standing).max(COME_AGAIN);
     Err(Refusal::for_now(Reason::Overloaded, message, wait))
 }
 
@@ -228,7 +265,11 @@ async fn register(hub: &Hub, session: &Session, needs_accounts: bool) -> Result<
 fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
     let former = former.filter(|former| former.boot_id == session.boot_id);
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
-    session.ledger.lock().seed(&greeting.held, &before);
+    {
+        let mut ledger = session.ledger.lock();
+        ledger.seed(&greeting.held, &before);
+        ledger.are_foreign(session.foreign_uids.lock().drain());
+    }
     let mut cached = session.cached.lock();
     greeting.cached.iter().for_each(|(uid, epoch)| cached.seed(uid, *epoch));
 }
@@ -255,14 +296,20 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     hub.standing.send_modify(|count| *count -= 1);
     // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
     let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
-    if in_force && !is_known {
-        left::tell(hub, Left::new(session, ending)).await;
+    // That a person asked for it is, or its id would not be kept at the others.
+    if in_force && (!is_known || session.was_closed_on_request()) {
+        left::tell(hub, Left::new(session, session.end(ending))).await;
     }
 }
 
-async fn refuse(hub: &Hub, sink: &Sink, session: Option<&Session>, refusal: Refusal) {
+async fn refuse(
+    hub: &Hub,
+    sink: &Sink,
+    (peer, session): (Option<SocketAddr>, Option<&Session>),
+    refusal: Refusal,
+) {
     hub.metrics.refuse(refusal.reason.as_str_name());
-    if hub.complaints.may_speak() {
+    if hub.may_complain(refusal.reason.as_str_name(), peer) {
         let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
         warn!(
             agentId = agent,
@@ -284,6 +331,13 @@ fn duplicate(session: &Session, taken: &Taken) -> Refusal {
                  or wait until the other one is gone"
             ),
             *wait,
+        ),
+        Taken::Kept(left) => (
+            format!(
+                "agent {agent:?} was disconnected on request, and its id is kept for its process for \
+                 {ID_KEPT:?}; a process that was started since may have it after that"
+            ),
+            *left,
         ),
         Taken::Later => {
             (format!("a later connection of this process of agent {agent:?} stands"), Duration::ZERO)

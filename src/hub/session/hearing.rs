@@ -33,6 +33,21 @@ impl Turns {
         self.hub.metrics.frames_in.inc();
         self.ack = self.ack.max(frame.seq);
         self.session.frame(self.hub.ticks.now());
+        let of_accounts = matches!(
+            frame.frame,
+            Some(
+                agent_frame::Frame::AccountResults(_)
+                    | agent_frame::Frame::Lost(_)
+                    | agent_frame::Frame::Working(_)
+                    | agent_frame::Frame::StaticAccounts(_)
+                    | agent_frame::Frame::ProbeResult(_)
+            )
+        );
+        if of_accounts && !self.session.was_approved() {
+            self.hub.metrics.ignore("never_approved");
+            self.session.leave_unheard();
+            return ControlFlow::Continue(());
+        }
         match frame.frame {
             Some(agent_frame::Frame::AccountResults(results)) => {
                 for result in results.results {
@@ -77,7 +92,7 @@ impl Turns {
     fn take_in(&mut self, answer: Option<Answer>) {
         let Some(answer) = answer else { return self.ignore("malformed_answer", "") };
         let Answer { uid, epoch, word, of_drop, namespaces } = answer;
-        let mut is_its_cluster = false;
+        let mut tells_namespaces = false;
         if let Word::Held(reached) = &word {
             let account = self.hub.accounts.by_uid(&uid);
             let status = account.as_deref().map(KubesvcAccount::status_or_default);
@@ -85,7 +100,9 @@ impl Turns {
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
                 return self.ignore("no_grant", &uid);
             };
-            is_its_cluster = !is_another_cluster(&status, reached);
+            // Where there was no room for the list, only their number is told.
+            tells_namespaces = !is_another_cluster(&status, reached)
+                && (reached.namespaces_count == 0 || !namespaces.is_empty());
         }
         let (heard, freed) = {
             let mut ledger = self.session.ledger.lock();
@@ -95,7 +112,7 @@ impl Turns {
         };
         match heard {
             Heard::Taken => {
-                if is_its_cluster {
+                if tells_namespaces {
                     self.hub.tell_namespaces(&uid, namespaces);
                 }
                 self.session.wakes.wake_all(freed);
@@ -111,7 +128,7 @@ impl Turns {
 
     fn ignore(&self, reason: &'static str, uid: &str) {
         self.hub.metrics.ignore(reason);
-        if self.hub.complaints.may_speak() {
+        if self.hub.may_complain(reason, self.session.peer()) {
             let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
             warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
         }

@@ -4,12 +4,19 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::account::{GrantPhase, State};
+use crate::account::{GrantPhase, State, names};
 use crate::hub::Hub;
 use crate::hub::drain::{Leaving, Place};
 use crate::hub::hello::{Greeting, Refusal};
-use crate::hub::line::Turn;
+use crate::hub::line::{STRANGERS_RETRY, Standing, Turn};
 use crate::wire::ops::refused::Reason;
+
+/// What a stranger is told while there are as many as may be.
+fn crowd_of_strangers() -> Refusal {
+    let message =
+        "many agents that were never approved are connected or waiting; approve this one, or try again later";
+    Refusal::for_now(Reason::Overloaded, message, STRANGERS_RETRY)
+}
 
 /// An agent that is refused because the replica stops does not come sooner.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -18,22 +25,50 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const LOOKED_AT: usize = 1000;
 
 /// An agent that waits here to be registered, for as long as this lives.
-pub(super) struct InLine<'h>(&'h Hub);
+pub(super) struct InLine<'h> {
+    hub: &'h Hub,
+    standing: Standing,
+}
+
+impl InLine<'_> {
+    /// What was known of it when it came.
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+}
 
 impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        self.0.line.lock().leave();
-        self.0.tell_backlog();
+        self.hub.line.lock().leave(self.standing);
+        self.hub.tell_backlog();
     }
 }
 
 impl Hub {
+    /// What is known of an agent that says hello.
+    pub(super) fn standing_of(&self, greeting: &Greeting) -> Standing {
+        let name = names::agent_object_name(&greeting.agent_id, &greeting.zone);
+        match self.agents_seen.get(&name) {
+            Some(agent) if agent.was_approved() => Standing::Known,
+            None if self.settings.approves_new => Standing::Newcomer,
+            _ => Standing::Stranger,
+        }
+    }
+
     /// Lets an agent wait for its registration, or tells it when to come again.
-    pub(super) fn line_up(&self, agent_id: &str) -> Result<InLine<'_>, Refusal> {
-        let turn = self.line.lock().arrive(agent_id, self.moment());
+    pub(super) fn line_up(&self, greeting: &Greeting, standing: Standing) -> Result<InLine<'_>, Refusal> {
+        let agent_id = &greeting.agent_id;
+        let name = names::agent_object_name(agent_id, &greeting.zone);
+        if standing == Standing::Stranger
+            && !self.strangers.lock().admit(&name, &self.agents_seen, self.moment())
+        {
+            return Err(crowd_of_strangers());
+        }
+        let turn = self.line.lock().arrive(standing, agent_id, self.moment());
         self.tell_backlog();
         match turn {
-            Turn::Now => Ok(InLine(self)),
+            Turn::Now => Ok(InLine { hub: self, standing }),
+            Turn::Full => Err(crowd_of_strangers()),
             Turn::Later(wait) => {
                 let message =
                     "many agents are being registered; the time to come again is this agent's own place";
@@ -43,8 +78,8 @@ impl Hub {
     }
 
     /// A registration that did not succeed: when the agent has its turn again.
-    pub(super) fn line_up_again(&self, agent_id: &str) -> Duration {
-        let wait = self.line.lock().again(agent_id, self.moment());
+    pub(super) fn line_up_again(&self, agent_id: &str, standing: Standing) -> Duration {
+        let wait = self.line.lock().again(standing, agent_id, self.moment());
         self.tell_backlog();
         wait
     }

@@ -87,11 +87,13 @@ impl Work {
 
     /// Looks at accounts and begins what is to be done.
     pub(super) fn look_at(&mut self, uids: Vec<String>) {
+        if !self.session.was_approved() {
+            // It was given nothing, and nothing it says of accounts counts.
+            return;
+        }
         let doubted = vanished::doubted(&self.hub, &self.session, &uids);
         for uid in uids {
-            if doubted.contains(&uid) {
-                self.hub.vanished.doubt(self.session.serial, &uid);
-            } else {
+            if !doubted.contains(&uid) {
                 self.look(uid);
             }
         }
@@ -208,12 +210,17 @@ impl Work {
                 ledger.say_dropped(&uid, &name, epoch);
             }
             Duty::Forget => {
-                ledger.forget(&uid);
+                let was_foreign = ledger.forget(&uid);
+                let no_more = was_foreign && ledger.foreign() == 0;
+                self.session.vanished.lock().remove(&uid);
                 self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
                 self.hub.word_changed(&self.session, &uid);
                 self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
+                if was_foreign {
+                    self.session.foreign_settled(no_more);
+                }
                 return;
             }
         }
@@ -230,7 +237,7 @@ impl Work {
     fn astray(&self, account: &KubesvcAccount, entry: &Entry) -> Option<Failure> {
         let Some((_, Word::Held(reached))) = &entry.word else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
-        if self.hub.complaints.may_speak() {
+        if self.hub.may_complain("astray", self.session.peer()) {
             let why = &failure.message;
             warn!(
                 agentId = self.session.agent_id,

@@ -218,8 +218,77 @@ async fn an_agent_that_is_not_approved_gets_accounts_once_it_is() {
     hub.accounts.show(account("one"));
     let mut agent = hub.greet(hello("a")).await;
     assert!(!agent.accepted().await.approved);
-    assert!(!hub.hub.sessions("uid-one")[0].approved);
+    assert!(hub.hub.sessions("uid-one").is_empty());
     hub.show_agent("a", true, "s", 5);
+    assert_eq!(agent.added().await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_an_agent_says_that_was_never_approved_counts_for_no_account() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    *hub.objects.approve.lock() = false;
+    hub.accounts.show(account("one"));
+    let claim =
+        common::AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, ..Default::default() };
+    let accounts_held = vec![ops::HeldAccount { account: Some(claim.clone()), caching_epoch: 1 }];
+    let mut agent = hub.greet(ops::Hello { accounts_held, ..hello("a") }).await;
+    agent.accepted().await;
+    hub.leader.try_take(usize::MAX);
+    agent.answer(held(&claim)).await;
+    agent.answer(failed(&claim)).await;
+    agent.say(agent_frame::Frame::Lost(ops::Lost { account: Some(claim), ..Default::default() })).await;
+    eventually("all is ignored", || {
+        let reason = crate::hub::Reason { reason: "never_approved" };
+        (hub.hub.metrics.ignored.get_or_create(&reason).get() == 3).then_some(())
+    })
+    .await;
+    assert!(hub.hub.sessions("uid-one").is_empty() && hub.hub.holders("uid-one").is_empty());
+    assert!(hub.hub.agents()[0].accounts.is_empty() && hub.hub.namespaces("uid-one").is_none());
+    assert!(hub.leader.is_empty() && hub.rows.rows.lock().is_empty(), "nobody looks at anything for it");
+    drop(agent);
+    eventually("it has left", || hub.hub.agents().is_empty().then_some(())).await;
+    assert!(hub.hub.sessions("uid-one").is_empty(), "nobody waits for it");
+}
+
+#[tokio::test]
+async fn an_agent_that_claims_accounts_says_them_anew_once_it_is_approved() {
+    let hub = TestHub::start().await;
+    *hub.objects.approve.lock() = false;
+    let claim =
+        common::AccountRef { uid: "uid-one".into(), name: "one".into(), epoch: 1, ..Default::default() };
+    let accounts_held = vec![ops::HeldAccount { account: Some(claim), caching_epoch: 0 }];
+    let mut agent = hub.greet(ops::Hello { accounts_held: accounts_held.clone(), ..hello("a") }).await;
+    agent.accepted().await;
+    hub.show_agent("a", true, "s", 5);
+    let status = agent.next().await.expect_err("it is closed");
+    assert!(status.message().contains("says anew"), "{}", status.message());
+    *hub.objects.approve.lock() = true;
+    let mut agent = hub.greet(ops::Hello { accounts_held, connect_seq: 2, ..hello("a") }).await;
+    assert!(agent.accepted().await.approved);
+    assert_eq!(
+        hub.hub.registry.of_agent("a").map(|session| session.uids()),
+        Some(vec!["uid-one".to_owned()])
+    );
+}
+
+#[tokio::test]
+async fn an_approval_is_written_down_before_the_agent_is_given_anything() {
+    let hub = TestHub::start().await;
+    *hub.objects.approve.lock() = false;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.greet(hello("a")).await;
+    agent.accepted().await;
+    let mut object = agent_object_in("a", "z", "r-0", 5);
+    hub.agents.seen(object.clone());
+    eventually("it is written down", || {
+        hub.objects.log.lock().contains(&"approved a".to_owned()).then_some(())
+    })
+    .await;
+    assert!(hub.hub.sessions("uid-one").is_empty());
+    object.metadata.resource_version = Some("6".into());
+    object.status.as_mut().expect("it has one").approved_once = true;
+    hub.agents.seen(object);
     assert_eq!(agent.added().await.len(), 1);
 }
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
 use super::support::*;
+use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::Presence;
 use crate::fleet::Fleet;
 use crate::hub::{HubSettings, KnownAgent};
@@ -45,6 +48,9 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
         (ops::Hello { agent_id: long, ..base() }, Reason::Malformed, "agent_id is longer"),
         (ops::Hello { agent_id: "a\nb".into(), ..base() }, Reason::Malformed, "control characters"),
         (ops::Hello { agent_id: " ".into(), ..base() }, Reason::Malformed, "agent_id begins or ends with"),
+        (ops::Hello { agent_id: "a\u{202e}b".into(), ..base() }, Reason::Malformed, "agent_id has a format"),
+        (ops::Hello { zone_id: "z\u{200b}".into(), ..base() }, Reason::Malformed, "zone_id has a format"),
+        (ops::Hello { zone_id: "a\u{a0}b".into(), ..base() }, Reason::Malformed, "zone_id has a blank"),
         (ops::Hello { zone_id: "z ".into(), ..base() }, Reason::Malformed, "zone_id begins or ends with"),
         (ops::Hello { accounts_held: vec![held("u", 1 << 53)], ..base() }, Reason::Malformed, "epoch"),
         (ops::Hello { accounts_held: vec![cached(1 << 53)], ..base() }, Reason::Malformed, "caching_epoch"),
@@ -195,6 +201,7 @@ async fn agents_of_an_earlier_operator_count_as_away() {
         session_id: "s".into(),
         replica: "r-0".into(),
         approved: true,
+        approved_once: true,
         connected: true,
         ..KnownAgent::default()
     };
@@ -292,4 +299,45 @@ async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_ref
     assert!(hub.objects.log.lock().is_empty(), "nothing was written");
     replicas.now_are(&["r-0"]);
     hub.agent("a").await;
+}
+
+#[tokio::test]
+async fn a_stranger_gets_no_account_under_the_id_of_an_agent_that_was_disconnected_on_request() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    let mut agent = hub.agent("a").await;
+    assert_eq!(agent.added().await.len(), 1);
+    assert!(hub.hub.disconnect("a"));
+    let status = agent.next().await.expect_err("it is closed");
+    assert_eq!((status.code(), status.message()), (Code::Aborted, "its stream was closed on request"));
+
+    for zone in ["z", "another"] {
+        let boot = ops::Hello { boot_id: BOOT_B.into(), zone_id: zone.into(), ..hello("a") };
+        let refused = hub.greet(boot).await.refused().await;
+        assert_eq!(refused.reason(), Reason::DuplicateAgentId);
+        assert!(refused.message.contains("disconnected on request"), "{}", refused.message);
+        assert!((1..=30_000).contains(&refused.retry_after_ms) && !refused.permanent);
+    }
+    let its_own = ops::Hello { connect_seq: 2, ..hello("a") };
+    hub.greet(its_own).await.accepted().await;
+    eventually("it is written how it ended", || {
+        hub.objects.log.lock().contains(&"disconnected a on request".to_owned()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_id_that_was_disconnected_on_request_at_another_replica_is_kept_in_each_zone() {
+    let hub = TestHub::start().await;
+    let mut there = agent_object_in("a", "elsewhere", "r-1", 5);
+    let status = there.status.as_mut().expect("it has one");
+    status.connected = false;
+    let session = status.session.as_mut().expect("it had one");
+    session.boot_id = BOOT_A.into();
+    session.ended = Some(SessionEnd::Requested);
+    session.ended_at = Some(Time(Timestamp::now()));
+    hub.agents.seen(there);
+    let stranger = ops::Hello { boot_id: BOOT_B.into(), ..hello("a") };
+    assert_eq!(hub.greet(stranger).await.refused().await.reason(), Reason::DuplicateAgentId);
+    hub.greet(hello("a")).await.accepted().await;
 }

@@ -18,6 +18,8 @@ fn known(agent_id: &str, connected: bool) -> KnownAgent {
         zone: "z".into(),
         uid: format!("uid-{agent_id}"),
         replica: "r-0".into(),
+        approved: true,
+        approved_once: true,
         connected,
         ..KnownAgent::default()
     }
@@ -120,6 +122,7 @@ async fn registrations_that_wait_are_counted() {
     let _agent = hub.agent("a").await;
     assert_eq!(*backlog.borrow_and_update(), 0, "none waits any more");
     *hub.objects.failing.lock() = 100;
+    hub.show_agent_before("b");
     let waiting = hub.greet(hello("b")).await;
     backlog.wait_for(|count| *count == 1).await.expect("the hub lives");
     drop(waiting);

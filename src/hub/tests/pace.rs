@@ -86,6 +86,7 @@ async fn a_stop_takes_no_longer_than_its_agents_do() {
 async fn more_agents_than_can_be_registered_are_told_places_of_their_own() {
     let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
+    ["a", "b", "c", "d", "e", "f", "g", "h"].iter().for_each(|agent_id| hub.show_agent_before(agent_id));
     for agent_id in ["a", "b", "c", "d", "e"] {
         hub.agent(agent_id).await;
     }
@@ -110,6 +111,7 @@ async fn more_agents_than_can_be_registered_are_told_places_of_their_own() {
 async fn an_agent_that_another_replica_has_taken_waits_no_more() {
     let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
+    ["a", "b", "c", "d", "e", "f"].iter().for_each(|agent_id| hub.show_agent_before(agent_id));
     for agent_id in ["a", "b", "c", "d", "e"] {
         hub.agent(agent_id).await;
     }

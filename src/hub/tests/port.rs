@@ -9,7 +9,9 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::support::*;
-use crate::hub::{HubError, HubSettings};
+use crate::fleet::Fleet as _;
+use crate::hub::{HubError, HubSettings, Reason};
+use crate::listen::addresses::AddressLimits;
 use crate::wire::events;
 use crate::wire::events::caching_client::CachingClient;
 
@@ -70,6 +72,55 @@ async fn connections_over_the_cap_are_closed_and_a_place_that_is_left_is_free() 
         }
     };
     tokio::time::timeout(Duration::from_secs(20), looking).await.expect("the place is free again");
+}
+
+fn closed_for(hub: &TestHub, reason: &'static str) -> u64 {
+    hub.hub.metrics.connections_refused.get_or_create(&Reason { reason }).get()
+}
+
+#[tokio::test]
+async fn connections_of_one_address_over_its_limit_are_closed_unless_it_is_exempt() {
+    for (exempt, closed) in [(Vec::new(), 1), (vec!["127.0.0.0/8".parse().expect("a network")], 0)] {
+        let limits = AddressLimits { per_address: 2, exempt };
+        let hub = TestHub::with(HubSettings { limits, ..HubSettings::default() }).await;
+        let _agents = [hub.agent("a").await, hub.agent("b").await];
+        if closed == 1 {
+            assert_eq!(exchange(&hub, b"").await, "");
+        } else {
+            hub.agent("c").await;
+        }
+        assert_eq!(closed_for(&hub, "address"), closed);
+    }
+}
+
+#[tokio::test]
+async fn connections_that_have_not_begun_are_bounded_and_keep_no_agent_out_that_has() {
+    let hub = TestHub::with(HubSettings { handshake_cap: 2, ..HubSettings::default() }).await;
+    let _agent = hub.agent("a").await;
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        silent.push(TcpStream::connect(hub.address).await.expect("the hub listens"));
+    }
+    eventually("both are there", || (hub.hub.metrics.connections.get() == 3).then_some(())).await;
+    assert_eq!(exchange(&hub, b"").await, "");
+    assert_eq!(closed_for(&hub, "handshakes"), 1);
+    assert_eq!(hub.hub.agents().len(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_without_a_stream_is_closed_and_one_with_an_agent_stays() {
+    let wait = Duration::from_millis(200);
+    let settings = HubSettings { request_wait: wait, idle_wait: wait, ..HubSettings::default() };
+    let hub = TestHub::with(settings).await;
+    let _agent = hub.agent("a").await;
+    // The preface and empty SETTINGS.
+    let silent = exchange(&hub, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    silent.await;
+    assert_eq!(closed_for(&hub, "no_request"), 1);
+    let mut health = HealthClient::new(hub.channel().await);
+    health.check(HealthCheckRequest { service: String::new() }).await.expect("it is served");
+    eventually("it is closed", || (closed_for(&hub, "idle") == 1).then_some(())).await;
+    assert_eq!(hub.hub.agents().len(), 1);
 }
 
 #[tokio::test]

@@ -182,6 +182,7 @@ async fn an_agent_that_is_given_accounts_no_more_answers_a_revoke_all_the_same()
     hub.leadership.lose();
     hub.accounts.sync();
     *hub.objects.approve.lock() = false;
+    *hub.objects.withdrawn.lock() = true;
     let mut agent = hub.greet(hello("a")).await;
     assert!(!agent.accepted().await.approved);
     hub.accounts.show(with(account("one"), |status| {

@@ -247,12 +247,18 @@ async fn an_agent_that_is_not_approved_makes_no_objects_until_it_is() {
     let mut agent = hub.greet(hello("a")).await;
     agent.accepted().await;
     agent.list_names(&["one"]).await;
-    eventually("the list is there", || {
-        hub.hub.registry.of_agent("a").and_then(|session| session.listed_digests())
+    let reason = crate::hub::Reason { reason: "never_approved" };
+    eventually("the list is not heard", || {
+        (hub.hub.metrics.ignored.get_or_create(&reason).get() == 1).then_some(())
     })
     .await;
     assert!(hub.made.log.lock().is_empty());
     hub.show_agent("a", true, "s", 5);
+    agent.next().await.expect_err("it is to say it anew");
+    *hub.objects.approve.lock() = true;
+    let mut agent = hub.greet(ops::Hello { connect_seq: 2, ..hello("a") }).await;
+    agent.accepted().await;
+    agent.list_names(&["one"]).await;
     object(&hub, "one").await;
 }
 

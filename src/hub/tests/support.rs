@@ -1,6 +1,6 @@
 //! A hub on a port of its own, agents made of frames, and fakes behind the ports.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,7 @@ use tonic::{Status, Streaming};
 
 use super::fakes::{FakeAccounts, FakeRows};
 use crate::account::failure::Failure;
-use crate::account::fleet_member::AgentSession;
-use crate::account::lifecycle::Ending;
+use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
@@ -42,7 +41,11 @@ pub(super) struct FakeObjects {
     /// Of each registration, whether its agent needed accounts.
     pub(super) needs: Mutex<Vec<bool>>,
     pub(super) approve: Mutex<bool>,
+    /// Agents were approved before, though they are not now.
+    pub(super) withdrawn: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
+    /// Registrations of such agents do not end.
+    pub(super) holds_up: Mutex<Option<Standing>>,
     /// So many tries to say that an agent has left come to nothing.
     pub(super) unheard: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
@@ -61,6 +64,9 @@ impl AgentObjects for FakeObjects {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+        if *self.holds_up.lock() == Some(registration.standing) {
+            return std::future::pending().await;
+        }
         {
             let mut failing = self.failing.lock();
             if *failing > 0 {
@@ -70,16 +76,29 @@ impl AgentObjects for FakeObjects {
         }
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
         self.needs.lock().push(registration.needs_accounts);
-        Ok(Registered { approved: *self.approve.lock(), version: 10 })
+        let approved = *self.approve.lock();
+        Ok(Registered { approved, approved_once: approved || *self.withdrawn.lock(), version: 10 })
     }
 
-    async fn disconnected(&self, agent: &str, _: &str, _: &str, _: Ending) -> Result<(), RegistrationError> {
+    async fn disconnected(
+        &self,
+        agent: &str,
+        _: &str,
+        _: &str,
+        end: SessionEnd,
+    ) -> Result<(), RegistrationError> {
         let mut unheard = self.unheard.lock();
         if *unheard > 0 {
             *unheard -= 1;
             return Err(RegistrationError::Api { name: agent.into(), reason: "down".into() });
         }
-        self.log.lock().push(format!("disconnected {agent}"));
+        let requested = if end == SessionEnd::Requested { " on request" } else { "" };
+        self.log.lock().push(format!("disconnected {agent}{requested}"));
+        Ok(())
+    }
+
+    async fn approved(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
+        self.log.lock().push(format!("approved {agent}"));
         Ok(())
     }
 
@@ -173,12 +192,15 @@ impl TestHub {
             ..settings
         };
         let agents = Arc::new(Agents::default());
+        agents.listed(&HashSet::new());
         let leadership = leads.unwrap_or_else(|| Leadership::alone("r-0"));
         let objects = Arc::new(FakeObjects {
             log: Mutex::default(),
             needs: Mutex::default(),
             approve: Mutex::new(true),
+            withdrawn: Mutex::default(),
             failing: Mutex::default(),
+            holds_up: Mutex::default(),
             unheard: Mutex::default(),
             known: Mutex::default(),
             notes: Mutex::default(),
@@ -232,7 +254,8 @@ impl TestHub {
         let mut agent = KubesvcAgent::new(agent_id, spec);
         agent.metadata.resource_version = Some(version.to_string());
         let session = AgentSession { id: session_id.into(), ..AgentSession::default() };
-        agent.status = Some(KubesvcAgentStatus { session: Some(session), ..KubesvcAgentStatus::default() });
+        let status = KubesvcAgentStatus { session: Some(session), ..KubesvcAgentStatus::default() };
+        agent.status = Some(KubesvcAgentStatus { approved_once: approved, ..status });
         self.agents.seen(agent);
     }
 
@@ -267,6 +290,14 @@ impl TestHub {
             connected: true,
             ..KubesvcAgentStatus::default()
         });
+        self.agents.seen(agent);
+    }
+
+    /// The object of an approved agent of zone `z` that was here before, and is away.
+    pub(super) fn show_agent_before(&self, agent_id: &str) {
+        let mut agent = agent_object_in(agent_id, "z", "", 1);
+        let status = agent.status.as_mut().expect("it has one");
+        (status.connected, status.approved_once) = (false, true);
         self.agents.seen(agent);
     }
 

@@ -205,7 +205,7 @@ impl Keeper {
 
     async fn tell(&self, answer: &StaticAnswer) {
         let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-        if self.hub.complaints.may_speak() {
+        if self.hub.may_complain("static_accounts", self.session.peer()) {
             warn!(
                 agentId = self.session.agent_id,
                 account = answer.name,
@@ -298,7 +298,7 @@ impl Keeper {
     }
 
     fn unavailable(&self, why: &str) -> Outcome {
-        if self.hub.complaints.may_speak() {
+        if self.hub.may_complain("static_unavailable", self.session.peer()) {
             warn!(agentId = self.session.agent_id, why, "accounts of the agent's file cannot be written yet");
         }
         Outcome::Later

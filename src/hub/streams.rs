@@ -1,0 +1,175 @@
+//! The streams of each connection: one on which none is opened in time, or for a while, is closed.
+
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use super::metrics::HubMetrics;
+use super::transport::Peer;
+
+/// How many streams of one connection are open; clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Streams(watch::Sender<usize>);
+
+/// An open stream, until this is dropped.
+struct Open(watch::Sender<usize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.send_modify(|open| *open -= 1);
+    }
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl Streams {
+    fn open(&self) -> Open {
+        self.0.send_modify(|open| *open += 1);
+        Open(self.0.clone())
+    }
+}
+
+/// Bounds on a connection without a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Until the first request.
+    pub(super) first_request: Duration,
+    /// After the last stream has ended.
+    pub(super) idle: Duration,
+}
+
+/// Closes a connection that is without a stream for too long; ends with the connection.
+pub(super) async fn watch_over(
+    streams: Streams,
+    bounds: Bounds,
+    close: CancellationToken,
+    metrics: HubMetrics,
+) {
+    let mut seen = streams.0.subscribe();
+    drop(streams);
+    let (mut limit, mut reason) = (bounds.first_request, "no_request");
+    loop {
+        // Absent: the connection was closed otherwise.
+        let busy = close.run_until_cancelled(tokio::time::timeout(limit, seen.wait_for(|open| *open > 0)));
+        match busy.await {
+            None | Some(Ok(Err(_))) => return,
+            Some(Ok(Ok(_))) => {}
+            Some(Err(_)) => {
+                metrics.refuse_connection(reason);
+                close.cancel();
+                return;
+            }
+        }
+        match close.run_until_cancelled(seen.wait_for(|open| *open == 0)).await {
+            None | Some(Err(_)) => return,
+            Some(Ok(_)) => (limit, reason) = (bounds.idle, "idle"),
+        }
+    }
+}
+
+/// Counts the streams of each connection, from the request to the end of its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountStreams;
+
+impl<S> Layer<S> for CountStreams {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted(inner)
+    }
+}
+
+/// A service whose streams are counted.
+#[derive(Clone, Debug)]
+pub(super) struct Counted<S>(S);
+
+impl<S, B> Service<http::Request<Body>> for Counted<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<B>>,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
+    B::Error: Into<tonic::codegen::StdError>,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let open = request.extensions().get::<Peer>().map(|peer| peer.streams.open());
+        let answer = self.0.call(request);
+        async move {
+            let answer = answer.await?;
+            // It goes with the body.
+            let counted = move |body: B| {
+                body.map_frame(move |frame| {
+                    let _open = &open;
+                    frame
+                })
+            };
+            Ok(answer.map(|body| Body::new(counted(body))))
+        }
+        .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
+
+    fn closed_for(metrics: &HubMetrics, reason: &'static str) -> u64 {
+        metrics.connections_refused.get_or_create(&super::super::Reason { reason }).get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_is_closed_in_ten_seconds() {
+        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
+        let since = tokio::time::Instant::now();
+        watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()).await;
+        assert_eq!((since.elapsed(), close.is_cancelled()), (BOUNDS.first_request, true));
+        assert_eq!(closed_for(&metrics, "no_request"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_closed_thirty_seconds_after_its_last_stream() {
+        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
+        let watched = tokio::spawn(watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()));
+        let (first, second) = (streams.open(), streams.open());
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        drop(first);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!close.is_cancelled(), "one is open");
+        let since = tokio::time::Instant::now();
+        drop(second);
+        watched.await.expect("no panic");
+        assert_eq!((since.elapsed(), closed_for(&metrics, "idle")), (BOUNDS.idle, 1));
+        assert!(close.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watch_ends_with_its_connection() {
+        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
+        let watched = tokio::spawn(watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()));
+        let _open = streams.open();
+        tokio::task::yield_now().await;
+        close.cancel();
+        watched.await.expect("no panic");
+        assert_eq!(closed_for(&metrics, "idle") + closed_for(&metrics, "no_request"), 0);
+    }
+}

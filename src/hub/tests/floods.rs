@@ -1,0 +1,136 @@
+//! What strangers and newcomers may cost, and that an agent which was here before notices nothing of it.
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+
+use super::support::*;
+use crate::fleet::Fleet as _;
+use crate::hub::{HubSettings, Standing};
+use crate::wire::common::AccountRef;
+use crate::wire::ops::refused::Reason;
+use crate::wire::ops::{self, hub_frame};
+
+/// So many agents say hello, of which so many may wait. What the others are told, and the streams of all.
+async fn crowd(hub: &TestHub, count: usize, waiting: usize) -> (Vec<ops::Refused>, Vec<TestAgent>) {
+    let mut agents = Vec::new();
+    for one in 0..count {
+        agents.push(hub.greet(hello(&format!("crowd-{one}"))).await);
+    }
+    let mut answers: FuturesUnordered<_> = agents.iter_mut().map(TestAgent::next).collect();
+    let mut refused = Vec::new();
+    while refused.len() < count - waiting {
+        match answers.next().await {
+            Some(Ok(Some(hub_frame::Frame::Refused(why)))) => refused.push(why),
+            other => panic!("expected Refused, got {other:?}"),
+        }
+    }
+    drop(answers);
+    (refused, agents)
+}
+
+#[tokio::test]
+async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_strangers() {
+    let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
+    hub.accounts.show(account("one"));
+    hub.show_agent_before("good");
+    *hub.objects.holds_up.lock() = Some(Standing::Stranger);
+    let (refused, _streams) = crowd(&hub, 200, 64).await;
+    assert!(refused.iter().all(|why| why.retry_after_ms == 60_000 && !why.permanent));
+    assert_eq!(*hub.hub.backlog().borrow(), 0, "the leader counts agents as gone all the same");
+
+    let mut good = hub.agent("good").await;
+    assert_eq!(good.added().await.len(), 1);
+    assert_eq!(hub.hub.agents().len(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_newcomers() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.show_agent_before("good");
+    *hub.objects.holds_up.lock() = Some(Standing::Newcomer);
+    let (refused, _streams) = crowd(&hub, 300, 200).await;
+    assert!(refused.iter().all(|why| why.reason() == Reason::Overloaded && !why.permanent));
+    assert_eq!(*hub.hub.backlog().borrow(), 0, "the leader counts agents as gone all the same");
+    let mut good = hub.agent("good").await;
+    assert_eq!(good.added().await.len(), 1);
+}
+
+/// A hello that claims so many accounts which never were.
+fn claims(agent_id: &str, count: usize) -> ops::Hello {
+    let claim = |one| {
+        let account = AccountRef { uid: format!("u{one}"), name: "n".into(), epoch: 1, ..Default::default() };
+        ops::HeldAccount { account: Some(account), caching_epoch: 0 }
+    };
+    ops::Hello { accounts_held: (0..count).map(claim).collect(), ..hello(agent_id) }
+}
+
+#[tokio::test]
+async fn a_stranger_that_claims_a_hundred_thousand_accounts_costs_no_list_and_nothing_is_kept_of_them() {
+    let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
+    hub.accounts.sync();
+    *hub.objects.approve.lock() = false;
+    let mut stranger = hub.greet(claims("stranger", 100_000)).await;
+    assert!(!stranger.accepted().await.approved);
+    let session = hub.hub.registry.of_agent("stranger").expect("it stands");
+    assert!(session.uids().is_empty() && session.wakes.is_empty() && session.vanished.lock().is_empty());
+    // Whatever it says after that was looked at before.
+    stranger.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
+    let ignored = crate::hub::Reason { reason: "never_approved" };
+    eventually("it is ignored", || {
+        (hub.hub.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(hub.accounts.lists_asked_for(), 0);
+}
+
+#[tokio::test]
+async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_once_for_one_list() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.accounts.sync();
+    let mut good = hub.agent("good").await;
+    good.added().await;
+
+    let mut claimant = hub.greet(claims("claimant", 100_000)).await;
+    claimant.accepted().await;
+    assert_eq!(claimant.added().await.len(), 1, "an account of its zone does not wait for them");
+    eventually("a list is asked for", || (hub.accounts.lists_asked_for() == 1).then_some(())).await;
+    let session = hub.hub.registry.of_agent("claimant").expect("it stands");
+    // Those, and the account of its zone.
+    assert_eq!(session.uids().len(), 10_001);
+    assert_eq!(hub.hub.foreign.available_permits(), 190_000);
+
+    hub.accounts.answer_lists(&[crate::objects::AccountKey::of(&account("one"))].into());
+    let mut settled = 0;
+    let end = loop {
+        match claimant.next().await {
+            Ok(Some(hub_frame::Frame::DeleteAccounts(delete))) => {
+                settled += delete.accounts.len();
+                let results = delete.accounts.iter().map(dropped).collect();
+                let results = ops::AccountResults { results };
+                claimant.say(ops::agent_frame::Frame::AccountResults(results)).await;
+            }
+            Ok(other) => panic!("expected DeleteAccounts, got {other:?}"),
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(settled, 10_000);
+    assert!(end.message().contains("says them anew"), "{}", end.message());
+    assert_eq!(hub.accounts.lists_asked_for(), 1);
+    eventually("their room is free", || (hub.hub.foreign.available_permits() == 200_000).then_some(())).await;
+    assert!(hub.hub.agents().iter().any(|agent| agent.agent_id == "good"));
+}
+
+#[tokio::test]
+async fn unknown_accounts_of_all_newcomers_have_a_bound_and_an_agent_that_was_here_is_heard_without_them() {
+    let hub = TestHub::start().await;
+    hub.accounts.sync();
+    let room = hub.hub.foreign.clone().try_acquire_many_owned(199_999).expect("nobody has any");
+    let refused = hub.greet(claims("newcomer", 2)).await.refused().await;
+    assert_eq!((refused.reason(), refused.retry_after_ms), (Reason::Overloaded, 60_000));
+    hub.show_agent_before("good");
+    hub.greet(claims("good", 2)).await.accepted().await;
+    assert_eq!(hub.hub.registry.of_agent("good").map(|session| session.uids().len()), Some(1));
+    drop(room);
+}

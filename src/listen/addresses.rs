@@ -1,0 +1,208 @@
+//! Connections counted by the address they come from, so that one address cannot take every place of a port.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Leading bits of an IPv6 address that count as one caller: the smallest network a site is given.
+const IPV6_PREFIX: u32 = 64;
+
+/// One caller as the bounds see it: an IPv4 address, or an IPv6 network of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Caller(IpAddr);
+
+impl Caller {
+    /// The caller behind an address. An IPv4 address written as IPv6 is the IPv4 address.
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => masked_v6(address, IPV6_PREFIX).into(),
+        })
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(address) => address.fmt(f),
+            IpAddr::V6(address) => write!(f, "{address}/{IPV6_PREFIX}"),
+        }
+    }
+}
+
+fn masked_v6(address: Ipv6Addr, prefix: u32) -> Ipv6Addr {
+    Ipv6Addr::from_bits(address.to_bits() & u128::MAX.checked_shl(128 - prefix).unwrap_or(0))
+}
+
+/// A network in CIDR form, such as `10.0.0.0/8`; a bare address is a network of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    prefix: u32,
+}
+
+/// A text that is no network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be an address or a network, such as 10.0.0.0/8 or fd00::/8")]
+pub struct NoNetwork;
+
+impl FromStr for Network {
+    type Err = NoNetwork;
+
+    fn from_str(text: &str) -> Result<Self, NoNetwork> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| NoNetwork)?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => most,
+            Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+                digits.parse().ok().filter(|prefix| *prefix <= most).ok_or(NoNetwork)?
+            }
+            Some(_) => return Err(NoNetwork),
+        };
+        Ok(Self { address, prefix })
+    }
+}
+
+impl Network {
+    /// Whether the address is in it. An IPv4 address written as IPv6 is looked up as IPv4.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                let mask = u32::MAX.checked_shl(32 - self.prefix).unwrap_or(0);
+                network.to_bits() & mask == address.to_bits() & mask
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                masked_v6(network, self.prefix) == masked_v6(address, self.prefix)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// How many connections one caller may have open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressLimits {
+    /// Open connections of one caller; 0: no bound.
+    pub per_address: usize,
+    /// Networks that are not counted, such as those of a load balancer.
+    pub exempt: Vec<Network>,
+}
+
+/// The open connections of each caller. Its size is bounded by the connections that the port takes.
+#[derive(Debug, Default)]
+pub struct Addresses {
+    limits: AddressLimits,
+    open: Mutex<HashMap<Caller, usize>>,
+}
+
+/// A connection that is counted until this is dropped.
+#[derive(Debug)]
+pub struct AddressPlace(Option<(Arc<Addresses>, Caller)>);
+
+impl Addresses {
+    /// Counts under these limits.
+    pub fn new(limits: AddressLimits) -> Arc<Self> {
+        Arc::new(Self { limits, open: Mutex::default() })
+    }
+
+    /// Counts one more connection from an address; nothing if its caller has as many as it may.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
+        let limit = self.limits.per_address;
+        if limit == 0 || self.limits.exempt.iter().any(|network| network.contains(address)) {
+            return Some(AddressPlace(None));
+        }
+        let caller = Caller::of(address);
+        let mut all = self.open.lock();
+        let open = all.entry(caller).or_default();
+        if *open >= limit {
+            return None;
+        }
+        *open += 1;
+        Some(AddressPlace(Some((Arc::clone(self), caller))))
+    }
+}
+
+impl Drop for AddressPlace {
+    fn drop(&mut self) {
+        let Some((addresses, caller)) = self.0.take() else { return };
+        let mut all = addresses.open.lock();
+        if let Some(open) = all.get_mut(&caller) {
+            *open -= 1;
+            if *open == 0 {
+                all.remove(&caller);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_caller_gets_as_many_connections_as_it_may_and_one_more_once_one_has_ended() {
+        let addresses = Addresses::new(AddressLimits { per_address: 2, exempt: Vec::new() });
+        let first = addresses.enter(ip("192.0.2.1")).expect("the first");
+        let _second = addresses.enter(ip("::ffff:192.0.2.1")).expect("the same caller, written as IPv6");
+        assert!(addresses.enter(ip("192.0.2.1")).is_none());
+        let _other = addresses.enter(ip("192.0.2.2")).expect("another caller has room of its own");
+        drop(first);
+        let _third = addresses.enter(ip("192.0.2.1")).expect("one has ended");
+    }
+
+    #[test]
+    fn callers_that_have_gone_take_no_memory() {
+        let addresses = Addresses::new(AddressLimits { per_address: 1, exempt: Vec::new() });
+        let place = addresses.enter(ip("2001:db8::1"));
+        assert!(place.is_some() && addresses.enter(ip("2001:db8::2")).is_none(), "one /64 is one caller");
+        assert!(addresses.enter(ip("2001:db8:0:1::1")).is_some());
+        drop(place);
+        assert!(addresses.open.lock().is_empty());
+    }
+
+    #[test]
+    fn exempt_networks_and_a_limit_of_0_are_not_counted() {
+        let exempt = vec!["10.0.0.0/8".parse().expect("a network")];
+        let addresses = Addresses::new(AddressLimits { per_address: 1, exempt });
+        let places: Vec<_> = (0..3).map(|_| addresses.enter(ip("10.1.2.3"))).collect();
+        assert!(places.iter().all(Option::is_some));
+        let unbounded = Addresses::new(AddressLimits::default());
+        let places: Vec<_> = (0..3).map(|_| unbounded.enter(ip("192.0.2.1"))).collect();
+        assert!(places.iter().all(Option::is_some));
+    }
+
+    #[test]
+    fn networks_are_read_strictly_and_hold_what_they_say() {
+        for (network, inside, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.1"),
+            ("10.1.2.3", "10.1.2.3", "10.1.2.4"),
+            ("10.1.2.3/8", "10.9.9.9", "192.0.2.1"),
+            ("0.0.0.0/0", "192.0.2.1", "2001:db8::1"),
+            ("fd00::/8", "fd12::1", "fe80::1"),
+            ("2001:db8::1", "2001:db8::1", "2001:db8::2"),
+            ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
+            ("::/0", "2001:db8::1", "10.0.0.1"),
+        ] {
+            let network: Network = network.parse().expect(network);
+            assert!(network.contains(ip(inside)), "{network:?} {inside}");
+            assert!(!network.contains(ip(outside)), "{network:?} {outside}");
+        }
+        for text in
+            ["", "x", "10.0.0.0/33", "fd00::/129", "10.0.0.0/", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0/8"]
+        {
+            assert_eq!(text.parse::<Network>(), Err(NoNetwork), "{text:?}");
+        }
+    }
+}
