@@ -72,6 +72,15 @@ pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
 /// A new value has the agent that streams the account's objects elected anew; `status.electionHandled` keeps the last one
 /// handled.
 pub const ELECT_CACHING_ANNOTATION: &str = "kubesvc.io/elect-caching";
+/// On a Secret of ours: which account's object it was made for. The label has the object's name as far as a label may, the
+/// annotation of the same key namespace and name in full.
+pub const ACCOUNT_LABEL: &str = "kubesvc.io/account";
+/// Kubernetes' label for the tool that keeps an object.
+pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
+/// Its value on the Secrets of ours.
+pub const MANAGED_BY: &str = "kubesvc";
+/// On a Secret of ours: a request that makes the account is about to replace its contents.
+pub const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
 /// On a Secret of ours: the uid of the account that its contents were written for by somebody who had seen that account.
 pub const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
 /// Any value stops the waiting for agents when an account is deleted.

@@ -13,6 +13,7 @@ mod leader;
 mod memory;
 mod metrics;
 mod observe;
+mod own_secret;
 mod reconcile;
 mod replicas;
 mod schedule;
@@ -79,6 +80,8 @@ pub struct Context {
     pub wakes: Arc<Wakes<String>>,
     /// Secrets that changed, as namespace and name.
     pub changed_secrets: Arc<Wakes<(String, String)>>,
+    /// Secrets that an earlier version of kubesvc may have made, as namespace and name.
+    pub outdated_secrets: Arc<Wakes<(String, String)>>,
     /// How fast transitions may be written.
     pub budget: Budget,
     /// This replica, for Events.
@@ -114,6 +117,7 @@ async fn lead(context: Context, stop: CancellationToken, over: CancellationToken
         keep_time(&controller, &stop),
         follow_fleet(&controller, &stop),
         follow_secrets(&controller, &stop),
+        own_secret::keep_updated(&controller, &stop),
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
         adopt::keep(&controller, &stop),
@@ -207,10 +211,7 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
         foreign::tell(controller);
         // What was waiting for the database, or for somebody else's row to go, can go on.
         let all = controller.context.accounts.all();
-        let context = &controller.context;
-        let waiting = all.iter().filter(|one| {
-            one.is_being_deleted() || waits_for_its_row(one) || waits_for_its_secret(context, one)
-        });
+        let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
         controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
     }
 }
@@ -218,12 +219,6 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
 /// Whether it has no row because somebody else's is in the way.
 fn waits_for_its_row(account: &KubesvcAccount) -> bool {
     account.status_or_default().failure_class() == Some(FailureClass::RowExists)
-}
-
-/// Whether it has no row because its Secret is to belong to it first.
-fn waits_for_its_secret(context: &Context, account: &KubesvcAccount) -> bool {
-    adopt::has_secret_to_own(account)
-        && context.projection.fact(account.uid(), account.account_name()) != RowFact::Present
 }
 
 /// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
@@ -242,11 +237,7 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
     let may = match context.projection.fact(account.uid(), account.account_name()) {
         RowFact::Present => true,
         RowFact::Foreign => false,
-        RowFact::Absent | RowFact::Unavailable => {
-            !account.is_being_deleted()
-                && !waits_for_its_row(account)
-                && !waits_for_its_secret(context, account)
-        }
+        RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),
     };
     may && account.has_finalizer() && rival_of(context, account).is_none() && !waits_to_be_asked(account)
 }

@@ -11,6 +11,6 @@ mod write;
 pub use agents::{Agents, ReadError, read_agents, version_of, watch_agents};
 pub use busy::too_busy;
 pub use index::{AccountKey, Accounts};
-pub use secrets::watch_secrets;
+pub use secrets::{SecretsSeen, watch_secrets};
 pub use watch::watch_accounts;
 pub use write::{AccountObjects, KubeAccountObjects, WriteError};

@@ -271,8 +271,17 @@ pub trait Store: Send + Sync {
 /// a file that is not there is made. `mysql://user:password@host:port/database` (or `mariadb://`) and
 /// `postgres://user:password@host:port/database` are servers; the database must be there. [`StoreError::Unfit`] says in
 /// one line what is wrong and what to do, and never holds a password.
-pub async fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
-    Ok(open_adapter(url).await?)
+pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(open_adapter(url, vendor).await?)
+}
+
+/// What becomes of tables of another product that stand under the names of kubesvc's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VendorTables {
+    /// The database is not touched: [`StoreError::Unfit`] says which they are.
+    Refuse,
+    /// They are renamed to `NAME_vendor`, and kept with all they hold.
+    Rename,
 }
 
 /// Looks whether a URL can name a database, without opening it. The message is as [`open`]'s.
@@ -290,11 +299,11 @@ pub fn serves_several(url: &str) -> bool {
     !matches!(url::parse(url), Ok(url::Database::Sqlite(_)))
 }
 
-async fn open_adapter(url: &str) -> Result<Arc<dyn copying::Adapter>, StoreError> {
+async fn open_adapter(url: &str, vendor: VendorTables) -> Result<Arc<dyn copying::Adapter>, StoreError> {
     Ok(match url::parse(url)? {
-        url::Database::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path).await?),
-        url::Database::MySql(address) => Arc::new(mysql::MySql::open(&address).await?),
-        url::Database::Postgres(address) => Arc::new(postgres::Postgres::open(&address).await?),
+        url::Database::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path, vendor).await?),
+        url::Database::MySql(address) => Arc::new(mysql::MySql::open(&address, vendor).await?),
+        url::Database::Postgres(address) => Arc::new(postgres::Postgres::open(&address, vendor).await?),
     })
 }
 

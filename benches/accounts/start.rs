@@ -113,7 +113,7 @@ async fn bare(
     database: &str,
     count: usize,
 ) -> Result<(f64, Cpu), String> {
-    let store = store::open(database).await.map_err(|e| e.to_string())?;
+    let store = store::open(database, store::VendorTables::Refuse).await.map_err(|e| e.to_string())?;
     let accounts: Api<KubesvcAccount> = Api::namespaced(plane.client().await, namespace);
     let programs = Programs::new(&crate::servers(plane)?);
     let (cpu, begun) = (programs.cpu()?, Instant::now());

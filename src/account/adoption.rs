@@ -8,7 +8,10 @@
 //! | `zone_id` | the zone |
 //! | `status` | whether it should be active |
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use secrecy::zeroize::Zeroize as _;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
@@ -53,6 +56,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
     let kubeconfig = match given.source {
         None => return Err(Unreadable(NO_CREDENTIAL.to_owned())),
         Some(Source::Contents(contents)) => {
+            let contents = decoded(contents);
             let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
                 .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()));
             vetted.map_err(|refusal| Unreadable(format!("its kubeconfig is refused: {refusal}")))?;
@@ -77,6 +81,15 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
 
 const NO_CREDENTIAL: &str = "it has no credential: its definition names none of kubeconfigContents, kubeconfigFile and \
                              serviceAccount; declare the account as an object, and the row becomes its own";
+
+/// A kubeconfig as it is, where a row holds it in base64. No kubeconfig is base64 by itself: it has a colon.
+fn decoded(contents: SecretString) -> SecretString {
+    let mut bytes: Vec<u8> =
+        contents.expose_secret().bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let plain = STANDARD.decode(&bytes).ok().and_then(|plain| String::from_utf8(plain).ok());
+    bytes.zeroize();
+    plain.map_or(contents, SecretString::from)
+}
 
 /// Active are those that are, and those on their way.
 fn desired(status: &str) -> DesiredState {
@@ -211,6 +224,17 @@ mod tests {
         assert_eq!(kubeconfig.map(|text| text.expose_secret().to_owned()), Some(contents));
         assert!(owned_secret::is_named_by(&object));
         assert!(!format!("{object:?}").contains("t0ps3cret"));
+    }
+
+    #[test]
+    fn a_kubeconfig_in_base64_is_decoded() {
+        let contents = kubeconfig("{token: t0ps3cret}");
+        let mut encoded = STANDARD.encode(&contents);
+        encoded.insert(76, '\n');
+        let Adoption { kubeconfig, .. } = adopted(&row(&json!({"kubeconfigContents": encoded}).to_string()));
+        assert_eq!(kubeconfig.map(|text| text.expose_secret().to_owned()), Some(contents));
+        let why = why(&row(&json!({"kubeconfigContents": STANDARD.encode("s3cret: 1")}).to_string()));
+        assert!(why.contains("kubeconfig is refused") && !why.contains("s3cret"), "{why}");
     }
 
     #[test]

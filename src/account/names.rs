@@ -5,6 +5,8 @@ use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// How much of a name the slug keeps, in bytes.
 const MAX_SLUG: usize = 200;
+/// How much of it the value of a label keeps, in bytes: 63 with the dash and the digest.
+const MAX_LABEL_SLUG: usize = 54;
 
 /// Whether a name can be the name of an object as it stands: a DNS label of at most 63 characters.
 pub fn is_dns_label(name: &str) -> bool {
@@ -73,6 +75,12 @@ pub fn credential_secret_name(object_name: &str) -> String {
     format!("{object_name}-kubeconfig")
 }
 
+/// The value of a label that tells of a name: the name itself where it may be one, else a slug of at most 54 characters, a
+/// dash and 8 hex digits of its SHA-256.
+pub fn label_value(name: &str) -> String {
+    if is_label_value(name) { name.to_owned() } else { shortened(&[name], MAX_LABEL_SLUG) }
+}
+
 /// A name of an object, or the end of one, for anything: a slug of at most 200 characters, a dash and 8 hex digits of
 /// its SHA-256.
 pub fn derived_name(name: &str) -> String {
@@ -85,6 +93,10 @@ pub fn digest(account_name: &str) -> String {
 }
 
 fn derived(parts: &[&str]) -> String {
+    shortened(parts, MAX_SLUG)
+}
+
+fn shortened(parts: &[&str], max_slug: usize) -> String {
     let mut slug = String::new();
     for character in parts.join("-").chars() {
         let character = character.to_ascii_lowercase();
@@ -93,7 +105,7 @@ fn derived(parts: &[&str]) -> String {
         } else if !slug.ends_with('-') && !slug.is_empty() {
             slug.push('-');
         }
-        if slug.len() >= MAX_SLUG {
+        if slug.len() >= max_slug {
             break;
         }
     }

@@ -1,16 +1,109 @@
-//! The Secret of our own making that holds the kubeconfig of one account. It belongs to the account's object, is labelled
-//! with where it came from, and no other Secret is ever written.
+//! The Secret of our own making that holds the kubeconfigs of one account, and the rules by which it is written.
+//!
+//! It carries labels and an annotation that name the account's object, and no owner reference: a backup that is restored
+//! would name the uid of the object that was, and the garbage collector would take the credential away. The operator
+//! deletes it in the last step before the account's finalizer goes. No other Secret is ever written or deleted.
+//!
+//! REST and the adoption of rows make the Secret before the object. Two of them at once are kept apart by the Secret's
+//! version: who finds a Secret that is there already first *claims* it, which makes it another version, then looks whether
+//! the object stands, and only then replaces it at the claimed version. So whoever has made the object and finds the
+//! Secret as it has prepared it knows that nobody writes over it any more; else it writes its contents once more.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource as _;
+use kube::api::Preconditions;
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
 
 use super::spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference};
 use super::{
-    CONTENTS_OF_ANNOTATION, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
+    ACCOUNT_LABEL, CLAIMED_ANNOTATION, CONTENTS_OF_ANNOTATION, KubesvcAccount, MANAGED_BY, MANAGED_BY_LABEL,
+    ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
 };
+
+/// Namespace and name of an account's object.
+pub type Place<'a> = (&'a str, &'a str);
+
+/// The version of a Secret that was read or written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+impl Version {
+    /// The version of a Secret with this metadata.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() }
+    }
+
+    /// The condition that a Secret is still this version.
+    pub fn preconditions(&self) -> Preconditions {
+        Preconditions { uid: self.uid.clone(), resource_version: self.resource_version.clone() }
+    }
+}
+
+/// The next step of making the Secret for an account that is to be made.
+#[derive(Debug, PartialEq)]
+pub enum Preparation {
+    /// It is not there: create it.
+    Create,
+    /// The object stands: it was made meanwhile.
+    Taken,
+    /// A Secret of somebody else has the name.
+    NotOurs,
+    /// It waits for the garbage collector, which would take the new account's credential away: delete it, and look again.
+    Remove,
+    /// Claim it by [`claim`], and look again.
+    Claim,
+    /// Replace it.
+    Replace(Box<Secret>),
+}
+
+/// Decides how the Secret is prepared. `stands`: whether the object stood after the Secret was read.
+pub fn preparation(present: Option<Secret>, stands: bool, place: Place<'_>, wanted: &Secret) -> Preparation {
+    let Some(present) = present else { return Preparation::Create };
+    let metadata = &present.metadata;
+    if !is_ours(metadata, place) && !is_of_earlier_version(metadata, place) {
+        return Preparation::NotOurs;
+    }
+    if stands {
+        return Preparation::Taken;
+    }
+    if !owners(metadata).is_empty() {
+        return Preparation::Remove;
+    }
+    if annotation(metadata, CLAIMED_ANNOTATION).is_none() {
+        return Preparation::Claim;
+    }
+    Preparation::Replace(Box::new(replaced(present, wanted)))
+}
+
+/// The Secret to write once the account is made, if others have written to the one that was prepared. None: it is as
+/// prepared, or holds what was stored for the account since.
+pub fn completion(
+    present: &Secret,
+    prepared: &Version,
+    made: &KubesvcAccount,
+    wanted: &Secret,
+) -> Option<Secret> {
+    let metadata = &present.metadata;
+    if Version::of(metadata) == *prepared || contents_of(metadata) == Some(made.uid()) {
+        return None;
+    }
+    Some(replaced(present.clone(), wanted))
+}
+
+/// The merge patch that claims a Secret at the version that was read.
+pub fn claim(read: &ObjectMeta) -> serde_json::Value {
+    json!({"metadata": {
+        "uid": read.uid,
+        "resourceVersion": read.resource_version,
+        "annotations": {CLAIMED_ANNOTATION: "true"},
+    }})
+}
 
 /// The reference to the Secret of the account at an object name.
 pub fn source(object: &str) -> KubeconfigSource {
@@ -25,23 +118,24 @@ pub fn is_named_by(account: &KubesvcAccount) -> bool {
     named.is_some_and(|secret| secret.name == names::credential_secret_name(object))
 }
 
-/// The Secret for the object of this namespace and name. With an owner, its contents are marked as that account's.
+/// The Secret for the object at a place. With an account, its contents are marked as that account's.
 pub fn wanted(
-    (namespace, object): (&str, &str),
+    place: Place<'_>,
     origin: &str,
     contents: &SecretString,
-    owner: Option<&KubesvcAccount>,
+    account: Option<&KubesvcAccount>,
 ) -> Secret {
+    let (namespace, object) = place;
     let bytes = ByteString(contents.expose_secret().as_bytes().to_vec());
-    let labels = [(WATCH_LABEL, "true"), (ORIGIN_LABEL, origin)];
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    let labels = [(WATCH_LABEL, "true"), (ORIGIN_LABEL, origin)].into_iter().map(owned);
+    let annotations = account.map(|account| owned((CONTENTS_OF_ANNOTATION, account.uid())));
     Secret {
         metadata: ObjectMeta {
             name: Some(names::credential_secret_name(object)),
             namespace: Some(namespace.to_owned()),
-            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-            annotations: owner
-                .map(|account| [(CONTENTS_OF_ANNOTATION.to_owned(), account.uid().to_owned())].into()),
-            owner_references: owner.map(|account| vec![owner_of(account)]),
+            labels: Some(labels.chain(identity_labels(object)).collect()),
+            annotations: Some(annotations.into_iter().chain([identity_annotation(place)]).collect()),
             ..ObjectMeta::default()
         },
         data: Some([(DEFAULT_SECRET_KEY.to_owned(), bytes)].into()),
@@ -49,72 +143,108 @@ pub fn wanted(
     }
 }
 
-/// The reference to an account as the owner.
-pub fn owner_of(account: &KubesvcAccount) -> OwnerReference {
-    OwnerReference {
-        api_version: KubesvcAccount::api_version(&()).into_owned(),
-        kind: KubesvcAccount::kind(&()).into_owned(),
-        name: account.metadata.name.clone().unwrap_or_default(),
-        uid: account.uid().to_owned(),
-        ..OwnerReference::default()
+/// Whether it is the Secret that was made for the object at this place.
+pub fn is_ours(metadata: &ObjectMeta, place: Place<'_>) -> bool {
+    let (key, identity) = identity_annotation(place);
+    let mut labels = identity_labels(place.1).into_iter();
+    labels.all(|(key, value)| label(metadata, &key) == Some(value.as_str()))
+        && annotation(metadata, &key) == Some(identity.as_str())
+}
+
+/// Whether an earlier version of kubesvc has made it for the object at this place: it has none of the labels yet, and
+/// may belong to the object by an owner reference.
+pub fn is_of_earlier_version(metadata: &ObjectMeta, (_, object): Place<'_>) -> bool {
+    let is_origin = |origin| origin == ORIGIN_REST || origin == ORIGIN_MIGRATED;
+    label(metadata, ORIGIN_LABEL).is_some_and(is_origin)
+        && label(metadata, MANAGED_BY_LABEL).is_none()
+        && metadata.name.as_deref() == Some(names::credential_secret_name(object).as_str())
+        && owners(metadata).iter().all(|owner| is_account(owner) && owner.name == object)
+}
+
+/// Whether a Secret may be one of ours that still has an owner reference, or lacks its labels.
+pub fn may_be_outdated(metadata: &ObjectMeta) -> bool {
+    let ours = label(metadata, ORIGIN_LABEL).is_some();
+    ours && (label(metadata, MANAGED_BY_LABEL).is_none() || owners(metadata).iter().any(is_account))
+}
+
+/// The merge patch that brings the Secret of an earlier version to the labels, and takes its owner references off. None
+/// if it is not of the object at this place, or as it should be.
+pub fn update_of(read: &ObjectMeta, place: Place<'_>) -> Option<serde_json::Value> {
+    if !may_be_outdated(read) || !(is_ours(read, place) || is_of_earlier_version(read, place)) {
+        return None;
     }
-}
-
-/// The owners that a Secret has.
-pub fn owners(metadata: &ObjectMeta) -> &[OwnerReference] {
-    metadata.owner_references.as_deref().unwrap_or_default()
-}
-
-/// Whether we made it, for an object of this name.
-pub fn is_ours(metadata: &ObjectMeta, object: &str) -> bool {
-    let origin = metadata.labels.as_ref().and_then(|labels| labels.get(ORIGIN_LABEL));
-    let labelled = origin.is_some_and(|origin| origin == ORIGIN_REST || origin == ORIGIN_MIGRATED);
-    let kind = KubesvcAccount::kind(&());
-    labelled && owners(metadata).iter().all(|owner| owner.kind == kind && owner.name == object)
-}
-
-/// The uid of an owner that is not the one meant.
-pub fn stale_owner<'m>(metadata: &'m ObjectMeta, owner: Option<&KubesvcAccount>) -> Option<&'m str> {
-    let mut uids = owners(metadata).iter().map(|reference| reference.uid.as_str());
-    uids.find(|uid| owner.is_none_or(|account| account.uid() != *uid))
+    let (key, identity) = identity_annotation(place);
+    let owners: Vec<_> = owners(read).iter().filter(|owner| !is_account(owner)).collect();
+    Some(json!({"metadata": {
+        "uid": read.uid,
+        "resourceVersion": read.resource_version,
+        "labels": identity_labels(place.1).into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "annotations": {key: identity},
+        "ownerReferences": owners,
+    }}))
 }
 
 /// The uid of the account that a Secret's contents are marked as.
 pub fn contents_of(metadata: &ObjectMeta) -> Option<&str> {
-    metadata.annotations.as_ref()?.get(CONTENTS_OF_ANNOTATION).map(String::as_str)
+    annotation(metadata, CONTENTS_OF_ANNOTATION)
 }
 
 /// A Secret of ours that stands brought to what is wanted; none if it is that already.
-pub fn brought_to(mut present: Secret, wanted: &Secret) -> Option<Secret> {
-    let labels = wanted.metadata.labels.clone().unwrap_or_default();
-    let held = present.metadata.labels.get_or_insert_default();
-    let labelled = labels.iter().all(|(key, value)| held.get(key) == Some(value));
-    let owned = owners(&present.metadata).len() == owners(&wanted.metadata).len();
-    let marked = contents_of(&present.metadata) == contents_of(&wanted.metadata);
-    if present.data == wanted.data && labelled && owned && marked {
-        return None;
-    }
-    let annotations = present.metadata.annotations.get_or_insert_default();
-    annotations.remove(CONTENTS_OF_ANNOTATION);
-    annotations.extend(wanted.metadata.annotations.clone().unwrap_or_default());
-    present.metadata.labels.get_or_insert_default().extend(labels);
-    present.data.clone_from(&wanted.data);
-    present.string_data = None;
-    present.metadata.owner_references.clone_from(&wanted.metadata.owner_references);
-    Some(present)
+pub fn brought_to(present: Secret, wanted: &Secret) -> Option<Secret> {
+    let before = present.clone();
+    let after = replaced(present, wanted);
+    (after != before).then_some(after)
 }
 
-/// The merge patch that gives an owner to a Secret without one, at the version that was read.
-pub fn owner_patch(secret: &ObjectMeta, owner: &KubesvcAccount) -> serde_json::Value {
-    serde_json::json!({
-        "metadata": { "resourceVersion": secret.resource_version, "ownerReferences": [owner_of(owner)] }
-    })
+/// Contents, labels and marks as wanted; what others have added stays.
+fn replaced(mut present: Secret, wanted: &Secret) -> Secret {
+    let metadata = &mut present.metadata;
+    metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.clone().unwrap_or_default());
+    let annotations = metadata.annotations.get_or_insert_default();
+    for ours in [CONTENTS_OF_ANNOTATION, CLAIMED_ANNOTATION] {
+        annotations.remove(ours);
+    }
+    annotations.extend(wanted.metadata.annotations.clone().unwrap_or_default());
+    metadata.owner_references = None;
+    present.data.clone_from(&wanted.data);
+    present.string_data = None;
+    present
+}
+
+fn identity_labels(object: &str) -> [(String, String); 2] {
+    [
+        (MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned()),
+        (ACCOUNT_LABEL.to_owned(), names::label_value(object)),
+    ]
+}
+
+/// The exact identity, which a label may be too short for, and which a copy in another namespace does not have.
+fn identity_annotation((namespace, object): Place<'_>) -> (String, String) {
+    (ACCOUNT_LABEL.to_owned(), format!("{namespace}/{object}"))
+}
+
+fn label<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
+    metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn annotation<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn owners(metadata: &ObjectMeta) -> &[OwnerReference] {
+    metadata.owner_references.as_deref().unwrap_or_default()
+}
+
+fn is_account(owner: &OwnerReference) -> bool {
+    owner.kind == KubesvcAccount::kind(&()) && owner.api_version.starts_with(super::GROUP)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::account::KubesvcAccountSpec;
+
+    const PLACE: Place<'_> = ("ns", "prod");
 
     fn account(uid: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
@@ -123,34 +253,88 @@ mod tests {
         account
     }
 
-    fn secret(origin: &str, contents: &str, owner: Option<&KubesvcAccount>) -> Secret {
-        wanted(("ns", "prod"), origin, &SecretString::from(contents.to_owned()), owner)
+    fn secret(contents: &str, account: Option<&KubesvcAccount>) -> Secret {
+        wanted(PLACE, ORIGIN_REST, &SecretString::from(contents.to_owned()), account)
+    }
+
+    /// As an earlier version made it, owned by the account of this uid.
+    fn earlier(uid: Option<&str>) -> Secret {
+        let mut secret = secret("old", None);
+        let labels = secret.metadata.labels.get_or_insert_default();
+        labels.retain(|key, _| [WATCH_LABEL, ORIGIN_LABEL].contains(&key.as_str()));
+        secret.metadata.annotations = None;
+        secret.metadata.owner_references = uid.map(|uid| {
+            vec![OwnerReference {
+                api_version: KubesvcAccount::api_version(&()).into_owned(),
+                kind: KubesvcAccount::kind(&()).into_owned(),
+                name: "prod".to_owned(),
+                uid: uid.to_owned(),
+                ..OwnerReference::default()
+            }]
+        });
+        secret
     }
 
     #[test]
-    fn a_secret_is_ours_by_its_label_and_its_owners() {
-        for (origin, ours) in [("rest", true), ("migrated", true), ("agent", false), ("", false)] {
-            assert_eq!(is_ours(&secret(origin, "c", None).metadata, "prod"), ours, "{origin}");
+    fn a_secret_is_ours_by_its_labels_and_the_exact_object_that_it_names() {
+        let ours = secret("c", None).metadata;
+        assert!(is_ours(&ours, PLACE) && ours.owner_references.is_none());
+        for other in [("ns", "other"), ("elsewhere", "prod")] {
+            assert!(!is_ours(&ours, other), "{other:?}");
         }
-        let owned = secret("rest", "c", Some(&account("1"))).metadata;
-        assert!(is_ours(&owned, "prod") && !is_ours(&owned, "other"));
-        assert!(!is_ours(&ObjectMeta::default(), "prod"));
+        for key in [MANAGED_BY_LABEL, ACCOUNT_LABEL] {
+            let mut without = ours.clone();
+            without.labels.get_or_insert_default().remove(key);
+            assert!(!is_ours(&without, PLACE), "{key}");
+        }
+        assert!(!is_ours(&earlier(None).metadata, PLACE) && !is_ours(&ObjectMeta::default(), PLACE));
         assert!(is_named_by(&account("1")));
     }
 
     #[test]
-    fn an_owner_of_another_uid_is_stale() {
-        let owned = secret("rest", "c", Some(&account("1"))).metadata;
-        assert_eq!(stale_owner(&owned, Some(&account("1"))), None);
-        assert_eq!(stale_owner(&owned, Some(&account("2"))), Some("1"));
-        assert_eq!(stale_owner(&owned, None), Some("1"));
+    fn names_that_are_no_label_value_have_secrets_that_are_told_apart() {
+        let [one, other] = ["a", "b"].map(|end| format!("{}{end}", "x".repeat(200)));
+        let of = |object: &str| wanted(("ns", object), "rest", &SecretString::from("c"), None).metadata;
+        for object in [&one, &other] {
+            let value = label(&of(object), ACCOUNT_LABEL).map(str::to_owned).unwrap_or_default();
+            assert!(names::is_label_value(&value), "{value}");
+            assert!(is_ours(&of(object), ("ns", object)));
+        }
+        assert!(!is_ours(&of(&one), ("ns", &other)));
+    }
+
+    #[test]
+    fn the_secret_of_an_earlier_version_gets_its_labels_and_loses_its_owner() {
+        for uid in [None, Some("1"), Some("of the account before the restore")] {
+            let before = earlier(uid);
+            let patch = update_of(&before.metadata, PLACE).expect("it is outdated");
+            let mut after = serde_json::to_value(&before).expect("a Secret is JSON");
+            json_patch(&mut after, &patch);
+            let after: Secret = serde_json::from_value(after).expect("a Secret");
+            assert!(is_ours(&after.metadata, PLACE) && owners(&after.metadata).is_empty());
+            assert_eq!(update_of(&after.metadata, PLACE), None, "once");
+            assert_eq!(after.data, before.data);
+        }
+        assert_eq!(update_of(&earlier(Some("1")).metadata, ("ns", "other")), None);
+        let mut theirs = earlier(Some("1"));
+        theirs.metadata.labels = None;
+        assert_eq!(update_of(&theirs.metadata, PLACE), None, "a person's Secret");
+    }
+
+    fn json_patch(into: &mut serde_json::Value, patch: &serde_json::Value) {
+        let (Some(into), Some(patch)) = (into.as_object_mut(), patch.as_object()) else {
+            return into.clone_from(patch);
+        };
+        for (key, value) in patch {
+            json_patch(into.entry(key).or_insert(serde_json::Value::Null), value);
+        }
     }
 
     #[test]
     fn a_secret_is_written_only_where_it_differs() {
-        let wanted = secret("rest", "new", Some(&account("1")));
+        let wanted = secret("new", Some(&account("1")));
         assert!(brought_to(wanted.clone(), &wanted).is_none());
-        for present in [secret("rest", "old", Some(&account("1"))), secret("rest", "new", None)] {
+        for present in [secret("old", Some(&account("1"))), secret("new", None)] {
             assert_eq!(brought_to(present, &wanted), Some(wanted.clone()));
         }
         let mut labelled = wanted.clone();
@@ -160,16 +344,38 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_marked_as_of_the_account_that_they_were_written_for() {
-        let of = |secret: &Secret| contents_of(&secret.metadata).map(str::to_owned);
-        let wanted = secret("rest", "c", Some(&account("1")));
-        assert_eq!(of(&wanted).as_deref(), Some("1"));
-        // The owner alone may have been set by somebody who does not know whose contents they are.
-        let mut owned = secret("rest", "c", Some(&account("1")));
-        owned.metadata.annotations = None;
-        assert_eq!(brought_to(owned, &wanted), Some(wanted.clone()));
-        let prepared = secret("rest", "c", None);
-        assert_eq!(of(&prepared), None);
-        assert_eq!(of(&brought_to(wanted, &prepared).expect("it differs")), None);
+    fn a_secret_that_is_there_is_claimed_before_it_is_replaced() {
+        let wanted = secret("new", None);
+        let next = |present: Secret, stands| preparation(Some(present), stands, PLACE, &wanted);
+        assert_eq!(preparation(None, false, PLACE, &wanted), Preparation::Create);
+        let left = secret("left by a crash", None);
+        assert_eq!(next(left.clone(), false), Preparation::Claim);
+        let mut claimed = left.clone();
+        let annotations = claimed.metadata.annotations.get_or_insert_default();
+        annotations.insert(CLAIMED_ANNOTATION.to_owned(), "true".to_owned());
+        assert_eq!(next(claimed.clone(), false), Preparation::Replace(Box::new(wanted.clone())));
+        for present in [left, claimed, earlier(Some("1"))] {
+            assert_eq!(next(present, true), Preparation::Taken);
+        }
+        assert_eq!(next(earlier(Some("gone")), false), Preparation::Remove);
+        assert_eq!(next(earlier(None), false), Preparation::Claim);
+        assert_eq!(next(Secret::default(), false), Preparation::NotOurs);
+    }
+
+    #[test]
+    fn who_has_made_the_account_writes_once_more_only_where_others_have_written() {
+        let version = |mut secret: Secret, version: &str| {
+            secret.metadata.resource_version = Some(version.to_owned());
+            secret
+        };
+        let (made, prepared) = (account("1"), version(secret("mine", None), "1"));
+        let wanted = secret("mine", Some(&made));
+        let next = |present: &Secret| {
+            completion(present, &Version::of(&prepared.metadata), &made, &wanted).is_some()
+        };
+        assert!(!next(&prepared), "it is as prepared");
+        assert!(next(&version(prepared.clone(), "2")), "it may have been claimed");
+        assert!(next(&version(secret("of another request", None), "2")));
+        assert!(!next(&version(secret("of a PUT since", Some(&made)), "2")));
     }
 }

@@ -29,6 +29,8 @@ pub struct OperatorSettings {
     /// `sqlite://PATH`, `mysql://…` or `postgres://…`. Holds a password: never log it as it is, see
     /// [`redact_url`](super::redact_url).
     pub database_url: String,
+    /// Whether tables of another product that stand in the way are renamed.
+    pub take_database_over: bool,
     /// Namespaces whose objects are watched; empty: the operator's own; `["*"]`: all.
     pub watch_namespaces: Vec<String>,
     /// How long a REST caller waits for an operation in a cluster; 1 ms to 1 day.
@@ -192,6 +194,7 @@ impl fmt::Debug for OperatorSettings {
             .field("server", &self.server)
             .field("grpc", &self.grpc)
             .field("database_url", &super::redact_url(&self.database_url))
+            .field("take_database_over", &self.take_database_over)
             .field("watch_namespaces", &self.watch_namespaces)
             .field("operation_wait", &self.operation_wait)
             .field("account_cleanup", &self.account_cleanup)
@@ -224,6 +227,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             keepalive: keepalive(v)?,
         },
         database_url: v.string("kubesvc.database.url")?,
+        take_database_over: v.boolean("kubesvc.database.takeOver")?,
         watch_namespaces: v.list("kubesvc.watchNamespaces")?,
         operation_wait: v.millis("kubesvc.cache.operationWaitMs")?,
         account_cleanup: v.seconds("kubesvc.cache.accountCleanupFrequencySeconds")?,

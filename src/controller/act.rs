@@ -12,7 +12,7 @@ use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
-use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus, owned_secret};
+use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::too_busy;
@@ -64,9 +64,8 @@ impl Controller {
                     .await
             }
             Action::RemoveFinalizer => {
-                // The Secret that was made for it goes with it. Whoever made it may have died before it could say so.
-                if owned_secret::is_named_by(account) {
-                    self.own_secret(account).await?;
+                if let Outcome::Conflict = self.delete_secret(account).await? {
+                    return Ok(Outcome::Conflict);
                 }
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|one| one != FINALIZER);
@@ -96,7 +95,7 @@ impl Controller {
     }
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
-        match self.take_row(account).await? {
+        match self.take_row(account).await {
             // An unavailable database shows in the next observation; the status goes on.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {

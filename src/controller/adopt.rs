@@ -7,7 +7,6 @@
 //! |---|---|
 //! | the Secret, where the row holds a kubeconfig (`adopt-secret`) | no object has the name, so the row is read again |
 //! | the object (`adopt-create`) | the row is still somebody else's: the object takes it as any other takes its row |
-//! | the Secret's owner (`adopt-secret-owner`) | likewise; it is set before the row is taken |
 //! | the row, in place of the other (`row-adopt`) | all is done |
 //!
 //! Only that last commit takes anything from the tables, so a row that cannot be read loses nothing.
@@ -30,9 +29,7 @@ use super::{ROW_DIFF, calls_for_row};
 use crate::account::adoption::{self, Adoption};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::{self, ForeignRow};
-use crate::account::{
-    FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched, owned_secret,
-};
+use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::objects::AccountKey;
@@ -150,8 +147,9 @@ impl Controller {
     async fn give(&self, account: &Arc<KubesvcAccount>, of_vendor: bool) {
         let fact = self.context.projection.fact(account.uid(), account.account_name());
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
-            if let Err(error) = self.replace_row(account).await {
-                warn!(account = account.account_name(), error = %chain(&*error), "the vendor's row stays for now");
+            // It is the last that tells of where the account came from.
+            if let Err(error) = self.context.projection.adopt(row::of(account)).await {
+                warn!(account = account.account_name(), error = %chain(&error), "the vendor's row stays for now");
             }
             return;
         }
@@ -163,9 +161,10 @@ impl Controller {
     /// Makes the account of a row that has none.
     async fn make(&self, adoption: &Adoption) -> Result<Outcome, BoxedError> {
         let object = &adoption.object;
+        let mut prepared = None;
         if let Some(contents) = &adoption.kubeconfig {
             match self.keep_secret(object, contents).await? {
-                Kept::Ready => {}
+                Kept::Ready(version) => prepared = Some((contents, version)),
                 Kept::Stands => return Ok(Outcome::Taken),
                 Kept::Refused(why) => return Ok(Outcome::Left(why)),
             }
@@ -177,7 +176,10 @@ impl Controller {
         let answer = timed(self.api(object).create(&parameters, object)).await;
         crash::point("adopt-create:after");
         let refused = match answer {
-            Ok(_) => {
+            Ok(made) => {
+                if let Some((contents, version)) = &prepared {
+                    self.complete_secret(&made, contents, version).await?;
+                }
                 self.context.metrics.adopted_rows.inc();
                 info!(account = object.account_name(), object = %AccountKey::of(object), "a row became an account");
                 return Ok(Outcome::Taken);
@@ -188,55 +190,35 @@ impl Controller {
             // Somebody else made it; the watch will show whose it is.
             return Ok(Outcome::Taken);
         }
-        if adoption.kubeconfig.is_some() {
-            self.discard_secret(object).await?;
+        if let Some((_, version)) = &prepared {
+            self.discard_secret(object, version).await?;
         }
         Ok(Outcome::Left(format!("the Kubernetes API server does not take its object: {}", refused.why)))
     }
 
-    /// The vendor's row goes, which is the last that tells of where an account came from.
-    async fn replace_row(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
-        if has_secret_to_own(account) {
-            self.own_secret(account).await?;
-        }
-        Ok(self.context.projection.adopt(row::of(account)).await?)
-    }
-
     /// Writes the row of an account, in place of somebody else's where that is asked for.
-    pub(super) async fn take_row(
-        &self,
-        account: &KubesvcAccount,
-    ) -> Result<Result<(), StoreError>, BoxedError> {
-        if has_secret_to_own(account) {
-            self.own_secret(account).await?;
-        }
+    pub(super) async fn take_row(&self, account: &KubesvcAccount) -> Result<(), StoreError> {
         let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
         let foreign = projection.fact(account.uid(), account.account_name()) == RowFact::Foreign;
         let row = row::of(account);
         if self.context.adopts.is_some() && (foreign || migrated) {
-            return Ok(projection.adopt(row).await);
+            return projection.adopt(row).await;
         }
-        Ok(projection.insert(row).await)
+        projection.insert(row).await
     }
 }
 
-/// Whether it was a row that held a kubeconfig. Its own row is written once the Secret belongs to it, and by nobody else:
-/// what has a row is not looked at again.
-pub(super) fn has_secret_to_own(account: &KubesvcAccount) -> bool {
-    account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED) && owned_secret::is_named_by(account)
-}
-
 /// A refusal of the API server that trying again at once does not change.
-struct Refused {
-    code: u16,
+pub(super) struct Refused {
+    pub(super) code: u16,
     /// Without a value of what was sent.
-    why: String,
+    pub(super) why: String,
 }
 
 impl Refused {
     /// Any other error is one of the API server as such, and given back.
-    fn of(error: BoxedError) -> Result<Self, BoxedError> {
+    pub(super) fn of(error: BoxedError) -> Result<Self, BoxedError> {
         let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
         if status.code == 429 || !(400..500).contains(&status.code) {
             return Err(format!("the API server answers {} {}", status.code, status.reason).into());

@@ -10,14 +10,23 @@ use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::account::WATCH_LABEL;
+use crate::account::owned_secret::may_be_outdated;
 use crate::telemetry::outages;
 use crate::wakes::Wakes;
 
-/// Tells of each Secret with the label `kubesvc.io/watch: "true"` that came, changed or went, as namespace and name.
+/// The sets that are told of Secrets, as namespace and name.
+pub struct SecretsSeen {
+    /// Those that came, changed or went.
+    pub changed: Arc<Wakes<(String, String)>>,
+    /// Those that came or changed and may be of an earlier version of kubesvc.
+    pub outdated: Arc<Wakes<(String, String)>>,
+}
+
+/// Tells of each Secret with the label `kubesvc.io/watch: "true"` that came, changed or went.
 pub async fn watch_secrets(
     client: Client,
     namespace: Option<String>,
-    changed: Arc<Wakes<(String, String)>>,
+    seen: SecretsSeen,
     stop: CancellationToken,
 ) {
     let api: Api<PartialObjectMeta<Secret>> = match &namespace {
@@ -29,13 +38,21 @@ pub async fn watch_secrets(
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
         match event {
-            Ok(Event::Apply(secret) | Event::Delete(secret) | Event::InitApply(secret)) => {
-                changed.wake((secret.namespace().unwrap_or_default(), secret.name_any()));
+            Ok(Event::Apply(secret) | Event::InitApply(secret)) => {
+                if may_be_outdated(&secret.metadata) {
+                    seen.outdated.wake(key(&secret));
+                }
+                seen.changed.wake(key(&secret));
             }
+            Ok(Event::Delete(secret)) => seen.changed.wake(key(&secret)),
             Ok(Event::Init | Event::InitDone) => {}
             Err(outage) => {
                 outages::tell("Secrets, whose changes are seen every ten minutes otherwise,", &outage)
             }
         }
     }
+}
+
+fn key(secret: &PartialObjectMeta<Secret>) -> (String, String) {
+    (secret.namespace().unwrap_or_default(), secret.name_any())
 }

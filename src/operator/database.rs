@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use crate::rest::Starting;
 use crate::store::projection::Projection;
-use crate::store::{self, Store, StoreError};
+use crate::store::{self, Store, StoreError, VendorTables};
 use crate::telemetry::errors::chain;
 
 /// The longest wait between two tries, before the jitter that at most doubles it.
@@ -21,6 +21,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// One line that says what is wrong with URL, login or schema and what to do: no waiting helps there.
 pub(super) async fn open(
     url: &str,
+    vendor: VendorTables,
     starting: &Starting,
     stop: &CancellationToken,
 ) -> Result<Option<Arc<dyn Store>>, String> {
@@ -32,7 +33,7 @@ pub(super) async fn open(
         .build();
     let mut waited = false;
     loop {
-        match stop.run_until_cancelled(store::open(url)).await {
+        match stop.run_until_cancelled(store::open(url, vendor)).await {
             None => return Ok(None),
             Some(Ok(store)) => {
                 if waited {

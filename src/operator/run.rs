@@ -26,10 +26,13 @@ use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
 use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
 use crate::leases::{Leadership, Mandate};
-use crate::objects::{Accounts, Agents, KubeAccountObjects, watch_accounts, watch_agents, watch_secrets};
+use crate::objects::{
+    Accounts, Agents, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
+};
 use crate::rest::{self, RestPorts, RestState, Starting};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown::{self, Vital};
+use crate::store::VendorTables;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::telemetry::metrics::Metrics;
@@ -55,7 +58,8 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     tasks.spawn(rest::serve(at_start, rest::starting(starting.clone()), started.clone()));
     // Also where the start fails: whoever asks is not to hear that it goes on.
     let started = started.drop_guard();
-    let Some(store) = database::open(&settings.database_url, &starting, &stop).await? else {
+    let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
+    let Some(store) = database::open(&settings.database_url, vendor, &starting, &stop).await? else {
         return Ok(());
     };
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
@@ -66,12 +70,14 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &tasks, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()));
-    let changed_secrets = Arc::new(Wakes::default());
+    let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
     for namespace in &place.watched {
         let (client, namespace) = (place.client.clone(), namespace.clone());
         let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
         vital.spawn("watch of accounts", watched);
-        let secrets = watch_secrets(client, namespace, Arc::clone(&changed_secrets), stop.clone());
+        let seen =
+            SecretsSeen { changed: Arc::clone(&changed_secrets), outdated: Arc::clone(&outdated_secrets) };
+        let secrets = watch_secrets(client, namespace, seen, stop.clone());
         vital.spawn("watch of Secrets", secrets);
     }
     // While the objects are listed: a start takes as long as the longer of the two.
@@ -180,6 +186,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         ticks,
         wakes,
         changed_secrets,
+        outdated_secrets,
         budget,
         mandate: Mandate::alone(&place.replica_id),
         replicas: Arc::clone(&peers.replicas),

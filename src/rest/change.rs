@@ -1,22 +1,23 @@
 //! Changing and deleting an account: judge it, make one write of it, and judge anew if others were faster.
 //!
 //! A spec change and the retry annotation go in one patch, so that a crash leaves both or neither. A Secret that the
-//! new spec needs is written before the patch, one that it no longer needs is deleted after it; either is owned by the
-//! account, so what a crash leaves goes with it at the latest, and the same request again ends in the same state.
+//! new spec needs is written before the patch, one that it no longer needs is deleted after it; either goes with the
+//! account at the latest, and the same request again ends in the same state. Where the patch is not made after all, since
+//! the account has gone or is going, what was written for it is deleted.
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Map, Value, json};
-use tracing::warn;
 use ulid::Ulid;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble};
 use super::create::{about, check, check_contents};
-use super::credential::{Credential, Denied, Step};
+use super::credential::{Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
 use crate::account::lifecycle::shown;
+use crate::account::owned_secret::Version;
 use crate::account::spec::KubesvcAccountSpec;
 use crate::account::spinnaker::{Given, Source};
 use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION, owned_secret};
@@ -138,6 +139,20 @@ impl Change<'_> {
 
     /// Does it: reads, judges and writes, anew as long as others are faster.
     pub(super) async fn run(&self, state: &RestState) -> Result<(), Problem> {
+        let mut stored = None;
+        let result = self.run_storing(state, &mut stored).await;
+        if let (Err(_), Some((key, version))) = (&result, &stored) {
+            Credential::of(state, key).discard_written(version).await;
+        }
+        result
+    }
+
+    /// `stored`: the Secret that was written, and not yet named by a patch.
+    async fn run_storing(
+        &self,
+        state: &RestState,
+        stored: &mut Option<(AccountKey, Version)>,
+    ) -> Result<(), Problem> {
         for _ in 0..TRIES {
             let found = state.find(self.name).await?.account;
             if found.is_none() && self.request == Request::Delete {
@@ -145,9 +160,14 @@ impl Change<'_> {
             }
             let plan = self.judge(found.as_ref())?;
             let Some(account) = found else { break };
-            match self.write(state, &account, &plan).await {
+            match self.write(state, &account, &plan, stored).await {
                 Err(Trouble::Changed | Trouble::NotFound | Trouble::Exists) => {}
-                Err(trouble) => return Err(trouble.into()),
+                Err(trouble) => {
+                    if let Trouble::Unknown(_) = trouble {
+                        *stored = None; // The spec may name it already.
+                    }
+                    return Err(trouble.into());
+                }
                 Ok(()) => return Ok(()),
             }
         }
@@ -165,40 +185,43 @@ impl Change<'_> {
         let sourced = self.set().is_some_and(|given| given.source.is_some());
         match self.contents() {
             Some(contents) if plan.contents && !credential.is_of(account) => {
-                credential.ensure(contents, Step::Change(account)).await.map_err(trouble)
+                credential.change(contents, account).await.map(drop).map_err(trouble)
             }
             None if sourced && credential.is_of(account) => {
-                credential.discard(Some(account)).await;
+                credential.discard().await;
                 Ok(())
             }
             _ => Ok(()),
         }
     }
 
-    async fn write(&self, state: &RestState, account: &KubesvcAccount, plan: &Plan) -> Result<(), Trouble> {
+    async fn write(
+        &self,
+        state: &RestState,
+        account: &KubesvcAccount,
+        plan: &Plan,
+        stored: &mut Option<(AccountKey, Version)>,
+    ) -> Result<(), Trouble> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
-        if let Some(contents) = self.contents().filter(|_| plan.contents) {
-            credential.ensure(contents, Step::Change(account)).await.map_err(trouble)?;
+        if let Some(contents) = self.contents().filter(|_| plan.contents)
+            && let Some(version) = credential.change(contents, account).await.map_err(trouble)?
+        {
+            *stored = Some((key.clone(), version));
         }
         match &plan.write {
             Write::Nothing => Ok(()),
-            Write::Delete => {
-                if let Err(problem) = credential.adopt(account).await {
-                    // The account is to go all the same, whatever may be done with Secrets.
-                    warn!(account = self.name, %problem, "the Secret may outlive the account");
-                }
-                delete(state, &key, account).await
-            }
+            Write::Delete => delete(state, &key, account).await,
             Write::Patch { spec, retry } => {
                 patch(state, &key, account, spec, retry.then_some(RETRY_ANNOTATION)).await?;
+                *stored = None;
                 self.tidy(&credential, account, plan).await
             }
         }
     }
 }
 
-/// A Secret that belongs to a newer object of that name: the account is another one now.
+/// The account is another one now, or going.
 fn trouble(denied: Denied) -> Trouble {
     match denied {
         Denied::Taken => Trouble::Changed,

@@ -1,4 +1,4 @@
-//! Making an account: its Secret, its object, the owner of the Secret. Why in this order: see [`credential`].
+//! Making an account: its Secret, then its object. Why in this order: see [`credential`].
 //!
 //! The object comes with its finalizer on, so that the operator need not write it once more.
 //!
@@ -9,7 +9,7 @@ use secrecy::ExposeSecret;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble};
-use super::credential::{Credential, Denied, Step};
+use super::credential::{Credential, Denied};
 use super::error::Problem;
 use crate::account::kubeconfig;
 use crate::account::spec::KubesvcAccountSpec;
@@ -99,9 +99,10 @@ pub(super) async fn create(
         Some(Source::Contents(contents)) => Some(contents),
         _ => None,
     };
+    let mut prepared = None;
     if let Some(contents) = contents {
-        match credential.ensure(contents, Step::Prepare).await {
-            Ok(()) => {}
+        match credential.prepare(contents).await {
+            Ok(version) => prepared = Some((contents, version)),
             Err(Denied::Taken) => return existing(state, given).await,
             Err(Denied::Problem(problem)) => return Err(problem),
         }
@@ -112,37 +113,26 @@ pub(super) async fn create(
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     let made = match state.calls.ask(call, state.api(&key.namespace).create(&params, account)).await {
         Ok(made) => made,
-        Err(Trouble::Exists) => return lost(state, given, &credential).await,
-        Err(Trouble::Refused(problem)) => {
-            if contents.is_some() {
-                credential.discard(None).await;
+        Err(trouble @ (Trouble::Exists | Trouble::Refused(_))) => {
+            // What this request has prepared goes, unless the object of another one uses it.
+            if let Some((_, version)) = &prepared {
+                credential.discard_written(version).await;
             }
-            return Err(problem);
+            return match trouble {
+                Trouble::Exists => existing(state, given).await,
+                trouble => Err(trouble.into()),
+            };
         }
         Err(trouble) => return Err(trouble.into()),
     };
     crash::point("rest-create:after");
-    if let Some(contents) = contents {
-        match credential.ensure(contents, Step::Finish(&made)).await {
-            // Taken: it was deleted and made anew by another request meanwhile, and is no longer ours to write.
+    if let Some((contents, version)) = &prepared {
+        match credential.complete(contents, version, &made).await {
             Ok(()) | Err(Denied::Taken) => {}
             Err(Denied::Problem(problem)) => return Err(problem),
         }
     }
     Ok(Created::Made)
-}
-
-/// Another request made the object first. What this one prepared goes, unless the object uses it.
-async fn lost(state: &RestState, given: &Given, credential: &Credential<'_>) -> Result<Created, Problem> {
-    let existed = existing(state, given).await?;
-    if let Created::Existed(account) = &existed {
-        if credential.is_of(account) {
-            credential.adopt(account).await?;
-        } else if matches!(given.source, Some(Source::Contents(_))) {
-            credential.discard(None).await;
-        }
-    }
-    Ok(existed)
 }
 
 async fn existing(state: &RestState, given: &Given) -> Result<Created, Problem> {

@@ -1,29 +1,32 @@
-//! The Secret that holds a kubeconfig given to REST.
+//! The Secret that holds a kubeconfig given to REST. The rules are in [`owned_secret`].
 //!
-//! The order is Secret, object, owner: an object never stands without its credential, and the Secret can be owned
-//! only once the object has a uid. What is left if the process dies in between, and who puts it right:
+//! The order is Secret, object: an object never stands without its credential. What is left if the process dies in
+//! between, and who puts it right:
 //!
-//! | it dies after | what is left | the next request for that name |
+//! | it dies after | what is left | who puts it right |
 //! |---|---|---|
-//! | the Secret | a Secret of ours without an owner | POST takes it over, with the content that it brings |
-//! | the object | an account that works, its Secret without an owner | POST answers 409 and sets the owner, or 503 if it cannot; so does DELETE, and so does the leader before the account goes |
-//! | the owner | all | |
+//! | a claim (`rest-secret-claim`) | the Secret as it was, marked | the next POST of that name |
+//! | the Secret (`rest-secret`) | of a POST: a Secret of ours without an account | the next POST of that name takes it over, with the content that it brings |
+//! | | of a PATCH or PUT: the new content, under the old spec | the same request again |
+//! | the object (`rest-create`) | all | |
 //!
-//! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. The winner then writes
-//! its own content together with the owner, and from then on the Secret is refused to the loser, which answers 409.
+//! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. If others have written to
+//! the Secret since it was prepared, the winner writes its own content once more, and from then on the loser finds that
+//! the object stands, and answers 409.
 //!
 //! Whose the content is stands in an annotation (`kubesvc.io/contents-of`): the uid of the account, written with the
-//! content by whoever knew the account, which are the last step of POST, PATCH and PUT. Whoever only sets an owner leaves
-//! it alone. So the last step of a POST tells what another POST has prepared, and writes over it, from what a PATCH or
-//! PUT has stored meanwhile, and leaves that as it is. It also leaves a Secret absent that the account no longer names.
+//! content by whoever knew the account, which are the last step of POST, PATCH and PUT. So the last step of a POST tells
+//! what another POST has prepared, and writes over it, from what a PATCH or PUT has stored meanwhile, and leaves that as
+//! it is. It also leaves a Secret absent that the account no longer names.
 //!
-//! A Secret whose owner is gone (it waits for the garbage collector) is deleted by its uid and made anew, or the
-//! collector would take the new account's credential away. A Secret that is not ours is never touched.
+//! A PATCH or PUT writes only where the account that it has judged still stands and is not being deleted, as read after
+//! the Secret. If the account goes before its spec is patched, the request deletes what it has written, at the version
+//! that it has written. The operator deletes the Secret of an account that goes; a Secret that is not ours is never
+//! touched.
 
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use secrecy::SecretString;
 use tracing::warn;
 
@@ -31,48 +34,15 @@ use super::RestState;
 use super::api::{Call, Resource, Trouble};
 use super::error::Problem;
 use crate::account::owned_secret::{
-    self, brought_to, contents_of, is_ours, owner_patch, owners, stale_owner,
+    self, Place, Preparation, Version, brought_to, claim, completion, contents_of, is_of_earlier_version,
+    is_ours, preparation,
 };
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
 use crate::objects::AccountKey;
 
 /// How often a write is tried against others that write the same Secret.
-const TRIES: usize = 5;
-
-/// Crash points before and after a write.
-type Points = (&'static str, &'static str);
-/// Of the Secret's content.
-const CONTENT: Points = ("rest-secret:before", "rest-secret:after");
-/// Of its owner.
-const OWNER: Points = ("rest-secret-owner:before", "rest-secret-owner:after");
-
-/// Which step of which request writes the Secret.
-#[derive(Clone, Copy)]
-pub(super) enum Step<'a> {
-    /// The first of a POST: there is no account yet.
-    Prepare,
-    /// The last of a POST that has made this account.
-    Finish(&'a KubesvcAccount),
-    /// Of a PATCH or PUT to this account.
-    Change(&'a KubesvcAccount),
-}
-
-impl<'a> Step<'a> {
-    fn owner(self) -> Option<&'a KubesvcAccount> {
-        match self {
-            Self::Prepare => None,
-            Self::Finish(account) | Self::Change(account) => Some(account),
-        }
-    }
-
-    fn points(self) -> Points {
-        match self {
-            Self::Prepare | Self::Change(_) => CONTENT,
-            Self::Finish(_) => OWNER,
-        }
-    }
-}
+const TRIES: usize = 8;
 
 /// One account's Secret.
 pub(super) struct Credential<'a> {
@@ -84,7 +54,7 @@ pub(super) struct Credential<'a> {
 
 /// Why a Secret was not written.
 pub(super) enum Denied {
-    /// The account of that object stands: it was created meanwhile.
+    /// Another account stands under that name, or none where there was one.
     Taken,
     /// Anything else.
     Problem(Problem),
@@ -108,129 +78,138 @@ impl<'a> Credential<'a> {
         Self { state, key, name: names::credential_secret_name(&key.name), api }
     }
 
-    /// Brings the Secret to this content and the step's owner, unless it is that already, or others have gone further.
-    pub(super) async fn ensure(&self, contents: &SecretString, step: Step<'_>) -> Result<(), Denied> {
-        let (owner, points) = (step.owner(), step.points());
-        let wanted = self.wanted(contents, owner);
+    /// The first step of a POST: there is no account yet. The answer is the version that holds these contents.
+    pub(super) async fn prepare(&self, contents: &SecretString) -> Result<Version, Denied> {
+        let wanted = self.wanted(contents, None);
         for _ in 0..TRIES {
-            let Some(present) = self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await?
-            else {
-                if let Step::Finish(made) = step
-                    && !self.is_named_by(made).await?
-                {
-                    return Ok(());
-                }
-                crash::point(points.0);
-                match self
-                    .state
-                    .calls
-                    .ask(self.call("create"), self.api.create(&post_params(), &wanted))
-                    .await
-                {
-                    Err(Trouble::Exists) => continue,
+            let present = self.get().await?;
+            let stands = present.is_some() && self.state.read(self.key).await?.is_some();
+            let read = present.as_ref().map(|secret| secret.metadata.clone()).unwrap_or_default();
+            let written = match preparation(present, stands, self.place(), &wanted) {
+                Preparation::Taken => return Err(Denied::Taken),
+                Preparation::NotOurs => return Err(self.not_ours().into()),
+                Preparation::Remove => match self.delete(&Version::of(&read)).await {
+                    Ok(()) | Err(Trouble::Changed | Trouble::NotFound) => continue,
                     Err(trouble) => return Err(trouble.into()),
-                    Ok(_) => crash::point(points.1),
+                },
+                Preparation::Claim => {
+                    let (params, patch) = (PatchParams::default(), Patch::Merge(claim(&read)));
+                    crash::point("rest-secret-claim:before");
+                    let claimed = self.api.patch_metadata(&self.name, &params, &patch);
+                    match self.state.calls.ask(self.call("patch"), claimed).await {
+                        Ok(_) => crash::point("rest-secret-claim:after"),
+                        Err(Trouble::Changed | Trouble::NotFound) => {}
+                        Err(trouble) => return Err(trouble.into()),
+                    }
+                    continue;
                 }
-                return Ok(());
+                Preparation::Create => self.create(&wanted).await,
+                Preparation::Replace(secret) => self.replace(&secret).await,
             };
-            self.check_ours(&present.metadata)?;
-            if let Step::Finish(made) = step
-                && contents_of(&present.metadata) == Some(made.uid())
-            {
-                return Ok(());
-            }
-            if let Some(stale) = stale_owner(&present.metadata, owner) {
-                self.remove_stale(&present.metadata, stale).await?;
-                continue;
-            }
-            let Some(present) = brought_to(present, &wanted) else { return Ok(()) };
-            crash::point(points.0);
-            match self
-                .state
-                .calls
-                .ask(self.call("update"), self.api.replace(&self.name, &post_params(), &present))
-                .await
-            {
-                Err(Trouble::Changed | Trouble::NotFound) => {}
-                Err(trouble) => return Err(trouble.into()),
-                Ok(_) => {
-                    crash::point(points.1);
-                    return Ok(());
-                }
+            if let Some(version) = written? {
+                return Ok(version);
             }
         }
         Err(Problem::from(Trouble::Changed).into())
     }
 
-    /// Gives a Secret without an owner its owner, as a crash may have left it. Whose its content is stays open.
-    pub(super) async fn adopt(&self, account: &KubesvcAccount) -> Result<(), Problem> {
-        if !self.is_of(account) {
-            return Ok(());
-        }
+    /// The last step of a POST that has made this account, of which `prepared` is the Secret.
+    pub(super) async fn complete(
+        &self,
+        contents: &SecretString,
+        prepared: &Version,
+        made: &KubesvcAccount,
+    ) -> Result<(), Denied> {
+        let wanted = self.wanted(contents, Some(made));
         for _ in 0..TRIES {
-            let got = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await?;
-            let Some(metadata) = got.map(|secret| secret.metadata) else { return Ok(()) };
-            if !is_ours(&metadata, &self.key.name) || !owners(&metadata).is_empty() {
+            let written = match self.get().await? {
+                Some(present) => {
+                    let Some(secret) = completion(&present, prepared, made, &wanted) else { return Ok(()) };
+                    self.check_ours(&present)?;
+                    self.replace(&secret).await?
+                }
+                None if self.is_named_by(made).await? => self.create(&wanted).await?,
+                None => return Ok(()),
+            };
+            if written.is_some() {
                 return Ok(());
             }
-            let patch = owner_patch(&metadata, account);
-            crash::point(OWNER.0);
-            let (params, patch) = (PatchParams::apply(FIELD_MANAGER), Patch::Merge(patch));
-            let patched = self.api.patch_metadata(&self.name, &params, &patch);
-            match self.state.calls.ask(self.call("patch"), patched).await {
-                Err(Trouble::Changed | Trouble::NotFound) => {}
-                Err(trouble) => return Err(trouble.into()),
-                Ok(_) => {
-                    crash::point(OWNER.1);
-                    return Ok(());
-                }
-            }
         }
-        Err(Problem::unavailable(format!(
-            "others write the Secret {}/{} at the same time; try again",
-            self.key.namespace, self.name
-        )))
+        Err(Problem::from(Trouble::Changed).into())
     }
 
-    /// Deletes a Secret of ours that no account uses any more: one without an owner, or owned by this account. What goes
-    /// wrong is only logged.
+    /// Brings the Secret to the contents that a PATCH or PUT gives this account, unless it is that already. The answer is
+    /// the version that was written.
+    pub(super) async fn change(
+        &self,
+        contents: &SecretString,
+        account: &KubesvcAccount,
+    ) -> Result<Option<Version>, Denied> {
+        let wanted = self.wanted(contents, Some(account));
+        for _ in 0..TRIES {
+            let present = self.get().await?;
+            let is_of_account =
+                present.as_ref().is_some_and(|secret| contents_of(&secret.metadata) == Some(account.uid()));
+            if !is_of_account {
+                let now = self.state.read(self.key).await?;
+                if now.is_none_or(|now| now.uid() != account.uid() || now.is_being_deleted()) {
+                    return Err(Denied::Taken);
+                }
+            }
+            let written = match present {
+                None => self.create(&wanted).await?,
+                Some(present) => {
+                    self.check_ours(&present)?;
+                    let Some(secret) = brought_to(present, &wanted) else { return Ok(None) };
+                    self.replace(&secret).await?
+                }
+            };
+            if written.is_some() {
+                return Ok(written);
+            }
+        }
+        Err(Problem::from(Trouble::Changed).into())
+    }
+
+    /// Deletes the Secret of an account that does not name it any more. What goes wrong is only logged.
     ///
     /// The Secret is read before the account, and deleted only at the version that was read: a request that has
     /// meanwhile made use of it again has either written it or is seen in the account.
-    pub(super) async fn discard(&self, account: Option<&KubesvcAccount>) {
-        for _ in 0..TRIES {
-            match self.discard_as_read(account).await {
-                Ok(()) => return,
-                Err(Trouble::Changed | Trouble::Exists | Trouble::NotFound) => {}
-                Err(trouble) => {
-                    return warn!(
-                        secret = self.name,
-                        ?trouble,
-                        "cannot delete the Secret that no account uses"
-                    );
-                }
+    pub(super) async fn discard(&self) {
+        let read = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
+        match read {
+            Ok(Some(secret)) if is_ours(&secret.metadata, self.place()) => {
+                self.discard_written(&Version::of(&secret.metadata)).await;
             }
+            Ok(_) => {}
+            Err(trouble) => self.stays(&trouble),
         }
-        warn!(secret = self.name, "the Secret that no account uses is being written by others, and stays");
     }
 
-    async fn discard_as_read(&self, account: Option<&KubesvcAccount>) -> Result<(), Trouble> {
-        let found = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await?;
-        let Some(metadata) = found.map(|secret| secret.metadata) else { return Ok(()) };
-        if !is_ours(&metadata, &self.key.name) || stale_owner(&metadata, account).is_some() {
-            return Ok(());
-        }
-        match self.state.read(self.key).await {
-            Ok(Some(now)) if self.is_of(&now) => Ok(()),
-            Ok(_) => self.delete(&metadata).await,
+    /// Deletes the Secret at the version that a request has written, if no account makes use of it: none stands, or it is
+    /// being deleted, or names another credential. What goes wrong is only logged.
+    pub(super) async fn discard_written(&self, written: &Version) {
+        let deleted = match self.state.read(self.key).await {
+            Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => return,
+            Ok(_) => self.delete(written).await,
             Err(problem) => Err(Trouble::Unknown(problem)),
+        };
+        match deleted {
+            // Others have written it since: it is theirs.
+            Ok(()) | Err(Trouble::Changed | Trouble::Exists | Trouble::NotFound) => {}
+            Err(trouble) => self.stays(&trouble),
         }
+    }
+
+    fn stays(&self, trouble: &Trouble) {
+        let namespace = &self.key.namespace;
+        warn!(namespace, secret = self.name, ?trouble, "cannot delete the Secret that no account uses");
     }
 
     /// Whether the account still stands, and names this Secret.
     async fn is_named_by(&self, account: &KubesvcAccount) -> Result<bool, Problem> {
         let now = self.state.read(self.key).await?;
-        Ok(now.is_some_and(|now| now.uid() == account.uid() && self.is_of(&now)))
+        Ok(now.is_some_and(|now| now.uid() == account.uid() && self.is_of(&now) && !now.is_being_deleted()))
     }
 
     /// Whether an account's spec names this Secret.
@@ -238,41 +217,65 @@ impl<'a> Credential<'a> {
         account.spec.kubeconfig.secret_ref.as_ref().is_some_and(|secret| secret.name == self.name)
     }
 
+    fn place(&self) -> Place<'_> {
+        (&self.key.namespace, &self.key.name)
+    }
+
     fn call(&self, verb: &'static str) -> Call<'_> {
         Call { verb, resource: Resource::Secret, namespace: &self.key.namespace, name: &self.name }
     }
 
-    fn wanted(&self, contents: &SecretString, owner: Option<&KubesvcAccount>) -> Secret {
-        owned_secret::wanted((&self.key.namespace, &self.key.name), ORIGIN_REST, contents, owner)
+    fn wanted(&self, contents: &SecretString, account: Option<&KubesvcAccount>) -> Secret {
+        owned_secret::wanted(self.place(), ORIGIN_REST, contents, account)
     }
 
-    fn check_ours(&self, metadata: &ObjectMeta) -> Result<(), Problem> {
-        if is_ours(metadata, &self.key.name) {
-            return Ok(());
-        }
+    fn check_ours(&self, present: &Secret) -> Result<(), Problem> {
+        let metadata = &present.metadata;
+        let ours = is_ours(metadata, self.place()) || is_of_earlier_version(metadata, self.place());
+        if ours { Ok(()) } else { Err(self.not_ours()) }
+    }
+
+    fn not_ours(&self) -> Problem {
         let (namespace, name) = (&self.key.namespace, &self.name);
-        Err(Problem::conflict(format!(
+        Problem::conflict(format!(
             "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
-        )))
+        ))
     }
 
-    /// Deletes a Secret that waits for the garbage collector, if its owner is really gone.
-    async fn remove_stale(&self, metadata: &ObjectMeta, owner_uid: &str) -> Result<(), Denied> {
-        let account = self.state.read(self.key).await?;
-        if account.is_some_and(|account| account.uid() == owner_uid) {
-            return Err(Denied::Taken);
-        }
-        match self.delete(metadata).await {
-            Ok(()) | Err(Trouble::Changed | Trouble::NotFound) => Ok(()),
-            Err(trouble) => Err(trouble.into()),
-        }
+    async fn get(&self) -> Result<Option<Secret>, Trouble> {
+        self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await
     }
 
-    async fn delete(&self, metadata: &ObjectMeta) -> Result<(), Trouble> {
-        let preconditions =
-            Preconditions { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() };
-        let params = DeleteParams::default().preconditions(preconditions);
+    /// None: others were faster.
+    async fn create(&self, secret: &Secret) -> Result<Option<Version>, Trouble> {
+        crash::point("rest-secret:before");
+        let params = post_params();
+        let created = self.api.create(&params, secret);
+        written(self.state.calls.ask(self.call("create"), created).await)
+    }
+
+    /// As [`Self::create`].
+    async fn replace(&self, secret: &Secret) -> Result<Option<Version>, Trouble> {
+        crash::point("rest-secret:before");
+        let params = post_params();
+        let replaced = self.api.replace(&self.name, &params, secret);
+        written(self.state.calls.ask(self.call("update"), replaced).await)
+    }
+
+    async fn delete(&self, version: &Version) -> Result<(), Trouble> {
+        let params = DeleteParams::default().preconditions(version.preconditions());
         self.state.calls.ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
+    }
+}
+
+fn written(answer: Result<Secret, Trouble>) -> Result<Option<Version>, Trouble> {
+    match answer {
+        Ok(secret) => {
+            crash::point("rest-secret:after");
+            Ok(Some(Version::of(&secret.metadata)))
+        }
+        Err(Trouble::Exists | Trouble::Changed | Trouble::NotFound) => Ok(None),
+        Err(trouble) => Err(trouble),
     }
 }
 

@@ -16,7 +16,6 @@ use super::accounts::{change_all, refuse_if_any, summed_up};
 use super::body::{self, Media};
 use super::change::Change;
 use super::create::{self, Created, create, in_the_way};
-use super::credential::Credential;
 use super::decide::{Effect, Request, decide};
 use super::dto::{AccountDefinition, Definitions, StateChange};
 use super::error::{ErrorBody, Problem};
@@ -27,7 +26,6 @@ use super::view::ExistingAccount;
 use crate::account::lifecycle::shown;
 use crate::account::spinnaker::Given;
 use crate::account::{DesiredState, KubesvcAccount};
-use crate::objects::AccountKey;
 
 /// Add accounts from their definitions.
 #[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
@@ -95,8 +93,6 @@ async fn create_one(
 ) -> Result<Option<ExistingAccount>, Problem> {
     let now = found.account.as_ref().map(|existing| (shown(existing), existing.desired()));
     if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
-        let key = AccountKey::of(&existing);
-        Credential::of(state, &key).adopt(&existing).await?;
         return Ok(Some(ExistingAccount::of(&existing)));
     }
     Ok(match create(state, given, account).await? {

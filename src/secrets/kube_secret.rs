@@ -7,12 +7,8 @@ use kube::{Api, Client};
 use secrecy::SecretSlice;
 
 use super::engine::{Found, missing};
-use crate::account::ORIGIN_LABEL;
 use crate::account::failure::{Failure, FailureClass};
 
-/// How often a Secret of a REST call is looked at again for its owner, and how long after one another.
-const LOOKS_FOR_OWNER: u32 = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// How long the API server may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -40,13 +36,6 @@ impl KubeSecrets {
     pub(super) async fn read(&self, place: &Place<'_>) -> Result<Found, Failure> {
         let Place { namespace, name, key, key_field, .. } = place;
         let mut secret = self.get(place).await?;
-        for _ in 0..LOOKS_FOR_OWNER {
-            if !awaits_its_owner(&secret) {
-                break;
-            }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            secret = self.get(place).await?;
-        }
         let version = version_of(&secret);
         let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
             missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
@@ -68,17 +57,6 @@ impl KubeSecrets {
     }
 }
 
-/// A REST call has made the Secret, and is about to write its owner: the version that counts is the next one. After a
-/// crash just there the owner stays away, and so this is waited for only a while.
-fn awaits_its_owner(secret: &Secret) -> bool {
-    let by_rest = secret
-        .metadata
-        .labels
-        .as_ref()
-        .is_some_and(|all| all.get(ORIGIN_LABEL).is_some_and(|one| one == "rest"));
-    by_rest && secret.metadata.owner_references.as_ref().is_none_or(Vec::is_empty)
-}
-
 /// The Secret's uid and resourceVersion.
 fn version_of(secret: &Secret) -> Option<String> {
     Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
@@ -96,24 +74,5 @@ fn explain(error: &kube::Error) -> String {
         }
         kube::Error::Api(status) => format!("the API server answered {} {}", status.code, status.reason),
         _ => "the API server cannot be reached".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-
-    use super::*;
-
-    #[test]
-    fn only_a_secret_of_rest_without_an_owner_is_waited_for() {
-        let mut secret = Secret::default();
-        assert!(!awaits_its_owner(&secret), "a person's Secret has no owner");
-        secret.metadata.labels = Some(BTreeMap::from([(ORIGIN_LABEL.to_owned(), "rest".to_owned())]));
-        assert!(awaits_its_owner(&secret));
-        secret.metadata.owner_references = Some(vec![OwnerReference::default()]);
-        assert!(!awaits_its_owner(&secret));
     }
 }

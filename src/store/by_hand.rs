@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::harness::databases::{Kind, Server, shared};
 use super::harness::must;
 use super::stories::row;
-use super::{Changes, ForeignRow, Store, StoreError, open};
+use super::{Changes, ForeignRow, Store, StoreError, VendorTables, open};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story, on the shared server of this kind.
@@ -44,7 +44,7 @@ impl Home {
     }
 
     pub(super) async fn open(&self) -> Arc<dyn Store> {
-        open(&self.url).await.unwrap_or_else(|error| must(Err(error.in_full())))
+        open(&self.url, VendorTables::Rename).await.unwrap_or_else(|error| must(Err(error.in_full())))
     }
 
     /// What somebody else does to the database.
@@ -71,7 +71,7 @@ impl Home {
     }
 
     async fn unfit(&self, url: &str) -> String {
-        match open(url).await {
+        match open(url, VendorTables::Refuse).await {
             Err(StoreError::Unfit(why)) => {
                 assert!(!why.contains('\n') && !why.contains("p@ss"), "{why}");
                 why
@@ -268,6 +268,18 @@ pub(super) async fn tables_of_another_product_are_kept(home: &Home) {
          INSERT INTO kubesvc_accounts VALUES ('theirs', 1, '{}'); \
          CREATE TABLE kubesvc_locks (id varchar(10))",
     )
+    .await;
+    let refused = open(&home.url, VendorTables::Refuse).await.err().map(|error| error.to_string());
+    let refused = refused.unwrap_or_default();
+    for part in
+        ["kubesvc.database.takeOver: true", "kubesvc_accounts to kubesvc_accounts_vendor", "kubesvc_locks to"]
+    {
+        assert!(refused.contains(part), "{refused:?} lacks {part}");
+    }
+    let database = if home.server.kind() == Kind::MariaDb { "DATABASE()" } else { "'public'" };
+    home.holds(&format!(
+        "(SELECT count(*) FROM information_schema.tables WHERE table_schema = {database}) = 2"
+    ))
     .await;
     for _ in 0..2 {
         let store = home.open().await;

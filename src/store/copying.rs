@@ -7,7 +7,7 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::rows::TABLE;
 use super::statements::Dialect;
-use super::{Changes, Store, StoreError, open_adapter};
+use super::{Changes, Store, StoreError, VendorTables, open_adapter};
 
 /// How many rows are written together.
 const CHUNK: usize = 500;
@@ -40,7 +40,8 @@ pub async fn copy(
     overwrite: bool,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Copied, StoreError> {
-    let (from, to) = (open_adapter(from).await?, open_adapter(to).await?);
+    let refuse = VendorTables::Refuse;
+    let (from, to) = (open_adapter(from, refuse).await?, open_adapter(to, refuse).await?);
     let mut copied = Copied::default();
     let held = to.accounts().await?;
     let uids: Vec<String> = held.rows.into_iter().map(|row| row.uid).collect();

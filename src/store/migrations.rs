@@ -4,7 +4,7 @@ use std::future::Future;
 
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
-use super::{StoreError, rows};
+use super::{StoreError, VendorTables, rows};
 
 /// Where sqlx keeps which steps were run.
 pub(super) const HISTORY: &str = "kubesvc_schema_migrations";
@@ -76,12 +76,13 @@ pub(super) fn has_key(pairs: &[(String, String)], columns: &[&str]) -> bool {
 /// caller holds a lock that keeps other processes from the same.
 ///
 /// A table of another product under one of our names, which lacks columns or a key of ours, is renamed to
-/// `NAME_vendor` and kept with all it holds. A database that a newer version has changed is refused, except for one
+/// `NAME_vendor` and kept with all it holds, where that is asked for; else nothing is touched. A database that a newer version has changed is refused, except for one
 /// step ahead: new steps only ever add, so that the version before can still run beside it.
 pub(super) async fn migrate<C: Schema>(
     connection: &mut C,
     steps: &Migrator,
     place: &str,
+    vendor: VendorTables,
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<(), StoreError> {
     let mut applied: Vec<i64> = Vec::new();
@@ -99,7 +100,8 @@ pub(super) async fn migrate<C: Schema>(
              version of kubesvc, or give kubesvc.database.url another database"
         )));
     }
-    move_strangers(connection, &applied, place, &at_start).await?;
+    let strangers = strangers(connection, &applied, &at_start).await?;
+    move_strangers(connection, &strangers, place, vendor, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(place, error, &at_start))?;
     for (table, wanted, key) in tables() {
         if let Some(lack) = lack(connection, table, &wanted, key).await.map_err(&at_start)? {
@@ -129,21 +131,42 @@ async fn lack<C: Schema>(
     Ok(Some(format!("the unique key ({})", key.join(", "))))
 }
 
-/// A table stands there before its step was run: somebody else made it, or a step was interrupted.
-async fn move_strangers<C: Schema>(
+/// The tables that stand there before their step was run, and are not ours: somebody else made them.
+async fn strangers<C: Schema>(
     connection: &mut C,
     applied: &[i64],
-    place: &str,
     at_start: impl Fn(sqlx::Error) -> StoreError,
-) -> Result<(), StoreError> {
+) -> Result<Vec<&'static str>, StoreError> {
+    let mut strangers = Vec::new();
     for (step, (table, wanted, key)) in (1..).zip(tables()) {
         let stands = !connection.columns_of(table).await.map_err(&at_start)?.is_empty();
-        if applied.contains(&step)
-            || !stands
-            || lack(connection, table, &wanted, key).await.map_err(&at_start)?.is_none()
+        if !applied.contains(&step)
+            && stands
+            && lack(connection, table, &wanted, key).await.map_err(&at_start)?.is_some()
         {
-            continue;
+            strangers.push(table);
         }
+    }
+    Ok(strangers)
+}
+
+async fn move_strangers<C: Schema>(
+    connection: &mut C,
+    strangers: &[&str],
+    place: &str,
+    vendor: VendorTables,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    if !strangers.is_empty() && vendor == VendorTables::Refuse {
+        let renamed: Vec<_> = strangers.iter().map(|table| format!("{table} to {table}_vendor")).collect();
+        return Err(StoreError::Unfit(format!(
+            "the database {place} holds tables that are not kubesvc's, and nothing of it was touched: set \
+             kubesvc.database.takeOver: true, and these are renamed and kept: {}; or give kubesvc.database.url another \
+             database",
+            renamed.join(", ")
+        )));
+    }
+    for table in strangers {
         let kept = format!("{table}_vendor");
         if !connection.columns_of(&kept).await.map_err(&at_start)?.is_empty() {
             return Err(StoreError::Unfit(format!(

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, now, trouble};
+use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now, trouble};
 
 mod accounts;
 mod assignments;
@@ -39,9 +39,9 @@ pub(super) struct MySql {
 
 impl MySql {
     /// Connects, and brings the schema up to date.
-    pub(super) async fn open(address: &Address) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &Address, vendor: VendorTables) -> Result<Self, StoreError> {
         let connect = options(address)?;
-        schema::migrate(&connect, address).await?;
+        schema::migrate(&connect, address, vendor).await?;
         // What stands between /*M! and */ is for MariaDB alone.
         let session = format!(
             "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \

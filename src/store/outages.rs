@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::harness::databases::{Kind, Server, own};
 use super::harness::{must, wait::eventually};
 use super::stories::row;
-use super::{Store, StoreError, open};
+use super::{Store, StoreError, VendorTables, open};
 use crate::account::row::AccountRow;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl House {
     }
 
     pub(super) async fn open(&self) -> Arc<dyn Store> {
-        open(&self.url).await.unwrap_or_else(|error| must(Err(error.in_full())))
+        open(&self.url, VendorTables::Refuse).await.unwrap_or_else(|error| must(Err(error.in_full())))
     }
 
     pub(super) fn database(&self) -> &str {
@@ -176,7 +176,8 @@ pub(super) async fn a_server_that_hangs_is_known_to_in_time(house: &House) {
     unavailable(write);
     unavailable(read);
     unavailable(ping);
-    let unreached = open(&house.url).await.err().map(|error| error.in_full()).unwrap_or_default();
+    let unreached = open(&house.url, VendorTables::Refuse).await.err().map(|error| error.in_full());
+    let unreached = unreached.unwrap_or_default();
     assert!(unreached.contains("cannot be used now: no connection to the database"), "{unreached}");
     house.server.resume();
     assert!(took < Duration::from_secs(11), "{took:?}");
@@ -196,7 +197,7 @@ pub(super) async fn a_user_without_rights_is_told_which(house: &House) {
     };
     house.by_hand(&create).await;
     let url = house.url.replace("kubesvc:p%40ss%2Fword", "reader:r");
-    let why = open(&url).await.err().map(|error| error.to_string()).unwrap_or_default();
+    let why = open(&url, VendorTables::Refuse).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("\"reader\"") && why.contains("grant it"), "{why}");
 }
 
@@ -308,7 +309,7 @@ pub(super) async fn a_write_that_is_given_up_leaves_no_connection_that_others_wa
     let line = Line::to(house.server.port()).await;
     let there = format!(":{}/", house.server.port());
     let url = house.url.replace(&there, &format!(":{}/", line.port));
-    let store = open(&url).await.unwrap_or_else(|error| must(Err(error.in_full())));
+    let store = open(&url, VendorTables::Refuse).await.unwrap_or_else(|error| must(Err(error.in_full())));
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     let mut hand = house.hand().await;
     hand.run(&["BEGIN", THEIRS_TO_B]).await;

@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::Taking;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, now};
+use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now};
 
 mod accounts;
 mod assignments;
@@ -29,9 +29,9 @@ pub(super) struct Postgres {
 
 impl Postgres {
     /// Connects, and brings the schema up to date.
-    pub(super) async fn open(address: &Address) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &Address, vendor: VendorTables) -> Result<Self, StoreError> {
         let connect = options(address)?;
-        schema::migrate(&connect, address).await?;
+        schema::migrate(&connect, address, vendor).await?;
         let session = format!(
             "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '{SERVER_SECONDS}s'; \
              SET lock_timeout = '{LOCK_SECONDS}s'; SET idle_in_transaction_session_timeout = '{SERVER_SECONDS}s'; \

@@ -19,7 +19,7 @@ use sqlx::sqlite::{
 
 use super::{
     Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, Raised,
-    Standing, Store, StoreError, Term, limits, now, pools,
+    Standing, Store, StoreError, Term, VendorTables, limits, now, pools,
     rows::{self, Taking},
     trouble,
 };
@@ -59,11 +59,11 @@ impl Default for Tuning {
 
 impl Sqlite {
     /// Opens the file, or makes it, and brings its schema up to date.
-    pub(super) async fn open(path: &Path) -> Result<Self, StoreError> {
-        Self::open_with(path, &Tuning::default()).await
+    pub(super) async fn open(path: &Path, vendor: VendorTables) -> Result<Self, StoreError> {
+        Self::open_with(path, vendor, &Tuning::default()).await
     }
 
-    async fn open_with(path: &Path, tuning: &Tuning) -> Result<Self, StoreError> {
+    async fn open_with(path: &Path, vendor: VendorTables, tuning: &Tuning) -> Result<Self, StoreError> {
         let path = file::locate(path)?;
         let lock = file::Lock::acquire(&path)?;
         file::inspect(&path)?;
@@ -91,7 +91,7 @@ impl Sqlite {
             .connect_with(writing)
             .await
             .map_err(|error| errors::at_start(&path, error))?;
-        schema::migrate(&writer, &path).await?;
+        schema::migrate(&writer, &path, vendor).await?;
         let readers = pool().max_connections(4).connect_lazy_with(options.pragma("query_only", "ON"));
         let retry = trouble::retry(tuning.busy_retries);
         Ok(Self { writer, readers, retry, _lock: lock })

@@ -81,20 +81,20 @@ async fn run(kind: Kind, seed: u64, seconds: u64) {
 /// All rounds; the answer is the summary.
 async fn rounds(scene: &Scene, watcher: &Watcher, leader: &Leader, plan: &Plan) -> String {
     scene.make(&plan.first).await;
-    must(scene.settle(watcher, &plan.first, BEGIN).await);
+    must(scene.settle(&plan.first, BEGIN).await);
     watcher.all_is_settled();
     let begin = scene.memory();
     let mut slowest = Duration::ZERO;
     for (number, round) in plan.rounds.iter().enumerate() {
         let over = play(scene, watcher, leader, round).await;
-        match scene.settle(watcher, &round.wishes, settled::LIMIT.saturating_sub(over.elapsed())).await {
+        match scene.settle(&round.wishes, settled::LIMIT.saturating_sub(over.elapsed())).await {
             Ok(()) => slowest = slowest.max(over.elapsed()),
             Err(why) => {
                 scene
                     .chronicle
                     .violation(None, format!("a minute after the last fault of round {number}: {why}"));
                 // Later rounds begin with what is desired; if that never comes, there is nothing to begin with.
-                must(scene.settle(watcher, &round.wishes, BEGIN).await);
+                must(scene.settle(&round.wishes, BEGIN).await);
             }
         }
         if plan.rounds.len() > 1 {

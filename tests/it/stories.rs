@@ -4,13 +4,14 @@
 //! |---|---|
 //! | `accounts.rs` | people who apply, change and delete accounts, and scripts that call REST |
 //! | `credentials.rs` | whoever hands out, rotates and revokes credentials |
+//! | `own_secrets.rs` | whoever backs up and restores, of kubeconfigs that were given to REST |
 //! | `zones.rs` | platform teams whose agents come, go and move |
 //! | `static_accounts.rs` | owners of an agent's own file |
 //! | `tables.rs` | whoever reads the tables, or runs the database |
 
 mod accounts;
 mod credentials;
-mod owners;
+mod own_secrets;
 mod static_accounts;
 mod tables;
 mod zones;

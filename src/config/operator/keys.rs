@@ -147,6 +147,12 @@ const ROWS: &[Row] = &[
     refused("kubesvc.grpc.auth.x509.filters", Kind::List, None, HUB_AUTH, "the subjects that are let in"),
     // State
     read("kubesvc.database.url", Kind::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
+    read(
+        "kubesvc.database.takeOver",
+        Kind::Flag,
+        "false",
+        "rename tables of another product that have kubesvc's names, and keep them",
+    ),
     read("kubesvc.watchNamespaces", Kind::Namespaces, "", "namespaces watched; none: the operator's own"),
     read(
         "kubesvc.secrets.folders",

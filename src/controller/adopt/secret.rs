@@ -1,42 +1,33 @@
-//! The Secret for the kubeconfig that a row holds. The rules are REST's: Secret, object, owner, in this order, and a
-//! Secret that is not ours is never touched.
+//! The Secret for the kubeconfig that a row holds. The rules are REST's: Secret, then object, and a Secret that is not
+//! ours is never touched.
 
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
 use secrecy::SecretString;
-use tracing::warn;
 
-use super::{BoxedError, Controller, Refused, timed};
-use crate::account::owned_secret::{self, brought_to, is_ours, owner_patch, owners, stale_owner};
+use super::{BoxedError, Controller, timed};
+use crate::account::owned_secret::{self, Preparation, Version, claim, completion, is_ours, preparation};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
-use crate::budget::Urgency;
-use crate::crash;
+use crate::controller::own_secret::{Answer, place, without_contents};
 
 /// How often a write is tried against others that write the same Secret.
-const TRIES: usize = 5;
+const TRIES: usize = 8;
+/// Crash points of the writes.
+const POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];
 
 /// What became of a Secret.
 pub(super) enum Kept {
-    /// It holds the kubeconfig, and waits for its owner.
-    Ready,
-    /// The object that owns it stands.
+    /// It holds the kubeconfig, in this version.
+    Ready(Version),
+    /// The object stands.
     Stands,
     /// It cannot be written, and why.
     Refused(String),
 }
 
-/// An answer about a Secret: what was refused says nothing of what was sent.
-enum Answer<T> {
-    Done(T),
-    /// It is there already, another version, or gone.
-    Changed,
-    Refused(String),
-}
-
 impl Controller {
-    /// Brings the Secret of an object that is to be made to these contents, unless it is that already.
+    /// Brings the Secret of an object that is to be made to these contents.
     pub(super) async fn keep_secret(
         &self,
         object: &KubesvcAccount,
@@ -46,154 +37,91 @@ impl Controller {
         let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, None);
         let name = names::credential_secret_name(object_name);
         let (api, post) = (self.secrets(namespace), post());
+        let refused = |why| Ok(Kept::Refused(format!("its Secret {name} is refused: {why}")));
         for _ in 0..TRIES {
-            let Some(present) = timed(api.get_opt(&name)).await.map_err(without_contents)? else {
-                match self
-                    .write(["adopt-secret:before", "adopt-secret:after"], api.create(&post, &wanted))
-                    .await?
-                {
-                    Answer::Done(_) => return Ok(Kept::Ready),
-                    Answer::Changed => continue,
-                    Answer::Refused(why) => {
-                        return Ok(Kept::Refused(format!("its Secret {name} is refused: {why}")));
+            let present = self.secret(&api, &name).await?;
+            let read = present.as_ref().map(|secret| secret.metadata.clone()).unwrap_or_default();
+            // That of an earlier version, which nobody has said to be the account's, may be anybody's.
+            let is_theirs = present.is_some() && !is_ours(&read, place);
+            let stands = match &present {
+                Some(_) => timed(self.api(object).get_metadata_opt(object_name)).await?.is_some(),
+                None => false,
+            };
+            let next =
+                if is_theirs { Preparation::NotOurs } else { preparation(present, stands, place, &wanted) };
+            let written = match next {
+                Preparation::Taken => return Ok(Kept::Stands),
+                Preparation::NotOurs => {
+                    return Ok(Kept::Refused(format!(
+                        "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
+                    )));
+                }
+                Preparation::Remove => {
+                    self.remove_secret(&api, &name, &Version::of(&read), None).await?;
+                    continue;
+                }
+                Preparation::Claim => {
+                    let (parameters, patch) = (PatchParams::default(), Patch::Merge(claim(&read)));
+                    let claimed = api.patch_metadata(&name, &parameters, &patch);
+                    match self.write_secret(POINTS, claimed).await? {
+                        Answer::Done(_) | Answer::Changed => continue,
+                        Answer::Refused(why) => return refused(why),
                     }
                 }
+                Preparation::Create => self.write_secret(POINTS, api.create(&post, &wanted)).await?,
+                Preparation::Replace(secret) => {
+                    self.write_secret(POINTS, api.replace(&name, &post, &secret)).await?
+                }
             };
-            if !is_ours(&present.metadata, object_name) {
-                return Ok(Kept::Refused(format!(
-                    "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
-                )));
-            }
-            if let Some(owner) = stale_owner(&present.metadata, None) {
-                let standing = timed(self.api(object).get_opt(object_name)).await?;
-                if standing.is_some_and(|standing| standing.uid() == owner) {
-                    return Ok(Kept::Stands);
-                }
-                // It waits for the garbage collector, which would take the new account's credential away.
-                self.delete(&api, &name, &present.metadata).await?;
-                continue;
-            }
-            let Some(present) = brought_to(present, &wanted) else { return Ok(Kept::Ready) };
-            let replaced = api.replace(&name, &post, &present);
-            match self.write(["adopt-secret:before", "adopt-secret:after"], replaced).await? {
-                Answer::Done(_) => return Ok(Kept::Ready),
+            match written {
+                Answer::Done(secret) => return Ok(Kept::Ready(Version::of(&secret.metadata))),
                 Answer::Changed => {}
-                Answer::Refused(why) => {
-                    return Ok(Kept::Refused(format!("its Secret {name} is refused: {why}")));
-                }
+                Answer::Refused(why) => return refused(why),
             }
         }
-        Err(format!("others write the Secret {namespace}/{name} at the same time").into())
+        Err(others_write(namespace, &name))
     }
 
-    /// Deletes the Secret that an object was to have, if nobody owns it.
-    pub(super) async fn discard_secret(&self, object: &KubesvcAccount) -> Result<(), BoxedError> {
-        let (namespace, object_name) = place(object);
-        let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
-        let found = timed(api.get_metadata_opt(&name)).await.map_err(without_contents)?;
-        match found {
-            Some(secret) if is_ours(&secret.metadata, object_name) && owners(&secret.metadata).is_empty() => {
-                self.delete(&api, &name, &secret.metadata).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Gives an account's Secret its owner, if it is ours and has none. That this is refused keeps nothing from going on.
-    pub(in crate::controller) async fn own_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
-        if let Some(why) = self.try_to_own(account).await? {
-            warn!(
-                account = account.account_name(),
-                why, "a Secret is given no owner, and may stay behind when its account goes"
-            );
-        }
-        Ok(())
-    }
-
-    /// The answer is why it is refused, if it is.
-    async fn try_to_own(&self, account: &KubesvcAccount) -> Result<Option<String>, BoxedError> {
-        let (namespace, object_name) = place(account);
+    /// After the object was made: the Secret holds these contents, though others may have written to it meanwhile.
+    pub(super) async fn complete_secret(
+        &self,
+        made: &KubesvcAccount,
+        contents: &SecretString,
+        prepared: &Version,
+    ) -> Result<(), BoxedError> {
+        let place @ (namespace, object_name) = place(made);
+        let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, Some(made));
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
         for _ in 0..TRIES {
-            let secret = match judge(timed(api.get_metadata(&name)).await)? {
-                Answer::Done(secret) => secret,
-                Answer::Changed => return Ok(None),
-                Answer::Refused(why) => return Ok(Some(format!("the Secret {namespace}/{name}: {why}"))),
-            };
-            if !is_ours(&secret.metadata, object_name) || !owners(&secret.metadata).is_empty() {
-                return Ok(None);
-            }
-            let (parameters, patch) =
-                (PatchParams::apply(FIELD_MANAGER), Patch::Merge(owner_patch(&secret.metadata, account)));
-            let patched = api.patch_metadata(&name, &parameters, &patch);
-            match self.write(["adopt-secret-owner:before", "adopt-secret-owner:after"], patched).await? {
-                Answer::Done(_) => return Ok(None),
+            let Some(present) = self.secret(&api, &name).await? else { return Ok(()) };
+            let next = completion(&present, prepared, made, &wanted);
+            let Some(secret) = next.filter(|_| is_ours(&present.metadata, place)) else { return Ok(()) };
+            match self.write_secret(POINTS, api.replace(&name, &post(), &secret)).await? {
+                Answer::Done(_) | Answer::Refused(_) => return Ok(()),
                 Answer::Changed => {}
-                Answer::Refused(why) => return Ok(Some(format!("the Secret {namespace}/{name}: {why}"))),
             }
         }
-        Err(format!("others write the Secret {namespace}/{name} at the same time").into())
+        Err(others_write(namespace, &name))
     }
 
-    fn secrets(&self, namespace: &str) -> Api<Secret> {
-        Api::namespaced(self.context.client.clone(), namespace)
-    }
-
-    async fn write<T>(
+    /// Deletes the Secret that an object was to have, as it was written.
+    pub(super) async fn discard_secret(
         &self,
-        [before, after]: [&'static str; 2],
-        request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<Answer<T>, BoxedError> {
-        self.context.budget.take(Urgency::Rest).await;
-        crash::point(before);
-        let answer = timed(request).await;
-        crash::point(after);
-        judge(answer)
+        object: &KubesvcAccount,
+        written: &Version,
+    ) -> Result<(), BoxedError> {
+        let (namespace, object_name) = place(object);
+        let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
+        self.remove_secret(&api, &name, written, None).await.map(drop)
     }
 
-    /// Deletes a Secret as it was read.
-    async fn delete(&self, api: &Api<Secret>, name: &str, read: &ObjectMeta) -> Result<(), BoxedError> {
-        let preconditions =
-            Preconditions { uid: read.uid.clone(), resource_version: read.resource_version.clone() };
-        let parameters = DeleteParams::default().preconditions(preconditions);
-        self.context.budget.take(Urgency::Rest).await;
-        match judge(timed(api.delete(name, &parameters)).await)? {
-            Answer::Done(_) | Answer::Changed => Ok(()),
-            Answer::Refused(why) => Err(format!("the Secret {name} is not deleted: {why}").into()),
-        }
+    async fn secret(&self, api: &Api<Secret>, name: &str) -> Result<Option<Secret>, BoxedError> {
+        timed(api.get_opt(name)).await.map_err(without_contents)
     }
 }
 
-fn judge<T>(answer: Result<T, BoxedError>) -> Result<Answer<T>, BoxedError> {
-    let error = match answer {
-        Ok(value) => return Ok(Answer::Done(value)),
-        Err(error) => error,
-    };
-    let is_namespace = matches!(
-        error.downcast_ref::<kube::Error>(),
-        Some(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.kind == "namespaces")
-    );
-    let refused = Refused::of(error).map_err(without_contents)?;
-    Ok(match refused.code {
-        404 | 409 if !is_namespace => Answer::Changed,
-        _ => Answer::Refused(refused.why),
-    })
-}
-
-/// An error of a request that may have held a kubeconfig.
-fn without_contents(error: BoxedError) -> BoxedError {
-    match error.downcast_ref::<kube::Error>() {
-        Some(kube::Error::Api(status)) => {
-            format!("the API server answers {} {} for a Secret", status.code, status.reason).into()
-        }
-        Some(_) => "the API server cannot be asked for a Secret".into(),
-        None => error,
-    }
-}
-
-fn place(object: &KubesvcAccount) -> (&str, &str) {
-    let metadata = &object.metadata;
-    (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+fn others_write(namespace: &str, name: &str) -> BoxedError {
+    format!("others write the Secret {namespace}/{name} at the same time").into()
 }
 
 fn post() -> PostParams {

@@ -64,15 +64,6 @@ impl Rest {
         let data = secret["data"].as_object()?.values().next()?.as_str()?;
         Some(String::from_utf8(BASE64_STANDARD.decode(data).expect("base64")).expect("UTF-8"))
     }
-
-    fn owner(&self) -> Value {
-        let secret = self.api.get(SECRET).unwrap_or_default();
-        secret["metadata"]["ownerReferences"][0]["uid"].clone()
-    }
-
-    fn uid(&self) -> Value {
-        self.api.get(ACCOUNT).expect("the account stands")["metadata"]["uid"].clone()
-    }
 }
 
 fn given(token: &str) -> Value {
@@ -88,42 +79,86 @@ async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post()
     owner.go();
     assert_eq!(post.await.expect("no panic").status, 202);
     assert_eq!(rest.stored(), Some(kubeconfig("second")));
-    assert_eq!(rest.owner(), rest.uid());
+}
+
+/// Two POSTs that have both prepared the Secret and found no account: the first is about to make it, the second after it.
+struct Both {
+    rest: Rest,
+    winner: (tokio::task::JoinHandle<Answer>, Held),
+    loser: (tokio::task::JoinHandle<Answer>, Held),
+}
+
+impl Both {
+    async fn prepared() -> Self {
+        let rest = Rest::new();
+        let mut makes = rest.api.hold("POST", "/kubesvcaccounts");
+        let winner = rest.begin("POST", given("winner"));
+        makes.reached().await;
+        let mut late = rest.api.hold("POST", "/kubesvcaccounts");
+        let loser = rest.begin("POST", given("loser"));
+        late.reached().await;
+        assert_eq!(rest.stored(), Some(kubeconfig("loser")));
+        Self { rest, winner: (winner, makes), loser: (loser, late) }
+    }
 }
 
 #[tokio::test]
 async fn a_put_between_the_posts_look_at_the_secret_and_its_write_is_kept_too() {
-    let rest = Rest::new();
-    let mut owner = rest.api.hold("PUT", SECRET);
-    let post = rest.begin("POST", given("first"));
-    owner.reached().await;
+    let Both { rest, winner, loser } = Both::prepared().await;
+    let mut last = rest.api.hold("PUT", SECRET);
+    winner.1.go();
+    last.reached().await;
     assert_eq!(rest.call("PUT", DYNAMIC, given("second")).await.status, 202);
-    owner.go();
-    assert_eq!(post.await.expect("no panic").status, 202);
+    last.go();
+    assert_eq!(winner.0.await.expect("no panic").status, 202);
+    loser.1.go();
+    assert_eq!(loser.0.await.expect("no panic").status, 409);
     assert_eq!(rest.stored(), Some(kubeconfig("second")));
 }
 
 #[tokio::test]
-async fn of_two_posts_the_one_that_made_the_account_has_its_kubeconfig_even_if_the_other_set_the_owner() {
-    let rest = Rest::new();
-    let mut made = rest.api.hold("POST", "/kubesvcaccounts");
-    let winner = rest.begin("POST", given("winner"));
-    made.reached().await;
-    let mut late = rest.api.hold("POST", "/kubesvcaccounts");
-    let loser = rest.begin("POST", given("loser"));
-    // It has found no account, and written its own kubeconfig.
-    late.reached().await;
-    assert_eq!(rest.stored(), Some(kubeconfig("loser")));
-    let mut owner = rest.api.hold("GET", SECRET);
-    made.go();
-    owner.reached().await;
-    late.go();
-    let answer = loser.await.expect("no panic");
+async fn of_two_posts_the_one_that_made_the_account_has_its_kubeconfig_though_the_other_wrote_it_last() {
+    let Both { rest, winner, loser } = Both::prepared().await;
+    let mut last = rest.api.hold("GET", SECRET);
+    winner.1.go();
+    last.reached().await;
+    loser.1.go();
+    let answer = loser.0.await.expect("no panic");
     assert_eq!(answer.status, 409, "{}", answer.text);
-    assert_eq!(rest.owner(), rest.uid(), "the loser set the owner");
-    owner.go();
-    assert_eq!(winner.await.expect("no panic").status, 202);
+    last.go();
+    assert_eq!(winner.0.await.expect("no panic").status, 202);
     assert_eq!(rest.stored(), Some(kubeconfig("winner")));
+}
+
+#[tokio::test]
+async fn a_post_that_found_no_account_does_not_write_over_the_secret_of_the_one_made_since() {
+    let rest = Rest::new();
+    let mut makes = rest.api.hold("POST", "/kubesvcaccounts");
+    let winner = rest.begin("POST", given("winner"));
+    makes.reached().await;
+    let mut replaces = rest.api.hold("PUT", SECRET);
+    let loser = rest.begin("POST", given("loser"));
+    replaces.reached().await;
+    makes.go();
+    assert_eq!(winner.await.expect("no panic").status, 202);
+    replaces.go();
+    assert_eq!(loser.await.expect("no panic").status, 409);
+    assert_eq!(rest.stored(), Some(kubeconfig("winner")));
+}
+
+#[tokio::test]
+async fn a_put_to_an_account_that_goes_meanwhile_leaves_no_secret() {
+    let rest = Rest::new();
+    let file = json!({"name": "prod", "kubeconfigFile": "/opt/armory/k"});
+    assert_eq!(rest.call("POST", DYNAMIC, file).await.status, 202);
+    let mut patch = rest.api.hold("PATCH", ACCOUNT);
+    let put = rest.begin("PUT", given("late"));
+    patch.reached().await;
+    assert_eq!(rest.stored(), Some(kubeconfig("late")));
+    assert_eq!(rest.call("DELETE", "/armory/accounts/prod", Value::Null).await.status, 202);
+    patch.go();
+    assert_eq!(put.await.expect("no panic").status, 404);
+    assert_eq!(rest.stored(), None, "nobody would ever delete it");
 }
 
 #[tokio::test]
@@ -136,19 +171,6 @@ async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post(
     owner.go();
     assert_eq!(post.await.expect("no panic").status, 202);
     assert_eq!(rest.stored(), None);
-}
-
-#[tokio::test]
-async fn a_post_that_cannot_set_the_owner_says_so() {
-    let rest = Rest::new();
-    rest.api.refuse("PUT", SECRET);
-    // The process that made it has ended before it set the owner.
-    assert_eq!(rest.call("POST", DYNAMIC, given("first")).await.status, 503);
-    assert_eq!(rest.owner(), Value::Null);
-    rest.api.refuse("PATCH", SECRET);
-    let again = rest.call("POST", DYNAMIC, given("first")).await;
-    assert_eq!(again.status, 503, "{}", again.text);
-    assert!(again.message(DYNAMIC).contains("may not patch secrets"), "{}", again.text);
 }
 
 #[tokio::test]

@@ -15,7 +15,6 @@ pub(super) struct FakeApi {
     objects: Mutex<BTreeMap<String, Value>>,
     written: Mutex<u64>,
     gates: Mutex<Vec<Gate>>,
-    refusals: Mutex<Vec<(&'static str, String)>>,
 }
 
 struct Gate {
@@ -61,11 +60,6 @@ impl FakeApi {
         Held { reached: was_reached, go }
     }
 
-    /// Refuses all requests of this method whose path ends so.
-    pub(super) fn refuse(&self, method: &'static str, path: &str) {
-        self.refusals.lock().push((method, path.to_owned()));
-    }
-
     /// The object whose path ends so.
     pub(super) fn get(&self, path: &str) -> Option<Value> {
         let objects = self.objects.lock();
@@ -77,9 +71,6 @@ impl FakeApi {
         let (method, path) = (parts.method.as_str().to_owned(), parts.uri.path().to_owned());
         let body = body.collect().await.expect("a body").to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        if self.refusals.lock().iter().any(|(of, end)| *of == method && path.ends_with(end)) {
-            return failure(403, "Forbidden", &path);
-        }
         let gate = {
             let mut gates = self.gates.lock();
             let at = gates.iter().position(|gate| gate.method == method && path.ends_with(&gate.path));

@@ -4,7 +4,7 @@ use super::{Copied, Other, copy};
 use crate::account::row::AccountRow;
 use crate::store::harness::databases::{Kind, shared};
 use crate::store::stories::row;
-use crate::store::{StoreError, open, open_adapter};
+use crate::store::{StoreError, VendorTables, open, open_adapter};
 
 /// A whole row of somebody else's.
 fn other(name: &str) -> Other {
@@ -43,7 +43,7 @@ async fn copies(from: &str, to: &str) {
         (0..700).map(|at| row(&format!("row-{at:03}"), &format!("uid-{at}"))).collect();
     let others = vec![other("their-a"), other("their-b")];
     {
-        let from = open_adapter(from).await.expect("it opens");
+        let from = open_adapter(from, VendorTables::Refuse).await.expect("it opens");
         from.put_accounts(&rows).await.expect("written");
         assert!(from.put_namespaces("uid-7", &["a".to_owned(), "b".to_owned()]).await.expect("a list"));
         from.put_others(&others).await.expect("written");
@@ -54,7 +54,7 @@ async fn copies(from: &str, to: &str) {
     let wanted = Copied { accounts: 700, namespaces: 1, others: 2, ..Copied::default() };
     assert_eq!((copied, seen), (wanted, (702, 702)));
     {
-        let to = open_adapter(to).await.expect("it opens");
+        let to = open_adapter(to, VendorTables::Refuse).await.expect("it opens");
         assert_eq!(to.accounts().await.expect("the accounts").rows, rows);
         assert_eq!(
             to.namespaces("row-007").await.expect("a list"),
@@ -70,7 +70,10 @@ async fn copies(from: &str, to: &str) {
     let copied = copy(from, to, true, |_, _| {}).await.expect("copied");
     let wanted = Copied { accounts: 700, namespaces: 1, others_there: 2, deleted: 701, ..Copied::default() };
     assert_eq!(copied, wanted);
-    assert_eq!(open(to).await.expect("it opens").accounts().await.expect("the accounts").rows, rows);
+    assert_eq!(
+        open(to, VendorTables::Refuse).await.expect("it opens").accounts().await.expect("the accounts").rows,
+        rows
+    );
 }
 
 fn sqlite() -> (String, TempDir) {
@@ -99,7 +102,7 @@ async fn mariadb_is_copied_to_sqlite() {
 #[tokio::test]
 async fn a_sqlite_file_in_use_is_not_copied() {
     let (from, _folder) = sqlite();
-    let operator = open(&from).await.expect("it opens");
+    let operator = open(&from, VendorTables::Refuse).await.expect("it opens");
     let (to, _folder) = sqlite();
     let error = copy(&from, &to, false, |_, _| {}).await.expect_err("in use");
     assert!(

@@ -8,15 +8,19 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use super::errors;
-use crate::store::StoreError;
 use crate::store::migrations::{self, Schema};
 use crate::store::server;
 use crate::store::url::Address;
+use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/mysql")));
 
 /// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
-pub(super) async fn migrate(options: &MySqlConnectOptions, address: &Address) -> Result<(), StoreError> {
+pub(super) async fn migrate(
+    options: &MySqlConnectOptions,
+    address: &Address,
+    vendor: VendorTables,
+) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);
     let mut connection = server::connect(options.connect(), at_start).await?;
     let result = async {
@@ -29,7 +33,7 @@ pub(super) async fn migrate(options: &MySqlConnectOptions, address: &Address) ->
         {
             tracing::info!(database = %address, "another process brings the schema up to date; waiting");
         }
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), at_start).await
+        migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };
     let result = server::started(result).await;
     if result.is_ok() {

@@ -2,7 +2,7 @@ use crate::account::row::AccountRow;
 use crate::store::harness::databases::Kind;
 use crate::store::stories::row;
 use crate::store::url::{self, Database};
-use crate::store::{Store, StoreError, by_hand, open, outages, stories};
+use crate::store::{Store, StoreError, VendorTables, by_hand, open, outages, stories};
 
 mod shared_stories {
     use super::*;
@@ -39,7 +39,7 @@ mod fence_stories {
 
     async fn replica(home: &by_hand::Home) -> Arc<dyn Streaming> {
         let Ok(Database::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
-        Arc::new(crate::store::mysql::MySql::open(&address).await.expect("it opens"))
+        Arc::new(crate::store::mysql::MySql::open(&address, VendorTables::Refuse).await.expect("it opens"))
     }
 }
 
@@ -63,7 +63,7 @@ async fn a_server_that_may_only_be_read_is_unavailable_until_it_may_be_written()
         .by_hand(&format!("CREATE USER app@'%' IDENTIFIED BY 'a'; GRANT ALL ON {database}.* TO app@'%'"))
         .await;
     let url = house.url.replace("kubesvc:p%40ss%2Fword", "app:a");
-    let store = open(&url).await.expect("it opens");
+    let store = open(&url, VendorTables::Refuse).await.expect("it opens");
     house.by_hand("SET GLOBAL read_only = 1").await;
     let said = outages::unavailable(store.put_accounts(&[row("one", "uid-1")]).await);
     assert!(said.contains("may only be read"), "{said}");
@@ -94,7 +94,7 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
 async fn a_client_that_stands_still_in_a_transaction_is_ended_by_the_server() {
     let home = by_hand::Home::new(Kind::MariaDb).await;
     let Ok(Database::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
-    let store = super::MySql::open(&address).await.expect("it opens");
+    let store = super::MySql::open(&address, VendorTables::Refuse).await.expect("it opens");
     let mut connection = store.writer().await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(
         "SELECT CAST(@@idle_transaction_timeout AS UNSIGNED), CAST(@@wait_timeout AS UNSIGNED)",

@@ -7,10 +7,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use super::errors;
-use crate::store::StoreError;
 use crate::store::migrations::{self, Schema};
 use crate::store::server;
 use crate::store::url::Address;
+use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/postgres")));
 
@@ -18,7 +18,11 @@ static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migr
 const LOCK: i64 = 0x006b_7562_6573_7663;
 
 /// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
-pub(super) async fn migrate(options: &PgConnectOptions, address: &Address) -> Result<(), StoreError> {
+pub(super) async fn migrate(
+    options: &PgConnectOptions,
+    address: &Address,
+    vendor: VendorTables,
+) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);
     let mut connection = server::connect(options.connect(), at_start).await?;
     let result = async {
@@ -29,7 +33,7 @@ pub(super) async fn migrate(options: &PgConnectOptions, address: &Address) -> Re
             .execute(&mut connection)
             .await
             .map_err(at_start)?;
-        migrations::migrate(&mut connection, &STEPS, &address.to_string(), at_start).await
+        migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };
     let result = server::started(result).await;
     // The lock goes with the connection.

@@ -1,7 +1,7 @@
 use crate::account::row::AccountRow;
 use crate::store::harness::{databases::Kind, must};
 use crate::store::stories::row;
-use crate::store::{Store, by_hand, open, outages, stories};
+use crate::store::{Store, VendorTables, by_hand, open, outages, stories};
 
 mod shared_stories {
     use super::*;
@@ -38,7 +38,9 @@ mod fence_stories {
 
     async fn replica(home: &by_hand::Home) -> Arc<dyn Streaming> {
         let Ok(Database::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
-        Arc::new(crate::store::postgres::Postgres::open(&address).await.expect("it opens"))
+        Arc::new(
+            crate::store::postgres::Postgres::open(&address, VendorTables::Refuse).await.expect("it opens"),
+        )
     }
 }
 
@@ -60,8 +62,11 @@ async fn a_standby_is_unavailable_until_it_is_promoted() {
     let store = house.open().await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     let mut standby = must(house.server.standby().await);
-    let why =
-        open(&standby.url(house.database())).await.err().map(|error| error.to_string()).unwrap_or_default();
+    let why = open(&standby.url(house.database()), VendorTables::Refuse)
+        .await
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
     assert!(why.contains("primary"), "{why}");
     // The address of the primary leads to the standby from now on, as after half of a failover.
     must(house.server.stop().await);

@@ -9,16 +9,16 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use super::errors;
-use crate::store::StoreError;
 use crate::store::migrations::{self, Schema};
+use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/sqlite")));
 
 /// Brings the schema up to date; see [`migrations::migrate`].
-pub(super) async fn migrate(pool: &SqlitePool, path: &Path) -> Result<(), StoreError> {
+pub(super) async fn migrate(pool: &SqlitePool, path: &Path, vendor: VendorTables) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(path, error);
     let mut connection = pool.acquire().await.map_err(at_start)?;
-    migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), at_start).await?;
+    migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), vendor, at_start).await?;
     // What was prepared before the tables were changed is not used again.
     connection.clear_cached_statements().await.map_err(at_start)
 }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{Sqlite, Tuning};
 use crate::account::row::AccountRow;
 use crate::store::stories::{row, stories};
-use crate::store::{Changes, Store, StoreError, open};
+use crate::store::{Changes, Store, StoreError, VendorTables, open};
 
 stories!(fresh());
 
@@ -58,7 +58,7 @@ impl Home {
     }
 
     async fn open_with(&self, tuning: Tuning) -> Result<Sqlite, StoreError> {
-        Sqlite::open_with(&self.path(), &tuning).await
+        Sqlite::open_with(&self.path(), VendorTables::Rename, &tuning).await
     }
 
     /// What somebody else does to the file.
@@ -70,7 +70,7 @@ impl Home {
     }
 
     async fn unfit(&self) -> String {
-        match open(&self.url()).await {
+        match open(&self.url(), VendorTables::Refuse).await {
             Err(StoreError::Unfit(why)) => {
                 assert!(!why.contains('\n'), "{why}");
                 why
@@ -90,11 +90,11 @@ async fn rows(store: &dyn Store) -> Vec<AccountRow> {
 #[tokio::test]
 async fn what_is_written_is_there_after_a_restart() {
     let home = Home::new();
-    let store = open(&home.url()).await.expect("it opens");
+    let store = open(&home.url(), VendorTables::Refuse).await.expect("it opens");
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     drop(store);
     for _ in 0..3 {
-        let store = open(&home.url()).await.expect("it opens again");
+        let store = open(&home.url(), VendorTables::Refuse).await.expect("it opens again");
         assert_eq!(rows(&*store).await, [row("one", "uid-1")]);
     }
 }
@@ -191,7 +191,7 @@ async fn a_second_process_is_told_what_to_do() {
     // Another name of the same file is no way around.
     let link = home.folder.path().join("link.db");
     std::os::unix::fs::symlink(home.path(), &link).expect("a link");
-    assert!(open(&format!("sqlite://{}", link.display())).await.is_err());
+    assert!(open(&format!("sqlite://{}", link.display()), VendorTables::Refuse).await.is_err());
     drop(store);
     home.open().await.expect("the lock is free");
 }
@@ -205,10 +205,12 @@ async fn files_that_do_not_fit_are_refused_and_left_alone() {
     assert_eq!(std::fs::read(home.path()).expect("the file"), b"apiVersion: v1\nkind: Secret\n");
 
     let missing = format!("sqlite://{}/none/kubesvc.db", home.folder.path().display());
-    let why = open(&missing).await.err().map(|error| error.to_string()).unwrap_or_default();
+    let why =
+        open(&missing, VendorTables::Refuse).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("/none") && why.contains("make it"), "{why}");
     let folder = format!("sqlite://{}", home.folder.path().display());
-    let why = open(&folder).await.err().map(|error| error.to_string()).unwrap_or_default();
+    let why =
+        open(&folder, VendorTables::Refuse).await.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(why.contains("is a folder"), "{why}");
 
     std::fs::write(home.path(), "").expect("an empty file");
@@ -444,6 +446,17 @@ async fn a_table_of_another_product_is_kept_under_another_name() {
              CREATE TABLE kubesvc_locks (id TEXT)",
         )
         .await;
+    let why = home.unfit().await;
+    for part in
+        ["kubesvc.database.takeOver: true", "kubesvc_accounts to kubesvc_accounts_vendor", "kubesvc_locks to"]
+    {
+        assert!(why.contains(part), "{why:?} lacks {part}");
+    }
+    let tables: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE type = 'table'")
+        .fetch_one(&mut hand)
+        .await
+        .expect("a number");
+    assert_eq!(tables, 2, "nothing was touched");
     for _ in 0..2 {
         let store = home.open().await.expect("it opens");
         store.put_accounts(&[row("theirs", "uid-1")]).await.expect("the name is free");

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use super::plan::{self, REPLICAS, Wish, ZONES};
 use super::scene::{Scene, fields, state};
-use super::watcher::Watcher;
 use crate::harness::wait::try_eventually;
 use crate::world::{connect, one_leads};
 
@@ -34,19 +33,14 @@ impl Scene {
     /// # Errors
     ///
     /// It is not within this time; the text says what is missing.
-    pub(super) async fn settle(
-        &self,
-        watcher: &Watcher,
-        wishes: &[Option<Wish>],
-        limit: Duration,
-    ) -> Result<(), String> {
+    pub(super) async fn settle(&self, wishes: &[Option<Wish>], limit: Duration) -> Result<(), String> {
         let all = wishes.iter().enumerate().filter_map(|(account, wish)| Some((account, (*wish)?)));
         let wanted: Wanted = all.map(|(account, wish)| (plan::name(account), wish)).collect();
         try_eventually("everything as desired", limit, async || {
             let uids = self.objects_are(&wanted).await?;
             self.rows_are(&wanted, &uids).await?;
             self.agents_have(&wanted).await?;
-            self.nothing_is_left(watcher, &uids).await?;
+            self.nothing_is_left(&uids).await?;
             let replicas: Vec<_> = (0..REPLICAS).map(|one| self.replica(one)).collect();
             one_leads(&replicas).await.map(drop)
         })
@@ -147,20 +141,18 @@ impl Scene {
         Ok(())
     }
 
-    /// No Secret of an account that is gone, but those that the garbage collector takes; no Lease but those there are.
-    async fn nothing_is_left(
-        &self,
-        watcher: &Watcher,
-        uids: &BTreeMap<String, (String, i64)>,
-    ) -> Result<(), String> {
+    /// No Secret of an account that is gone; no Lease but those there are.
+    async fn nothing_is_left(&self, uids: &BTreeMap<String, (String, i64)>) -> Result<(), String> {
         let list = ListParams::default();
         let secrets = self.world.api::<Secret>().list(&list).await.map_err(|error| error.to_string())?;
         let mut wrong = Vec::new();
         for secret in secrets.items.iter().filter(|one| one.labels().contains_key("kubesvc.io/origin")) {
-            let owners: Vec<_> = secret.owner_references().iter().map(|owner| &owner.uid).collect();
-            let good = matches!(owners[..], [owner] if watcher.is_gone(owner) || uids.values().any(|(uid, _)| uid == owner));
-            if !good {
-                wrong.push(format!("the Secret {} is of {owners:?}", secret.name_any()));
+            let object = secret.annotations().get("kubesvc.io/account");
+            let stands = object
+                .and_then(|object| object.strip_prefix(self.world.namespace())?.strip_prefix('/'))
+                .is_some_and(|object| uids.contains_key(object));
+            if !stands || !secret.owner_references().is_empty() {
+                wrong.push(format!("the Secret {} is of {object:?}", secret.name_any()));
             }
         }
         let leases = self.world.api::<Lease>().list(&list).await.map_err(|error| error.to_string())?;

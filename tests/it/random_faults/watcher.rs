@@ -60,11 +60,6 @@ impl Watcher {
         self.asked_to_go.lock().insert(uid.to_owned());
     }
 
-    /// Whether the object of this uid was there and is gone.
-    pub(super) fn is_gone(&self, uid: &str) -> bool {
-        self.objects.lock().accounts.get(uid).is_some_and(|known| known.gone)
-    }
-
     /// From now on the accounts that nobody touches have no reason to leave ACTIVE.
     pub(super) fn all_is_settled(&self) {
         *self.settled.lock() = Some(Instant::now());

@@ -3,8 +3,13 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::ListParams;
-use kubesvc::account::{KubesvcAccount, KubesvcAgent, State, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ListParams, PostParams};
+use kubesvc::account::{
+    KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL, names,
+    owned_secret,
+};
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 use crate::faults::settled::settled;
@@ -24,12 +29,45 @@ pub(super) async fn leave_rows(world: &World, database: Database) -> String {
         Database::MariaDb | Database::Postgres => world.make_vendor_table().await,
     }
     let kubeconfig = world.cluster("left").await.kubeconfig();
+    leave_secrets(world, &kubeconfig).await;
     let definition = json!({"kubeconfigContents": kubeconfig}).to_string();
     for (name, status) in [("was-a-row", "ACTIVE"), ("was-one-too", "FAILED")] {
         let row = Theirs { name, status, zone: "east", definition: &definition };
         world.write_theirs("kubesvc_accounts", &[row]).await;
     }
     kubeconfig
+}
+
+/// Secrets that the operator finds at its start: of a POST whose process died before it made the account, and of an
+/// account that an earlier version has made, as a restore left it.
+async fn leave_secrets(world: &World, kubeconfig: &str) {
+    let of = |object: &'static str, kubeconfig: &str| {
+        let kubeconfig = SecretString::from(kubeconfig.to_owned());
+        owned_secret::wanted((world.namespace(), object), ORIGIN_REST, &kubeconfig, None)
+    };
+    let mut earlier = of("earlier", kubeconfig);
+    earlier.metadata.annotations = None;
+    let labels = earlier.metadata.labels.get_or_insert_default();
+    labels.retain(|key, _| [WATCH_LABEL, ORIGIN_LABEL].contains(&key.as_str()));
+    earlier.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "kubesvc.io/v1alpha1".to_owned(),
+        kind: "KubesvcAccount".to_owned(),
+        name: "earlier".to_owned(),
+        uid: "of-the-account-before-the-restore".to_owned(),
+        ..OwnerReference::default()
+    }]);
+    let error = |error: kube::Error| error.to_string();
+    for secret in [of("rest-kept", "left by a request that was not finished"), earlier] {
+        must(world.api().create(&PostParams::default(), &secret).await.map_err(error));
+    }
+    let spec = KubesvcAccountSpec {
+        zone_id: Some("east".to_owned()),
+        kubeconfig: owned_secret::source("earlier"),
+        ..KubesvcAccountSpec::default()
+    };
+    let mut account = KubesvcAccount::new("earlier", spec);
+    account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_REST.to_owned())].into());
+    must(world.api().create(&PostParams::default(), &account).await.map_err(error));
 }
 
 /// Accounts in a world with agents of two zones.
@@ -87,6 +125,7 @@ impl<'w> Life<'w> {
             ("own-kept", State::Active),
             ("was-a-row", State::Active),
             ("was-one-too", State::Inactive),
+            ("earlier", State::Active),
         ];
         self.wanted = wanted.map(|(name, state)| (name.to_owned(), state)).into();
         self.wanted.extend(self.batch.iter().map(|name| (name.clone(), State::Active)));
@@ -103,6 +142,7 @@ impl<'w> Life<'w> {
         self.has_secret("rest-stopped", &self.good).await;
         self.has_secret("was-a-row", &self.left).await;
         self.has_secret("was-one-too", &self.left).await;
+        self.has_secret("earlier", &self.left).await;
     }
 
     /// The objects of the agents say how many accounts each holds; the one of the agent that is gone goes.
@@ -222,7 +262,7 @@ impl<'w> Life<'w> {
         .await;
     }
 
-    /// The Secret of an account made by REST holds what the caller gave last, and belongs to the account.
+    /// The Secret of an account holds what was given last, and is labelled as the account's.
     async fn has_secret(&self, account: &str, kubeconfig: &str) {
         eventually(&format!("the Secret of {account} as it should be"), PATIENCE, async || {
             let secret = self.world.api::<Secret>().get(&names::credential_secret_name(account)).await;
@@ -230,10 +270,9 @@ impl<'w> Life<'w> {
             if !secret.data.unwrap_or_default().values().any(|content| content.0 == kubeconfig.as_bytes()) {
                 return Err("it holds something else".to_owned());
             }
-            let object = self.world.try_object(account).await?.ok_or("the account is gone")?;
-            let owners = secret.metadata.owner_references.unwrap_or_default();
-            let owned = owners.iter().any(|owner| Some(&owner.uid) == object.metadata.uid.as_ref());
-            if owned { Ok(()) } else { Err(format!("it does not belong to the account: {owners:?}")) }
+            let ours = owned_secret::is_ours(&secret.metadata, (self.world.namespace(), account));
+            let free = secret.metadata.owner_references.is_none();
+            if ours && free { Ok(()) } else { Err(format!("it is not the account's: {:?}", secret.metadata)) }
         })
         .await;
     }

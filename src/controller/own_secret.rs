@@ -1,0 +1,226 @@
+//! The Secret of our own making at the end of its account, and that of an earlier version of kubesvc.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::act::{BoxedError, Outcome, timed};
+use super::adopt::Refused;
+use super::leader::Controller;
+use crate::account::owned_secret::{self, Place, Version, is_named_by, is_ours};
+use crate::account::{KubesvcAccount, names};
+use crate::budget::Urgency;
+use crate::crash;
+use crate::telemetry::errors::chain;
+
+/// How often a write is tried against others that write the same Secret.
+const TRIES: usize = 5;
+/// How many Secrets of an earlier version are brought up to date at once.
+const UPDATES_AT_ONCE: usize = 8;
+/// How long after a failure they are tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// How many Secrets are taken from the set at once.
+const BATCH: usize = 1024;
+
+/// An answer about a Secret: what was refused says nothing of what was sent.
+pub(super) enum Answer<T> {
+    Done(T),
+    /// It is there already, another version, or gone.
+    Changed,
+    Refused(String),
+}
+
+impl Controller {
+    /// Deletes the Secret that was made for an account, as the last step before its finalizer goes. A conflict: the
+    /// account is another one than it was. That it is refused does not keep the account.
+    pub(super) async fn delete_secret(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+        if account.is_static() {
+            return Ok(Outcome::Done); // None is ever made for it.
+        }
+        let place @ (namespace, object) = place(account);
+        let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));
+        for _ in 0..TRIES {
+            let read = match judge(timed(api.get_metadata(&name)).await)? {
+                Answer::Done(secret) => secret.metadata,
+                Answer::Changed => return Ok(Outcome::Done),
+                Answer::Refused(why) => {
+                    outlives(account, &why);
+                    return Ok(Outcome::Done);
+                }
+            };
+            if !is_ours(&read, place) {
+                return Ok(Outcome::Done);
+            }
+            // Made anew under the name, it would be that account's. It cannot be as long as this one stands.
+            let now = timed(self.api(account).get_metadata_opt(object)).await?;
+            if now.is_none_or(|now| now.metadata.uid != account.metadata.uid) {
+                return Ok(Outcome::Conflict);
+            }
+            let points = Some(["secret-delete:before", "secret-delete:after"]);
+            match self.remove_secret(&api, &name, &Version::of(&read), points).await? {
+                Answer::Done(()) => return Ok(Outcome::Done),
+                Answer::Changed => {}
+                Answer::Refused(why) => {
+                    outlives(account, &why);
+                    return Ok(Outcome::Done);
+                }
+            }
+        }
+        Err(format!("others write the Secret {namespace}/{name} at the same time").into())
+    }
+
+    /// Brings a Secret that an earlier version has made for an account to its labels, and takes its owner reference off.
+    async fn update_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
+        let place @ (namespace, object) = place(account);
+        let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));
+        for _ in 0..TRIES {
+            let read = match judge(timed(api.get_metadata(&name)).await)? {
+                Answer::Done(secret) => secret.metadata,
+                Answer::Changed => return Ok(()),
+                Answer::Refused(why) => return Err(why.into()),
+            };
+            let Some(patch) = owned_secret::update_of(&read, place) else { return Ok(()) };
+            let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let patched = api.patch_metadata(&name, &parameters, &patch);
+            match self.write_secret(["secret-update:before", "secret-update:after"], patched).await? {
+                Answer::Done(_) => {
+                    info!(
+                        namespace,
+                        secret = name,
+                        "a Secret has no owner any more, and the labels of its account"
+                    );
+                    return Ok(());
+                }
+                Answer::Changed => {}
+                Answer::Refused(why) => return Err(why.into()),
+            }
+        }
+        Err("others write it at the same time".into())
+    }
+
+    pub(super) fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.context.client.clone(), namespace)
+    }
+
+    pub(super) async fn write_secret<T>(
+        &self,
+        [before, after]: [&'static str; 2],
+        request: impl Future<Output = kube::Result<T>>,
+    ) -> Result<Answer<T>, BoxedError> {
+        self.context.budget.take(Urgency::Rest).await;
+        crash::point(before);
+        let answer = timed(request).await;
+        crash::point(after);
+        judge(answer)
+    }
+
+    /// Deletes a Secret as it was read or written.
+    pub(super) async fn remove_secret(
+        &self,
+        api: &Api<Secret>,
+        name: &str,
+        version: &Version,
+        points: Option<[&'static str; 2]>,
+    ) -> Result<Answer<()>, BoxedError> {
+        let parameters = DeleteParams::default().preconditions(version.preconditions());
+        self.context.budget.take(Urgency::Rest).await;
+        if let Some([before, _]) = points {
+            crash::point(before);
+        }
+        let answer = timed(api.delete(name, &parameters)).await;
+        if let Some([_, after]) = points {
+            crash::point(after);
+        }
+        Ok(match judge(answer)? {
+            Answer::Done(_) => Answer::Done(()),
+            Answer::Changed => Answer::Changed,
+            Answer::Refused(why) => Answer::Refused(why),
+        })
+    }
+}
+
+/// Brings Secrets of an earlier version up to date, as the watch shows them. Only those that an account names: others wait
+/// for the garbage collector.
+pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationToken) {
+    let outdated = &controller.context.outdated_secrets;
+    while let Some(found) = stop.run_until_cancelled(outdated.take(BATCH)).await {
+        let Some(failed) = stop.run_until_cancelled(update(controller, &found)).await else {
+            outdated.wake_all(found);
+            return;
+        };
+        let Some(((namespace, secret), error)) = failed.first() else { continue };
+        warn!(namespace, secret, failed = failed.len(), error = %chain(&**error), "Secrets cannot be brought up to date; tried again");
+        if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
+            return;
+        }
+        outdated.wake_all(failed.into_iter().map(|(key, _)| key));
+    }
+}
+
+/// The answer is which failed, and why.
+async fn update(
+    controller: &Controller,
+    secrets: &[(String, String)],
+) -> Vec<((String, String), BoxedError)> {
+    let mut named = Vec::new();
+    for key in secrets {
+        let accounts = controller.context.accounts.by_secret(&key.0, &key.1);
+        let own = accounts.into_iter().filter(|account| is_named_by(account));
+        named.extend(own.map(|account| (key.clone(), account)));
+    }
+    let updates = named
+        .into_iter()
+        .map(|(key, account)| async move { (key, controller.update_secret(&account).await) });
+    let mut updates = stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE);
+    let mut failed = Vec::new();
+    while let Some((key, result)) = updates.next().await {
+        failed.extend(result.err().map(|error| (key, error)));
+    }
+    failed
+}
+
+fn outlives(account: &KubesvcAccount, why: &str) {
+    if is_named_by(account) {
+        warn!(
+            account = account.account_name(),
+            why, "the Secret that was made for the account may outlive it"
+        );
+    }
+}
+
+fn judge<T>(answer: Result<T, BoxedError>) -> Result<Answer<T>, BoxedError> {
+    let error = match answer {
+        Ok(value) => return Ok(Answer::Done(value)),
+        Err(error) => error,
+    };
+    let is_namespace = matches!(
+        error.downcast_ref::<kube::Error>(),
+        Some(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.kind == "namespaces")
+    );
+    let refused = Refused::of(error).map_err(without_contents)?;
+    Ok(match refused.code {
+        404 | 409 if !is_namespace => Answer::Changed,
+        _ => Answer::Refused(refused.why),
+    })
+}
+
+/// An error of a request that may have held a kubeconfig.
+pub(super) fn without_contents(error: BoxedError) -> BoxedError {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => {
+            format!("the API server answers {} {} for a Secret", status.code, status.reason).into()
+        }
+        Some(_) => "the API server cannot be asked for a Secret".into(),
+        None => error,
+    }
+}
+
+pub(super) fn place(object: &KubesvcAccount) -> Place<'_> {
+    let metadata = &object.metadata;
+    (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+}
