@@ -4,6 +4,9 @@ export RUST_BACKTRACE ?= 1
 CARGO ?= cargo
 # One build for tests and demo: the crash points are in it and do nothing unless asked.
 FEATURES := failpoints
+DENY_VERSION := 0.20.2
+DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_VERSION)
+DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge build clean
@@ -35,10 +38,16 @@ model: ## Every order of steps of the protocol, in larger worlds than `make test
 bench: controlplane databases ## Ratios against raw API writes and a bare client; results go to docs/benchmarks.md
 	$(CARGO) bench --bench accounts
 
-lint: ## Format, clippy, drift of what is generated
+lint: $(DENY) ## Format, clippy, licences and versions of dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --features $(FEATURES) --quiet -- -D warnings
 	$(CARGO) clippy --lib --bins --quiet -- -D warnings
+	$(DENY) --log-level error check --hide-inclusion-graph licenses bans sources
+	@sh tests/advisories.sh $(DENY)
+
+$(DENY):
+	@echo "building cargo-deny $(DENY_VERSION) once, into $(DENY_FOLDER) (some minutes)"
+	@$(CARGO) install --quiet --locked --version $(DENY_VERSION) --root $(DENY_FOLDER) cargo-deny
 
 fmt: ## Format the code
 	$(CARGO) fmt

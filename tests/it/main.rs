@@ -32,6 +32,7 @@ mod replicas;
 mod rest_states;
 mod rolling_restart;
 mod secrets_canary;
+mod shipping;
 mod starts;
 mod stories;
 mod time_travel;
