@@ -107,7 +107,7 @@ impl Agent {
         let table = Arc::new(Mutex::new(Table::default()));
         let counted = AgentMetrics::default();
         let status = Arc::new(Status::new(&options, table.clone()));
-        let health = bind_health(&options, status.clone()).await?;
+        let health = bind_health(&options, &counted, status.clone()).await?;
         let metrics = bind_metrics(&options, &counted, table.clone()).await?;
         let (changes, changed_files) = mpsc::channel(CHANGES);
         let files = FileWatch { pace: options.file_pace, table: table.clone(), changes };
@@ -140,8 +140,8 @@ impl Agent {
     /// Runs until `stop`, then says goodbye to the hub.
     pub async fn run(self, stop: CancellationToken) {
         let ends = CancellationToken::new();
-        let health = tokio::spawn(self.health.serve("health checks", ends.clone()));
-        let metrics = self.metrics.map(|metrics| tokio::spawn(metrics.serve("metrics", ends.clone())));
+        let health = tokio::spawn(self.health.serve(ends.clone()));
+        let metrics = self.metrics.map(|metrics| tokio::spawn(metrics.serve(ends.clone())));
         let files = AbortOnDropHandle::new(tokio::spawn(self.files.run()));
         self.link.run(stop).await;
         drop(files);
@@ -153,10 +153,15 @@ impl Agent {
     }
 }
 
-async fn bind_health(options: &AgentOptions, status: Arc<Status>) -> Result<Server, AgentError> {
+async fn bind_health(
+    options: &AgentOptions,
+    metrics: &AgentMetrics,
+    status: Arc<Status>,
+) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: http::shown(host, port), source };
-    Server::bind(host, port, health::routes(status)).await.map_err(failed)
+    let closed = metrics.http.clone();
+    Server::bind("health", host, port, health::routes(status), closed).await.map_err(failed)
 }
 
 async fn bind_metrics(
@@ -167,7 +172,8 @@ async fn bind_metrics(
     let Some(port) = options.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
     let failed = |source| AgentError::MetricsPort { address: http::shown(host, port), source };
-    Server::bind(host, port, metrics.routes(&options.own, table)).await.map(Some).map_err(failed)
+    let routes = metrics.routes(&options.own, table);
+    Server::bind("metrics", host, port, routes, metrics.http.clone()).await.map(Some).map_err(failed)
 }
 
 /// Looks at the files of accounts that are held.

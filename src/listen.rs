@@ -2,6 +2,9 @@
 
 pub mod addresses;
 pub mod complaints;
+pub mod http;
+mod patient;
+mod waiting;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

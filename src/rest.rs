@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `body`, `size`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `browsers` | what a web page may have a browser send: nothing |
 //! | `room` | how much of the memory requests may take at once |
 //! | `lookup` | from a name to the object, as the API server has it now |
 //! | `decide` | what a request does in each state: pure |
@@ -15,6 +16,8 @@
 //! | `holders` | which agents hold an account, on all replicas |
 //! | `internal` | what other replicas ask, signed |
 //! | `starting` | what is answered until the process has all that it needs |
+//! | `not_built` | documented calls that answer 501 |
+//! | `health` | whether this process turns, and can serve |
 //! | `error` | errors as Spring services tell them |
 
 mod accounts;
@@ -22,6 +25,7 @@ mod agents;
 mod api;
 mod assignments;
 mod body;
+mod browsers;
 mod change;
 mod clouddrivers;
 mod create;
@@ -39,11 +43,10 @@ mod internal;
 mod json;
 mod kubernetes;
 mod lookup;
+mod not_built;
 mod openapi;
 mod page;
-mod patient;
 mod room;
-mod server;
 mod size;
 mod starting;
 #[cfg(test)]
@@ -56,18 +59,20 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
 
+pub use browsers::BrowserRules;
 pub use health::Readiness;
 pub use openapi::openapi;
-pub use server::serve;
 pub use starting::{Starting, second_listener, starting};
 
 use crate::account::not_watched;
 use crate::account::sources::SourceRules;
 use crate::cluster::Cluster;
 use crate::fleet::Fleet;
+use crate::listen::addresses::AddressLimits;
+use crate::listen::http::HttpLimits;
 use crate::objects::Accounts;
 use crate::store::Store;
 use api::Calls;
@@ -79,6 +84,27 @@ const WAIT: Duration = Duration::from_secs(15);
 
 /// The largest body that is taken unless the settings say otherwise.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
+
+/// Bounds of the port that REST is served on, with so many connections of one caller.
+pub fn http_limits(addresses: AddressLimits) -> HttpLimits {
+    HttpLimits {
+        connections: 4096,
+        addresses,
+        head_timeout: Duration::from_secs(10),
+        head_bytes: 16 * 1024,
+        idle_timeout: Duration::from_secs(15),
+        grace: Duration::from_secs(10),
+    }
+}
+
+/// Bounds of the port that health alone is served on. Probes come from few addresses, and are never turned away.
+pub fn health_limits() -> HttpLimits {
+    HttpLimits {
+        connections: 64,
+        addresses: AddressLimits::default(),
+        ..http_limits(AddressLimits::default())
+    }
+}
 
 /// What REST is set to.
 #[derive(Clone, Debug)]
@@ -95,6 +121,8 @@ pub struct RestSettings {
     pub replica_id: String,
     /// Which accounts may use credentials that are not in their own namespace.
     pub source_rules: SourceRules,
+    /// Which web pages may call, and by which names.
+    pub browsers: BrowserRules,
 }
 
 /// What REST reaches the rest through.
@@ -181,6 +209,7 @@ impl RestState {
 
 /// All calls.
 pub fn router(state: RestState) -> Router {
+    let browsers = Arc::new(state.settings.browsers.clone());
     internal::routes(&state)
         // Accounts. An account may be called `dynamic`, so that its GET and DELETE stand beside the calls of that name.
         .route(
@@ -208,14 +237,30 @@ pub fn router(state: RestState) -> Router {
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
         .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
+        .merge(not_built::routes())
         // Health, metrics and the description of all this.
-        .route("/health", get(health::health))
-        .route("/health/liveness", get(health::liveness))
-        .route("/health/readiness", get(health::readiness))
+        .merge(health_routes())
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::description))
         .fallback(error::no_route)
         .method_not_allowed_fallback(error::wrong_method)
         .with_state(state)
+        .layer(from_fn_with_state(browsers, browsers::guard))
         .layer(from_fn(error::shape))
+}
+
+/// Health alone, for a port of its own: probes are answered there whatever goes on at the other one.
+pub fn health_router(state: RestState) -> Router {
+    health_routes()
+        .fallback(error::no_route)
+        .method_not_allowed_fallback(error::wrong_method)
+        .with_state(state)
+        .layer(from_fn(error::shape))
+}
+
+fn health_routes() -> Router<RestState> {
+    Router::new()
+        .route("/health", get(health::health))
+        .route("/health/liveness", get(health::liveness))
+        .route("/health/readiness", get(health::readiness))
 }

@@ -8,6 +8,8 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::listen::addresses::AddressLimits;
+use crate::listen::http::{HttpLimits, HttpMetrics, HttpServer};
 use crate::listen::listen;
 
 /// A port that is taken and not served yet.
@@ -16,18 +18,25 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     router: Router,
+    server: HttpServer,
 }
 
 impl Server {
-    /// Takes a port. An empty host, or `*`, is every address of the machine.
+    /// Takes a port. An empty host, or `*`, is every address of the machine. `name` is what metrics and log call it.
     ///
     /// # Errors
     ///
     /// What the system says.
-    pub async fn bind(host: &str, port: u16, router: Router) -> io::Result<Self> {
+    pub async fn bind(
+        name: &'static str,
+        host: &str,
+        port: u16,
+        router: Router,
+        metrics: HttpMetrics,
+    ) -> io::Result<Self> {
         let listener = listen(host, port).await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address, router })
+        Ok(Self { listener, address, router, server: HttpServer::new(name, limits(), metrics) })
     }
 
     /// Where it serves.
@@ -35,21 +44,21 @@ impl Server {
         self.address
     }
 
-    /// Serves until `stop`. `what` is the name that the log gives it.
-    pub async fn serve(self, what: &'static str, stop: CancellationToken) {
-        let stopped = stop.clone();
-        let serving = axum::serve(self.listener, self.router).with_graceful_shutdown(stop.cancelled_owned());
-        let grace = async {
-            stopped.cancelled().await;
-            // A probe that keeps its connection must not keep the agent.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        };
-        tokio::select! {
-            result = serving => if let Err(error) = result {
-                tracing::error!(%error, "{what} are not served any longer");
-            },
-            () = grace => {}
-        }
+    /// Serves until `stop`.
+    pub async fn serve(self, stop: CancellationToken) {
+        self.server.serve(self.listener, self.router, stop).await;
+    }
+}
+
+/// Probes, a scraper and a few people: whoever is silent makes room for them.
+fn limits() -> HttpLimits {
+    HttpLimits {
+        connections: 64,
+        addresses: AddressLimits::default(),
+        head_timeout: Duration::from_secs(5),
+        head_bytes: 8 * 1024,
+        idle_timeout: Duration::from_secs(60),
+        grace: Duration::from_secs(1),
     }
 }
 

@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::Table;
+use crate::listen::http::HttpMetrics;
 use crate::telemetry::metrics::{self, Metrics};
 use crate::wire::common::Failure;
 
@@ -58,6 +59,8 @@ pub struct AgentMetrics {
     pub requests: Requests,
     /// Changed kubeconfigs with which an account could not be started anew.
     pub kept: Counter,
+    /// Connections of probes and scrapers that were closed for a bound.
+    pub http: HttpMetrics,
     accounts: Family<State, Gauge>,
     cached: Gauge,
     failures: Family<Class, Counter>,
@@ -99,6 +102,7 @@ impl AgentMetrics {
             self.kept.clone(),
         );
         registry.register("probes", "Probes answered", self.probes.clone());
+        self.http.register(registry);
         registry.register(
             "config_reload_failures",
             "Changed settings files that were refused",

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::shapes::{self, CustomResourceDefinition, Permissions};
 use super::yaml::{self, Node, shown};
+use crate::listen::addresses::Network;
 
 /// The type of a setting, with its bounds.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +45,12 @@ pub(crate) enum Kind {
     NamespacesOrOwn,
     /// A list of absolute folders.
     Folders,
+    /// A list of addresses and networks.
+    Networks,
+    /// A list of host names, each perhaps with a port.
+    Hosts,
+    /// A list of origins of web pages.
+    Origins,
     /// Anything; it is not looked at.
     Any,
 }
@@ -75,7 +82,13 @@ impl Kind {
             (yaml::Value::Text(text), _) => self.parse(text),
             (
                 yaml::Value::List(items),
-                Self::List | Self::Namespaces | Self::NamespacesOrOwn | Self::Folders,
+                Self::List
+                | Self::Namespaces
+                | Self::NamespacesOrOwn
+                | Self::Folders
+                | Self::Networks
+                | Self::Hosts
+                | Self::Origins,
             ) => {
                 let texts = items.iter().map(|item| match &item.value {
                     yaml::Value::Text(text) => Ok(text.clone()),
@@ -124,7 +137,13 @@ impl Kind {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
                 Some(Value::Text((*word).to_owned()))
             }
-            Self::List | Self::Namespaces | Self::NamespacesOrOwn | Self::Folders => {
+            Self::List
+            | Self::Namespaces
+            | Self::NamespacesOrOwn
+            | Self::Folders
+            | Self::Networks
+            | Self::Hosts
+            | Self::Origins => {
                 self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
             Self::Any => Some(Value::Nothing),
@@ -136,10 +155,24 @@ impl Kind {
             Self::Namespaces => item == "*" || dns_label(item),
             Self::NamespacesOrOwn => matches!(item.as_str(), "*" | ".") || dns_label(item),
             Self::Folders => item.starts_with('/') && one_line(item, 4096),
+            Self::Networks => item.parse::<Network>().is_ok(),
+            Self::Hosts => is_host(item),
+            Self::Origins => is_origin(item),
             _ => one_line(item, 4096),
         };
         items.iter().all(good).then_some(Value::List(items))
     }
+}
+
+fn is_host(text: &str) -> bool {
+    let authority = text.parse::<http::uri::Authority>();
+    authority.is_ok_and(|one| !one.host().is_empty() && !text.contains(['@', '*']))
+}
+
+/// `SCHEME://HOST` or `SCHEME://HOST:PORT`, as a browser says it.
+fn is_origin(text: &str) -> bool {
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    host.is_some_and(is_host)
 }
 
 /// What is allowed, to end the sentence "must be …".
@@ -174,6 +207,9 @@ impl fmt::Display for Kind {
                 f.write_str("a list of namespaces, [\".\"] for the operator's own, or [\"*\"] for all")
             }
             Self::Folders => f.write_str("a list of absolute folders"),
+            Self::Networks => f.write_str("a list of addresses and networks, such as 10.0.0.0/8"),
+            Self::Hosts => f.write_str("a list of host names, each with or without a port"),
+            Self::Origins => f.write_str("a list of origins, such as https://deck.example.com (no *)"),
             Self::Any => f.write_str("anything"),
         }
     }

@@ -280,9 +280,13 @@ impl Values {
 /// The value of a setting without a default: an empty list, or nothing.
 fn empty(kind: Kind) -> Option<Value> {
     match kind {
-        Kind::List | Kind::Namespaces | Kind::NamespacesOrOwn | Kind::Folders => {
-            Some(Value::List(Vec::new()))
-        }
+        Kind::List
+        | Kind::Namespaces
+        | Kind::NamespacesOrOwn
+        | Kind::Folders
+        | Kind::Networks
+        | Kind::Hosts
+        | Kind::Origins => Some(Value::List(Vec::new())),
         _ => None,
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::error::Problem;
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
+use crate::listen::addresses::AddressLimits;
 pub(crate) use cluster::notes;
 pub use cluster::{ClusterMode, ClusterSettings};
 pub(crate) use keys::SPEC;
@@ -67,6 +68,14 @@ pub struct ServerSettings {
     pub port: u16,
     /// The largest request body in bytes; 1 KiB to 1 GiB.
     pub max_body_bytes: usize,
+    /// TCP port for health alone.
+    pub health_port: Option<u16>,
+    /// How many connections one address may have open.
+    pub limits: AddressLimits,
+    /// Names under which REST is called; none: any.
+    pub hosts: Vec<String>,
+    /// Origins whose web pages may call REST.
+    pub allowed_origins: Vec<String>,
 }
 
 /// The hub that agents dial.
@@ -218,6 +227,13 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             address: v.string("server.address")?,
             port: v.number("server.port")?,
             max_body_bytes: v.number("server.maxBodyBytes")?,
+            health_port: Some(v.number("server.health.port")?).filter(|port| *port != 0),
+            limits: AddressLimits {
+                per_address: v.number("server.limits.perAddress")?,
+                exempt: v.networks("server.limits.exempt")?,
+            },
+            hosts: v.list("server.hosts")?,
+            allowed_origins: v.list("server.cors.allowedOrigins")?,
         },
         grpc: GrpcServerSettings {
             address: v.string("kubesvc.grpc.server.address")?,

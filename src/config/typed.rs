@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::error::Problem;
 use super::kind::Value;
 use super::layer::{Slot, Values};
+use crate::listen::addresses::Network;
 
 impl Values {
     fn slot(&self, key: &str) -> Result<&Slot, Problem> {
@@ -84,6 +85,10 @@ impl Values {
             Value::List(items) => Ok(items.clone()),
             _ => Err(self.mismatch(key)),
         }
+    }
+
+    pub(crate) fn networks(&self, key: &str) -> Result<Vec<Network>, Problem> {
+        self.list(key)?.iter().map(|text| text.parse().map_err(|_| self.mismatch(key))).collect()
     }
 
     pub(crate) fn paths(&self, key: &str) -> Result<Vec<PathBuf>, Problem> {

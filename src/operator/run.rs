@@ -21,11 +21,15 @@ use super::settings::{
 };
 use crate::budget::Budget;
 use crate::cluster::Cluster;
-use crate::config::{self, operator::OperatorSettings};
+use crate::config::{
+    self,
+    operator::{OperatorSettings, ServerSettings},
+};
 use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
 use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
 use crate::leases::{Leadership, Mandate};
+use crate::listen::http::{HttpMetrics, HttpServer};
 use crate::objects::{
     Accounts, Agents, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
 };
@@ -49,13 +53,23 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let place = Place::find(arguments, settings).await?;
     let rest_listener = listen(&settings.server.address, settings.server.port).await?;
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
+    let health_listener = health_listener(&settings.server).await?;
 
     let tasks = TaskTracker::new();
     let starting = Starting::new(&place.replica_id, "database", "it is being opened");
-    let (rest_listener, at_start) =
-        rest::second_listener(rest_listener).map_err(|error| error.to_string())?;
-    let started = stop.child_token();
-    tasks.spawn(rest::serve(at_start, rest::starting(starting.clone()), started.clone()));
+    let (started, http) = (stop.child_token(), HttpMetrics::default());
+    let rest_server =
+        || HttpServer::new("rest", rest::http_limits(settings.server.limits.clone()), http.clone());
+    let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());
+    // Both ports answer from now on: alive, and not ready.
+    let until_started = |listener: TcpListener, server: HttpServer| {
+        let (listener, at_start) = rest::second_listener(listener).map_err(|error| error.to_string())?;
+        tasks.spawn(server.serve(at_start, rest::starting(starting.clone()), started.clone()));
+        Ok::<_, String>(listener)
+    };
+    let rest_listener = until_started(rest_listener, rest_server())?;
+    let health_listener =
+        health_listener.map(|listener| until_started(listener, health_server())).transpose()?;
     // Also where the start fails: whoever asks is not to hear that it goes on.
     let started = started.drop_guard();
     let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
@@ -137,7 +151,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     tell_what_is_open(settings);
 
     let metrics = ControllerMetrics::default();
-    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership);
+    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http);
     let readiness = Arc::new(OperatorReadiness {
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
@@ -220,7 +234,11 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         leader.run(leading).await;
     });
     drop(started);
-    vital.spawn("REST", rest::serve(rest_listener, rest::router(state), stop.clone()));
+    if let Some(listener) = health_listener {
+        let health = rest::health_router(state.clone());
+        vital.spawn("health", health_server().serve(listener, health, stop.clone()));
+    }
+    vital.spawn("REST", rest_server().serve(rest_listener, rest::router(state), stop.clone()));
     let serving = bound.serve(hub, stop.clone());
     vital.spawn("hub", async move {
         let _left = left;
@@ -261,6 +279,15 @@ fn everywhere(
     Arc::new(Everywhere::new(here, elsewhere, accounts, agents, client, &place.namespace))
 }
 
+/// The port that health alone is served on, if it has one.
+async fn health_listener(server: &ServerSettings) -> Result<Option<TcpListener>, String> {
+    let Some(port) = server.health_port else { return Ok(None) };
+    let address = &server.address;
+    crate::listen::listen(address, port).await.map(Some).map_err(|error| {
+        format!("cannot listen on {address}:{port} (server.address, server.health.port): {error}; choose another port, or stop the process that uses it")
+    })
+}
+
 async fn listen(address: &str, port: u16) -> Result<TcpListener, String> {
     crate::listen::listen(address, port).await.map_err(|error| {
         format!("cannot listen on {address}:{port} (server.address, server.port): {error}; choose another port, or stop who has it")
@@ -273,6 +300,7 @@ fn exposition(
     projection: &Projection,
     cluster: &Cluster,
     leadership: &Leadership,
+    http: &HttpMetrics,
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
@@ -280,5 +308,6 @@ fn exposition(
     projection.register(&mut metrics.registry);
     cluster.register(&mut metrics.registry);
     leadership.register(&mut metrics.registry);
+    http.register(metrics.registry.sub_registry_with_prefix("kubesvc"));
     Arc::new(move || metrics.encode())
 }

@@ -12,7 +12,7 @@ use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::crash;
 use crate::hub::{AssignmentChecks, HubSettings, Pings};
-use crate::rest::RestSettings;
+use crate::rest::{BrowserRules, RestSettings};
 use crate::store;
 
 /// How many connections of agents the hub takes.
@@ -92,6 +92,10 @@ pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestS
         accounts_watched,
         replica_id: place.replica_id.clone(),
         source_rules: source_rules(settings, place),
+        browsers: BrowserRules {
+            hosts: settings.server.hosts.clone(),
+            allowed_origins: settings.server.allowed_origins.clone(),
+        },
     }
 }
 

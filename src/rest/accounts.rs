@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{StatusCode, Uri};
 use futures::FutureExt;
 
 use super::RestState;
-use super::body::{self, Media};
+use super::body::{self, Media, Received};
 use super::change::Change;
 use super::decide::Request;
 use super::dto::{AccountDefinition, StateChange};
@@ -54,11 +53,10 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Pr
 pub(super) async fn patch(
     State(state): State<RestState>,
     Force(force): Force,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
-    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
+    let (body, held) = body::read(&state, received, Media::Json).await?;
     let given = given::read_all(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
         let name = &stateless.name;
@@ -97,11 +95,10 @@ fn state_change(given: &Given, force: bool) -> Change<'_> {
 pub(super) async fn delete(
     State(state): State<RestState>,
     Force(force): Force,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
-    let (body, held) = body::read(&state, &headers, body, Media::Lenient).await?;
+    let (body, held) = body::read(&state, received, Media::Lenient).await?;
     delete_all(&state, held, body::names(body)?, force).await
 }
 

@@ -4,15 +4,14 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::RestState;
-use super::body;
+use super::body::{self, Received};
 use super::dto::DisconnectRequest;
 use super::error::{ErrorBody, Problem};
 use super::extract::PathName;
@@ -145,10 +144,25 @@ pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<
 pub(super) async fn disconnect(
     State(state): State<RestState>,
     id: PathName,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<StatusCode, Problem> {
-    let body = body::read_optional(&state, &headers, body).await?;
+    disconnect_agent(&state, id, received).await
+}
+
+/// The agent whose name is `operations`: its path is one of the calls about operations as well.
+pub(super) async fn disconnect_operations(
+    State(state): State<RestState>,
+    received: Received,
+) -> Result<StatusCode, Problem> {
+    disconnect_agent(&state, PathName::of("operations"), received).await
+}
+
+async fn disconnect_agent(
+    state: &RestState,
+    id: PathName,
+    received: Received,
+) -> Result<StatusCode, Problem> {
+    let body = body::read_optional(state, received).await?;
     let relayed = match &body {
         Some((body, _)) => is_relayed(body)?,
         None => false,

@@ -1,15 +1,14 @@
 //! `/armory/agent/assignments`: the agents that cache accounts, elected anew.
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use futures::FutureExt as _;
 use serde_json::Map;
 
 use super::RestState;
 use super::accounts::{refuse_if_any, summed_up};
 use super::api::Trouble;
-use super::body::{self, Media};
+use super::body::{self, Media, Received};
 use super::change::{TRIES, patch};
 use super::error::{ErrorBody, Problem};
 use super::extract::Force;
@@ -34,10 +33,9 @@ use crate::objects::AccountKey;
 pub(super) async fn elect(
     State(state): State<RestState>,
     Force(force): Force,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<StatusCode, Problem> {
-    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
+    let (body, held) = body::read(&state, received, Media::Json).await?;
     let names = body::names(body)?;
     state
         .to_the_end(held, move |state| async move {

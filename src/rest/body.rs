@@ -1,21 +1,28 @@
 //! The body of a request: media type, then size, then time, then what it holds, then syntax, before anything else is
 //! looked at.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::error::Problem;
-use super::room::Held;
+use super::room::{Growing, Held};
 use super::{RestState, json, size};
 use crate::account::spinnaker::is_account_name;
+use crate::listen::addresses::Caller;
 
-/// How long a body may take to arrive, and to be read.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a body may take to begin, and how much later than at its least pace it may be.
+const HEAD_START: Duration = Duration::from_secs(5);
+/// The least pace of a body, in bytes a second.
+const LEAST_PACE: u32 = 16 * 1024;
+/// How long what was read waits for room.
+const PARSE_WAIT: Duration = Duration::from_secs(30);
 /// How many accounts a request may name.
 pub(super) const MOST_ACCOUNTS: usize = 1000;
 /// The largest body of a call between replicas, in bytes: more than enough for a question of 1,000 uids, whatever callers
@@ -27,87 +34,141 @@ const OF_REPLICA: usize = 256 * 1024;
 pub(super) enum Media {
     /// JSON, and it must be said.
     Json,
+    /// JSON, said or not. What a form sends is refused: any web page can have one sent.
+    Unsaid,
     /// JSON, said or not, or what `curl -d` says when it is not told.
     Lenient,
+}
+
+/// A request whose body is still to come.
+pub(super) struct Received {
+    headers: HeaderMap,
+    body: Body,
+    caller: Option<Caller>,
+}
+
+impl Received {
+    /// A request of this caller.
+    pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<Caller>) -> Self {
+        Self { headers, body, caller }
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Received {
+    type Rejection = Infallible;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Infallible> {
+        let (parts, body) = request.into_parts();
+        Ok(Self { headers: parts.headers, body, caller: parts.extensions.get().copied() })
+    }
 }
 
 /// A body that was read, and the room that it takes: to be kept as long as anything of it is.
 pub(super) type Read = (Value, Held);
 
 /// Reads a body as JSON.
-pub(super) async fn read(
-    state: &RestState,
-    headers: &HeaderMap,
-    body: Body,
-    media: Media,
-) -> Result<Read, Problem> {
-    let (until, (bytes, _held)) = bytes(state, headers, body, media).await?;
-    parse(state, &bytes, until).await
+pub(super) async fn read(state: &RestState, received: Received, media: Media) -> Result<Read, Problem> {
+    let caller = received.caller;
+    let (bytes, _room) = bytes(state, received, media).await?;
+    parse(state, caller, &bytes).await
 }
 
 /// Reads a body as JSON; none is none.
-pub(super) async fn read_optional(
-    state: &RestState,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<Option<Read>, Problem> {
-    let (until, (bytes, _held)) = bytes(state, headers, body, Media::Lenient).await?;
+pub(super) async fn read_optional(state: &RestState, received: Received) -> Result<Option<Read>, Problem> {
+    let caller = received.caller;
+    let (bytes, _room) = bytes(state, received, Media::Unsaid).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
-    parse(state, &bytes, until).await.map(Some)
+    parse(state, caller, &bytes).await.map(Some)
 }
 
 /// Reads the body of another replica as it is.
 pub(super) async fn of_replica(
     state: &RestState,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<(Bytes, Held), Problem> {
-    let until = Instant::now() + BODY_TIMEOUT;
-    let length = length(headers, OF_REPLICA)?;
-    let held = state.room.of_replica(length, until).await?;
-    Ok((collect(body, OF_REPLICA, until).await?, held))
+    received: Received,
+) -> Result<(Bytes, Growing<'_>), Problem> {
+    let expected = expected(&received.headers, OF_REPLICA)?;
+    let mut room = state.room.of_replica(received.caller);
+    let bytes = collect(received.body, OF_REPLICA, expected, &mut room).await?;
+    Ok((bytes, room))
 }
 
 /// What was read of a body that [`of_replica`] has read.
 pub(super) async fn again(body: Body) -> Result<Bytes, Problem> {
-    collect(body, OF_REPLICA, Instant::now() + BODY_TIMEOUT).await
+    let collected = body.collect().await;
+    collected.map(|collected| collected.to_bytes()).map_err(|_| Problem::bad_request("the body broke off"))
 }
 
-async fn parse(state: &RestState, bytes: &[u8], until: Instant) -> Result<Read, Problem> {
+async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, Problem> {
     let size = size::measure(bytes).map_err(|unfit| Problem::bad_request(unfit.to_string()))?;
-    let held = state.room.values(size.memory(), until).await?;
+    let held = state.room.values(caller, size.memory(), Instant::now() + PARSE_WAIT).await?;
     Ok((json::parse(bytes).map_err(Problem::bad_request)?, held))
 }
 
-async fn bytes(
-    state: &RestState,
-    headers: &HeaderMap,
+async fn bytes(state: &RestState, received: Received, media: Media) -> Result<(Bytes, Growing<'_>), Problem> {
+    check_media(&received.headers, media)?;
+    let max_bytes = state.settings.max_body_bytes;
+    let expected = expected(&received.headers, max_bytes)?;
+    let mut room = state.room.body(received.caller);
+    let bytes = collect(received.body, max_bytes, expected, &mut room).await?;
+    Ok((bytes, room))
+}
+
+/// How long a body is, if it says so; too large is an error.
+fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, Problem> {
+    let Some(declared) = declared_length(headers) else { return Ok(None) };
+    let fits = usize::try_from(declared).ok().filter(|length| *length <= max_bytes);
+    fits.map(Some).ok_or_else(|| too_large(max_bytes))
+}
+
+/// When the next bytes of a body are due, after its beginning, if so many have come.
+fn due(received: usize) -> Duration {
+    let at_least_pace = u32::try_from(received).unwrap_or(u32::MAX);
+    HEAD_START + Duration::from_secs(1) * at_least_pace / LEAST_PACE
+}
+
+async fn collect(
     body: Body,
-    media: Media,
-) -> Result<(Instant, (Bytes, Held)), Problem> {
-    check_media(headers, media)?;
-    let (until, max_bytes) = (Instant::now() + BODY_TIMEOUT, state.settings.max_body_bytes);
-    let held = state.room.body(length(headers, max_bytes)?, until).await?;
-    Ok((until, (collect(body, max_bytes, until).await?, held)))
+    max_bytes: usize,
+    expected: Option<usize>,
+    room: &mut Growing<'_>,
+) -> Result<Bytes, Problem> {
+    let mut body = Limited::new(body, max_bytes);
+    let mut bytes = Vec::new();
+    let mut began = Instant::now();
+    loop {
+        let frame = match tokio::time::timeout_at(began + due(bytes.len()), body.frame()).await {
+            Ok(None) => return Ok(bytes.into()),
+            Ok(Some(Ok(frame))) => frame,
+            Ok(Some(Err(problem))) if problem.is::<LengthLimitError>() => return Err(too_large(max_bytes)),
+            Ok(Some(Err(_))) => return Err(Problem::bad_request("the body broke off")),
+            Err(_) => {
+                return Err(Problem::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    format!(
+                        "the body comes too slowly: after {} s it has to bring {LEAST_PACE} bytes a second",
+                        HEAD_START.as_secs()
+                    ),
+                ));
+            }
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        // The wait for room is not the caller's.
+        let waited = Instant::now();
+        room.grow(bytes.len() + data.len()).await?;
+        began += waited.elapsed();
+        make_room(&mut bytes, data.len(), expected.unwrap_or(max_bytes));
+        bytes.extend_from_slice(&data);
+    }
 }
 
-/// How long a body is; as long as it may be, if it does not say.
-fn length(headers: &HeaderMap, max_bytes: usize) -> Result<usize, Problem> {
-    let Some(declared) = declared_length(headers) else { return Ok(max_bytes) };
-    usize::try_from(declared).ok().filter(|length| *length <= max_bytes).ok_or_else(|| too_large(max_bytes))
-}
-
-async fn collect(body: Body, max_bytes: usize, until: Instant) -> Result<Bytes, Problem> {
-    match tokio::time::timeout_at(until, Limited::new(body, max_bytes).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(problem)) if problem.is::<LengthLimitError>() => Err(too_large(max_bytes)),
-        Ok(Err(_)) => Err(Problem::bad_request("the body broke off")),
-        Err(_) => Err(Problem::new(
-            StatusCode::REQUEST_TIMEOUT,
-            format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()),
-        )),
+/// Room for more bytes of a body that has so many in the end: twice as much as before, and no more than it may need.
+fn make_room(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
+    let wanted = bytes.len() + more;
+    if wanted > bytes.capacity() {
+        let capacity = (2 * bytes.capacity()).min(in_the_end).max(wanted);
+        bytes.reserve_exact(capacity - bytes.len());
     }
 }
 
@@ -126,7 +187,7 @@ fn check_media(headers: &HeaderMap, media: Media) -> Result<(), Problem> {
     }
     let Some(given) = headers.get(header::CONTENT_TYPE) else {
         return match media {
-            Media::Lenient => Ok(()),
+            Media::Lenient | Media::Unsaid => Ok(()),
             Media::Json => Err(unsupported("send the header Content-Type: application/json")),
         };
     };
@@ -199,12 +260,39 @@ pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rest::room::Room;
+
+    /// A body of chunks of so many bytes, each after so long a pause.
+    fn chunks(count: usize, bytes: usize, pause: Duration) -> Body {
+        Body::from_stream(futures::stream::unfold(0, move |sent| async move {
+            tokio::time::sleep(pause).await;
+            (sent < count).then(|| (Ok::<_, std::io::Error>(vec![b'x'; bytes]), sent + 1))
+        }))
+    }
+
+    async fn collected(body: Body) -> Result<usize, u16> {
+        let room = Room::new(1 << 20);
+        let bytes = collect(body, 1 << 20, None, &mut room.body(None)).await;
+        bytes.map(|bytes| bytes.len()).map_err(|problem| problem.status.as_u16())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_its_pace_and_is_given_up_once_it_is_slower() {
+        let began = Instant::now();
+        let silent = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        assert_eq!(collected(Body::from_stream(silent)).await, Err(408));
+        assert_eq!(began.elapsed().as_secs(), HEAD_START.as_secs());
+        let second = Duration::from_secs(1);
+        assert_eq!(collected(chunks(60, 17 * 1024, second)).await, Ok(60 * 17 * 1024), "it takes a minute");
+        let began = Instant::now();
+        assert_eq!(collected(chunks(60, 8 * 1024, second)).await, Err(408), "half the pace");
+        assert!(began.elapsed() < 12 * second, "{:?}", began.elapsed());
+        assert_eq!(collected(chunks(4, 1, second)).await, Ok(4), "a short one need not hurry");
+    }
 
     #[tokio::test]
-    async fn a_body_that_does_not_come_is_408() {
-        let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
-        let problem =
-            collect(body, 10, Instant::now() + Duration::from_millis(20)).await.expect_err("it never comes");
-        assert_eq!(problem.status, StatusCode::REQUEST_TIMEOUT);
+    async fn a_body_that_is_larger_than_it_may_be_is_413() {
+        assert_eq!(collected(Body::from(vec![b'x'; (1 << 20) + 1])).await, Err(413));
+        assert_eq!(collected(Body::from(vec![b'x'; 1 << 20])).await, Ok(1 << 20));
     }
 }

@@ -4,16 +4,15 @@
 //! definition that was read can be sent back, though it holds no credential, and no permission is lost by leaving it out.
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use serde_json::Value;
 
 use super::RestState;
 use super::accounts::{change_all, refuse_if_any, summed_up};
-use super::body::{self, Media};
+use super::body::{self, Media, Received};
 use super::change::Change;
 use super::create::{self, Created, create, in_the_way};
 use super::decide::{Effect, Request, decide};
@@ -39,13 +38,9 @@ use crate::account::{DesiredState, KubesvcAccount};
         (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
     ))]
-pub(super) async fn post(
-    State(state): State<RestState>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, Problem> {
+pub(super) async fn post(State(state): State<RestState>, received: Received) -> Result<Response, Problem> {
     state.dynamic_accounts()?;
-    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
+    let (body, held) = body::read(&state, received, Media::Json).await?;
     let objects = match body {
         Value::Object(fields) => vec![fields],
         other => body::objects(other)?,
@@ -117,11 +112,10 @@ async fn create_one(
 pub(super) async fn put(
     State(state): State<RestState>,
     Force(force): Force,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), Problem> {
     state.dynamic_accounts()?;
-    let (body, held) = body::read(&state, &headers, body, Media::Json).await?;
+    let (body, held) = body::read(&state, received, Media::Json).await?;
     let Value::Object(fields) = body else {
         return Err(Problem::bad_request("the body must be an object: one account"));
     };
@@ -161,8 +155,7 @@ async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
 pub(super) async fn patch(
     state: State<RestState>,
     force: Force,
-    headers: HeaderMap,
-    body: Body,
+    received: Received,
 ) -> Result<StatusCode, Problem> {
-    super::accounts::patch(state, force, headers, body).await
+    super::accounts::patch(state, force, received).await
 }

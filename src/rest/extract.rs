@@ -14,6 +14,11 @@ use crate::account::spinnaker::is_account_name;
 pub(super) struct PathName(Result<String, Problem>);
 
 impl PathName {
+    /// A name that the route itself says.
+    pub(super) fn of(name: &str) -> Self {
+        Self(Ok(name.to_owned()))
+    }
+
     /// The name of an account.
     pub(super) fn account(self) -> Result<String, Problem> {
         let name = self.0?;

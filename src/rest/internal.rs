@@ -10,12 +10,13 @@ use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 
+use super::RestState;
 use super::agents::not_connected;
+use super::body::{self, Received};
 use super::error::{Problem, no_route};
 use super::extract::PathName;
-use super::server::CalledAt;
-use super::{RestState, body};
 use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
+use crate::listen::http::CalledAt;
 
 /// The calls, behind the check of their signatures.
 pub(super) fn routes(state: &RestState) -> Router<RestState> {
@@ -34,7 +35,8 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
     let unchecked = state.cluster.look_at(&parts.headers, address).map_err(|refusal| refuse(&refusal))?;
-    let (body, _held) = body::of_replica(&state, &parts.headers, body).await?;
+    let received = Received::new(parts.headers.clone(), body, parts.extensions.get().copied());
+    let (body, _room) = body::of_replica(&state, received).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body).await;
     admitted.map_err(|refusal| refuse(&refusal))?;

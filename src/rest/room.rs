@@ -1,13 +1,19 @@
 //! How much of this process's memory requests may take at once. What is small is not counted: as many of those as there
 //! may be connections do no harm, and they need not wait behind what is large.
+//!
+//! Room is taken for what has come, not for what was announced, and a caller has at most a quarter of it: a body that
+//! comes slowly holds up nobody but its own caller.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::error::Problem;
+use crate::listen::addresses::Caller;
 
 /// Bodies of callers, as they come in, in KiB.
 const BODIES: usize = 64 * 1024;
@@ -17,8 +23,13 @@ const VALUES: usize = 192 * 1024;
 const OF_REPLICAS: usize = 16 * 1024;
 /// What is not counted, in KiB.
 const SMALL: usize = 16;
+/// A caller has one part in so many of the room.
+const PARTS: usize = 4;
 /// Requests that write at once; each goes on to its end even if its caller has gone.
 const WRITES: usize = 1024;
+/// Shortest time for which a body that has begun waits for more room. Some wait up to twice as long: where bodies wait for
+/// one another, the first that gives up lets the others go on.
+const GROWTH_WAIT: Duration = Duration::from_secs(10);
 
 /// What requests share.
 #[derive(Debug)]
@@ -31,13 +42,25 @@ pub(super) struct Room {
 
 /// A part of the room that is taken until this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Held(#[expect(dead_code, reason = "it is held")] Option<OwnedSemaphorePermit>);
+pub(super) struct Held(#[expect(dead_code, reason = "it is held")] Vec<OwnedSemaphorePermit>);
 
 /// So many KiB.
 #[derive(Debug)]
 struct Space {
     kib: usize,
     free: Arc<Semaphore>,
+    /// The parts of callers that hold some of it, or wait for it.
+    callers: Mutex<HashMap<Option<Caller>, Weak<Semaphore>>>,
+}
+
+/// The room of one body, which grows as the body comes.
+#[derive(Debug)]
+pub(super) struct Growing<'r> {
+    space: &'r Space,
+    part: Arc<Semaphore>,
+    /// Of the caller's part, and of the whole.
+    held: Option<[OwnedSemaphorePermit; 2]>,
+    kib: usize,
 }
 
 impl Room {
@@ -51,46 +74,94 @@ impl Room {
         }
     }
 
-    /// Waits for room for a caller's body.
-    pub(super) async fn body(&self, bytes: usize, until: Instant) -> Result<Held, Problem> {
-        self.bodies.take(bytes, until).await
+    /// Room for a caller's body, which is taken as it comes.
+    pub(super) fn body(&self, caller: Option<Caller>) -> Growing<'_> {
+        self.bodies.growing(caller)
     }
 
     /// Waits for room for what a body holds.
-    pub(super) async fn values(&self, bytes: usize, until: Instant) -> Result<Held, Problem> {
-        self.values.take(bytes, until).await
+    pub(super) async fn values(
+        &self,
+        caller: Option<Caller>,
+        bytes: usize,
+        until: Instant,
+    ) -> Result<Held, Problem> {
+        let mut growing = self.values.growing(caller);
+        growing.grow_until(bytes, until).await?;
+        Ok(Held(growing.held.into_iter().flatten().collect()))
     }
 
-    /// Waits for room for a body of another replica.
-    pub(super) async fn of_replica(&self, bytes: usize, until: Instant) -> Result<Held, Problem> {
-        self.of_replicas.take(bytes, until).await
+    /// Room for a body of another replica, which is taken as it comes.
+    pub(super) fn of_replica(&self, caller: Option<Caller>) -> Growing<'_> {
+        self.of_replicas.growing(caller)
     }
 
     /// Waits for the place of a request that writes.
     pub(super) async fn write(&self, within: Duration) -> Result<Held, Problem> {
-        take(&self.writes, 1, Instant::now() + within).await
+        Ok(Held(vec![take(&self.writes, 1, Instant::now() + within).await?]))
     }
 }
 
 impl Space {
     fn new(kib: usize) -> Self {
-        Self { kib, free: Arc::new(Semaphore::new(kib)) }
+        Self { kib, free: Arc::new(Semaphore::new(kib)), callers: Mutex::default() }
     }
 
-    async fn take(&self, bytes: usize, until: Instant) -> Result<Held, Problem> {
-        let wanted = kib(bytes).min(self.kib);
-        if wanted <= SMALL {
-            return Ok(Held::default());
+    fn part_kib(&self) -> usize {
+        self.kib / PARTS
+    }
+
+    fn growing(&self, caller: Option<Caller>) -> Growing<'_> {
+        Growing { space: self, part: self.part(caller), held: None, kib: 0 }
+    }
+
+    /// What a caller may take of it.
+    fn part(&self, caller: Option<Caller>) -> Arc<Semaphore> {
+        let mut callers = self.callers.lock();
+        if let Some(part) = callers.get(&caller).and_then(Weak::upgrade) {
+            return part;
         }
-        take(&self.free, u32::try_from(wanted).unwrap_or(u32::MAX), until).await
+        callers.retain(|_, part| part.strong_count() > 0);
+        let part = Arc::new(Semaphore::new(self.part_kib()));
+        callers.insert(caller, Arc::downgrade(&part));
+        part
     }
 }
 
-async fn take(free: &Arc<Semaphore>, many: u32, until: Instant) -> Result<Held, Problem> {
+impl Growing<'_> {
+    /// Takes room for a body of which so many bytes have come.
+    pub(super) async fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
+        let wait = GROWTH_WAIT + GROWTH_WAIT.mul_f64(fastrand::f64());
+        self.grow_until(bytes, Instant::now() + wait).await
+    }
+
+    async fn grow_until(&mut self, bytes: usize, until: Instant) -> Result<(), Problem> {
+        let wanted = kib(bytes);
+        if wanted <= SMALL || wanted <= self.kib {
+            return Ok(());
+        }
+        // One that is larger than its caller's part has that part to itself, as far as it goes.
+        let more = |most: usize| wanted.min(most) - self.kib.min(most);
+        let of_part = take(&self.part, more(self.space.part_kib()), until).await?;
+        let of_all = take(&self.space.free, more(self.space.kib), until).await?;
+        self.kib = wanted;
+        match &mut self.held {
+            None => self.held = Some([of_part, of_all]),
+            Some([part, all]) => {
+                part.merge(of_part);
+                all.merge(of_all);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn take(free: &Arc<Semaphore>, many: usize, until: Instant) -> Result<OwnedSemaphorePermit, Problem> {
+    let many = u32::try_from(many).unwrap_or(u32::MAX);
     match tokio::time::timeout_at(until, Arc::clone(free).acquire_many_owned(many)).await {
-        Ok(Ok(permit)) => Ok(Held(Some(permit))),
+        Ok(Ok(permit)) => Ok(permit),
         _ => Err(Problem::unavailable(
-            "this replica has as many requests under way as it takes at once, or as large ones; try again, with fewer accounts in each",
+            "this replica, or your address, has as many requests under way as are taken at once, or as large ones; try again, with fewer accounts in each",
         )),
     }
 }
@@ -101,30 +172,81 @@ fn kib(bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
     const MIB: usize = 1024 * 1024;
 
+    fn caller(number: u8) -> Option<Caller> {
+        Some(Caller::of(IpAddr::V4(Ipv4Addr::new(192, 0, 2, number))))
+    }
+
+    /// Room that is held for a body of so many bytes.
+    async fn taken(room: &Room, number: u8, bytes: usize) -> Result<Growing<'_>, Problem> {
+        let mut growing = room.body(caller(number));
+        growing.grow(bytes).await?;
+        Ok(growing)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn bodies_wait_for_room_as_long_as_they_may_and_small_ones_do_not() {
+    async fn a_caller_has_a_quarter_of_the_room_and_others_do_not_wait_for_it() {
         let room = Room::new(8 * MIB);
-        let until = || Instant::now() + Duration::from_secs(30);
-        let mut held = Vec::new();
-        for _ in 0..8 {
-            held.push(room.body(8 * MIB, until()).await.expect("there is room for eight"));
-        }
-        let refused = room.body(MIB, until()).await.expect_err("there is no more");
+        let first = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
+        let _second = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
+        let refused = taken(&room, 1, MIB).await.expect_err("it has its quarter");
         assert_eq!(refused.status.as_u16(), 503);
         assert!(refused.message.contains("try again"), "{}", refused.message);
-        room.body(16 * 1024, until()).await.expect("a small one is not counted");
-        room.of_replica(MIB, until()).await.expect("replicas have room of their own");
+        let began = Instant::now();
+        let _other = taken(&room, 2, 8 * MIB).await.expect("another has its own");
+        taken(&room, 1, 16 * 1024).await.expect("a small one is not counted");
+        room.of_replica(caller(1)).grow(MIB).await.expect("replicas have room of their own");
+        assert_eq!(began.elapsed(), Duration::ZERO, "nobody waited");
+        drop(first);
+        taken(&room, 1, MIB).await.expect("the room was given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_is_taken_as_a_body_comes_and_all_callers_share_the_whole() {
+        let room = Room::new(8 * MIB);
+        let mut held = Vec::new();
+        for number in 1..=4 {
+            held.push(taken(&room, number, 8 * MIB).await.expect("there is room"));
+            held.push(taken(&room, number, 7 * MIB).await.expect("there is room"));
+        }
+        let mut growing = taken(&room, 5, 4 * MIB).await.expect("four are left");
+        assert_eq!(growing.grow(5 * MIB).await.expect_err("and no more").status.as_u16(), 503);
         held.pop();
-        room.body(MIB, until()).await.expect("the room was given back");
+        growing.grow(5 * MIB).await.expect("the room was given back");
+        drop((held, growing));
+        assert_eq!(room.bodies.free.available_permits(), BODIES, "all of it was");
+        drop(room.body(caller(9)));
+        assert_eq!(room.bodies.callers.lock().len(), 1, "callers that have gone are forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_wait_for_one_another_do_not_all_fail() {
+        let room = Room::new(8 * MIB);
+        let body = async || {
+            let mut growing = room.body(caller(1));
+            for mib in 1..=8 {
+                growing.grow(mib * MIB).await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, Problem>(())
+        };
+        // Each has a third of the quarter when none is left. The waits are the same in each run.
+        fastrand::seed(7);
+        let (first, second, third) = tokio::join!(body(), body(), body());
+        let failed = [first, second, third].iter().filter(|body| body.is_err()).count();
+        assert!(failed <= 1, "{failed} failed");
     }
 
     #[tokio::test]
     async fn what_is_allowed_by_the_settings_always_fits() {
         let room = Room::new(1024 * MIB);
-        room.body(1024 * MIB, Instant::now() + Duration::from_secs(1)).await.expect("it fits");
+        taken(&room, 1, 1024 * MIB).await.expect("it fits");
+        let soon = Instant::now() + Duration::from_secs(1);
+        let _held = room.values(caller(1), 1024 * MIB, soon).await.expect("it fits");
     }
 }

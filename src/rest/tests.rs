@@ -152,6 +152,7 @@ fn settings() -> RestSettings {
         accounts_watched: true,
         replica_id: "replica".to_owned(),
         source_rules: SourceRules::default(),
+        browsers: BrowserRules::default(),
     }
 }
 

@@ -21,6 +21,7 @@ mod drift;
 mod faults;
 mod followers;
 mod gitops;
+mod http_bounds;
 mod leaders;
 mod manifests;
 mod plugin;

@@ -250,6 +250,28 @@ async fn what_the_readme_installs_fits_together_and_deleting_a_part_leaves_the_r
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn probes_ask_the_port_that_serves_health_alone() {
+    let plane = shared().await;
+    for folder in ["config/default", "config/replicas"] {
+        let objects = rendered(plane, &in_repository(folder)).await;
+        let container = &only(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let ports = container["ports"].as_array().expect("ports");
+        let health = ports.iter().find(|port| port["name"] == "health").expect("a port for health");
+        let settings = only(&objects, "ConfigMap")["data"]["kubesvc.yml"].as_str().expect("settings");
+        let said = format!(
+            "server:\n  health:\n    # The port of the probes.\n    port: {}\n",
+            health["containerPort"]
+        );
+        assert!(settings.contains(&said), "{folder}: {settings}");
+        for (name, probe) in container.as_object().expect("a container") {
+            if name.ends_with("Probe") {
+                assert_eq!(probe["httpGet"]["port"], "health", "{folder}: {name}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_copy_is_made_from_the_volume_of_one_replica_to_the_database_of_several() {
     let plane = shared().await;
     let overlays = Overlays::new();

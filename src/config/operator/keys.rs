@@ -75,6 +75,26 @@ const ROWS: &[Row] = &[
         REST_AUTH,
         "whether callers of REST must show who they are",
     ),
+    read(
+        "server.health.port",
+        Kind::Int { min: 0, max: 65535, unit: "(a port; 0: none)" },
+        "0",
+        "port for /health alone, which answers probes whatever goes on at the other one; 0: none",
+    ),
+    read(
+        "server.limits.perAddress",
+        count(0, 1_000_000),
+        "256",
+        "connections to the REST server from one address (IPv6: /64); 0: no bound",
+    ),
+    read("server.limits.exempt", Kind::Networks, "", "networks for which that bound does not count"),
+    read(
+        "server.hosts",
+        Kind::Hosts,
+        "",
+        "names under which REST is called, with or without a port; another is 421; none: any",
+    ),
+    read("server.cors.allowedOrigins", Kind::Origins, "", "origins whose web pages may call REST"),
     // The hub
     read("kubesvc.grpc.server.address", Kind::Address, "*", "address of the hub that agents dial"),
     read("kubesvc.grpc.server.port", PORT, "9091", "port of the hub that agents dial"),

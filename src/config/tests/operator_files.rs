@@ -8,6 +8,7 @@ use crate::config::operator::{
     Approval, ClusterMode, ClusterSettings, LogFormat, LogLevel, OperatorSettings,
 };
 use crate::config::{UnknownKeys, load_operator};
+use crate::listen::addresses::AddressLimits;
 
 fn defaults() -> OperatorSettings {
     load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings
@@ -17,6 +18,8 @@ fn defaults() -> OperatorSettings {
 fn defaults_are_the_documented_ones() {
     let s = defaults();
     assert_eq!((s.server.address.as_str(), s.server.port, s.server.max_body_bytes), ("*", 7002, 8 << 20));
+    assert_eq!(s.server.health_port, None);
+    assert_eq!(s.server.limits, AddressLimits { per_address: 256, exempt: vec![] });
     assert_eq!((s.grpc.address.as_str(), s.grpc.port), ("*", 9091));
     assert!(s.grpc.health_service_enabled);
     assert_eq!(s.grpc.max_inbound_message_size, 4 << 20);
@@ -110,7 +113,9 @@ fn heartbeats_have_a_unit_and_bounds() {
 #[test]
 fn every_setting_that_is_read_takes_effect() {
     let yaml = r#"
-server: { address: 127.0.0.1, port: 0, maxBodyBytes: 1MB }
+server:
+  { address: 127.0.0.1, port: 0, maxBodyBytes: 1MB, health.port: 7003, limits: { perAddress: 0, exempt: [10.0.0.0/8] },
+    hosts: [hub, "localhost:7002"], cors.allowedOrigins: ["https://deck.example.com"] }
 kubesvc:
   grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB }
   database.url: postgres://u:p@h/d
@@ -141,6 +146,11 @@ kubesvc:
 logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
 "#;
     let s = operator(yaml).expect("valid").settings;
+    assert_eq!(s.server.health_port, Some(7003));
+    let exempt = vec!["10.0.0.0/8".parse().expect("a network")];
+    assert_eq!(s.server.limits, AddressLimits { per_address: 0, exempt });
+    assert_eq!(s.server.hosts, ["hub", "localhost:7002"]);
+    assert_eq!(s.server.allowed_origins, ["https://deck.example.com"]);
     assert_eq!(
         (s.server.address.as_str(), s.server.port, s.server.max_body_bytes),
         ("127.0.0.1", 0, 1 << 20)

@@ -14,6 +14,14 @@ fn each_setting_says_where_it_came_from() {
   address: "*"  # default
   port: 1  # c.yml:1
   maxBodyBytes: 8388608  # default
+  health:
+    port: 0  # default
+  limits:
+    perAddress: 256  # default
+    exempt: []  # default
+  hosts: []  # default
+  cors:
+    allowedOrigins: []  # default
 kubesvc:
   grpc:
     server:

@@ -7,6 +7,18 @@ use crate::config::agent::LogLevel;
 fn wrong_values_name_file_line_key_what_was_read_and_what_is_allowed() {
     let cases = [
         (
+            "server.limits.exempt: [10.0.0.0/33]",
+            "c.yml:1: `server.limits.exempt` is a list of 1, but must be a list of addresses and networks, such as 10.0.0.0/8",
+        ),
+        (
+            "server.hosts: [\"*\"]",
+            "c.yml:1: `server.hosts` is a list of 1, but must be a list of host names, each with or without a port",
+        ),
+        (
+            "server.cors.allowedOrigins: [\"*\"]",
+            "c.yml:1: `server.cors.allowedOrigins` is a list of 1, but must be a list of origins, such as https://deck.example.com (no *)",
+        ),
+        (
             "server.port: 70000",
             "c.yml:1: `server.port` is \"70000\", but must be a whole number (a port; 0 lets the system choose) from 0 to 65535",
         ),

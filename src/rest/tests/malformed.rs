@@ -5,6 +5,7 @@ use super::*;
 const JSON: Option<&str> = Some("application/json");
 const FORM: Option<&str> = Some("application/x-www-form-urlencoded");
 const ACCOUNTS: &str = "/armory/accounts";
+const DISCONNECT: &str = "/armory/agent/a%2F1/disconnect";
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 
 type Case = (&'static str, &'static str, Option<&'static str>, &'static str, u16, &'static str);
@@ -13,6 +14,11 @@ const CASES: &[Case] = &[
     // Media type.
     ("PATCH", ACCOUNTS, None, "[]", 415, "Content-Type"),
     ("POST", DYNAMIC, FORM, "{}", 415, "JSON"),
+    // A form of any web page.
+    ("POST", DISCONNECT, FORM, "", 415, "JSON"),
+    ("POST", DISCONNECT, FORM, "clusterDriven=true", 415, "JSON"),
+    ("POST", DISCONNECT, Some("multipart/form-data; boundary=x"), "", 415, "JSON"),
+    ("POST", DISCONNECT, Some("text/plain"), "{}", 415, "JSON"),
     ("POST", DYNAMIC, Some("text/plain"), "{}", 415, "JSON"),
     ("PUT", DYNAMIC, Some("application/json; charset=utf-16"), "{}", 415, "UTF-8"),
     ("DELETE", ACCOUNTS, Some("text/plain"), "[]", 415, "JSON"),

@@ -8,7 +8,7 @@ async fn get_of(path: &str) -> Answer {
 
 #[tokio::test]
 async fn an_unknown_route_is_404_and_a_wrong_method_405() {
-    for path in ["/", "/armory", "/armory/accounts/", "/armory/accounts/a/b", "/credentials", "/health/x"] {
+    for path in ["/", "/armory", "/armory/accounts/", "/armory/accounts/a/b", "/health/x"] {
         let answer = get_of(path).await;
         assert_eq!(answer.status, 404, "{path}");
         answer.message(path);
@@ -76,6 +76,78 @@ async fn adding_from_a_credentials_source_says_what_to_do_instead() {
     let answer = call("POST", "/armory/accounts", Some("application/json"), "[]").await;
     assert_eq!(answer.status, 501);
     assert!(answer.message("/armory/accounts").contains("/armory/accounts/dynamic"));
+}
+
+#[tokio::test]
+async fn documented_calls_that_are_not_built_are_501_and_say_so() {
+    for (method, path, word) in [
+        ("POST", "/armory/agent/operations", "operations"),
+        ("GET", "/armory/agent/operations", "operations"),
+        ("GET", "/armory/agent/operations/01G4V5TH5QSWSR2SZE2VH1SDME", "operations"),
+        ("POST", "/armory/agent/operationresults", "operations"),
+        ("POST", "/armory/agent/operations/database", "operations"),
+        ("GET", "/credentials", "Clouddriver"),
+        ("POST", "/credentials", "Clouddriver"),
+        ("DELETE", "/credentials/x", "Clouddriver"),
+        ("GET", "/credentials/type/kubernetes", "Clouddriver"),
+    ] {
+        let answer = call(method, path, None, "").await;
+        assert_eq!(answer.status, 501, "{method} {path}");
+        assert!(answer.message(path).contains(word), "{method} {path}: {}", answer.text);
+    }
+    // The agent of that name can be disconnected all the same.
+    let path = "/armory/agent/operations/disconnect";
+    let answer = call("POST", path, None, "").await;
+    assert_eq!(answer.status, 404);
+    assert!(answer.message(path).contains(r#"agent "operations" is not connected"#), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn web_pages_and_other_names_are_refused_unless_they_are_allowed() {
+    let browsers = BrowserRules {
+        hosts: vec!["hub.example.com".to_owned()],
+        allowed_origins: vec!["https://deck.example.com".to_owned()],
+    };
+    let router = router_with(RestSettings { browsers, ..settings() }, &[]);
+    let ask = async |method: &str, path: &str, pairs: &[(&str, &str)]| {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in pairs {
+            request = request.header(*name, *value);
+        }
+        send(router.clone(), request.body(Body::empty()).expect("a request")).await
+    };
+    const HOST: (&str, &str) = ("host", "hub.example.com:7002");
+    let path = "/armory/agent/a%2F1/disconnect";
+    for (pairs, status) in [
+        (vec![HOST], 200),
+        (vec![HOST, ("sec-fetch-site", "cross-site")], 403),
+        (vec![HOST, ("origin", "https://evil.example")], 403),
+        (vec![HOST, ("origin", "https://deck.example.com"), ("sec-fetch-site", "cross-site")], 200),
+        (vec![("host", "evil.example")], 421),
+        (vec![], 421),
+    ] {
+        let answer = ask("POST", path, &pairs).await;
+        assert_eq!(answer.status, status, "{pairs:?}");
+        if status != 200 {
+            assert!(answer.message(path).contains("server."), "it names the setting: {}", answer.text);
+        }
+    }
+    assert_eq!(ask("GET", "/health/liveness", &[("host", "10.0.0.1:7002")]).await.status, 200, "a probe");
+    assert_eq!(
+        ask("GET", "/internal/v1/agents", &[("host", "10.0.0.1:7002")]).await.status,
+        401,
+        "a replica"
+    );
+    let deck = ("origin", "https://deck.example.com");
+    let asks_first = [HOST, deck, ("access-control-request-method", "PATCH")];
+    let preflight = ask("OPTIONS", "/armory/accounts", &asks_first).await;
+    assert_eq!(preflight.status, 204);
+    assert_eq!(preflight.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN], deck.1);
+    let read = ask("GET", "/armory/agents", &[HOST, deck]).await;
+    assert_eq!(
+        (read.status, &read.headers[header::ACCESS_CONTROL_ALLOW_ORIGIN]),
+        (200, &header::HeaderValue::from_static(deck.1))
+    );
 }
 
 #[tokio::test]

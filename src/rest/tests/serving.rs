@@ -1,4 +1,4 @@
-//! The server itself, on a real socket.
+//! REST on a real socket.
 
 use std::time::Duration;
 
@@ -7,12 +7,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::listen::http::{HttpMetrics, HttpServer};
 
 async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let stop = CancellationToken::new();
-    let task = tokio::spawn(serve(listener, a_router(), stop.clone()));
+    let server = HttpServer::new("rest", http_limits(AddressLimits::default()), HttpMetrics::default());
+    let task = tokio::spawn(server.serve(listener, a_router(), stop.clone()));
     (address, stop, task)
 }
 
@@ -41,18 +43,4 @@ async fn what_is_no_http_or_too_large_is_refused() {
     let body = "POST /armory/accounts/dynamic HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\n\r\n";
     let answer = say(address, body).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("connection: close"), "{answer}");
-}
-
-#[tokio::test]
-async fn it_stops_with_all_connections_taken() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let stop = CancellationToken::new();
-    let task = tokio::spawn(server::serve_up_to(1, listener, a_router(), stop.clone()));
-    let mut only = TcpStream::connect(address).await.expect("a connection");
-    only.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("sent");
-    let mut answer = [0; 12];
-    only.read_exact(&mut answer).await.expect("it is served, and keeps its place");
-    stop.cancel();
-    tokio::time::timeout(Duration::from_secs(5), task).await.expect("in time").expect("no panic");
 }

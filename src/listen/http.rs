@@ -1,0 +1,314 @@
+//! Serving HTTP/1 with every wait and every size bounded: connections, heads, pauses, answers that nobody reads, the end.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Request;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use tracing::{debug, warn};
+
+use super::addresses::{AddressLimits, AddressPlace, Addresses, Caller};
+use super::complaints::Complaints;
+use super::patient::Patient;
+use super::waiting::{Overdue, Patience, Phase, Waiting};
+
+/// How long a caller may take nothing of what it is answered.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause after a failed accept, which is most often a lack of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The address of this process that a request has come to.
+#[derive(Clone, Copy, Debug)]
+pub struct CalledAt(pub SocketAddr);
+
+/// Bounds of one port.
+#[derive(Clone, Debug)]
+pub struct HttpLimits {
+    /// Connections open at once. One more takes the place of the one that has waited longest for the head of a request; if
+    /// none does, it is closed itself.
+    pub connections: usize,
+    /// Connections of one caller.
+    pub addresses: AddressLimits,
+    /// Longest time to the end of a request's head.
+    pub head_timeout: Duration,
+    /// Largest head of a request, in bytes, at least 8 KiB; more is 431.
+    pub head_bytes: usize,
+    /// Longest pause between two requests.
+    pub idle_timeout: Duration,
+    /// Longest time that running requests are given once stopping has begun.
+    pub grace: Duration,
+}
+
+/// Which connections were closed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Closed {
+    listener: &'static str,
+    reason: &'static str,
+}
+
+/// Connections that were closed for one of the bounds; clones count together.
+#[derive(Clone, Debug, Default)]
+pub struct HttpMetrics(Family<Closed, Counter>);
+
+impl HttpMetrics {
+    /// Adds the counter to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "http_connections_closed",
+            "HTTP connections closed, by listener and reason: address, cap, displaced, head, idle",
+            self.0.clone(),
+        );
+    }
+
+    fn count(&self, listener: &'static str, reason: &'static str) {
+        self.0.get_or_create(&Closed { listener, reason }).inc();
+    }
+}
+
+/// One port that serves HTTP.
+#[derive(Debug)]
+pub struct HttpServer {
+    name: &'static str,
+    limits: HttpLimits,
+    metrics: HttpMetrics,
+    addresses: Arc<Addresses>,
+    waiting: Arc<Waiting>,
+    slots: Arc<Semaphore>,
+    complaints: Complaints,
+}
+
+/// What a connection holds as long as it is open.
+struct Place {
+    _slot: OwnedSemaphorePermit,
+    _address: AddressPlace,
+}
+
+impl HttpServer {
+    /// A port with these bounds. `name` is what metrics and log call it.
+    pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
+        let addresses = Addresses::new(limits.addresses.clone());
+        let slots = Arc::new(Semaphore::new(limits.connections));
+        Self {
+            name,
+            limits,
+            metrics,
+            addresses,
+            waiting: Arc::default(),
+            slots,
+            complaints: Complaints::default(),
+        }
+    }
+
+    /// Serves until told to stop; then takes no further connection, and gives the running requests their time.
+    pub async fn serve(self, listener: TcpListener, router: Router, stop: CancellationToken) {
+        let graceful = GracefulShutdown::new();
+        while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+            match accepted {
+                Ok((stream, peer)) => {
+                    let place = stop.run_until_cancelled(self.place(peer.ip())).await;
+                    let Some(place) = place else { break };
+                    if let Some(place) = place {
+                        self.connection(stream, peer, router.clone(), place, &graceful);
+                    }
+                }
+                Err(error) => {
+                    warn!(%error, listener = self.name, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(listener);
+        if tokio::time::timeout(self.limits.grace, graceful.shutdown()).await.is_err() {
+            let seconds = self.limits.grace.as_secs();
+            warn!(listener = self.name, "requests were still running after {seconds} s and are cut off");
+        }
+    }
+
+    /// A place for a connection; nothing if it is to be closed.
+    async fn place(&self, peer: IpAddr) -> Option<Place> {
+        let Some(address) = self.addresses.enter(peer) else {
+            self.close("address", peer, "this address has as many connections open as it may");
+            return None;
+        };
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return Some(Place { _slot: slot, _address: address });
+        }
+        if !self.waiting.close_oldest() {
+            self.close("cap", peer, "there are as many connections as there may be, and all are in use");
+            return None;
+        }
+        // The one that was closed gives up its place as soon as its task runs.
+        let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+        Some(Place { _slot: slot, _address: address })
+    }
+
+    fn close(&self, reason: &'static str, peer: IpAddr, why: &'static str) {
+        self.metrics.count(self.name, reason);
+        let caller = Caller::of(peer);
+        if self.complaints.may_speak(reason, caller) {
+            warn!(listener = self.name, %caller, "connection closed: {why}");
+        }
+    }
+
+    fn connection(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        router: Router,
+        place: Place,
+        graceful: &GracefulShutdown,
+    ) {
+        let patience = Patience { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
+        let phase = Arc::new(Phase::new(Arc::clone(&self.waiting), patience));
+        let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
+        let requests = Arc::clone(&phase);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            requests.began();
+            request.extensions_mut().insert(caller);
+            if let Some(called_at) = called_at {
+                request.extensions_mut().insert(called_at);
+            }
+            let (router, phase) = (router.clone(), Arc::clone(&requests));
+            async move {
+                let response = router.oneshot(request.map(Body::new)).await;
+                response.map(|response| response.map(|body| Answer { body, phase }))
+            }
+        });
+        let stream = Watched { stream: Patient::new(stream, WRITE_TIMEOUT), phase: Arc::clone(&phase) };
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.limits.head_bytes);
+        let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
+        let (metrics, name) = (self.metrics.clone(), self.name);
+        tokio::spawn(async move {
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        debug!(%error, listener = name, "a connection ended");
+                    }
+                }
+                overdue = phase.overdue() => metrics.count(name, match overdue {
+                    Overdue::Head => "head",
+                    Overdue::Idle => "idle",
+                    Overdue::Displaced => "displaced",
+                }),
+            }
+            drop(place);
+        });
+    }
+}
+
+/// A stream that tells what goes over it.
+struct Watched<S> {
+    stream: S,
+    phase: Arc<Phase>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.phase.read();
+        }
+        read
+    }
+}
+
+impl<S> Watched<S> {
+    fn written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(1..))) {
+            self.phase.written();
+        }
+        written
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The body of an answer. Once it is gone, the connection waits for a further request.
+struct Answer {
+    body: Body,
+    phase: Arc<Phase>,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.phase.answered();
+    }
+}
+
+#[cfg(test)]
+mod tests;

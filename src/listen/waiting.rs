@@ -1,0 +1,234 @@
+//! Connections that wait for the head of a request: how long each may, and which is closed first where there are too many.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// How long a connection may wait for its caller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// From the connection, or from the first byte of a further request, to the end of the head.
+    pub(super) head: Duration,
+    /// Between two requests.
+    pub(super) idle: Duration,
+}
+
+/// The connections of a port that wait for a head, in the order in which they began to.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    connections: BTreeMap<u64, CancellationToken>,
+}
+
+impl Waiting {
+    /// Closes the one that has waited the longest; false if none waits.
+    pub(super) fn close_oldest(&self) -> bool {
+        let oldest = self.0.lock().connections.pop_first();
+        oldest.map(|(_, close)| close.cancel()).is_some()
+    }
+
+    fn enter(&self, close: &CancellationToken) -> u64 {
+        let mut queue = self.0.lock();
+        queue.next += 1;
+        let turn = queue.next;
+        queue.connections.insert(turn, close.clone());
+        turn
+    }
+
+    fn leave(&self, turn: u64) {
+        self.0.lock().connections.remove(&turn);
+    }
+}
+
+/// Why a connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overdue {
+    /// The head of a request did not come in time.
+    Head,
+    /// No further request came in time.
+    Idle,
+    /// It waited for a head, and its place was needed.
+    Displaced,
+}
+
+/// What one connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    /// It waits for the rest of a head.
+    Head { until: Instant, turn: u64 },
+    /// It waits for a further request.
+    Idle { until: Instant, turn: u64 },
+    /// A request is being answered.
+    Busy,
+}
+
+/// One connection, shared by what reads from it, what answers its requests, and what closes it.
+#[derive(Debug)]
+pub(super) struct Phase {
+    doing: Mutex<Doing>,
+    changed: Notify,
+    close: CancellationToken,
+    waiting: Arc<Waiting>,
+    patience: Patience,
+}
+
+impl Phase {
+    /// A connection that has just come.
+    pub(super) fn new(waiting: Arc<Waiting>, patience: Patience) -> Self {
+        let close = CancellationToken::new();
+        let turn = waiting.enter(&close);
+        let doing = Mutex::new(Doing::Head { until: Instant::now() + patience.head, turn });
+        Self { doing, changed: Notify::new(), close, waiting, patience }
+    }
+
+    /// Bytes have come. After a pause they are the beginning of a head.
+    pub(super) fn read(&self) {
+        let mut doing = self.doing.lock();
+        if let Doing::Idle { turn, .. } = *doing {
+            *doing = Doing::Head { until: Instant::now() + self.patience.head, turn };
+            self.changed.notify_one();
+        }
+    }
+
+    /// The other side has taken bytes of an answer: as long as it does, it is not idle.
+    pub(super) fn written(&self) {
+        let mut doing = self.doing.lock();
+        if let Doing::Idle { until, .. } = &mut *doing {
+            // Later than before: whoever sleeps until then looks again.
+            *until = Instant::now() + self.patience.idle;
+        }
+    }
+
+    /// A head is whole, and its request is being answered.
+    pub(super) fn began(&self) {
+        let was = std::mem::replace(&mut *self.doing.lock(), Doing::Busy);
+        self.leave(was);
+    }
+
+    /// A request was answered.
+    pub(super) fn answered(&self) {
+        let until = Instant::now() + self.patience.idle;
+        let turn = self.waiting.enter(&self.close);
+        let was = std::mem::replace(&mut *self.doing.lock(), Doing::Idle { until, turn });
+        self.leave(was);
+        self.changed.notify_one();
+    }
+
+    fn leave(&self, was: Doing) {
+        if let Doing::Head { turn, .. } | Doing::Idle { turn, .. } = was {
+            self.waiting.leave(turn);
+        }
+    }
+
+    /// Ends when the connection is to be closed.
+    pub(super) async fn overdue(&self) -> Overdue {
+        loop {
+            let (until, why) = match *self.doing.lock() {
+                Doing::Head { until, .. } => (Some(until), Overdue::Head),
+                Doing::Idle { until, .. } => (Some(until), Overdue::Idle),
+                Doing::Busy => (None, Overdue::Idle),
+            };
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return why;
+            }
+            let slept = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.close.cancelled() => return Overdue::Displaced,
+                () = self.changed.notified() => {}
+                () = slept => {}
+            }
+        }
+    }
+}
+
+impl Drop for Phase {
+    fn drop(&mut self) {
+        let was = *self.doing.lock();
+        self.leave(was);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Patience = Patience { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
+
+    fn phase(waiting: &Arc<Waiting>) -> Arc<Phase> {
+        Arc::new(Phase::new(Arc::clone(waiting), PATIENCE))
+    }
+
+    /// Why the connection is closed, and after how many seconds.
+    async fn closed(phase: &Phase) -> (Overdue, u64) {
+        let began = Instant::now();
+        (phase.overdue().await, began.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_has_its_time_from_the_first_byte_and_a_pause_between_requests_its_own() {
+        let waiting = Arc::default();
+        assert_eq!(closed(&phase(&waiting)).await, (Overdue::Head, 10));
+
+        let dribbling = phase(&waiting);
+        dribbling.read();
+        assert_eq!(closed(&dribbling).await, (Overdue::Head, 10), "bytes of a head win no time");
+
+        let idle = phase(&waiting);
+        idle.began();
+        idle.answered();
+        assert_eq!(closed(&idle).await, (Overdue::Idle, 15));
+
+        let late = phase(&waiting);
+        late.began();
+        late.answered();
+        tokio::time::sleep(Duration::from_secs(14)).await;
+        late.read();
+        assert_eq!(closed(&late).await, (Overdue::Head, 10));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_answered_and_an_answer_that_is_read_are_not_cut_off() {
+        let waiting = Arc::default();
+        let busy = phase(&waiting);
+        busy.began();
+        let hour = Duration::from_secs(3600);
+        assert!(tokio::time::timeout(hour, busy.overdue()).await.is_err());
+        busy.answered();
+        for _ in 0..10 {
+            assert!(tokio::time::timeout(Duration::from_secs(14), busy.overdue()).await.is_err());
+            busy.written();
+        }
+        assert_eq!(closed(&busy).await, (Overdue::Idle, 15));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_one_that_has_waited_longest_for_a_head_gives_up_its_place() {
+        let waiting = Arc::default();
+        let (busy, first, second) = (phase(&waiting), phase(&waiting), phase(&waiting));
+        busy.began();
+        let gone = phase(&waiting);
+        drop(gone);
+        assert!(waiting.close_oldest());
+        assert_eq!(closed(&first).await, (Overdue::Displaced, 0));
+        busy.answered();
+        assert!(waiting.close_oldest());
+        assert_eq!(closed(&second).await, (Overdue::Displaced, 0));
+        assert!(waiting.close_oldest());
+        assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
+        assert!(!waiting.close_oldest(), "none waits any more");
+    }
+}

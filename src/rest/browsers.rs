@@ -1,0 +1,164 @@
+//! What a web page may have a browser send here: nothing, unless its origin is allowed. A page of anyone's reaches what
+//! its reader reaches, without a login of its own.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::error::Problem;
+
+/// Which pages and names are good.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BrowserRules {
+    /// Names under which REST is called, with or without a port; none: any.
+    pub hosts: Vec<String>,
+    /// Origins, such as `https://deck.example.com`, whose pages may call.
+    pub allowed_origins: Vec<String>,
+}
+
+/// Paths that replicas and probes call by address, whatever the names are.
+const BY_ADDRESS: &[&str] = &["/internal/", "/health"];
+
+/// Refuses what a page should not have sent, and tells the browser what an allowed one may read.
+pub(super) async fn guard(
+    State(rules): State<Arc<BrowserRules>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let (headers, path) = (request.headers(), request.uri().path());
+    if !BY_ADDRESS.iter().any(|prefix| path.starts_with(prefix)) {
+        let called =
+            request.uri().authority().map(Authority::as_str).or_else(|| only(headers, &header::HOST));
+        check_host(&rules.hosts, called)?;
+    }
+    let allowed = check_origin(&rules.allowed_origins, headers)?;
+    let preflight = request.method() == Method::OPTIONS
+        && allowed.is_some()
+        && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response = if preflight { preflighted() } else { next.run(request).await };
+    let answer = response.headers_mut();
+    if !rules.allowed_origins.is_empty() {
+        answer.append(header::VARY, HeaderValue::from_static("origin"));
+    }
+    if let Some(origin) = allowed {
+        answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    }
+    Ok(response)
+}
+
+fn preflighted() -> Response {
+    let allowed = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, PUT, PATCH, DELETE"),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, "content-type"),
+    ];
+    (StatusCode::NO_CONTENT, allowed).into_response()
+}
+
+/// The value of a header that comes once.
+fn only<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Option<&'h str> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(first)
+}
+
+/// Refuses a name that is not ours: that of a page which has it resolve to this address.
+fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), Problem> {
+    let is_good = |called: &Authority| hosts.iter().any(|host| names(host, called));
+    if hosts.is_empty() || called.and_then(|host| host.parse().ok()).as_ref().is_some_and(is_good) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::MISDIRECTED_REQUEST,
+        "REST is not called by this name (header Host); use one of server.hosts, or add it there",
+    ))
+}
+
+/// Whether an entry of the settings names what was called; without a port it is good for each.
+fn names(entry: &str, called: &Authority) -> bool {
+    let Ok(entry) = entry.parse::<Authority>() else { return false };
+    let same_port = entry.port_u16().is_none_or(|port| called.port_u16() == Some(port));
+    same_port && entry.host().eq_ignore_ascii_case(called.host())
+}
+
+/// Refuses another site's page; gives back the origin of an allowed one.
+fn check_origin(allowed: &[String], headers: &HeaderMap) -> Result<Option<HeaderValue>, Problem> {
+    let refused = |what: &str| {
+        Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!("{what} may not call REST; add its origin to server.cors.allowedOrigins if it should"),
+        ))
+    };
+    if headers.contains_key(header::ORIGIN) {
+        let origin = only(headers, &header::ORIGIN);
+        let good = origin.filter(|origin| allowed.iter().any(|one| one.eq_ignore_ascii_case(origin)));
+        return match good.and_then(|origin| HeaderValue::from_str(origin).ok()) {
+            Some(origin) => Ok(Some(origin)),
+            None => refused("this web page"),
+        };
+    }
+    let sites = headers.get_all("sec-fetch-site");
+    if sites.iter().any(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
+        return refused("a page of another site");
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (header::HeaderName::from_static(name), HeaderValue::from_static(value)));
+        pairs.collect()
+    }
+
+    #[test]
+    fn pages_of_other_sites_are_refused_and_programs_are_not() {
+        let allowed = ["https://deck.example.com".to_owned()];
+        type Case = (&'static [(&'static str, &'static str)], Option<u16>);
+        const CASES: &[Case] = &[
+            (&[], None),
+            (&[("sec-fetch-site", "none")], None),
+            (&[("sec-fetch-site", "same-origin")], None),
+            (&[("sec-fetch-site", "same-site")], Some(403)),
+            (&[("sec-fetch-site", "cross-site")], Some(403)),
+            (&[("sec-fetch-site", "odd")], Some(403)),
+            (&[("origin", "https://deck.example.com"), ("sec-fetch-site", "cross-site")], None),
+            (&[("origin", "HTTPS://Deck.example.com")], None),
+            (&[("origin", "https://deck.example.com:8443")], Some(403)),
+            (&[("origin", "http://deck.example.com")], Some(403)),
+            (&[("origin", "null")], Some(403)),
+            (&[("origin", "https://evil.example"), ("sec-fetch-site", "same-origin")], Some(403)),
+        ];
+        for (pairs, code) in CASES {
+            let judged = check_origin(&allowed, &headers(pairs));
+            assert_eq!(judged.err().map(|problem| problem.status.as_u16()), *code, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_names_that_are_set_are_good_hosts_and_any_if_none_is() {
+        let hosts = ["hub.example.com".to_owned(), "localhost:7002".to_owned(), "[::1]".to_owned()];
+        for (called, good) in [
+            ("hub.example.com", true),
+            ("HUB.example.com:80", true),
+            ("localhost:7002", true),
+            ("localhost:7003", false),
+            ("localhost", false),
+            ("[::1]:9", true),
+            ("10.0.0.1:7002", false),
+            ("evil.example", false),
+            ("", false),
+        ] {
+            assert_eq!(check_host(&hosts, Some(called)).is_ok(), good, "{called}");
+        }
+        assert!(check_host(&hosts, None).is_err());
+        assert!(check_host(&[], Some("evil.example")).is_ok() && check_host(&[], None).is_ok());
+    }
+}
