@@ -61,7 +61,6 @@ mod vanished;
 mod view;
 mod words;
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
