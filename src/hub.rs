@@ -32,6 +32,7 @@ mod asking;
 mod assignments;
 mod cached;
 mod cut_off;
+mod departed;
 mod dispatch;
 mod drain;
 mod duties;
@@ -175,6 +176,8 @@ pub struct HubSettings {
     pub registration_qps: u32,
     /// How long an agent may be away before its accounts are ORPHANED.
     pub orphan_grace: Duration,
+    /// After how many ticks without its agent a static account is deleted.
+    pub account_cleanup: Tick,
 }
 
 /// Pings of HTTP/2.
@@ -223,6 +226,7 @@ impl Default for HubSettings {
             clustered: false,
             registration_qps: 50,
             orphan_grace: Duration::from_secs(30),
+            account_cleanup: 600,
         }
     }
 }
@@ -335,6 +339,8 @@ pub struct Hub {
     started: Instant,
     /// Agents that have left, whose objects do not say so yet.
     untold: left::Untold,
+    /// Agents that are forgotten and had accounts of their own.
+    departed: departed::Departed,
     /// Accounts that vanished with many others.
     vanished: vanished::Vanished,
     /// This replica alone does not reach the API server: agents are sent to the others.
@@ -387,6 +393,7 @@ impl Hub {
             cut_off: watch::Sender::new(false),
             told_to_leave: AtomicUsize::new(0),
             untold: left::Untold::default(),
+            departed: departed::Departed::default(),
             vanished: vanished::Vanished::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),

@@ -83,6 +83,9 @@ pub struct AgentView {
     pub approved: bool,
     /// Whether it held the account at the account's last change.
     pub holds: bool,
+    /// Why the account is kept from it, as its object tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// One thing to do.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lifecycle::Ending;
 use super::outbox::OutboxEntry;
+use super::{KubesvcAccount, names};
 
 /// An agent that has connected. Written by the operator; a person may change `approved`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -81,11 +82,19 @@ pub struct KubesvcAgentStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
     pub static_accounts: Option<Vec<String>>,
+    /// Digests of the names of those accounts, each with what its kubeconfig is, that is file or service account, context and insecure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000), inner(length(min = 16, max = 16)))]
+    pub static_sources: Option<Vec<String>>,
+    /// The uid of kube-system of the cluster that the agent runs in, as it says; absent where it may not read it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub cluster_uid: Option<String>,
     /// Answers that accounts wait for, from the session in force to the replica that leads; empty where that is the same replica.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub outbox: Vec<OutboxEntry>,
-    /// StaticAccounts is False while accounts of the agent's own file are refused; its message says which and why.
+    /// StaticAccounts is False while accounts of the agent's own file are refused, SameCluster while accounts are kept from the agent because they are bound to another cluster than it is in or reaches; the messages say which and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -150,6 +159,18 @@ pub enum SessionEnd {
     #[serde(other)]
     #[schemars(skip)]
     Unknown,
+}
+
+impl KubesvcAgentStatus {
+    /// Whether the agent's own file has this account, by its name and with its source; absent until it has listed. An
+    /// earlier operator wrote the names alone.
+    pub fn lists(&self, account: &KubesvcAccount) -> Option<bool> {
+        if let Some(sources) = &self.static_sources {
+            return Some(sources.contains(&names::source_digest(account.account_name(), &account.spec)));
+        }
+        let listed = self.static_accounts.as_ref()?;
+        Some(listed.contains(&names::digest(account.account_name())))
+    }
 }
 
 impl From<Ending> for SessionEnd {

@@ -35,7 +35,7 @@ mod taken;
 mod words;
 mod write;
 
-pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch};
+pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch, short};
 pub use context::silence;
 pub use observation::{
     CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
@@ -46,6 +46,7 @@ pub use shown::shown;
 pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
 #[cfg(test)]
 pub(crate) use taken::name_is_taken;
+pub use words::runs_in_another_cluster;
 pub use write::{Note, StatusWrite};
 
 use super::precedence::waits_to_be_asked;

@@ -3,6 +3,8 @@
 use sha2::{Digest, Sha256};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
+use super::KubesvcAccountSpec;
+
 /// How much of a name the slug keeps, in bytes.
 const MAX_SLUG: usize = 200;
 /// How much of it the value of a label keeps, in bytes: 63 with the dash and the digest.
@@ -92,6 +94,19 @@ pub fn digest(account_name: &str) -> String {
     hex::encode(&Sha256::digest(account_name)[..8])
 }
 
+/// A digest of an account name and of what its kubeconfig is, for the same lists: where it comes from, its context, and
+/// whether the server is verified.
+pub fn source_digest(account_name: &str, spec: &KubesvcAccountSpec) -> String {
+    let source = &spec.kubeconfig;
+    let mut digest = Sha256::new();
+    for part in [account_name, source.file.as_deref().unwrap_or_default()] {
+        digest.update(Sha256::digest(part));
+    }
+    digest.update(Sha256::digest(spec.context.as_deref().unwrap_or_default()));
+    digest.update([u8::from(source.service_account == Some(true)), u8::from(spec.insecure == Some(true))]);
+    hex::encode(&digest.finalize()[..8])
+}
+
 fn derived(parts: &[&str]) -> String {
     shortened(parts, MAX_SLUG)
 }
@@ -174,6 +189,30 @@ mod tests {
     fn digests_of_names_are_short_and_differ() {
         assert_eq!(digest("prod").len(), 16);
         assert_ne!(digest("prod"), digest("Prod"));
+    }
+
+    #[test]
+    fn an_account_that_is_listed_in_another_way_has_another_digest() {
+        type Change = fn(&mut KubesvcAccountSpec);
+        let plain = KubesvcAccountSpec::default();
+        let changes: [Change; 4] = [
+            |spec| spec.kubeconfig.file = Some("/k".into()),
+            |spec| spec.kubeconfig.service_account = Some(true),
+            |spec| spec.context = Some("/k".into()),
+            |spec| spec.insecure = Some(true),
+        ];
+        let changed = changes.map(|change| {
+            let mut spec = plain.clone();
+            change(&mut spec);
+            source_digest("prod", &spec)
+        });
+        let all: std::collections::BTreeSet<_> = changed
+            .into_iter()
+            .chain([source_digest("prod", &plain), source_digest("Prod", &plain)])
+            .collect();
+        assert_eq!(all.len(), 6);
+        let same = KubesvcAccountSpec { insecure: Some(false), metrics: Some(true), ..plain };
+        assert!(all.contains(&source_digest("prod", &same)), "nothing else matters");
     }
 
     #[test]

@@ -166,9 +166,11 @@ impl KubesvcAccountStatus {
     }
 
     /// Whether the account, if it is to be ACTIVE, is being taken from its zone only to be given to another one, or to
-    /// the same one anew: a round of looking for a zone goes on, or its agents reached the wrong cluster.
+    /// the same one anew: a round of looking for a zone goes on, or its agents reached the wrong cluster, or different ones.
     pub fn leaves_to_come_back(&self) -> bool {
-        !self.tried_zones.is_empty() || self.failure_class() == Some(FailureClass::ClusterMismatch)
+        let class = self.failure_class();
+        !self.tried_zones.is_empty()
+            || matches!(class, Some(FailureClass::ClusterMismatch | FailureClass::ZoneSpansClusters))
     }
 
     /// The agent that streams the account's objects.

@@ -73,6 +73,11 @@ impl Accounts {
         }
     }
 
+    /// Which cluster the agent runs in, as it may read that.
+    pub async fn own_cluster(&self) -> Option<String> {
+        self.parts.activator.own_cluster().await
+    }
+
     /// Takes accounts.
     pub fn add(&mut self, command: AddAccounts) {
         for spec in command.accounts {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::agent::cluster::{ClusterAccess, Limits, Trust};
+use crate::agent::cluster::{Cluster, ClusterAccess, Limits, Trust};
 use crate::agent::definition::Definition;
 use crate::agent::failure::after_send;
 use crate::agent::metrics::Requests;
@@ -31,6 +31,9 @@ pub use credential::ServiceAccountPlace;
 pub use files::MAX_FILE;
 
 use credential::Source;
+
+/// How long the agent's own cluster may take to say which one it is.
+const OWN_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Starts accounts, so many at a time.
 #[derive(Clone, Debug)]
@@ -102,6 +105,17 @@ impl Activator {
                 format!("the cluster could not be read within {} s", self.deadline.as_secs()),
             )),
         }
+    }
+
+    /// The uid of kube-system of the cluster that the agent runs in; absent where it has no service account, may not read
+    /// it, or gets no answer within [`OWN_CLUSTER_TIMEOUT`].
+    pub async fn own_cluster(&self) -> Option<String> {
+        let read = async {
+            let cluster = Cluster::new(self.own_account().await.ok()?);
+            let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await.ok()?;
+            identity::kube_system_uid(&mut access.counted_in(&self.requests)).await.ok()
+        };
+        timeout(OWN_CLUSTER_TIMEOUT, read).await.ok().flatten().filter(|uid| !uid.is_empty())
     }
 
     async fn reach(&self, spec: &AccountSpec, word: Word) -> Result<Reached, Failure> {

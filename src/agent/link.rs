@@ -15,7 +15,7 @@ use ulid::Ulid;
 use crate::agent::accounts::{Accounts, Parts};
 use crate::agent::health::{self, Status};
 use crate::agent::{AgentError, AgentOptions};
-use crate::wire::ops::Refused;
+use crate::wire::ops::{Hello, Refused};
 use crate::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 
 mod dial;
@@ -48,6 +48,8 @@ pub struct Link {
     /// The largest message that the hub takes, in bytes, as far as it has said.
     max_message_bytes: usize,
     pace: Pace,
+    /// uid of kube-system of the cluster that it runs in, once it was read. It stays the same for as long as the agent runs.
+    own_cluster: Option<String>,
 }
 
 /// Why there is no stream any more.
@@ -77,6 +79,7 @@ impl Link {
             boot_id: Ulid::generate().to_string(),
             connect_seq: 0,
             max_message_bytes: MAX_MESSAGE_BYTES,
+            own_cluster: None,
             pace: Pace::new(options.backoff),
             options,
         })
@@ -162,10 +165,15 @@ impl Link {
 
     async fn greet(&mut self) -> Result<Greeted, Ended> {
         let channel = dial::channel(&self.endpoint, &self.options).await.map_err(Ended::Broken)?;
+        if self.own_cluster.is_none() {
+            self.own_cluster = self.accounts.own_cluster().await;
+        }
         self.connect_seq += 1;
         let held = self.accounts.held().into_iter();
-        let hello =
-            greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held);
+        let hello = Hello {
+            cluster_uid: self.own_cluster.clone().unwrap_or_default(),
+            ..greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held)
+        };
         greeting::greet(channel, hello).await
     }
 

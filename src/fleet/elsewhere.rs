@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Ticks;
 use crate::account::lifecycle::{Ending, Fact, Presence, Process, SessionFact, Tick};
 use crate::account::outbox::OutboxEntry;
-use crate::account::{KubesvcAccount, KubesvcAgent, names, zones};
+use crate::account::{KubesvcAccount, KubesvcAgent, zones};
 use crate::leases::Replicas;
 use crate::objects::{Accounts, Agents};
 use crate::wakes::Wakes;
@@ -276,7 +276,7 @@ impl Member {
     }
 
     /// What matters to every account of its zone.
-    fn standing(&self) -> (Presence, bool, Option<&str>, Option<&Vec<String>>) {
+    fn standing(&self) -> (Presence, bool, Option<&str>, [Option<&Vec<String>>; 2]) {
         (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
     }
 
@@ -293,6 +293,7 @@ impl Member {
     /// What the leader is told of it about an account.
     fn fact(&self, account: &KubesvcAccount) -> SessionFact {
         let connected = self.presence == Presence::Connected;
+        let status = self.agent.status.as_ref();
         let entry = self.outbox().iter().find(|entry| entry.uid == account.uid()).filter(|_| connected);
         SessionFact {
             agent_id: self.agent.spec.agent_id.clone(),
@@ -310,9 +311,8 @@ impl Member {
             // Its own replica counts, and says that it failed.
             silent_for: None,
             offer: entry.and_then(|entry| entry.offer(account)),
-            lists: lists(&self.agent).filter(|_| connected).map_or(Fact::Unknown, |listed| {
-                Fact::Known(listed.contains(&names::digest(account.account_name())))
-            }),
+            lists: status.and_then(|status| status.lists(account)).map_or(Fact::Unknown, Fact::Known),
+            cluster_uid: status.and_then(|status| status.cluster_uid.clone()).unwrap_or_default(),
         }
     }
 }
@@ -325,9 +325,13 @@ fn boot_of(agent: &KubesvcAgent) -> Option<&str> {
     Some(agent.status.as_ref()?.session.as_ref()?.boot_id.as_str())
 }
 
-/// Digests of the accounts of the agent's own file; absent until it has listed them.
-fn lists(agent: &KubesvcAgent) -> Option<&Vec<String>> {
-    agent.status.as_ref()?.static_accounts.as_ref()
+/// What it tells of the accounts of its own file; absent until it has listed them.
+fn lists(agent: &KubesvcAgent) -> [Option<&Vec<String>>; 2] {
+    let status = agent.status.as_ref();
+    [
+        status.and_then(|status| status.static_accounts.as_ref()),
+        status.and_then(|status| status.static_sources.as_ref()),
+    ]
 }
 
 #[cfg(test)]

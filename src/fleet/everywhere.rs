@@ -146,6 +146,7 @@ mod tests {
             silent_for: None,
             offer: None,
             lists: Fact::Unknown,
+            cluster_uid: String::new(),
         }
     }
 

@@ -151,7 +151,10 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
             continue;
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
+        let over = hub.ticks.now().checked_sub(hub.settings.account_cleanup);
+        hub.departed.sweep(over, |agent_id, zone| hub.registry.knows(agent_id, zone));
         for (agent_id, zone, away) in hub.registry.forget(before) {
+            hub.departed.put(&agent_id, &zone, &away);
             let left = Left { agent_id, zone, session_id: away.session_id, end: away.ending.into() };
             left::tell(&hub, left).await;
         }

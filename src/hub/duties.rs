@@ -4,10 +4,12 @@
 //! ACTIVATING, ACTIVE or ORPHANED. Wanted and not held under the grant's epoch: Add. Not wanted and perhaps held: Drop.
 //! The grant is being revoked and the agent was never sent the account: Dropped is said for it, so that the leader
 //! need not wait. That is owed without approval too, since an agent may hold what it was given before. Held in another cluster than the one the account is bound to: Drop, and it is asked for again later,
-//! as after a failure; the agents that hold it in the right one are not touched. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
+//! as after a failure; the agents that hold it in the right one are not touched. An account of an agent's own file is owed
+//! to agents alone that list it themselves, with its source, and one that asks for the agent's own cluster to none that
+//! runs in another one than it is bound to. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
 
 use super::ledger::{Again, Command, Entry, Moment};
-use crate::account::lifecycle::{Word, is_another_cluster};
+use crate::account::lifecycle::{Word, is_another_cluster, runs_in_another_cluster};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as far as its duties go.
@@ -20,6 +22,17 @@ pub(super) struct Seat<'a> {
     pub(super) draining: bool,
     /// Whether all objects were seen once. Before that, an account that is not known may well exist.
     pub(super) synced: bool,
+    /// Whether the agent's own file has the account that is looked at; absent until it has sent its list.
+    pub(super) lists: Option<bool>,
+    /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.
+    pub(super) cluster_uid: &'a str,
+}
+
+#[cfg(test)]
+impl Default for Seat<'_> {
+    fn default() -> Self {
+        Self { zone: "", approved: false, draining: false, synced: true, lists: None, cluster_uid: "" }
+    }
 }
 
 /// What is to be done now.
@@ -55,6 +68,19 @@ pub(super) fn duty(
         status.granted_zone() == Some(seat.zone) && (seat.approved || status.phase() == GrantPhase::Revoking)
     };
     let ours = status.as_deref().filter(is_ours);
+    if let (Some(account), Some(status)) = (account, ours)
+        && status.phase() == GrantPhase::Open
+    {
+        match seat.lists {
+            // What it holds is looked at when it has said which accounts are its own.
+            None if account.is_static() => return Duty::Nothing,
+            Some(false) if account.is_static() => return clean(seat, Some(status), entry, now),
+            _ if runs_in_another_cluster(account, seat.cluster_uid) => {
+                return clean(seat, Some(status), entry, now);
+            }
+            _ => {}
+        }
+    }
     match (account, ours) {
         (_, Some(status)) if is_astray(status, entry) => Duty::DropAstray(status.epoch),
         (Some(account), Some(status)) if wanted(status) => add(seat, account, status, entry, now),

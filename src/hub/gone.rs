@@ -160,10 +160,13 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
         forget_decision: hub.settings.forget_approved_after,
         approves_new: hub.settings.approves_new,
     };
+    // What one had in its own file is kept for as long as it may come back.
+    let after_listing = After { remove: after.remove.max(hub.settings.account_cleanup), ..after };
     for agent in known {
         if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
             return;
         }
+        let after = if agent.lists { after_listing } else { after };
         let fate = gone.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
         let done = match fate {
             Fate::Keep => continue,

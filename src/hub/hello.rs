@@ -13,6 +13,8 @@ const MAX_AGENT_ID: usize = 191;
 const MAX_ZONE: usize = 255;
 /// The longest version, in characters.
 const MAX_VERSION: usize = 128;
+/// The longest uid of a cluster, in characters.
+const MAX_CLUSTER_UID: usize = 128;
 /// How many accounts a hello may name.
 pub(super) const MAX_HELD: usize = 100_000;
 /// The longest name of an account.
@@ -36,6 +38,8 @@ pub(super) struct Greeting {
     pub(super) has_unheard: bool,
     /// The largest message the agent takes, in bytes.
     pub(super) max_message_bytes: usize,
+    /// uid of kube-system of the cluster it runs in; empty where it has not said.
+    pub(super) cluster_uid: String,
 }
 
 impl Greeting {
@@ -97,6 +101,9 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
     if !hello.version.is_empty() {
         text("version", &hello.version, MAX_VERSION)?;
     }
+    if !hello.cluster_uid.is_empty() {
+        text("cluster_uid", &hello.cluster_uid, MAX_CLUSTER_UID)?;
+    }
     if ulid::Ulid::from_string(&hello.boot_id).is_err() {
         return Err(malformed("boot_id must be a ULID"));
     }
@@ -119,6 +126,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
         held,
         cached,
         has_unheard: false,
+        cluster_uid: hello.cluster_uid,
         max_message_bytes: if told == 0 { max_message_bytes } else { told.min(max_message_bytes) },
     })
 }

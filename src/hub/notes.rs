@@ -162,11 +162,17 @@ async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
 
 fn note_of(session: &Session) -> AgentNote {
     let (held, failed) = session.counts();
+    let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
     AgentNote {
         held: count(held),
         failed: count(failed),
-        static_accounts: session.listed_digests(),
+        static_accounts: listing.as_ref().map(|listing| listing.name_digests()),
+        static_sources: listing.as_ref().map(|listing| listing.source_digests()),
+        kept_from: session.all_kept_from().map(|(count, first)| {
+            let more = if count > 1 { format!("; and {} more accounts", count - 1) } else { String::new() };
+            format!("{first}{more}")
+        }),
         problem: session.list_problem().map(|problem| (problem.reason.to_owned(), problem.message)),
     }
 }

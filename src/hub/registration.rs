@@ -37,6 +37,8 @@ pub struct Registration {
     pub protocol: u32,
     /// Since when the stream stands.
     pub connected_since: Timestamp,
+    /// uid of kube-system of the cluster that it runs in; empty where it has not said.
+    pub cluster_uid: String,
     /// Whether its zone has accounts that it does not hold: it is registered before those that have what they need.
     pub needs_accounts: bool,
     /// What was known of the agent when it came: those that were here before are registered first.
@@ -84,6 +86,8 @@ pub struct KnownAgent {
     pub connected: bool,
     /// When its last stream ended, if that is said.
     pub ended_at: Option<Timestamp>,
+    /// Whether it has accounts in its own file, as it said last.
+    pub lists: bool,
     /// The object's uid.
     pub uid: String,
     /// The version of the object that says this.
@@ -99,8 +103,12 @@ pub struct AgentNote {
     pub failed: i32,
     /// Digests of the names in its own file, sorted; absent until it has listed them.
     pub static_accounts: Option<Vec<String>>,
+    /// Digests of those names with their sources, sorted.
+    pub static_sources: Option<Vec<String>>,
     /// What is wrong with its own accounts: one word in CamelCase, and a sentence.
     pub problem: Option<(String, String)>,
+    /// Accounts that are kept from it because they are bound to another cluster: the first of them, and why.
+    pub kept_from: Option<String>,
 }
 
 /// Why an object could not be written.

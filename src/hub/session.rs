@@ -13,7 +13,7 @@ mod statics;
 mod turns;
 mod work;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +33,7 @@ use super::cached::Cached;
 use super::hello::Greeting;
 use super::ledger::Ledger;
 use super::vanished::Verdict;
+use crate::account::KubesvcAccount;
 use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::{Ending, Fact, Offer, Presence, Process, SessionFact, Tick, Word};
 use crate::account::outbox::OutboxEntry;
@@ -103,6 +104,10 @@ pub(super) struct Session {
     list: Mutex<List>,
     /// An account that may be one of its own has changed or is gone.
     pub(super) own_changed: Notify,
+    /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.
+    pub(super) cluster_uid: String,
+    /// Accounts that are kept from the agent because they are bound to another cluster, and why; the first 100.
+    kept_from: Mutex<BTreeMap<String, String>>,
 }
 
 impl Session {
@@ -141,6 +146,8 @@ impl Session {
             questions: Mutex::default(),
             list: Mutex::default(),
             own_changed: Notify::new(),
+            cluster_uid: greeting.cluster_uid.clone(),
+            kept_from: Mutex::default(),
         }
     }
 
@@ -328,6 +335,7 @@ impl Session {
             silent_for: ledger.silent_for(uid, now).filter(|_| owes),
             offer: None,
             lists: Fact::Unknown,
+            cluster_uid: self.cluster_uid.clone(),
         }
     }
 
@@ -343,15 +351,43 @@ impl Session {
             silent_for: None,
             offer,
             lists: Fact::Unknown,
+            cluster_uid: self.cluster_uid.clone(),
         }
     }
 
-    /// Whether an account is in the agent's own file, as far as it has said.
-    pub(super) fn lists(&self, account_name: &str) -> Fact<bool> {
-        match &self.list.lock().names {
+    /// Whether the agent's own file has an account, by its name and with its source, as far as it has said.
+    pub(super) fn lists(&self, account: &KubesvcAccount) -> Fact<bool> {
+        match &self.list.lock().listing {
             None => Fact::Unknown,
-            Some(names) => Fact::Known(names.contains(account_name)),
+            Some(listing) => Fact::Known(listing.has(account)),
         }
+    }
+
+    /// An account is kept from the agent because of the cluster that it is in or has reached, and why; absent: no longer.
+    /// Answers whether that is new.
+    pub(super) fn keep_from(&self, uid: &str, why: Option<String>) -> bool {
+        const REMEMBERED: usize = 100;
+        let mut kept = self.kept_from.lock();
+        match why {
+            None => kept.remove(uid).is_some(),
+            Some(why) if kept.get(uid) == Some(&why) => false,
+            Some(_) if kept.len() >= REMEMBERED && !kept.contains_key(uid) => false,
+            Some(why) => {
+                kept.insert(uid.to_owned(), why);
+                true
+            }
+        }
+    }
+
+    /// Why an account is kept from the agent, if it is.
+    pub(super) fn is_kept_from(&self, uid: &str) -> Option<String> {
+        self.kept_from.lock().get(uid).cloned()
+    }
+
+    /// Of the accounts that are kept from the agent, how many there are and why the first is.
+    pub(super) fn all_kept_from(&self) -> Option<(usize, String)> {
+        let kept = self.kept_from.lock();
+        kept.values().next().map(|first| (kept.len(), first.clone()))
     }
 
     /// What is wrong with the agent's own accounts.

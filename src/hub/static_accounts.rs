@@ -4,15 +4,18 @@
 //! |---|---|
 //! | frames become a list, within its bounds | [`incoming`] |
 //! | an entry becomes a spec, or is refused with the field at fault | [`entry`] |
+//! | a list becomes what it has, by name and source | [`listing`] |
 //! | a spec and what there is already become a write, or a refusal | [`judge`] |
 
 mod entry;
 mod incoming;
 mod judge;
+mod listing;
 
 pub(super) use entry::{Entry, Listed, read};
 pub(super) use incoming::{Incoming, Taken};
-pub(super) use judge::{Verdict, judge};
+pub(super) use judge::{Verdict, another_lists, is_same_source, judge};
+pub(super) use listing::Listing;
 
 use crate::wire::common::failure::Class;
 use crate::wire::{common, ops};

@@ -42,7 +42,7 @@ impl Fleet for Hub {
                 let in_force = in_force.filter(|one| !one.is_superseded() && one.was_approved());
                 facts.extend(in_force.map(|session| SessionFact {
                     offer: round.and_then(|round| self.offer(uid, round, session)),
-                    lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one.account_name())),
+                    lists: account.as_deref().map_or(Fact::Unknown, |one| session.lists(one)),
                     ..session.fact(uid, epoch, now)
                 }));
                 facts.extend(zone.away.iter().map(|(agent_id, away)| SessionFact {
@@ -58,9 +58,19 @@ impl Fleet for Hub {
                     word: None,
                     silent_for: None,
                     offer: None,
-                    lists: Fact::Unknown,
+                    lists: match (&account, &away.session) {
+                        (Some(account), Some(session)) => session.lists(account),
+                        _ => Fact::Unknown,
+                    },
+                    cluster_uid: match &away.session {
+                        Some(session) => session.cluster_uid.clone(),
+                        None => self.cluster_told(agent_id, zone_id),
+                    },
                 }));
             });
+        }
+        if let Some(account) = account.as_deref().filter(|account| account.is_static()) {
+            facts.extend(zones.iter().flat_map(|zone| self.departed_with(account, zone)));
         }
         if let Some(round) = round {
             facts.extend(self.asked(uid, round, &zones));
@@ -159,6 +169,12 @@ impl Hub {
             }
         });
         offering.into_iter().chain(silent).chain(unable).take(ASKED_SHOWN).collect()
+    }
+
+    /// The cluster that an agent was in when it last registered, by its object.
+    fn cluster_told(&self, agent_id: &str, zone: &str) -> String {
+        let agent = self.agents_seen.get(&names::agent_object_name(agent_id, zone));
+        agent.and_then(|agent| agent.status.as_ref()?.cluster_uid.clone()).unwrap_or_default()
     }
 
     fn offer(&self, uid: &str, round: Round, session: &Session) -> Option<(i64, Offer)> {

@@ -59,6 +59,7 @@ pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port
         orphan_grace: Duration::from_secs(policy.orphan_grace),
         approves_new: approves(settings),
         forget_approved_after: settings.agents.forget_approved_after,
+        account_cleanup: policy.account_cleanup,
         remove_agents_after: crash::seconds("KUBESVC_AGENTS_GONE_SECONDS", usual.remove_agents_after),
         ..usual
     }

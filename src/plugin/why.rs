@@ -131,6 +131,9 @@ fn table(agents: &[AgentView], namespace: &str) -> Vec<String> {
         ]));
     }
     let mut lines = table.lines();
+    let problems = agents.iter().take(AGENTS_SHOWN);
+    let problems = problems.filter_map(|agent| Some((&agent.agent_id, agent.problem.as_ref()?)));
+    lines.extend(problems.map(|(agent, problem)| format!("{agent}: {}", text::line(problem))));
     let more = agents.len().saturating_sub(AGENTS_SHOWN);
     lines.extend((more > 0).then(|| format!("and {more} more: kubectl kubesvc agents")));
     lines

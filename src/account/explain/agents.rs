@@ -3,6 +3,7 @@
 use super::facts::{Facts, can_take, is_connected, shell};
 use super::{AgentView, Verdict};
 use crate::account::KubesvcAgent;
+use crate::account::lifecycle::{runs_in_another_cluster, short};
 
 /// How much alike two zones have to be for one to be a slip of the other.
 const ALIKE: f64 = 0.8;
@@ -29,7 +30,22 @@ fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> AgentView {
         connected: is_connected(agent),
         approved: agent.spec.approved,
         holds: granted && facts.status.agents.contains(&agent.spec.agent_id),
+        problem: problem(facts, agent),
     }
+}
+
+/// Why the account is kept from a connected agent: it is in another cluster, or lists another account of this name.
+fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
+    let status = agent.status.as_ref().filter(|_| is_connected(agent))?;
+    let own = status.cluster_uid.as_deref().unwrap_or_default();
+    if runs_in_another_cluster(facts.account, own) {
+        let bound = facts.status.cluster_uid.as_deref().unwrap_or_default();
+        let (own, bound) = (short(own), short(bound));
+        return Some(format!("it runs in cluster {own}, and the account is bound to cluster {bound}"));
+    }
+    let name = format!("account {:?}", facts.account.account_name());
+    let told = status.conditions.iter().filter(|one| one.status == "False");
+    told.map(|one| one.message.as_str()).find(|message| message.contains(&name)).map(str::to_owned)
 }
 
 /// Nobody is there to take the account.

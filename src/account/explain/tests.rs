@@ -4,7 +4,7 @@ use super::*;
 use crate::account::conditions::{Story, state_reason, tell};
 use crate::account::failure::FailureClass;
 use crate::account::status::Grant;
-use crate::account::{FINALIZER, GrantPhase, KubesvcAccountStatus};
+use crate::account::{FINALIZER, GrantPhase, KubesvcAccountStatus, KubesvcAgentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 const NOW: i64 = 1_800_000_000;
@@ -387,4 +387,26 @@ fn an_orphaned_account_waits_for_an_agent_of_its_zone() {
     assert_says(&explanation, "recovers by itself");
     assert_says(&explanation, "Start an agent with zoneId east");
     assert_says(&explain(&account, Some(&[agent("a", "east", true, true)]), now()), "connected again");
+}
+
+#[test]
+fn an_agent_in_another_cluster_than_the_account_is_bound_to_is_said_to_be_there() {
+    let spec = json!({"kubeconfig": {"serviceAccount": true}, "zoneId": "east"});
+    let mut bound = account(spec, json!({}));
+    bound.status.get_or_insert_default().cluster_uid = Some("aaaaaaaa-1111".to_owned());
+    let in_cluster = |cluster: &str| {
+        let spec = KubesvcAgentSpec { agent_id: "agent-1".into(), zone_id: "east".into(), approved: true };
+        let mut agent = KubesvcAgent::new("agent-1-east", spec);
+        let status = agent.status.get_or_insert_default();
+        status.connected = true;
+        status.cluster_uid = Some(cluster.to_owned());
+        let explanation = explain(&bound, Some(&[agent]), now());
+        explanation.agents.expect("they may be read").remove(0).problem
+    };
+    let problem = in_cluster("bbbbbbbb-2222").expect("it is told");
+    assert!(
+        problem.contains("cluster bbbbbbbb,") && problem.contains("bound to cluster aaaaaaaa"),
+        "{problem}"
+    );
+    assert_eq!(in_cluster("aaaaaaaa-1111"), None);
 }

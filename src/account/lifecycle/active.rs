@@ -2,7 +2,7 @@
 
 use super::caching;
 use super::choice::{
-    Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, zones_to_remember,
+    Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, spans, zones_to_remember,
 };
 use super::context::{Context, earlier};
 use super::leaving::{Stay, of_found_zone};
@@ -156,6 +156,11 @@ pub(super) fn keep(context: &Context<'_>) -> Decision {
 /// The account stays in its zone.
 fn stay(context: &Context<'_>, zone: &str) -> Decision {
     let words = Words::of(context, zone);
+    if matches!(context.state(), State::Activating | State::Failed)
+        && let Some(failure) = spans(context, zone)
+    {
+        return Draft::failed(context, &failure).revoking().into();
+    }
     if context.state() == State::Failed {
         return retry(context, zone, &words);
     }

@@ -65,7 +65,7 @@ fn seat<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
 }
 
 fn holding(context: &Context<'_>, session: &SessionFact) -> Holding {
-    if !session.approved {
+    if !session.approved || !context.may_be_sent(session) {
         return Holding::No;
     }
     match &session.word {

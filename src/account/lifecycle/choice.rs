@@ -4,10 +4,11 @@
 //! agents of all zones are asked, and the first zone with an agent that can reach the account has it. A zone whose agents then fail for a
 //! reason of place is left for the next one that offers, until this *round* has tried all of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest as _, Sha256};
 
+use super::cluster_identity::short;
 use super::context::Context;
 use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
 use crate::account::failure::{Failure, FailureClass};
@@ -35,6 +36,41 @@ pub(super) enum Choice {
 
 /// Chooses.
 pub(super) fn choose(context: &Context<'_>) -> Choice {
+    match zone_of(context) {
+        Choice::Zone(zone) => match spans(context, &zone) {
+            Some(failure) => Choice::Refused(failure),
+            None => Choice::Zone(zone),
+        },
+        other => other,
+    }
+}
+
+/// Why the account cannot be given to a zone: it asks for the cluster that the agents are in, they are in different ones,
+/// and it is bound to none. Of an account of agents' own files the first that answers stands.
+pub(super) fn spans(context: &Context<'_>, zone: &str) -> Option<Failure> {
+    const NAMED: usize = 4;
+    let account = context.observation.account;
+    let is_bound = context.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
+    let asks = account.spec.kubeconfig.service_account == Some(true) && !account.is_static();
+    let clusters = if asks && !is_bound { context.clusters_of(zone) } else { BTreeMap::new() };
+    if clusters.len() < 2 {
+        return None;
+    }
+    let named = clusters.iter().take(NAMED);
+    let named: Vec<_> = named.map(|(cluster, agent)| format!("{} (agent {agent})", short(cluster))).collect();
+    let more = match clusters.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let message = format!(
+        "the agents of zone {zone} run in different clusters: {}{more}; give the agents of each cluster a zoneId of \
+         their own, and name it in spec.zoneId",
+        named.join(", ")
+    );
+    Some(Failure::new(FailureClass::ZoneSpansClusters, message))
+}
+
+fn zone_of(context: &Context<'_>) -> Choice {
     if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
         let connected = context.connected(pinned).next().is_some();
         return if connected {

@@ -80,7 +80,7 @@ pub fn mismatch(status: &KubesvcAccountStatus, agent_id: &str, reached: &Identit
 
 /// A cluster in a sentence: two may have one host.
 fn named(host: &str, uid: &str, token_keys: &str) -> String {
-    let by = match (first(uid), first(token_keys)) {
+    let by = match (short(uid), short(token_keys)) {
         ("", "") => String::new(),
         ("", keys) => format!("token keys {keys}"),
         (uid, _) => format!("kube-system {uid}"),
@@ -92,7 +92,8 @@ fn named(host: &str, uid: &str, token_keys: &str) -> String {
     }
 }
 
-fn first(text: &str) -> &str {
+/// How a cluster is named to people: the first characters of the uid of its kube-system, or of a digest.
+pub fn short(text: &str) -> &str {
     text.char_indices().nth(SHOWN).map_or(text, |(end, _)| &text[..end])
 }
 
@@ -172,7 +173,7 @@ fn strongest(reached: &Identity) -> Option<Evidence> {
 /// Host and port without the scheme, and the first characters of the uid.
 fn shown(host: &str, uid: &str) -> Option<String> {
     let host = host.strip_prefix("https://").unwrap_or(host);
-    match (host, first(uid)) {
+    match (host, short(uid)) {
         ("", _) => None,
         (host, "") => Some(host.to_owned()),
         (host, uid) => Some(format!("{host} ({uid})")),

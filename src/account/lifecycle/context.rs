@@ -1,10 +1,10 @@
 //! An observation, and what is derived from it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::observation::{Fact, Observation, Presence, SessionFact, Tick, Word};
-use super::retry;
+use super::{retry, words};
 use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
@@ -163,9 +163,48 @@ impl<'a> Context<'a> {
         self.observation.sessions.iter().filter(move |session| session.zone == zone && session.approved)
     }
 
-    /// Connected sessions of a zone.
+    /// Connected sessions of a zone that may be sent the account.
     pub(super) fn connected<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a SessionFact> + 's {
-        self.sessions_of(zone).filter(|session| session.presence == Presence::Connected)
+        self.sessions_of(zone)
+            .filter(|session| session.presence == Presence::Connected && self.may_be_sent(session))
+    }
+
+    /// Whether a session may be sent the account: one of an agent's own file goes to agents alone that list it themselves,
+    /// and one that asks for the agent's own cluster to no agent of another cluster than it is bound to.
+    pub(super) fn may_be_sent(&self, session: &SessionFact) -> bool {
+        let account = self.observation.account;
+        let lists = match session.lists {
+            Fact::Known(lists) => lists,
+            Fact::Unknown => self.lists_until(session).is_some(),
+        };
+        (!account.is_static() || lists) && !words::runs_in_another_cluster(account, &session.cluster_uid)
+    }
+
+    /// Until when an agent that has connected and not sent its list is waited for.
+    pub(super) fn lists_until(&self, session: &SessionFact) -> Option<Tick> {
+        let until = session.process.since.saturating_add(self.observation.policy.operation_wait);
+        let awaited = self.observation.account.is_static() && session.lists == Fact::Unknown;
+        (awaited && until > self.observation.now).then_some(until)
+    }
+
+    /// Since when the last agent is away whose own file had the account.
+    pub(super) fn left_listing_it(&self, zone: &str) -> Option<Tick> {
+        let left = self.sessions_of(zone).filter_map(|session| match (session.presence, &session.lists) {
+            (Presence::Away(since), Fact::Known(true)) => Some(since),
+            _ => None,
+        });
+        left.max().map(|since| since.max(self.observation.leading_since))
+    }
+
+    /// The clusters that the agents of a zone say they run in, those included that may come back; and who says so first.
+    pub(super) fn clusters_of(&self, zone: &str) -> BTreeMap<&'a str, &'a str> {
+        let mut clusters = BTreeMap::new();
+        for session in self.sessions_of(zone).filter(|session| !session.cluster_uid.is_empty()) {
+            if session.presence == Presence::Connected || self.may_return_until(session).is_some() {
+                clusters.entry(session.cluster_uid.as_str()).or_insert(session.agent_id.as_str());
+            }
+        }
+        clusters
     }
 
     /// Until when a session that is away may come back; absent if it is connected or gone. Time before this leader's own

@@ -151,6 +151,13 @@ pub(super) trait AccountFixture: Sized {
         })
     }
 
+    fn with_the_agents_own(self) -> Self {
+        self.map(|account| {
+            account.spec.kubeconfig =
+                KubeconfigSource { service_account: Some(true), ..KubeconfigSource::default() };
+        })
+    }
+
     fn with_a_file(self) -> Self {
         self.map(|account| account.spec.kubeconfig = file_source())
     }
@@ -223,6 +230,7 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         silent_for: Some(0),
         offer: None,
         lists: Fact::Unknown,
+        cluster_uid: String::new(),
     }
 }
 
@@ -237,6 +245,7 @@ pub(super) trait SessionFixture: Sized {
     fn elsewhere(self) -> Self;
     fn offers(self, generation: i64, offer: Offer) -> Self;
     fn lists(self, lists: bool) -> Self;
+    fn in_cluster(self, cluster: &str) -> Self;
 
     fn can(self) -> Self {
         self.offers(1, Offer::Yes)
@@ -309,6 +318,11 @@ impl SessionFixture for SessionFact {
         self.lists = Fact::Known(lists);
         self
     }
+
+    fn in_cluster(mut self, cluster: &str) -> Self {
+        self.cluster_uid = cluster_named(cluster).cluster_uid;
+        self
+    }
 }
 
 /// An observation long after the leader began, of an account with a row and a good credential.
@@ -344,6 +358,11 @@ pub(super) fn seen(account: KubesvcAccount) -> Seen {
 impl Seen {
     pub(super) fn with(mut self, session: SessionFact) -> Self {
         self.sessions.push(session);
+        self
+    }
+
+    pub(super) fn map_sessions(mut self, change: impl Fn(SessionFact) -> SessionFact) -> Self {
+        self.sessions = self.sessions.into_iter().map(change).collect();
         self
     }
 

@@ -18,8 +18,8 @@ pub(super) enum Stay {
 }
 
 /// Whether a static account stays: it goes as soon as agents of its zone are connected and none of them has it in its
-/// file, and when its zone has been gone for the time of the cleanup. A leader that has just begun has not heard all
-/// agents yet.
+/// file, unless one that had is away; then, and where the whole zone is gone, when that has been so for the time of the
+/// cleanup. A leader that has just begun has not heard all agents yet.
 pub(super) fn of_static(context: &Context<'_>) -> Stay {
     let (observation, account) = (context.observation, context.observation.account);
     let zone = account.spec.zone_id.as_deref().or(context.status.zone_id.as_deref());
@@ -27,11 +27,15 @@ pub(super) fn of_static(context: &Context<'_>) -> Stay {
     if let Some(since) = context.gone_since(zone) {
         return over_at(context, since.saturating_add(observation.policy.account_cleanup));
     }
-    let mut heard = context.connected(zone).map(|session| &session.lists).peekable();
-    if heard.peek().is_some() && heard.all(|lists| *lists == Fact::Known(false)) {
-        return context.all_seen_at().map_or(Stay::Over, |until| Stay::Until(Some(until)));
+    let connected = context.sessions_of(zone).filter(|session| session.presence == Presence::Connected);
+    let mut heard = connected.map(|session| &session.lists).peekable();
+    if heard.peek().is_none() || !heard.all(|lists| *lists == Fact::Known(false)) {
+        return Stay::Until(None);
     }
-    Stay::Until(None)
+    match context.left_listing_it(zone) {
+        Some(since) => over_at(context, since.saturating_add(observation.policy.account_cleanup)),
+        None => context.all_seen_at().map_or(Stay::Over, |until| Stay::Until(Some(until))),
+    }
 }
 
 /// Whether an account stays with a zone that was found for it, where that has no agents any more and another has.

@@ -185,8 +185,11 @@ pub struct SessionFact {
     pub silent_for: Option<Tick>,
     /// Its answer to the last probe, with the generation of the spec that was probed.
     pub offer: Option<(i64, Offer)>,
-    /// Whether the account is in the agent's own file; unknown until the agent has sent the whole of it.
+    /// Whether the agent's own file has the account, by its name and with its source; unknown until the agent has sent
+    /// the whole of it. Of an agent that is away, what its last list said.
     pub lists: Fact<bool>,
+    /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.
+    pub cluster_uid: String,
 }
 
 /// Everything the decision is made from.

@@ -10,7 +10,7 @@
 //! | `failedCount` falls only by its resets | `checks::status`, at each write |
 //! | Reconciling and Stalled are never both True; TO_DEACTIVATE is never written; states fit their grant | `checks::status`, at each write |
 //! | no agent takes the account while the grant is not its zone's | `Sim::agent_acts`, at each Add |
-//! | the operator deletes only static accounts, and none that a connected agent lists; a round of looking for a zone ends | `checks::deletion`, `checks::status` |
+//! | the operator deletes only static accounts, and none that a connected agent lists, or one that is away for less than the cleanup; a round of looking for a zone ends | `checks::deletion`, `checks::cleanup`, `checks::status` |
 //! | while agents wait to be registered nobody is orphaned or taken from its zone, for ten minutes at most | `checks::queue`, at each write |
 //! | somebody else's row is neither written over nor deleted | `Sim::decided` |
 //! | one agent streams, which is connected, holds the account and is of its zone when it is elected; under an epoch that grows with each change; it is replaced only for a reason, and not before its time | `Sim::check_caching`, at each write |

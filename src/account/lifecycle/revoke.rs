@@ -17,7 +17,7 @@ pub(super) fn decide(context: &Context<'_>) -> Decision {
     let blocker = match context.revoke_progress() {
         Progress::Blocked(blocker) => blocker,
         Progress::ToConfirm => return Action::ReadSessions.into(),
-        Progress::Over if is_in_the_wrong_cluster(context) && !context.starts_anew() => {
+        Progress::Over if stays_failed(context) && !context.starts_anew() => {
             return Draft::failed_as_before(context).released().into();
         }
         Progress::Over => return Draft::to(context, state_after(context)).released().into(),
@@ -77,9 +77,10 @@ fn state_while(context: &Context<'_>) -> State {
     if moves { State::Activating } else { State::Deactivating }
 }
 
-/// Its agents were told to drop it because they reached another cluster than it is bound to. It stays bound: only
-/// INACTIVE by wish unbinds it.
-fn is_in_the_wrong_cluster(context: &Context<'_>) -> bool {
-    context.failure_class() == Some(FailureClass::ClusterMismatch)
+/// Its agents were told to drop it because they reached another cluster than it is bound to, or are in different ones. It
+/// stays bound: only INACTIVE by wish unbinds it.
+fn stays_failed(context: &Context<'_>) -> bool {
+    let class = context.failure_class();
+    matches!(class, Some(FailureClass::ClusterMismatch | FailureClass::ZoneSpansClusters))
         && context.observation.account.desired() == DesiredState::Active
 }

@@ -3,6 +3,7 @@
 use super::cluster_identity::mismatch;
 use super::context::{Context, earlier, silence};
 use super::observation::{Identity, SessionFact, Tick, Word};
+use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
 
 /// What the connected sessions of a zone say about the account, taken together.
@@ -49,6 +50,7 @@ impl<'a> Words<'a> {
                 _ => {
                     pending = true;
                     wake = earlier(wake, context.silent_at(session));
+                    wake = earlier(wake, context.lists_until(session));
                 }
             }
         }
@@ -60,6 +62,16 @@ impl<'a> Words<'a> {
         words.all_failed_by_place &= words.connected > 0;
         words
     }
+}
+
+/// Whether an agent that runs in this cluster is none for the account: it asks for the cluster that its agents are in, and
+/// is bound to another one. `own` is empty where it is not known.
+pub fn runs_in_another_cluster(account: &KubesvcAccount, own: &str) -> bool {
+    let status = account.status_or_default();
+    let bound = status.cluster_uid.as_deref().filter(|bound| !bound.is_empty());
+    account.spec.kubeconfig.service_account == Some(true)
+        && !own.is_empty()
+        && bound.is_some_and(|bound| bound != own)
 }
 
 fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a Word> {

@@ -289,10 +289,13 @@ async fn the_own_service_account_is_used() {
         port: Some(server.address.port().to_string()),
     };
     let activator = Activator { service_account: Arc::new(place), ..activator(Vec::new()) };
-    activate(&activator, spec(Credential::ServiceAccount(true))).await.expect("an identity");
+    let reached = activate(&activator, spec(Credential::ServiceAccount(true))).await.expect("an identity");
     assert_eq!(server.asked.lock()[0].authorization, "Bearer own-token-of-the-pod");
+    assert!(!reached.kube_system_uid.is_empty());
+    assert_eq!(activator.own_cluster().await, Some(reached.kube_system_uid), "the agent's own cluster");
 
     let nowhere = Activator { service_account: Arc::default(), ..activator };
+    assert_eq!(nowhere.own_cluster().await, None);
     let failure = activate(&nowhere, spec(Credential::ServiceAccount(true))).await.expect_err("a failure");
     assert_eq!(failure.class(), Class::BadReference);
 }

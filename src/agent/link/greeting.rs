@@ -60,6 +60,7 @@ pub(super) fn hello(
         accounts_held,
         kube: place.map(|(namespace, pod)| KubernetesPlace { namespace, pod }),
         max_message_bytes: u32::try_from(MAX_MESSAGE_BYTES).unwrap_or(u32::MAX),
+        cluster_uid: String::new(),
     }
 }
 

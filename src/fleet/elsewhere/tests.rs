@@ -4,6 +4,7 @@ use crate::account::lifecycle::{Identity, Offer, Word};
 use crate::account::outbox::{OutboxIdentity, OutboxResult, Said, awaited};
 use crate::account::{
     Grant, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec, KubesvcAgentStatus, State,
+    names,
 };
 use crate::leases::Times;
 
@@ -250,5 +251,17 @@ fn what_an_agent_lists_is_known_by_its_digests() {
         scene.agent("one", "z", "other", |status| status.static_accounts = Some(listed));
         assert_eq!(scene.woken(), ["uid-a"]);
         assert_eq!(scene.elsewhere.sessions(&account)[0].lists, Fact::Known(expected));
+    }
+    let other = KubesvcAccountSpec { insecure: Some(true), ..account.spec.clone() };
+    for (spec, expected) in [(&other, false), (&account.spec, true)] {
+        let digest = names::source_digest("a", spec);
+        scene.agent("one", "z", "other", |status| {
+            status.static_accounts = Some(vec![names::digest("a")]);
+            status.static_sources = Some(vec![digest.clone()]);
+            status.connected = false;
+        });
+        assert_eq!(scene.woken(), ["uid-a"]);
+        let fact = &scene.elsewhere.sessions(&account)[0];
+        assert_eq!(fact.lists, Fact::Known(expected), "with the same source, and also of one that is away");
     }
 }

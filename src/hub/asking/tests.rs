@@ -18,7 +18,7 @@ pub(in crate::hub) fn round(account: &KubesvcAccount) -> Round {
 }
 
 fn seat() -> Seat<'static> {
-    Seat { zone: "z", approved: true, draining: false, synced: true }
+    Seat { zone: "z", approved: true, ..Seat::default() }
 }
 
 fn step(questions: &Questions, account: &KubesvcAccount, now: Moment) -> Step {

@@ -3,13 +3,13 @@ use std::time::Duration;
 use super::*;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Identity;
-use crate::account::{DesiredState, Grant, KubesvcAccountSpec};
+use crate::account::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
 
 const NOW: Moment = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
 
 fn seat() -> Seat<'static> {
-    Seat { zone: "z", approved: true, draining: false, synced: true }
+    Seat { zone: "z", approved: true, ..Seat::default() }
 }
 
 fn account(state: State, phase: GrantPhase, zone: &str) -> KubesvcAccount {
@@ -304,4 +304,38 @@ fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
     assert_eq!(owed(Some(&sent)), Duty::Drop(EPOCH));
     let elsewhere = account(State::Deactivating, GrantPhase::Revoking, "other");
     assert_eq!(duty(seat, Some(&elsewhere), None, NOW), Duty::Nothing);
+}
+
+fn listed(state: State) -> KubesvcAccount {
+    let mut account = open(state);
+    account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+    account
+}
+
+#[test]
+fn an_account_of_an_agents_own_file_is_sent_to_no_agent_that_does_not_list_it_itself() {
+    let account = listed(State::Activating);
+    let of = |lists, entry: Option<&Entry>| duty(Seat { lists, ..seat() }, Some(&account), entry, NOW);
+    assert_eq!(of(Some(true), None), Duty::Add(EPOCH));
+    assert_eq!(of(Some(false), None), Duty::Nothing);
+    assert_eq!(of(None, None), Duty::Nothing, "it has not sent its list yet");
+    let holds = said(EPOCH, Word::Held(Identity::default()));
+    assert_eq!(of(None, Some(&holds)), Duty::Nothing);
+    assert_eq!(of(Some(false), Some(&holds)), Duty::Drop(EPOCH), "what it may hold from before goes");
+    assert_eq!(of(Some(true), Some(&holds)), Duty::Nothing);
+}
+
+#[test]
+fn an_account_of_the_agents_own_cluster_is_sent_to_none_in_another_than_it_is_bound_to() {
+    let mut account = open(State::Active);
+    account.spec.kubeconfig.service_account = Some(true);
+    let of = |account: &KubesvcAccount, cluster_uid| {
+        duty(Seat { cluster_uid, ..seat() }, Some(account), None, NOW)
+    };
+    assert_eq!(of(&account, "other"), Duty::Add(EPOCH), "it is bound to none");
+    account.status.get_or_insert_default().cluster_uid = Some("own".into());
+    assert_eq!((of(&account, "own"), of(&account, "")), (Duty::Add(EPOCH), Duty::Add(EPOCH)));
+    assert_eq!(of(&account, "other"), Duty::Nothing);
+    account.spec.kubeconfig.service_account = None;
+    assert_eq!(of(&account, "other"), Duty::Add(EPOCH), "its kubeconfig says where it is");
 }

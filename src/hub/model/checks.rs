@@ -1,7 +1,7 @@
 //! What must never be, each by its name.
 
-use super::world::{HubSession, ToAgent, World, number_of, session_of};
-use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use super::world::{HubSession, Kind, ToAgent, World, number_of, session_of};
+use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
 
 /// What the protocol promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,12 @@ pub(super) enum Property {
     NoHolderAfterRevoke,
     /// An account is on its way only to sessions of the zone that has the grant.
     SentUnderGrant,
+    /// An account of an agent's own file is on its way only to agents that list it.
+    SentToListers,
+    /// An account of an agent's own file that is connected, or may come back, stays.
+    ListedStays,
+    /// An account without a zone is given to one of which an approved agent is known.
+    ZoneMayOffer,
     /// ACTIVE is what an agent of the zone has said for this epoch.
     ActiveIsHeld,
     /// ORPHANED begins in a zone in which no session is in force.
@@ -66,6 +72,15 @@ impl World {
             }
             _ => {}
         }
+        if let (Kind::Unpinned { .. }, None, Some(zone)) =
+            (self.kind, was.granted_zone(), after.granted_zone())
+        {
+            let may = |agent: &KubesvcAgent| agent.spec.approved && agent.spec.zone_id == zone;
+            if !self.agents.iter().flatten().any(|agent| may(agent)) {
+                let what = format!("the account was given to {zone}, of which no agent is approved");
+                self.breaks(Property::ZoneMayOffer, || what);
+            }
+        }
         if after.state() == State::Active {
             self.check_active(before.uid(), after);
         }
@@ -87,6 +102,7 @@ impl World {
     fn check_deserted(&mut self, replica: usize, zone: &str) {
         let approved = |session: &&HubSession| {
             self.agents[session.agent].as_ref().is_none_or(|agent| agent.spec.approved)
+                && self.lists(session.agent_id)
         };
         let there =
             self.could_be_seen_by(replica, zone).filter(approved).find(|session| self.is_connected(session));
@@ -144,6 +160,13 @@ impl World {
             );
             self.breaks(Property::SentUnderGrant, || what);
         }
+        let astray = self.in_force().find_map(|session| {
+            let sent = self.under_way(session).next().filter(|_| !self.lists(session.agent_id))?;
+            Some(format!("{sent} is on its way to agent {}, which does not list it", session.agent_id))
+        });
+        if let Some(what) = astray {
+            self.breaks(Property::SentToListers, || what);
+        }
         let streams = |agent: usize| {
             let connected = |session: &&HubSession| session.agent == agent && self.is_connected(session);
             self.in_force().filter(connected).count()
@@ -170,7 +193,7 @@ impl World {
     fn in_force(&self) -> impl Iterator<Item = &HubSession> {
         self.standing().filter(|session| {
             let agent = self.agents[session.agent].as_ref();
-            let connected = |agent: &&super::shared::Shared<crate::account::KubesvcAgent>| {
+            let connected = |agent: &&super::shared::Shared<KubesvcAgent>| {
                 agent.status.as_ref().is_some_and(|status| status.connected)
             };
             !self.rules.registration

@@ -1,12 +1,14 @@
 //! What a replica that leads, or believes that it does, does next.
 
+use super::checks::Property;
 use super::shared::Shared;
 use super::world::{HubSession, NOW, REPLICA_NAMES, Reading, Replica, Version, World, number_of, session_of};
 use crate::account::lifecycle::{
-    Action, CredentialFact, Fact, Observation, Policy, Presence, Process, RowFact, SessionFact, StatusWrite,
-    Word, decide,
+    Action, CredentialFact, Fact, Observation, Offer, Policy, Presence, Process, RowFact, SessionFact,
+    StatusWrite, Word, decide,
 };
 use crate::account::outbox::OutboxEntry;
+use crate::account::zones::asks;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
 
 /// What the leader takes for true about time.
@@ -81,7 +83,12 @@ impl World {
                 self.forget_gone(replica);
                 true
             }
-            Action::ResolveCredential | Action::DeleteObject => false,
+            Action::ResolveCredential => false,
+            Action::DeleteObject => {
+                let what = || "an account that an agent lists was deleted by itself".to_owned();
+                self.breaks(Property::ListedStays, what);
+                true
+            }
             Action::AddFinalizer | Action::RemoveFinalizer | Action::WriteStatus(_) => {
                 self.write(replica, &seen, action)
             }
@@ -108,7 +115,7 @@ impl World {
             now: NOW,
             wall: jiff::Timestamp::UNIX_EPOCH,
             leading_since: 0,
-            policy: &Policy::default(),
+            policy: &self.policy(),
             in_state_since: if mood == Mood::Due { 0 } else { NOW },
             credential: Fact::Known(Ok(CredentialFact::new(Some("v".into())))),
             credential_slow: false,
@@ -123,6 +130,11 @@ impl World {
             rival: None,
         };
         decide(&observation).action
+    }
+
+    /// Its ticks stand still, so no agent is away for the time of the cleanup.
+    fn policy(&self) -> Policy {
+        Policy { account_cleanup: 2 * NOW, ..Policy::default() }
     }
 
     /// The sessions as the leader sees them: its own as they are, the others as its watch shows their objects.
@@ -163,7 +175,10 @@ impl World {
         SessionFact {
             word: entry.and_then(|entry| entry.word.clone()),
             silent_for: owes.then_some(silent),
-            approved: session.approved,
+            approved: session.approved || !self.rules.approved_offers,
+            // Every agent that is asked can reach the cluster.
+            offer: asks(account).then(|| (account.generation(), Offer::Yes)),
+            lists: Fact::Known(self.lists(session.agent_id) || !self.rules.own_lists),
             ..fact(session.agent_id, session.zone, Presence::Connected)
         }
     }
@@ -181,12 +196,19 @@ impl World {
         // That a replica has died is not known at once.
         if !status.connected || session.replica == REPLICA_NAMES[replica] || (gone && self.is_lost(agent)) {
             let away = fact(id, zone, Presence::Away(if gone { 0 } else { NOW }));
-            return Some(SessionFact { approved: agent.spec.approved, ..away });
+            let lists = match self.rules.away_lists {
+                true => Fact::Known(self.lists(id)),
+                false => Fact::Unknown,
+            };
+            return Some(SessionFact { approved: agent.spec.approved, lists, ..away });
         }
         let said = |entry: &&OutboxEntry| !self.rules.uids || entry.uid == account.uid();
-        let word = status.outbox.iter().find(said).and_then(OutboxEntry::word);
-        let approved = agent.spec.approved;
-        Some(SessionFact { word, approved, ..fact(id, zone, Presence::Connected) })
+        let entry = status.outbox.iter().find(said);
+        let word = entry.and_then(OutboxEntry::word);
+        let offer = entry.and_then(|entry| entry.offer(account));
+        let approved = agent.spec.approved || !self.rules.approved_offers;
+        let lists = Fact::Known(self.lists(id) || !self.rules.own_lists);
+        Some(SessionFact { word, approved, offer, lists, ..fact(id, zone, Presence::Connected) })
     }
 
     /// Writes the object. With preconditions, nothing is written over a version that was not seen.
@@ -256,5 +278,6 @@ fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
         silent_for: None,
         offer: None,
         lists: Fact::Unknown,
+        cluster_uid: String::new(),
     }
 }

@@ -53,7 +53,8 @@ impl World {
             return false;
         }
         self.next_session += 1;
-        let approved = self.agents[agent].as_ref().is_none_or(|agent| agent.spec.approved);
+        let object = self.agents[agent].as_ref();
+        let approved = object.map_or(self.approves(one.agent_id), |agent| agent.spec.approved);
         let former = former.map(|former| self.sessions.remove(former));
         let told: Vec<_> = one
             .table
@@ -100,10 +101,12 @@ impl World {
             version: String::new(),
             protocol: 1,
             connected_since: Timestamp::UNIX_EPOCH,
+            cluster_uid: String::new(),
             needs_accounts: false,
             standing: Standing::Known,
         };
-        let new = || Shared::new(status::new_object(one.agent_id, &registration, true));
+        let new =
+            || Shared::new(status::new_object(one.agent_id, &registration, self.approves(one.agent_id)));
         let agent = self.agents[place].clone().unwrap_or_else(new);
         let alive = self.rules.one_process && !self.is_lost(&agent);
         let Ok(status) = status::registered(&agent, &registration, |_| alive, Timestamp::UNIX_EPOCH) else {
@@ -137,7 +140,12 @@ impl World {
     fn do_duty(&mut self, index: usize, uid: &str, account: Option<&KubesvcAccount>) -> bool {
         let session = &self.sessions[index];
         let is_connected = self.processes[session.process].stream == Some(session.id);
-        let seat = Seat { zone: session.zone, approved: session.approved, draining: false, synced: true };
+        let seat = Seat {
+            zone: session.zone,
+            approved: session.approved,
+            lists: Some(self.lists(session.agent_id) || !self.rules.own_lists),
+            ..Seat::default()
+        };
         let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
         let is_known = self.is_seen_since(session) || !self.rules.object_read;
         if let (Duty::Add(epoch), Some(account)) = (owed, account)
@@ -280,7 +288,9 @@ impl World {
         let seen = self.seen_by(session.replica).filter(|_| !leads);
         let entry = seen.and_then(|seen| {
             let entry = session.ledger.entry(self.uid_on_the_wire(seen.uid()));
-            let said = Said { word: entry.and_then(|entry| entry.word.as_ref()), ..Said::default() };
+            let word = entry.and_then(|entry| entry.word.as_ref());
+            let offers = session.approved || !self.rules.approved_offers;
+            let said = Said { word, offers, ..Said::default() };
             awaited(seen, session.zone, said)
         });
         let outbox = packed(entry.into_iter().collect(), &Turn::new()).entries;

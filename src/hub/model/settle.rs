@@ -141,7 +141,10 @@ impl World {
                 }
             }
             DesiredState::Active if status.state() != State::Active => wrong("it is not ACTIVE"),
-            DesiredState::Active if status.granted_zone() != account.spec.zone_id.as_deref() => {
+            DesiredState::Active
+                if account.spec.zone_id.is_some()
+                    && status.granted_zone() != account.spec.zone_id.as_deref() =>
+            {
                 wrong("it is in another zone")
             }
             DesiredState::Active if holders.is_empty() => wrong("nobody holds it"),
@@ -156,7 +159,10 @@ impl World {
     fn has_agent_for(&self, account: &KubesvcAccount) -> bool {
         let zone = account.spec.zone_id.as_deref();
         let agents = self.agents.iter().flatten();
-        agents.into_iter().any(|agent| agent.spec.approved && Some(agent.spec.zone_id.as_str()) == zone)
+        agents.into_iter().any(|agent| {
+            let in_zone = zone.is_none_or(|zone| agent.spec.zone_id == zone);
+            agent.spec.approved && in_zone && self.lists(&agent.spec.agent_id)
+        })
     }
 
     /// The world in some lines, for a person.

@@ -310,7 +310,8 @@ impl World {
                 return false;
             }
             self.made += 1;
-            self.store(Some(made(self.made)));
+            let made = self.of_kind(made(self.made));
+            self.store(Some(made));
             return true;
         };
         let mut account = (*now).clone();

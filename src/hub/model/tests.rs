@@ -4,7 +4,7 @@
 use super::checks::Property;
 use super::scenario::{EAST, Faults, Scenario, WEST, Wish};
 use super::search::{Seen, search};
-use super::world::{Rules, World};
+use super::world::{Kind, Rules, World};
 
 mod full;
 
@@ -82,6 +82,71 @@ fn a_leader_that_slept_harms_no_deletion() {
     let faults = Faults { takeovers: 1, sleeps: 1, ..Faults::NONE };
     let seen = holds(&[EAST], &[Wish::Delete], faults);
     assert!(seen.states > 2000, "{seen:?}");
+}
+
+/// Beside the one in zone east.
+const EAST_2: (&str, &str) = ("f", "east");
+const LISTED: Kind = Kind::Listed { by: "e" };
+/// The agent of zone west is a stranger.
+const UNPINNED: Kind = Kind::Unpinned { stranger: "w" };
+
+/// As [`holds`], with an account of this kind.
+fn holds_for(
+    kind: Kind,
+    agents: &'static [(&'static str, &'static str)],
+    script: &'static [Wish],
+    faults: Faults,
+) -> Seen {
+    let scenario = Scenario { name: "", agents, script, faults };
+    match search(World::new(&scenario, Rules::ALL).with(kind), MOST) {
+        Ok(seen) if seen.is_complete && seen.ends > 0 => seen,
+        Ok(seen) => panic!("not all was seen: {seen:?}"),
+        Err(broken) => panic!("{}", broken.story),
+    }
+}
+
+fn breaks_for(
+    kind: Kind,
+    faults: Faults,
+    rules: Rules,
+    agents: &'static [(&'static str, &'static str)],
+) -> Property {
+    let scenario = Scenario { name: "", agents, script: &[], faults };
+    match search(World::new(&scenario, rules).with(kind), MOST) {
+        Ok(seen) => panic!("nothing broke: {seen:?}"),
+        Err(broken) => broken.property,
+    }
+}
+
+#[test]
+fn an_account_without_a_zone_comes_to_one_of_which_an_agent_is_approved() {
+    let seen = holds_for(UNPINNED, &[EAST, WEST], &[], LAG);
+    assert!(seen.states > 500, "{seen:?}");
+}
+
+#[test]
+fn an_account_without_a_zone_is_offered_one_of_two_and_comes_to_rest_there() {
+    let seen = holds_for(Kind::Unpinned { stranger: "" }, &[EAST, WEST], &[], Faults::NONE);
+    assert!(seen.states > 500, "{seen:?}");
+}
+
+#[test]
+fn where_lists_do_not_matter_an_account_of_one_agents_file_is_sent_to_another() {
+    let rules = Rules { own_lists: false, ..Rules::ALL };
+    assert_eq!(breaks_for(LISTED, Faults::NONE, rules, &[EAST, EAST_2]), Property::SentToListers);
+}
+
+#[test]
+fn where_agents_that_are_away_list_nothing_a_cut_deletes_their_accounts() {
+    let rules = Rules { away_lists: false, ..Rules::ALL };
+    let cut = Faults { cuts: 1, ..Faults::NONE };
+    assert_eq!(breaks_for(LISTED, cut, rules, &[EAST, EAST_2]), Property::ListedStays);
+}
+
+#[test]
+fn where_strangers_may_offer_an_account_without_a_zone_goes_to_one() {
+    let rules = Rules { approved_offers: false, ..Rules::ALL };
+    assert_eq!(breaks_for(UNPINNED, Faults::NONE, rules, &[EAST, WEST]), Property::ZoneMayOffer);
 }
 
 /// Leaves a rule out, and looks for a property that does not hold any more.

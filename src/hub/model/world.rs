@@ -9,7 +9,7 @@ use super::scenario::{Faults, Scenario, Wish};
 use super::shared::Shared;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
-use crate::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent};
+use crate::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_AGENT, ORIGIN_LABEL};
 use crate::agent::reactions::{Attempt, Table};
 use crate::hub::ledger::Ledger;
 use crate::wire::common::AccountRef;
@@ -54,6 +54,24 @@ pub(super) struct Rules {
     pub(super) unapproved_awaited: bool,
     /// What counts is the session that the agent's object names, and not the one that stood here before.
     pub(super) in_force_only: bool,
+    /// An account of an agent's own file goes to agents alone that list it themselves.
+    pub(super) own_lists: bool,
+    /// It stays while an agent that listed it last is away.
+    pub(super) away_lists: bool,
+    /// A zone is offered by approved agents alone.
+    pub(super) approved_offers: bool,
+}
+
+/// What the account is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It names its zone.
+    #[default]
+    Pinned,
+    /// It names none, and is given to a zone whose agents offer; agents with this id are strangers, never approved.
+    Unpinned { stranger: &'static str },
+    /// It is of the file of the agents with this id.
+    Listed { by: &'static str },
 }
 
 impl Rules {
@@ -70,6 +88,9 @@ impl Rules {
         object_read: true,
         unapproved_awaited: true,
         in_force_only: true,
+        own_lists: true,
+        away_lists: true,
+        approved_offers: true,
     };
 }
 
@@ -155,6 +176,7 @@ pub(super) struct Replica {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) rules: Rules,
+    pub(super) kind: Kind,
     pub(super) faults: Faults,
     /// What people will do, in this order.
     pub(super) script: &'static [Wish],
@@ -222,6 +244,7 @@ impl World {
         let agents: Agents = Arc::new(vec![None; places.len()]);
         let mut world = Self {
             rules,
+            kind: Kind::default(),
             faults: scenario.faults,
             script: scenario.script,
             objects: vec![None],
@@ -244,6 +267,39 @@ impl World {
         world.replicas.iter_mut().for_each(|replica| replica.lag = 0);
         world.forget_old_versions();
         world
+    }
+
+    /// The same with an account of this kind.
+    pub(super) fn with(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        let versions = std::mem::take(&mut self.objects).into_iter();
+        let of_kind = |one: Version| Shared::new(self.of_kind((*one).clone()));
+        let versions = versions.map(|version| version.map(of_kind)).collect();
+        Self { objects: versions, ..self }
+    }
+
+    /// An account that was just made, as it is in this world.
+    pub(super) fn of_kind(&self, mut account: KubesvcAccount) -> KubesvcAccount {
+        match self.kind {
+            Kind::Pinned => {}
+            Kind::Unpinned { .. } => account.spec.zone_id = None,
+            Kind::Listed { .. } => {
+                account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+                account.spec.kubeconfig =
+                    KubeconfigSource { file: Some("/k".to_owned()), ..KubeconfigSource::default() };
+            }
+        }
+        account
+    }
+
+    /// Whether an agent may be sent the account, as far as that hangs on its own file.
+    pub(super) fn lists(&self, agent_id: &str) -> bool {
+        !matches!(self.kind, Kind::Listed { by } if by != agent_id)
+    }
+
+    /// Whether an agent is approved when it comes.
+    pub(super) fn approves(&self, agent_id: &str) -> bool {
+        !matches!(self.kind, Kind::Unpinned { stranger } if stranger == agent_id)
     }
 
     /// The object as it is.

@@ -6,13 +6,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
 use super::{AgentNote, KnownAgent, Registration, RegistrationError};
-use crate::account::failure::truncate;
+use crate::account::failure::{FailureClass, truncate};
 use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
 
 /// The condition about the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
+/// The condition about the cluster that the agent is in, or reaches.
+const SAME_CLUSTER: &str = "SameCluster";
 /// The longest message of a condition, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
@@ -73,6 +75,8 @@ pub(in crate::hub) fn registered(
         outbox: Vec::new(),
         // A new process may have another file; what it lists is not known until it has said so.
         static_accounts: before.static_accounts.filter(|_| same_process),
+        static_sources: before.static_sources.filter(|_| same_process),
+        cluster_uid: (!registration.cluster_uid.is_empty()).then(|| registration.cluster_uid.clone()),
         ..before
     })
 }
@@ -119,25 +123,29 @@ pub(super) fn noted(agent: &KubesvcAgent, session_id: &str, note: &AgentNote) ->
         failed: Some(note.failed),
         // What was listed last stands until the agent has listed anew.
         static_accounts: note.static_accounts.clone().or_else(|| status.static_accounts.clone()),
+        static_sources: note.static_sources.clone().or_else(|| status.static_sources.clone()),
         conditions: conditions(status, note),
         ..status.clone()
     };
     (ours && noted != *status).then_some(noted)
 }
 
-/// The conditions, with the one about the agent's own accounts as it is now: absent while nothing is wrong.
+/// The conditions, with those about the agent's own accounts and its cluster as they are now: each absent while nothing is
+/// wrong.
 fn conditions(status: &KubesvcAgentStatus, note: &AgentNote) -> Vec<Condition> {
-    let is_it = |condition: &&Condition| condition.type_ == STATIC_ACCOUNTS;
-    let before = status.conditions.iter().find(is_it);
-    let mut conditions: Vec<_> = status.conditions.iter().filter(|one| !is_it(one)).cloned().collect();
-    if let Some((reason, message)) = &note.problem {
-        let since = before.map(|condition| condition.last_transition_time.clone());
+    let own = note.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
+    let cluster = note.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
+    let mut conditions = status.conditions.clone();
+    for (type_, problem) in [(STATIC_ACCOUNTS, own), (SAME_CLUSTER, cluster)] {
+        let before = conditions.iter().position(|one| one.type_ == type_).map(|at| conditions.remove(at));
+        let Some((reason, message)) = problem else { continue };
+        let since = before.map(|condition| condition.last_transition_time);
         let mut message = message.clone();
         truncate(&mut message, MAX_MESSAGE);
         conditions.push(Condition {
-            type_: STATIC_ACCOUNTS.to_owned(),
+            type_: type_.to_owned(),
             status: "False".to_owned(),
-            reason: reason.clone(),
+            reason: reason.to_owned(),
             message,
             last_transition_time: since.unwrap_or_else(|| Time(whole_seconds(Timestamp::now()))),
             observed_generation: None,
@@ -160,6 +168,7 @@ pub(super) fn known(agent: KubesvcAgent) -> KnownAgent {
         approved_once: status.approved_once,
         ended_at,
         connected: status.connected,
+        lists: status.static_accounts.is_some_and(|listed| !listed.is_empty()),
         uid: agent.metadata.uid.unwrap_or_default(),
         resource_version: agent.metadata.resource_version.unwrap_or_default(),
     }
@@ -195,6 +204,7 @@ mod tests {
             version: "1.0".into(),
             protocol: 1,
             connected_since: Timestamp::from_second(1_000).expect("a time"),
+            cluster_uid: "c1".into(),
         }
     }
 
@@ -329,7 +339,13 @@ mod tests {
     }
 
     fn note() -> AgentNote {
-        AgentNote { held: 3, failed: 1, static_accounts: Some(vec!["0a".into()]), problem: None }
+        AgentNote {
+            held: 3,
+            failed: 1,
+            static_accounts: Some(vec!["0a".into()]),
+            static_sources: Some(vec!["0b".into()]),
+            ..AgentNote::default()
+        }
     }
 
     fn with(agent: KubesvcAgent, status: KubesvcAgentStatus) -> KubesvcAgent {
@@ -361,6 +377,19 @@ mod tests {
         let status = noted(&agent, "s1", &AgentNote { problem, ..note() }).expect("it is another one");
         assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
         agent = with(agent, status);
+        assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
+    }
+
+    #[test]
+    fn an_object_says_in_which_cluster_the_agent_runs_and_what_is_kept_from_it() {
+        let agent = registered();
+        assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
+        let kept = AgentNote { kept_from: Some("account \"a\" is bound".into()), ..note() };
+        let status = noted(&agent, "s1", &kept).expect("it is new");
+        let told: Vec<_> =
+            status.conditions.iter().map(|one| (one.type_.as_str(), one.reason.as_str())).collect();
+        assert_eq!(told, [("SameCluster", "ClusterMismatch")]);
+        let agent = with(agent, status);
         assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
     }
 

@@ -221,6 +221,7 @@ async fn register(
         version: session.version.clone(),
         protocol: PROTOCOL_VERSION,
         connected_since: session.connected_since,
+        cluster_uid: session.cluster_uid.clone(),
         needs_accounts,
         standing,
     };

@@ -3,7 +3,6 @@
 
 mod keeper;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -11,9 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Session;
-use crate::account::names;
 use crate::hub::Hub;
-use crate::hub::static_accounts::{self, Incoming, Taken};
+use crate::hub::static_accounts::{self, Incoming, Listing, Taken};
 use crate::wire::common::failure::Class;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
 use keeper::Keeper;
@@ -35,8 +33,8 @@ pub(in crate::hub) struct ListProblem {
 /// The last complete list of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::hub) struct List {
-    /// Names of accounts; absent until a list was complete.
-    pub(in crate::hub) names: Option<Arc<BTreeSet<String>>>,
+    /// What it has; absent until a list was complete.
+    pub(in crate::hub) listing: Option<Arc<Listing>>,
     pub(in crate::hub) problem: Option<ListProblem>,
 }
 
@@ -94,20 +92,19 @@ impl Statics {
     }
 
     fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
-        let names =
-            accounts.iter().filter_map(|sent| sent.account.as_ref()).map(|account| account.name.clone());
-        let names: Arc<BTreeSet<String>> = Arc::new(names.filter(|name| !name.is_empty()).collect());
+        let listing = Arc::new(Listing::of(&accounts));
         info!(
             agentId = self.session.agent_id,
-            accounts = names.len(),
+            accounts = listing.len(),
             "the agent has listed its own accounts"
         );
         let before = {
             let mut list = self.session.list.lock();
-            std::mem::replace(&mut *list, List { names: Some(Arc::clone(&names)), problem: None }).names
+            let now = List { listing: Some(Arc::clone(&listing)), problem: None };
+            std::mem::replace(&mut *list, now).listing
         };
-        if before != Some(names) {
-            self.hub.wake_statics_of(&self.session.zone);
+        if before != Some(listing) {
+            self.hub.wake_statics_of(&self.session);
         }
         self.hub.noteworthy.wake(self.session.serial);
         let entries = static_accounts::read(accounts, &self.session.zone);
@@ -122,25 +119,19 @@ impl Statics {
 }
 
 impl Session {
-    /// Whether the last complete list has this name.
-    fn lists_name(&self, name: &str) -> bool {
-        self.list.lock().names.as_ref().is_some_and(|names| names.contains(name))
-    }
-
-    /// Digests of the names of the agent's own accounts, sorted; absent until it has listed them.
-    pub(in crate::hub) fn listed_digests(&self) -> Option<Vec<String>> {
-        let listed = self.list.lock().names.clone()?;
-        let mut digests: Vec<_> = listed.iter().map(|name| names::digest(name)).collect();
-        digests.sort();
-        Some(digests)
+    /// The last complete list; absent until there is one.
+    pub(in crate::hub) fn listing(&self) -> Option<Arc<Listing>> {
+        self.list.lock().listing.clone()
     }
 }
 
 impl Hub {
-    /// The leader looks at the accounts that agents of the zone have listed.
-    fn wake_statics_of(&self, zone: &str) {
-        let uids = self.places.lock().of_zone(zone);
+    /// The leader looks at the accounts that agents of the zone have listed, and so does the session.
+    fn wake_statics_of(&self, session: &Session) {
+        let uids = self.places.lock().of_zone(&session.zone);
         let is_static = |uid: &String| self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
-        self.leader.wake_all(uids.into_iter().filter(is_static));
+        let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
+        session.wakes.wake_all(uids.iter().cloned());
+        self.leader.wake_all(uids);
     }
 }

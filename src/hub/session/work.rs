@@ -16,7 +16,7 @@ use super::Session;
 use super::apart::apart;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{self, Word};
+use crate::account::lifecycle::{self, Fact, Word};
 use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, Seat};
@@ -169,15 +169,28 @@ impl Work {
             approved: self.session.is_approved(),
             draining: self.agent_drains,
             synced: self.hub.accounts.is_synced(),
+            lists: None,
+            cluster_uid: &self.session.cluster_uid,
         }
+    }
+
+    /// The same, as far as its duties about one account go.
+    fn seat_for(&self, account: Option<&KubesvcAccount>) -> Seat<'_> {
+        let lists = match account.filter(|account| account.is_static()).map(|one| self.session.lists(one)) {
+            Some(Fact::Known(lists)) => Some(lists),
+            _ => None,
+        };
+        Seat { lists, ..self.seat() }
     }
 
     fn look(&mut self, uid: String) {
         let account = self.hub.accounts.by_uid(&uid);
         let (now, tick) = (self.hub.moment(), self.hub.ticks.now());
+        let seat = self.seat_for(account.as_deref());
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(&uid);
-        let duty = duties::duty(self.seat(), account.as_deref(), entry, now);
+        let duty = duties::duty(seat, account.as_deref(), entry, now);
+        self.tell_what_is_kept(&uid, account.as_deref(), entry, duty);
         let name = match (&account, entry) {
             (Some(account), _) => account.account_name().to_owned(),
             (None, Some(entry)) => entry.name.clone(),
@@ -231,6 +244,56 @@ impl Work {
         self.hub.word_changed(&self.session, &uid);
         // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
         self.hub.leader.wake(uid);
+    }
+
+    /// The agent's object says which accounts are kept from it because they are bound to another cluster, from when that is
+    /// so until it holds them or they are none of its zone.
+    fn tell_what_is_kept(
+        &self,
+        uid: &str,
+        account: Option<&KubesvcAccount>,
+        entry: Option<&Entry>,
+        duty: Duty,
+    ) {
+        let status = account.map(KubesvcAccount::status_or_default);
+        let zone = Some(self.session.zone.as_str());
+        let granted = account.zip(status.as_deref()).filter(|(_, status)| {
+            status.phase() == GrantPhase::Open && status.granted_zone() == zone && self.session.is_approved()
+        });
+        let own = self.session.cluster_uid.as_str();
+        let why = match (granted, duty) {
+            (Some((account, status)), _) if lifecycle::runs_in_another_cluster(account, own) => {
+                Some(format!(
+                    "account {:?} is bound to cluster {}, and agent {} runs in cluster {}: it is not sent the account",
+                    account.account_name(),
+                    lifecycle::short(status.cluster_uid.as_deref().unwrap_or_default()),
+                    self.session.agent_id,
+                    lifecycle::short(own),
+                ))
+            }
+            (Some((account, status)), Duty::DropAstray(_)) => {
+                let reached = entry.and_then(|entry| entry.word.as_ref()).and_then(|(_, word)| match word {
+                    Word::Held(reached) => lifecycle::mismatch(status, &self.session.agent_id, reached),
+                    _ => None,
+                });
+                reached.map(|failure| format!("account {:?}: {}", account.account_name(), failure.message))
+            }
+            // Asked again, it may reach the right one by now; until it says so nothing has changed.
+            (Some(_), _) if !entry.is_some_and(|entry| matches!(entry.word, Some((_, Word::Held(_))))) => {
+                return;
+            }
+            _ => None,
+        };
+        let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropAstray(_))).cloned();
+        if self.session.keep_from(uid, why) {
+            if let Some(why) = is_told
+                && self.hub.may_complain("kept_from", self.session.peer())
+            {
+                warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
+            }
+            self.session.own_changed.notify_one();
+            self.hub.noteworthy.wake(self.session.serial);
+        }
     }
 
     /// Why the agent may not keep what it says it holds.
@@ -306,7 +369,8 @@ impl Work {
             entry.command = None;
             entry
         });
-        let duty = duties::duty(self.seat(), account.as_deref(), entry.as_ref(), self.hub.moment());
+        let seat = self.seat_for(account.as_deref());
+        let duty = duties::duty(seat, account.as_deref(), entry.as_ref(), self.hub.moment());
         let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
         if duty == Duty::Add(epoch) && free {
             ledger.added(uid, epoch, self.hub.ticks.now());

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Listed, ORIGIN};
+use crate::account::lifecycle::short;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
 
 /// What is to be done about a listed account.
@@ -34,8 +35,11 @@ pub(in crate::hub) fn judge(
         return Verdict::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
     }
     if let Some(other) = namesakes.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
-        let other = other.spec.zone_id.as_deref().unwrap_or_default();
-        return Verdict::Conflict(format!("agents of zone {other:?} list an account of this name"));
+        let zone = other.spec.zone_id.as_deref().unwrap_or_default();
+        return Verdict::Conflict(format!(
+            "agents of zone {zone:?} list an account of this name{}",
+            bound_to(other)
+        ));
     }
     if namesakes.iter().any(|account| account.is_being_deleted()) {
         return Verdict::Wait;
@@ -49,6 +53,28 @@ pub(in crate::hub) fn judge(
         )),
         (None, None) => Verdict::Create(Box::new(object(listed, namespace))),
     }
+}
+
+/// Whether two specs name the same kubeconfig: then an agent that lists the one lists the other.
+pub(in crate::hub) fn is_same_source(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
+    let digest = |account: &KubesvcAccount| names::source_digest("", &account.spec);
+    digest(one) == digest(other)
+}
+
+/// What an agent is told whose entry has the name of an account that another agent lists with another kubeconfig.
+pub(in crate::hub) fn another_lists(zone: &str, account: &KubesvcAccount) -> String {
+    format!(
+        "another agent of zone {zone:?} lists an account of this name with another kubeconfig, context or \
+         insecure{}; give one of the two another name, or the agents a zoneId of their own",
+        bound_to(account)
+    )
+}
+
+/// Which cluster the account is bound to, if one is known, to go on in a sentence.
+fn bound_to(account: &KubesvcAccount) -> String {
+    let status = account.status_or_default();
+    let bound = status.cluster_uid.as_deref().filter(|bound| !bound.is_empty());
+    bound.map(|bound| format!(", and it is bound to cluster {}", short(bound))).unwrap_or_default()
 }
 
 /// The object of a listed account. It comes with its finalizer, so that the operator need not write it once more.

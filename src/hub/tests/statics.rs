@@ -1,7 +1,7 @@
 //! Accounts of agents' own files: from frames to objects, and what the leader and the agent hear of them.
 
 use super::support::*;
-use crate::account::lifecycle::{Fact, SessionFact};
+use crate::account::lifecycle::{Fact, Presence, SessionFact};
 use crate::account::{KubesvcAccount, ORIGIN_LABEL, names};
 use crate::fleet::Fleet;
 use crate::hub::HubSettings;
@@ -302,6 +302,104 @@ async fn an_account_that_was_kept_and_is_deleted_is_made_once_more() {
     hub.accounts.hide(&AccountKey::of(&made));
     object(&hub, "one").await;
     assert_eq!(hub.made.log.lock().as_slice(), ["create one", "create one"]);
+}
+
+fn names_of(accounts: &[ops::AccountSpec]) -> Vec<&str> {
+    accounts.iter().filter_map(|sent| sent.account.as_ref()).map(|account| account.name.as_str()).collect()
+}
+
+/// What is sent next to an agent is this account, though others were to be sent before it.
+async fn is_sent_only(hub: &TestHub, agent: &mut TestAgent, name: &str) {
+    hub.accounts.show(account(name));
+    assert_eq!(names_of(&agent.added().await), [name]);
+}
+
+#[tokio::test]
+async fn an_account_of_one_agents_file_is_sent_to_no_agent_that_does_not_list_it_itself() {
+    let hub = synced().await;
+    let (mut lister, mut other) = (hub.agent("a").await, hub.agent("b").await);
+    other.list_names(&[]).await;
+    lister.list_names(&["one"]).await;
+    hub.accounts.show(with_grant(object(&hub, "one").await));
+    assert_eq!(names_of(&lister.added().await), ["one"]);
+    is_sent_only(&hub, &mut other, "two").await;
+}
+
+#[tokio::test]
+async fn a_file_that_a_stranger_lists_in_its_own_way_is_not_opened_at_the_agent_that_has_it() {
+    let hub = synced().await;
+    let mut stranger = hub.agent("s").await;
+    stranger.list(vec![ops::AccountSpec { insecure: true, ..entry("one") }], true).await;
+    let granted = with_grant(object(&hub, "one").await);
+    hub.accounts.show(with(granted, |status| status.cluster_uid = Some("aaaaaaaa-1111".into())));
+    assert_eq!(names_of(&stranger.added().await), ["one"]);
+
+    let mut honest = hub.agent("h").await;
+    honest.list_names(&["one"]).await;
+    let (name, class, why) = honest.answered().await;
+    assert_eq!((name.as_str(), class), ("one", Class::Conflict));
+    assert!(
+        why.contains("another agent of zone \"z\"") && why.contains("bound to cluster aaaaaaaa"),
+        "{why}"
+    );
+    is_sent_only(&hub, &mut honest, "two").await;
+    assert_eq!(hub.made.get_now("one").and_then(|one| one.spec.insecure), Some(true), "the first stands");
+}
+
+#[tokio::test]
+async fn an_agent_in_another_cluster_is_told_to_which_one_the_account_of_that_name_is_bound() {
+    let hub = synced().await;
+    let own = Some(Credential::ServiceAccount(true));
+    let list = vec![ops::AccountSpec { credential: own, ..entry("one") }];
+    let mut first = hub.greet(ops::Hello { cluster_uid: "aaaaaaaa-1111".into(), ..hello("a") }).await;
+    first.accepted().await;
+    first.list(list.clone(), true).await;
+    let granted = with_grant(object(&hub, "one").await);
+    hub.accounts.show(with(granted, |status| status.cluster_uid = Some("aaaaaaaa-1111".into())));
+    assert_eq!(names_of(&first.added().await), ["one"]);
+
+    let mut second = hub.greet(ops::Hello { cluster_uid: "bbbbbbbb-2222".into(), ..hello("b") }).await;
+    second.accepted().await;
+    second.list(list, true).await;
+    let (name, class, why) = second.answered().await;
+    assert_eq!((name.as_str(), class), ("one", Class::Conflict));
+    assert!(why.contains("bound to cluster aaaaaaaa") && why.contains("runs in cluster bbbbbbbb"), "{why}");
+    eventually("the agent's object says so", || {
+        let notes = hub.objects.notes.lock();
+        let told = notes.iter().filter_map(|note| note.kept_from.as_ref());
+        told.into_iter().any(|why| why.contains("cluster aaaaaaaa")).then_some(())
+    })
+    .await;
+    is_sent_only(&hub, &mut second, "two").await;
+}
+
+#[tokio::test]
+async fn what_a_forgotten_agent_had_listed_is_remembered_for_the_cleanup() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    let one = shown(&hub, "one").await;
+    let uid = one.uid().to_owned();
+    fact(&hub, &uid, |fact| fact.lists == Fact::Known(true)).await;
+    drop(agent);
+    let is_away = |fact: &SessionFact| matches!(fact.presence, Presence::Away(_));
+    fact(&hub, &uid, |fact| is_away(fact) && fact.lists == Fact::Known(true)).await;
+    let forgotten = hub.hub.registry.forget(hub.ticks.now());
+    assert_eq!(forgotten.len(), 1);
+    forgotten.iter().for_each(|(agent_id, zone, away)| hub.hub.departed.put(agent_id, zone, away));
+    let facts = hub.hub.sessions(&uid);
+    assert!(facts.len() == 1 && is_away(&facts[0]) && facts[0].lists == Fact::Known(true), "{facts:?}");
+    hub.hub.departed.sweep(Some(hub.ticks.now()), |_, _| false);
+    assert!(hub.hub.sessions(&uid).is_empty());
+
+    // Of one that an earlier process of this replica had, its object tells.
+    let mut told = agent_object_in("earlier", "z", "r-0", 5);
+    let status = told.status.get_or_insert_default();
+    status.connected = false;
+    status.static_sources = Some(vec![names::source_digest("one", &one.spec)]);
+    hub.agents.seen(told);
+    let facts = hub.hub.sessions(&uid);
+    assert!(facts.len() == 1 && is_away(&facts[0]) && facts[0].lists == Fact::Known(true), "{facts:?}");
 }
 
 /// The account with its zone's grant.

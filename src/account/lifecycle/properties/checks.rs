@@ -89,6 +89,12 @@ pub(super) fn deletion(account: &KubesvcAccount, listed: bool) -> Result<(), Str
     }
 }
 
+/// An agent that has a static account in its file and is away for less than the cleanup keeps it.
+pub(super) fn cleanup(over: bool) -> Result<(), String> {
+    let what = "a static account was deleted while an agent that lists it may come back";
+    over.then_some(()).ok_or_else(|| what.to_owned())
+}
+
 /// What must hold when our finalizer goes.
 pub(super) fn finalizer_off(account: &KubesvcAccount, row: Option<&str>) -> Result<(), String> {
     let status = account.status_or_default();

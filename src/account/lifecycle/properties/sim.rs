@@ -256,6 +256,14 @@ impl Sim {
                 let lists = |agent: &&Agent| agent.connected && agent.lists && Some(agent.zone) == zone;
                 let listed = self.agents.iter().any(|agent| lists(&agent));
                 checks::deletion(seen, listed)?;
+                let may_come_back = |agent: &Agent| {
+                    let (left, _) = agent.away();
+                    let left = left.max(self.memory.leading_since);
+                    !agent.connected && self.now < left + self.policy.account_cleanup
+                };
+                let left = self.agents.iter().filter(|agent| Some(agent.zone) == zone && agent.lists);
+                let left = left.filter(|agent| agent.is_known()).any(may_come_back);
+                checks::cleanup(!left)?;
                 let heard = self.agents.iter().any(|agent| agent.connected && Some(agent.zone) == zone);
                 checks::queue(
                     heard || !self.is_protected(),

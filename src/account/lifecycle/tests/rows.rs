@@ -65,8 +65,12 @@ fn reach(account: KubesvcAccount, state: Option<State>) -> World {
             world
         }
         _ => {
+            let is_static = account.is_static();
             let mut world = World::of(account);
             world.connect("agent-1", "east");
+            if is_static {
+                world.list("agent-1", true);
+            }
             world
         }
     };

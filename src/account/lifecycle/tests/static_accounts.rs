@@ -26,6 +26,70 @@ fn one_that_any_agent_of_its_zone_lists_or_may_list_stays() {
 }
 
 #[test]
+fn one_whose_only_agent_that_lists_it_is_away_stays_for_the_cleanup_though_others_are_connected() {
+    let away = seen(account("a").static_in("east").active_in("east"))
+        .with(session("agent-1", "east").lists(true).away_since(1000))
+        .with(session("agent-2", "east").lists(false));
+    assert!(!gone(&away), "its agent may be starting anew");
+    let almost = away.after(599);
+    assert!(!gone(&almost));
+    assert!(gone(&almost.after(1)));
+
+    let mut world = World::of(account("a").static_in("east"));
+    world.connect("agent-1", "east").list("agent-1", true).say("agent-1", held());
+    world.connect("agent-2", "east").list("agent-2", false);
+    world.cut("agent-1").wait(40);
+    assert_eq!(world.state(), State::Orphaned, "the other agent does not hold it, and is not asked to");
+    world.connect("agent-1", "east").list("agent-1", true).say("agent-1", held());
+    assert_eq!(world.state(), State::Active);
+    world.writes();
+    world.list("agent-1", false);
+    assert_eq!(world.writes(), ["deleted", "DELETING"], "its agent is there and lists it no more");
+}
+
+#[test]
+fn what_an_agent_that_was_never_approved_listed_keeps_no_account() {
+    let stranger = session("agent-1", "east").lists(true).away_since(1000).not_approved();
+    let one = seen(account("a").static_in("east").active_in("east")).with(stranger);
+    assert!(gone(&one.with(session("agent-2", "east").lists(false))));
+}
+
+#[test]
+fn one_waits_for_the_answers_of_those_alone_that_list_it() {
+    let activating = || seen(account("a").static_in("east").activating_in("east"));
+    let failed = session("agent-1", "east").lists(true).failed(1, FailureClass::Forbidden);
+    let other = || session("agent-2", "east").silent_for(0);
+    let both = activating().with(failed.clone()).with(other().lists(false));
+    assert_eq!(both.written().state(), State::Failed, "the other one is not asked");
+    let unheard = activating().with(failed).with(newcomer(other()));
+    assert_eq!(unheard.decide(), Decision::wait_until(1029), "it may list it");
+    assert_eq!(unheard.after(29).written().state(), State::Failed);
+    let held = activating().with(session("agent-1", "east").lists(true)).with(other().lists(false).held(1));
+    assert_eq!(held.decide().action, None, "what one says that does not list it counts for nothing");
+}
+
+/// It has connected a second ago, and not listed its accounts yet.
+fn newcomer(mut session: SessionFact) -> SessionFact {
+    session.process.since = 999;
+    session.silent_for = None;
+    session
+}
+
+#[test]
+fn one_that_several_clusters_list_under_one_name_stays_with_the_first() {
+    let one = || account("a").static_in("east").with_the_agents_own();
+    let both = [
+        session("agent-1", "east").lists(true).in_cluster("prod"),
+        session("agent-2", "east").lists(true).in_cluster("other"),
+    ];
+    let new = both.iter().cloned().fold(seen(one().finalized()), super::super::fixtures::Seen::with);
+    assert_eq!(new.written().state(), State::Activating);
+    let bound = || seen(one().active_in("east"));
+    let first_away = bound().with(both[0].clone().away_since(900)).with(both[1].clone().held_in(1, "other"));
+    assert_eq!(first_away.written().state(), State::Orphaned, "the other cluster's agent is none for it");
+}
+
+#[test]
 fn agents_of_other_zones_and_agents_that_are_not_approved_have_no_say() {
     let world = || seen(account("a").static_in("east").active_in("east"));
     let west = session("agent-2", "west").lists(true);

@@ -115,3 +115,90 @@ fn a_credential_is_read_before_a_zone_is_given_the_grant() {
     assert_eq!(new.decide().action, Some(Action::ResolveCredential));
     assert_eq!(new.credential(good_credential()).written().state(), State::Activating);
 }
+
+/// An account that asks for the cluster its agents are in, as it was just made.
+fn own_cluster() -> KubesvcAccount {
+    account("a").pinned("east").with_the_agents_own()
+}
+
+fn two_clusters(seen: super::super::fixtures::Seen) -> super::super::fixtures::Seen {
+    seen.with(session("agent-1", "east").in_cluster("prod"))
+        .with(session("agent-2", "east").in_cluster("other"))
+}
+
+#[test]
+fn an_account_that_asks_for_its_agents_own_cluster_is_bound_to_none_where_they_are_in_different_ones() {
+    let mut world = World::of(own_cluster());
+    world.secret = Ok(CredentialFact::new(None));
+    world.sessions.push(session("agent-1", "east").in_cluster("prod"));
+    world.sessions.push(session("agent-2", "east").in_cluster("other"));
+    assert_eq!(world.writes(), ["finalizer", "FAILED"]);
+    let status = world.status().clone();
+    assert_eq!(
+        (reason(&status), status.phase(), status.cluster_uid.as_deref()),
+        ("ZoneSpansClusters", GrantPhase::None, None)
+    );
+    assert_eq!((status.failed_count, condition(world.status(), "Stalled")), (1, "True"));
+    let message = world.status().error_message.clone().unwrap_or_default();
+    for named in ["uid-of-p (agent agent-1)", "uid-of-o (agent agent-2)", "zone east"] {
+        assert!(message.contains(named), "{message}");
+    }
+    world.wait(4000).recheck();
+    assert_eq!(world.writes(), Vec::<String>::new());
+    world.cut("agent-2").wait(31);
+    assert_eq!(world.writes(), ["ACTIVATING"], "it is tried when one cluster is left");
+}
+
+#[test]
+fn an_agent_that_may_come_back_and_one_that_does_not_know_its_cluster_count_as_they_should() {
+    let away = session("agent-2", "east").in_cluster("other").away_since(995);
+    let with = |other| {
+        let first = session("agent-1", "east").in_cluster("prod");
+        seen(own_cluster().finalized()).with(first).with(other).written()
+    };
+    assert_eq!(reason(&with(away)), "ZoneSpansClusters");
+    assert_eq!(with(session("agent-2", "east")).state(), State::Activating);
+    assert_eq!(with(session("agent-2", "west").in_cluster("other")).state(), State::Activating);
+    let secret = seen(account("a").pinned("east").finalized());
+    assert_eq!(two_clusters(secret).written().state(), State::Activating, "its kubeconfig says which");
+}
+
+#[test]
+fn a_zone_that_comes_to_span_clusters_before_the_account_is_bound_takes_it_back() {
+    for before in [
+        own_cluster().activating_in("east"),
+        own_cluster().activating_in("east").failed_with(FailureClass::Forbidden, 1),
+    ] {
+        let seen = seen(before)
+            .with(session("agent-1", "east").in_cluster("prod").held(1))
+            .with(session("agent-2", "east").in_cluster("other"));
+        let status = seen.written();
+        assert_eq!((reason(&status), status.phase()), ("ZoneSpansClusters", GrantPhase::Revoking));
+        let after = own_cluster().map(|account| {
+            account.metadata.finalizers = Some(vec![crate::account::FINALIZER.to_owned()]);
+            account.status = Some(status);
+        });
+        let epoch = after.status_or_default().epoch;
+        let dropped = two_clusters(super::super::fixtures::seen(after))
+            .map_sessions(|session| session.dropped(epoch))
+            .written();
+        assert_eq!((dropped.state(), dropped.phase()), (State::Failed, GrantPhase::None));
+    }
+}
+
+#[test]
+fn one_that_is_active_stays_with_its_cluster_and_a_newcomer_of_another_is_not_waited_for() {
+    let both = two_clusters(seen(own_cluster().active_in("east")));
+    let held =
+        both.map_sessions(|session| if session.agent_id == "agent-1" { session.held(1) } else { session });
+    assert_eq!(held.decide().action, None);
+    let failed =
+        two_clusters(seen(own_cluster().activating_in("east").bound_to("prod"))).map_sessions(|session| {
+            if session.agent_id == "agent-1" { session.failed(1, FailureClass::Forbidden) } else { session }
+        });
+    assert_eq!(reason(&failed.written()), "Forbidden", "the other one is not asked");
+    let alone = seen(own_cluster().active_in("east"))
+        .with(session("agent-1", "east").in_cluster("prod").away_since(900))
+        .with(session("agent-2", "east").in_cluster("other").held_in(1, "other"));
+    assert_eq!(alone.written().state(), State::Orphaned, "what it says counts for nothing");
+}

@@ -9,9 +9,11 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use super::{LIST_REFUSED, ListProblem};
-use crate::account::{KubesvcAccount, not_watched};
+use crate::account::{KubesvcAccount, KubesvcAgentStatus, not_watched};
 use crate::hub::session::Session;
-use crate::hub::static_accounts::{Entry, Listed, Verdict, judge, refusal};
+use crate::hub::static_accounts::{
+    Entry, Listed, Listing, Verdict, another_lists, is_same_source, judge, refusal,
+};
 use crate::hub::{Hub, notes};
 use crate::objects::WriteError;
 use crate::wire::common::failure::Class;
@@ -115,7 +117,7 @@ impl Keeper {
     /// has written is left alone by the others: they may never agree.
     fn is_lost(&self, listed: &Listed) -> bool {
         match self.judge(listed, None) {
-            Verdict::Keep => false,
+            Verdict::Keep => self.is_kept_from(listed).is_some(),
             Verdict::Update(_) => !self.is_listed_by_others(&listed.name),
             Verdict::Create(_) | Verdict::Wait | Verdict::Conflict(_) => true,
         }
@@ -123,19 +125,47 @@ impl Keeper {
 
     fn is_listed_by_others(&self, name: &str) -> bool {
         let digest = crate::account::names::digest(name);
-        let here = self.hub.registry.standing();
-        let listed_here = here.iter().any(|other| {
-            other.zone == self.session.zone && other.serial != self.session.serial && other.lists_name(name)
+        self.do_others(
+            |listing| listing.has_name(name),
+            |status| status.static_accounts.as_ref().is_some_and(|listed| listed.contains(&digest)),
+        )
+    }
+
+    /// Whether another connected agent of the zone has this very account in its file, with the source that it has now.
+    fn is_of_others(&self, account: &KubesvcAccount) -> bool {
+        self.do_others(|listing| listing.has(account), |status| status.lists(account) == Some(true))
+    }
+
+    /// Whether another approved agent of the zone is connected that lists something, here or at another replica.
+    fn do_others(
+        &self,
+        here: impl Fn(&Listing) -> bool,
+        elsewhere: impl Fn(&KubesvcAgentStatus) -> bool,
+    ) -> bool {
+        let standing = self.hub.registry.standing();
+        let listed_here = standing.iter().any(|other| {
+            other.zone == self.session.zone
+                && other.serial != self.session.serial
+                && other.is_approved()
+                && other.listing().is_some_and(|listing| here(&listing))
         });
         listed_here
             || self.hub.agents_seen.all().iter().any(|agent| {
                 let status = agent.status.as_ref().filter(|status| status.connected);
                 agent.spec.zone_id == self.session.zone
                     && agent.spec.agent_id != self.session.agent_id
-                    && status
-                        .and_then(|status| status.static_accounts.as_ref())
-                        .is_some_and(|listed| listed.contains(&digest))
+                    && agent.spec.approved
+                    && status.is_some_and(&elsewhere)
             })
+    }
+
+    /// Why the account that stands under a listed name is kept from this agent, if it is.
+    fn is_kept_from(&self, listed: &Listed) -> Option<String> {
+        let known = self.hub.accounts.by_account_name(&listed.name);
+        known
+            .iter()
+            .filter(|account| account.is_static())
+            .find_map(|account| self.session.is_kept_from(account.uid()))
     }
 
     /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
@@ -228,7 +258,7 @@ impl Keeper {
         let mut asked = None;
         for _ in 0..CONFLICTS {
             let written = match self.judge(listed, asked.as_ref()) {
-                Verdict::Keep => return Outcome::Kept,
+                Verdict::Keep => return self.is_kept_from(listed).map_or(Outcome::Kept, taken),
                 Verdict::Wait => return Outcome::Later,
                 Verdict::Conflict(why) => return taken(why),
                 Verdict::Create(object) => self.create(&object).await,
@@ -261,7 +291,18 @@ impl Keeper {
         };
         let found: Vec<_> =
             known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
-        judge(listed, &self.session.zone, &self.hub.settings.accounts_namespace, &found)
+        let verdict = judge(listed, &self.session.zone, &self.hub.settings.accounts_namespace, &found);
+        match &verdict {
+            // The file of one agent is never opened at another, and who came first stands.
+            Verdict::Update(update) => {
+                let before = found.iter().find(|one| one.metadata.uid == update.metadata.uid);
+                match before.filter(|before| !is_same_source(before, update) && self.is_of_others(before)) {
+                    Some(before) => Verdict::Conflict(another_lists(&self.session.zone, before)),
+                    None => verdict,
+                }
+            }
+            _ => verdict,
+        }
     }
 
     async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {

@@ -120,6 +120,11 @@ impl Agent {
             if of == uid && *at == epoch && !matches!(word, Word::Held(_)))
     }
 
+    /// Whether it ever connected.
+    pub(super) fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// Since when it is away, and why.
     pub(super) fn away(&self) -> (Tick, Ending) {
         (self.cut_at, self.ending)
@@ -209,7 +214,8 @@ impl Sim {
                     .as_ref()
                     .filter(|(asked_of, ..)| agent.connected && asked_of == uid)
                     .map(|(_, generation, offer)| (*generation, offer.clone())),
-                lists: if agent.connected { Fact::Known(agent.lists) } else { Fact::Unknown },
+                lists: Fact::Known(agent.lists),
+                cluster_uid: String::new(),
             })
             .collect()
     }
@@ -331,7 +337,9 @@ fn command_for(agent: &Agent, account: &KubesvcAccount) -> Option<Command> {
     let status = account.status_or_default();
     let (uid, epoch) = (account.uid().to_owned(), status.epoch);
     let said = agent.word.as_ref().filter(|(of, at, _)| *of == uid && *at == epoch).map(|(.., word)| word);
-    let here = status.granted_zone() == Some(agent.zone);
+    // The hub sends an account of agents' own files to none that does not list it.
+    let open = status.phase() == GrantPhase::Open;
+    let here = status.granted_zone() == Some(agent.zone) && (!open || !account.is_static() || agent.lists);
     match (status.phase(), status.state()) {
         (GrantPhase::Open, State::Activating | State::Active | State::Orphaned) if here => {
             let current = status.grant.as_ref().is_some_and(|grant| grant.generation == account.generation());

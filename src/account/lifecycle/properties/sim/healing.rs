@@ -100,7 +100,8 @@ impl Sim {
                     Some(agent.zone) == zone && agent.holds == Some((account.uid().to_owned(), status.epoch))
                 };
                 let all_here = held_by.iter().filter(here).count() == held_by.len();
-                let all_hold = self.agents.iter().filter(|agent| Some(agent.zone) == zone).count();
+                let may = |agent: &&Agent| Some(agent.zone) == zone && (!account.is_static() || agent.lists);
+                let all_hold = self.agents.iter().filter(may).count();
                 if all_here && held_by.len() == all_hold {
                     self.is_cached(account)
                 } else {
