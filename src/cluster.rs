@@ -7,6 +7,7 @@
 //! | `access` | whether both may be watched |
 //! | `key`, `signature`, `replays` | the key that all replicas have, what is signed with it, and that each call counts once |
 //! | `client`, `messages`, `calls` | what is asked of other replicas |
+//! | `proofs` | which of those that objects name have answered under the key, and so are replicas |
 //! | `sessions` | which replica holds which agent, as the objects say |
 
 mod access;
@@ -18,6 +19,7 @@ mod members;
 mod membership;
 mod messages;
 mod metrics;
+mod proofs;
 mod replays;
 mod sessions;
 mod signature;
@@ -27,7 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -48,10 +50,11 @@ use crate::objects::Agents;
 use access::Allowed;
 use client::PeerClient;
 use discovery::Looked;
-use key::PeerKey;
+use key::{Key, PeerKey};
 use members::PodNames;
 use membership::Membership;
 use metrics::{ClusterMetrics, Reason};
+use proofs::Proofs;
 use replays::Replays;
 use sessions::Sessions;
 use signature::{Call, Here, Signed};
@@ -65,6 +68,14 @@ pub struct Identity {
     pub address: SocketAddr,
     /// The name of its machine, told where it listens on all addresses.
     pub host: String,
+}
+
+impl Identity {
+    /// Whether a replica is this one. Where no object names its pod that is seen only from a fixed address of its own.
+    fn is(&self, replica: &Replica) -> bool {
+        let at_own_address = || replica.id == self.address.to_string();
+        if replica.named { replica.id == self.replica_id } else { at_own_address() }
+    }
 }
 
 /// How replicas are found.
@@ -102,7 +113,7 @@ pub struct Cluster {
     membership: Arc<Membership>,
     metrics: ClusterMetrics,
     /// None for a replica that looks for nobody.
-    link: Option<Link>,
+    link: Option<Arc<Link>>,
 }
 
 /// What it takes to talk to other replicas.
@@ -110,6 +121,7 @@ struct Link {
     key: Arc<PeerKey>,
     client: PeerClient,
     sessions: Sessions,
+    proofs: Arc<Proofs>,
     replays: Mutex<Replays>,
     began: Instant,
     /// Replicas that gave no answer, and since when, by URL.
@@ -117,7 +129,23 @@ struct Link {
 }
 
 /// A call of another replica that is not checked yet, since its body has not been read.
-pub struct Unchecked(Signed);
+pub struct Unchecked {
+    signed: Signed,
+    key: Arc<Key>,
+}
+
+/// What an answer to a call that was taken is signed with.
+pub struct Answerable {
+    key: Arc<Key>,
+    nonce: String,
+}
+
+impl Answerable {
+    /// The headers that sign an answer.
+    pub fn sign(&self, status: StatusCode, body: &[u8]) -> [(HeaderName, HeaderValue); 2] {
+        signature::answer_headers(&self.key, &self.nonce, status, body)
+    }
+}
 
 impl Cluster {
     /// The only replica: it looks for nobody, and takes no calls of others.
@@ -147,20 +175,26 @@ impl Cluster {
         let key = Arc::new(PeerKey::open(ways.own, &ways.namespace).await?);
         let names =
             lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
+        let proofs = Arc::new(Proofs::default());
         let link = Link {
-            client: PeerClient::new(&identity.replica_id, Arc::clone(&key)),
+            client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&proofs)),
             key,
             sessions: Sessions::new(ways.agents),
+            proofs,
             replays: Mutex::default(),
             began: Instant::now(),
             resting: Mutex::default(),
         };
-        let cluster = Self::new(identity, Membership::new(names), Some(link));
+        let link = Arc::new(link);
+        let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
         cluster.watch(allowed, lookup, &ways.discovery, tasks, stop);
+        let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
+        let is_self = move |replica: &Replica| identity.is(replica);
+        tasks.spawn(proofs::gather(link, membership, is_self, stop.clone()));
         Ok(cluster)
     }
 
-    fn new(identity: Identity, membership: Membership, link: Option<Link>) -> Self {
+    fn new(identity: Identity, membership: Membership, link: Option<Arc<Link>>) -> Self {
         Self {
             replica_id: identity.replica_id.clone(),
             identity,
@@ -206,9 +240,12 @@ impl Cluster {
         self.metrics.register(registry);
     }
 
-    /// All replicas by id, this one always among them. `ready`: whether this one is, where no object says so.
+    /// All replicas by id: those that have answered under the key, and this one always. `ready`: whether this one is, where
+    /// no object says so.
     pub fn replicas(&self, ready: bool) -> Vec<Replica> {
-        let mut all: Vec<_> = self.membership.replicas().to_vec();
+        let counts =
+            |one: &&Replica| self.is_self(one) || self.link.as_ref().is_none_or(|link| link.proofs.has(one));
+        let mut all: Vec<_> = self.membership.replicas().iter().filter(counts).cloned().collect();
         match all.iter_mut().find(|replica| self.is_self(replica)) {
             Some(own) => own.id.clone_from(&self.replica_id),
             None => all.push(self.myself(ready)),
@@ -222,10 +259,8 @@ impl Cluster {
         self.membership.replicas().iter().filter(|replica| !self.is_self(replica)).cloned().collect()
     }
 
-    /// Whether a replica is this one. Where no object names its pod that is seen only from a fixed address of its own.
     fn is_self(&self, replica: &Replica) -> bool {
-        let at_own_address = || replica.id == self.identity.address.to_string();
-        if replica.named { replica.id == self.replica_id } else { at_own_address() }
+        self.identity.is(replica)
     }
 
     fn myself(&self, ready: bool) -> Replica {
@@ -241,28 +276,45 @@ impl Cluster {
         }
     }
 
-    /// Looks at the headers of a call of another replica, before its body is read. `address`: where it has come to.
+    /// Looks at the headers of a call of another replica, before its body is read. `address`: where it has come to. A key
+    /// that is not known has the Secret read again, in case it was changed.
     ///
     /// # Errors
-    /// It has no signature, or none of now for this replica.
-    pub fn look_at(&self, headers: &HeaderMap, address: Option<SocketAddr>) -> Result<Unchecked, Refusal> {
+    /// It has no signature, none of now for this replica, or one under a key that is not in use.
+    pub async fn look_at(
+        &self,
+        headers: &HeaderMap,
+        address: Option<SocketAddr>,
+    ) -> Result<Unchecked, Refusal> {
         let since_ms = self.started.as_millisecond();
         let here = Here { id: &self.replica_id, address, since_ms };
         let read = match &self.link {
             None => Err(Refusal::Alone),
-            Some(_) => Signed::read(headers, here, Timestamp::now().as_millisecond()),
+            Some(link) => match Signed::read(headers, here, Timestamp::now().as_millisecond()) {
+                Err(refusal) => Err(refusal),
+                Ok(signed) => {
+                    let key = link.key.named(&signed.key_id).await;
+                    key.map(|key| Unchecked { signed, key }).ok_or(Refusal::UnknownKey)
+                }
+            },
         };
-        read.map(Unchecked).map_err(|refusal| self.count(refusal))
+        read.map_err(|refusal| self.count(refusal))
     }
 
-    /// Checks a call of another replica as a whole. One that is taken is never taken again. A signature that does not fit
-    /// has the key read again, in case it was changed.
+    /// Checks a call of another replica as a whole, and says what its answer is signed with. One that is taken is never
+    /// taken again.
     ///
     /// # Errors
     /// The signature does not fit, or the call was seen before.
-    pub async fn admit(&self, call: Unchecked, method: &str, path: &str, body: &[u8]) -> Result<(), Refusal> {
+    pub fn admit(
+        &self,
+        call: Unchecked,
+        method: &str,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Answerable, Refusal> {
         let Some(link) = &self.link else { return Err(self.count(Refusal::Alone)) };
-        link.admit(call.0, Call { method, path, body }).await.map_err(|refusal| self.count(refusal))
+        link.admit(call, Call { method, path, body }).map_err(|refusal| self.count(refusal))
     }
 
     fn count(&self, refusal: Refusal) -> Refusal {
@@ -272,16 +324,14 @@ impl Cluster {
 }
 
 impl Link {
-    async fn admit(&self, signed: Signed, call: Call<'_>) -> Result<(), Refusal> {
-        let key = self.key.current();
+    fn admit(&self, Unchecked { signed, key }: Unchecked, call: Call<'_>) -> Result<Answerable, Refusal> {
         if !signed.fits(&key, call) {
-            let other = self.key.other_than(&key).await;
-            if !other.is_some_and(|other| signed.fits(&other, call)) {
-                return Err(Refusal::Wrong);
-            }
+            return Err(Refusal::Wrong);
         }
+        let nonce = signed.stamp.nonce;
         // Only what is signed is remembered, so that strangers cannot fill the memory.
-        self.replays.lock().take(signed.stamp.nonce, self.began.elapsed())
+        self.replays.lock().take(nonce.clone(), self.began.elapsed())?;
+        Ok(Answerable { key, nonce })
     }
 }
 

@@ -159,7 +159,10 @@ impl Cluster {
                 Ok(answer) => Some(answer),
                 Err(problem) => {
                     self.metrics.failed.inc();
-                    warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
+                    // One that has never answered may be no replica at all; that was said when it was asked for a proof.
+                    if link.proofs.has(replica) {
+                        warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
+                    }
                     link.rest(replica);
                     None
                 }
@@ -189,6 +192,6 @@ impl Link {
     }
 }
 
-fn get(path: &str) -> Ask {
+pub(super) fn get(path: &str) -> Ask {
     Ask { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION }
 }

@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 
 use super::key::{Key, PeerKey};
 use super::membership::Replica;
-use super::signature::{Call, Stamp};
+use super::proofs::Proofs;
+use super::signature::{self, Call, Stamp};
 use crate::telemetry::errors::chain;
 
 /// How long a connection may take.
@@ -42,6 +43,18 @@ pub enum CallError {
         url: String,
         /// What went wrong.
         why: String,
+    },
+    /// Something answered, and did not prove that it is a replica.
+    #[error(
+        "what answers for replica {replica} at {url} ({status}) is no replica with the key of Secret kubesvc-peer"
+    )]
+    Unproven {
+        /// The replica.
+        replica: String,
+        /// Where it was looked for.
+        url: String,
+        /// The code.
+        status: u16,
     },
     /// It answered, and refused.
     #[error("replica {replica} answered {status}: {message}")]
@@ -79,13 +92,14 @@ pub(super) struct Ask {
 pub(super) struct PeerClient {
     replica_id: String,
     key: Arc<PeerKey>,
+    proofs: Arc<Proofs>,
     http: Client<HttpConnector, Full<Bytes>>,
     slots: Semaphore,
 }
 
 impl PeerClient {
     /// Calls in the name of this replica, signed with this key.
-    pub(super) fn new(replica_id: &str, key: Arc<PeerKey>) -> Self {
+    pub(super) fn new(replica_id: &str, key: Arc<PeerKey>, proofs: Arc<Proofs>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
@@ -94,7 +108,7 @@ impl PeerClient {
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(4)
             .build(connector);
-        Self { replica_id: replica_id.to_owned(), key, http, slots: Semaphore::new(AT_ONCE) }
+        Self { replica_id: replica_id.to_owned(), key, proofs, http, slots: Semaphore::new(AT_ONCE) }
     }
 
     /// Calls a replica and reads its answer.
@@ -110,21 +124,22 @@ impl PeerClient {
             .map_err(|problem| CallError::Malformed { replica: to.id.clone(), why: problem.to_string() })
     }
 
-    /// Calls a replica, and once more if it refuses the signature and the key has been changed.
+    /// Calls a replica, and once more if it refuses the signature and the key has been changed. An answer without a good
+    /// signature is none.
     ///
     /// # Errors
     /// It gave no answer in time.
-    pub(super) async fn call(&self, to: &Replica, ask: &Ask) -> Result<(StatusCode, Bytes), CallError> {
+    async fn call(&self, to: &Replica, ask: &Ask) -> Result<(StatusCode, Bytes), CallError> {
         let calling = async {
             let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
             let key = self.key.current();
-            let answer = self.once(to, ask, &key).await?;
-            if answer.0 != StatusCode::UNAUTHORIZED {
-                return Ok(answer);
+            let answer = self.once(to, ask, &key).await;
+            if !matches!(answer, Err(CallError::Unproven { status: 401, .. })) {
+                return answer;
             }
             match self.key.other_than(&key).await {
                 Some(key) => self.once(to, ask, &key).await,
-                None => Ok(answer),
+                None => answer,
             }
         };
         tokio::time::timeout(ask.within, calling)
@@ -153,9 +168,22 @@ impl PeerClient {
         }
         request.headers_mut().extend(headers.into_iter().map(|(name, value)| (Some(name), value)));
         let answer = self.http.request(request).await.map_err(|problem| unreachable(to, chain(&problem)))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LARGEST).collect().await;
-        Ok((status, body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes()))
+        let (parts, body) = answer.into_parts();
+        let unproven = || CallError::Unproven {
+            replica: to.id.clone(),
+            url: to.base_url.clone(),
+            status: parts.status.as_u16(),
+        };
+        if !signature::names_key(&parts.headers, key) {
+            return Err(unproven());
+        }
+        let body = Limited::new(body, LARGEST).collect().await;
+        let body = body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes();
+        if !signature::answer_fits(&parts.headers, key, &stamp.nonce, parts.status, &body) {
+            return Err(unproven());
+        }
+        self.proofs.given(to);
+        Ok((parts.status, body))
     }
 }
 
@@ -168,4 +196,91 @@ fn refused(to: &Replica, status: StatusCode, body: &[u8]) -> CallError {
     let said: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = said["message"].as_str().unwrap_or("no message").chars().take(LONGEST_MESSAGE).collect();
     CallError::Refused { replica: to.id.clone(), status: status.as_u16(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::extract::Request as Asked;
+    use axum::response::{IntoResponse, Response};
+
+    use super::super::messages::Reach;
+    use super::*;
+
+    const LONG: &str = r#"{"replicaId":"b","answeredForMs":86400000}"#;
+
+    fn key(byte: u8) -> Key {
+        Key::new(vec![byte; 32]).expect("long enough")
+    }
+
+    /// What a server that answers like this is worth, and whether it counts as a replica.
+    async fn asked(
+        answer: impl Fn(&str) -> Response + Clone + Send + Sync + 'static,
+    ) -> (Result<u64, CallError>, bool) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        let app = Router::new().fallback(async move |request: Asked| {
+            answer(request.headers()["x-kubesvc-nonce"].to_str().expect("a nonce"))
+        });
+        let serving = tokio::spawn(async move { axum::serve(listener, app).await });
+        let proofs = Arc::new(Proofs::default());
+        let client = PeerClient::new("a", Arc::new(PeerKey::of_test(key(1))), Arc::clone(&proofs));
+        let replica = Replica {
+            id: "b".to_owned(),
+            base_url: format!("http://{at}"),
+            ready: true,
+            last_updated: Timestamp::UNIX_EPOCH,
+            named: true,
+        };
+        let ask = super::super::calls::get("/internal/v1/reach");
+        let said = client.ask::<Reach>(&replica, &ask).await;
+        serving.abort();
+        (said.map(|reach| reach.answered_for_ms), proofs.has(&replica))
+    }
+
+    fn signed(by: u8, nonce: &str, status: StatusCode) -> Response {
+        (
+            status,
+            signature::answer_headers(&key(by), nonce, status, LONG.as_bytes())
+                .into_iter()
+                .collect::<http::HeaderMap>(),
+            LONG,
+        )
+            .into_response()
+    }
+
+    #[tokio::test]
+    async fn an_answer_counts_only_under_the_key_and_for_its_own_question() {
+        let (said, proven) = asked(|nonce| signed(1, nonce, StatusCode::OK)).await;
+        assert_eq!((said, proven), (Ok(86_400_000), true));
+        let unproven = |status| {
+            move |(said, proven): (Result<u64, CallError>, bool)| {
+                let is_so = matches!(said, Err(CallError::Unproven { status: one, .. }) if one == status);
+                assert!(is_so && !proven, "{said:?} {proven}");
+            }
+        };
+        unproven(200)(asked(|_| LONG.into_response()).await);
+        unproven(200)(asked(|nonce| signed(2, nonce, StatusCode::OK)).await);
+        unproven(200)(asked(|_| signed(1, "of another question", StatusCode::OK)).await);
+        let changed = |nonce: &str| {
+            let mut answer = signed(1, nonce, StatusCode::OK);
+            *answer.body_mut() = LONG.replace("86400000", "96400000").into();
+            answer
+        };
+        unproven(200)(asked(changed).await);
+        let other_status = |nonce: &str| {
+            let mut answer = signed(1, nonce, StatusCode::OK);
+            *answer.status_mut() = StatusCode::NOT_FOUND;
+            answer
+        };
+        unproven(404)(asked(other_status).await);
+        unproven(401)(asked(|_| StatusCode::UNAUTHORIZED.into_response()).await);
+    }
+
+    #[tokio::test]
+    async fn a_refusal_under_the_key_comes_from_a_replica() {
+        let (said, proven) = asked(|nonce| signed(1, nonce, StatusCode::NOT_FOUND)).await;
+        assert!(matches!(said, Err(CallError::Refused { status: 404, .. })), "{said:?}");
+        assert!(proven);
+    }
 }

@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit, Mac};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use parking_lot::RwLock;
 use secrecy::{ExposeSecret, SecretSlice};
+use sha2::Sha256;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -19,8 +21,12 @@ use crate::account::FIELD_MANAGER;
 
 /// The Secret.
 const NAME: &str = "kubesvc-peer";
-/// The key in it.
+/// The key in it that calls and answers are signed with.
 const FIELD: &str = "key";
+/// A second key that is taken, if there is one: the former or the next, while the key is being changed.
+const OTHER_FIELD: &str = "other-key";
+/// Length of a key's id, in hexadecimal digits.
+const ID_LENGTH: usize = 16;
 /// How long a key is that is made here, and how long one must be at least, in bytes.
 const LENGTH: usize = 32;
 /// How long the API server may take.
@@ -33,16 +39,50 @@ const GETS_OLD: Duration = Duration::from_secs(5);
 const ATTEMPTS: usize = 5;
 
 /// A key.
-pub(super) struct Key(SecretSlice<u8>);
+pub(super) struct Key {
+    bytes: SecretSlice<u8>,
+    id: String,
+}
 
 impl Key {
     /// The bytes as a key, if they are enough.
     pub(super) fn new(bytes: Vec<u8>) -> Option<Self> {
-        (bytes.len() >= LENGTH).then(|| Self(SecretSlice::from(bytes)))
+        if bytes.len() < LENGTH {
+            return None;
+        }
+        let mut mac = Hmac::<Sha256>::new_from_slice(&bytes).expect("HMAC takes a key of any length");
+        mac.update(b"kubesvc-key-id-1\n");
+        let mut id = hex::encode(mac.finalize().into_bytes());
+        id.truncate(ID_LENGTH);
+        Some(Self { bytes: SecretSlice::from(bytes), id })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
-        self.0.expose_secret()
+        self.bytes.expose_secret()
+    }
+
+    /// Says which key it is, and nothing of it: the beginning of an HMAC under it.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// The keys of the Secret.
+#[derive(Clone, Debug)]
+struct Keys {
+    /// The one that is signed with.
+    key: Arc<Key>,
+    /// One that is taken besides.
+    other: Option<Arc<Key>>,
+}
+
+impl Keys {
+    fn named(&self, id: &str) -> Option<Arc<Key>> {
+        [Some(&self.key), self.other.as_ref()].into_iter().flatten().find(|key| key.id() == id).cloned()
+    }
+
+    fn ids(&self) -> (&str, Option<&str>) {
+        (self.key.id(), self.other.as_deref().map(Key::id))
     }
 }
 
@@ -56,7 +96,7 @@ impl fmt::Debug for Key {
 pub(super) struct PeerKey {
     secrets: Api<Secret>,
     namespace: String,
-    current: RwLock<Arc<Key>>,
+    current: RwLock<Keys>,
     read_at: Mutex<Instant>,
 }
 
@@ -67,20 +107,48 @@ impl PeerKey {
     /// A right is missing, or the Secret holds no good key. One line, with what to do, without anything of the key.
     pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, String> {
         let secrets = Api::namespaced(client, namespace);
-        let key = tokio::time::timeout(WAIT, read_or_make(&secrets, namespace))
+        let keys = tokio::time::timeout(WAIT, read_or_make(&secrets, namespace))
             .await
             .unwrap_or_else(|_| Err(format!("Secret {namespace}/{NAME}: the API server does not answer")))?;
         Ok(Self {
             secrets,
             namespace: namespace.to_owned(),
-            current: RwLock::new(Arc::new(key)),
+            current: RwLock::new(keys),
             read_at: Mutex::new(Instant::now()),
         })
     }
 
-    /// The key in use.
+    /// This key, and an API server that has none.
+    #[cfg(test)]
+    pub(super) fn of_test(key: Key) -> Self {
+        let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        Self {
+            secrets: Api::namespaced(Client::new(nothing, "ns"), "ns"),
+            namespace: "ns".to_owned(),
+            current: RwLock::new(Keys { key: Arc::new(key), other: None }),
+            read_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// The key that is signed with.
     pub(super) fn current(&self) -> Arc<Key> {
-        Arc::clone(&self.current.read())
+        Arc::clone(&self.current.read().key)
+    }
+
+    /// The key of this id; if none has it, the Secret is read again, at most once a second.
+    pub(super) async fn named(&self, id: &str) -> Option<Arc<Key>> {
+        let known = self.current.read().named(id);
+        if known.is_some() {
+            return known;
+        }
+        let mut read_at = self.read_at.lock().await;
+        if self.current.read().named(id).is_none() && read_at.elapsed() >= PAUSE {
+            *read_at = Instant::now();
+            self.read_again().await;
+        }
+        self.current.read().named(id)
     }
 
     /// A key with which something did not fit: reads the Secret again, at most once a second, and gives the key that is
@@ -107,9 +175,9 @@ impl PeerKey {
 
     async fn read_again(&self) {
         match tokio::time::timeout(WAIT, read_or_make(&self.secrets, &self.namespace)).await {
-            Ok(Ok(key)) if key.bytes() != self.current().bytes() => {
+            Ok(Ok(keys)) if keys.ids() != self.current.read().ids() => {
                 info!("the key for calls between replicas was changed");
-                *self.current.write() = Arc::new(key);
+                *self.current.write() = keys;
             }
             Ok(Ok(_)) => {}
             Ok(Err(problem)) => warn!("{problem}; the former key stays in use"),
@@ -120,7 +188,7 @@ impl PeerKey {
     }
 }
 
-async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<Key, String> {
+async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<Keys, String> {
     for _ in 0..ATTEMPTS {
         if let Some(secret) = secrets.get_opt(NAME).await.map_err(|error| failed(namespace, "get", &error))? {
             return parse(secret, namespace);
@@ -158,13 +226,17 @@ fn new_secret() -> Result<Secret, String> {
     })
 }
 
-fn parse(mut secret: Secret, namespace: &str) -> Result<Key, String> {
-    let bytes = secret.data.as_mut().and_then(|data| data.remove(FIELD)).map(|bytes| bytes.0);
-    bytes.and_then(Key::new).ok_or_else(|| {
+fn parse(mut secret: Secret, namespace: &str) -> Result<Keys, String> {
+    let mut field = |name| secret.data.as_mut().and_then(|data| data.remove(name)).map(|bytes| bytes.0);
+    let unfit = |name| {
         format!(
-            "Secret {namespace}/{NAME} must have {LENGTH} random bytes or more under {FIELD:?}; delete it, and it is made anew"
+            "Secret {namespace}/{NAME} must have {LENGTH} random bytes or more under {name:?}; delete it, and it is made anew"
         )
-    })
+    };
+    let key = field(FIELD).and_then(Key::new).ok_or_else(|| unfit(FIELD))?;
+    let other =
+        field(OTHER_FIELD).map(|bytes| Key::new(bytes).ok_or_else(|| unfit(OTHER_FIELD))).transpose()?;
+    Ok(Keys { key: Arc::new(key), other: other.map(Arc::new) })
 }
 
 /// An error of the client in words that hold nothing of the Secret.
@@ -190,7 +262,7 @@ mod tests {
 
     #[test]
     fn keys_that_are_made_are_long_enough_and_never_the_same() {
-        let key = || parse(new_secret().expect("a Secret"), "ns").expect("a key");
+        let key = || parse(new_secret().expect("a Secret"), "ns").expect("a key").key;
         let (one, other) = (key(), key());
         assert_eq!(one.bytes().len(), LENGTH);
         assert_ne!(one.bytes(), other.bytes());
@@ -208,5 +280,23 @@ mod tests {
             assert!(!problem.contains("s3cret"), "{problem}");
         }
         assert!(parse(with(FIELD, &[7; 64]), "ns").is_ok());
+    }
+
+    #[test]
+    fn a_second_key_is_taken_while_the_first_is_signed_with() {
+        let secret = |other: &[u8]| Secret {
+            data: Some(BTreeMap::from([
+                (FIELD.to_owned(), ByteString(vec![1; 32])),
+                (OTHER_FIELD.to_owned(), ByteString(other.to_vec())),
+            ])),
+            ..Secret::default()
+        };
+        let keys = parse(secret(&[2; 32]), "ns").expect("two keys");
+        let id = |byte: u8| Key::new(vec![byte; 32]).expect("long enough").id().to_owned();
+        assert_eq!(keys.ids(), (id(1).as_str(), Some(id(2).as_str())));
+        assert_eq!(keys.named(&id(2)).map(|key| key.bytes().to_vec()), Some(vec![2; 32]));
+        assert!(keys.named(&id(3)).is_none() && keys.named("").is_none());
+        assert_eq!(id(1).len(), ID_LENGTH);
+        assert!(parse(secret(b"short"), "ns").expect_err("no good key").contains(OTHER_FIELD));
     }
 }

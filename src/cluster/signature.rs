@@ -1,13 +1,14 @@
 //! Signatures of calls between replicas: HMAC-SHA-256 over everything that a call does. Pure.
 //!
 //! The REST port may be plain text, so the key itself is never sent, and a call that somebody has listened to is good
-//! for one replica, once, for half a minute.
+//! for one replica, once, for half a minute. Answers are signed as well: over status, body and the nonce of the call, so
+//! that an answer is good for one call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hmac::{Hmac, KeyInit, Mac};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,7 @@ const FROM: HeaderName = HeaderName::from_static("x-kubesvc-from");
 const TO: HeaderName = HeaderName::from_static("x-kubesvc-to");
 const TIME: HeaderName = HeaderName::from_static("x-kubesvc-time");
 const NONCE: HeaderName = HeaderName::from_static("x-kubesvc-nonce");
+const KEY: HeaderName = HeaderName::from_static("x-kubesvc-key");
 const SIGNATURE: HeaderName = HeaderName::from_static("x-kubesvc-signature");
 
 /// Why a call was not taken.
@@ -55,6 +57,11 @@ pub enum Refusal {
     /// It was signed before this process began, and may have been taken by the one before, whose memory is gone.
     #[error("the call was signed before this replica started, by its clock; sign it anew")]
     BeforeStart,
+    /// It names a key that is not one of those in use.
+    #[error(
+        "the call is signed under a key that is not in use; both replicas must have the key of the same Secret kubesvc-peer"
+    )]
+    UnknownKey,
     /// It was signed with another key, or changed on its way.
     #[error(
         "the signature does not fit the call; both replicas must have the key of the same Secret kubesvc-peer"
@@ -77,6 +84,7 @@ impl Refusal {
             Self::Elsewhere { .. } => "elsewhere",
             Self::Untimely { .. } => "untimely",
             Self::BeforeStart => "before-start",
+            Self::UnknownKey => "unknown-key",
             Self::Wrong => "wrong",
             Self::Replayed => "replayed",
             Self::TooMany => "too-many",
@@ -109,6 +117,8 @@ pub(super) struct Stamp {
 #[derive(Clone, Debug)]
 pub(super) struct Signed {
     pub(super) stamp: Stamp,
+    /// The id of the key that it says it is signed with.
+    pub(super) key_id: String,
     signature: Vec<u8>,
 }
 
@@ -126,7 +136,7 @@ impl Stamp {
         &self,
         key: &Key,
         call: Call<'_>,
-    ) -> Result<[(HeaderName, HeaderValue); 5], String> {
+    ) -> Result<[(HeaderName, HeaderValue); 6], String> {
         let value = |text: &str| {
             HeaderValue::from_str(text).map_err(|_| format!("{text:?} cannot stand in a header"))
         };
@@ -136,6 +146,7 @@ impl Stamp {
             (TO, value(&self.to)?),
             (TIME, value(&self.time.to_string())?),
             (NONCE, value(&self.nonce)?),
+            (KEY, value(key.id())?),
             (SIGNATURE, value(&signature)?),
         ])
     }
@@ -153,6 +164,44 @@ impl Stamp {
         }
         mac
     }
+}
+
+/// The headers of an answer to the call with this nonce.
+pub(super) fn answer_headers(
+    key: &Key,
+    nonce: &str,
+    status: StatusCode,
+    body: &[u8],
+) -> [(HeaderName, HeaderValue); 2] {
+    let signature = hex::encode(answer_mac(key, nonce, status, body).finalize().into_bytes());
+    let value = |text: &str| HeaderValue::from_str(text).expect("hexadecimal digits");
+    [(KEY, value(key.id())), (SIGNATURE, value(&signature))]
+}
+
+/// Whether an answer says that it is signed with this key; looked at before its body is read.
+pub(super) fn names_key(headers: &HeaderMap, key: &Key) -> bool {
+    headers.get(KEY).is_some_and(|id| id.as_bytes() == key.id().as_bytes()) && headers.contains_key(SIGNATURE)
+}
+
+/// Whether the signature of an answer fits it and the call with this nonce; takes the same time wherever it differs.
+pub(super) fn answer_fits(
+    headers: &HeaderMap,
+    key: &Key,
+    nonce: &str,
+    status: StatusCode,
+    body: &[u8],
+) -> bool {
+    let signature = headers.get(SIGNATURE).and_then(|value| hex::decode(value.as_bytes()).ok());
+    signature.is_some_and(|one| answer_mac(key, nonce, status, body).verify_slice(&one).is_ok())
+}
+
+fn answer_mac(key: &Key, nonce: &str, status: StatusCode, body: &[u8]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
+    for line in ["kubesvc-peer-answer-1", status.as_str(), &hex::encode(Sha256::digest(body)), nonce] {
+        mac.update(line.as_bytes());
+        mac.update(b"\n");
+    }
+    mac
 }
 
 /// A digest of these parts under the key. No call has it for its signature: the first line differs.
@@ -205,6 +254,7 @@ impl Signed {
         };
         let unsigned = |name: HeaderName| move || Refusal::Unsigned(name.to_string());
         let signature = hex::decode(text(&SIGNATURE)?).map_err(|_| unsigned(SIGNATURE)())?;
+        let key_id = text(&KEY)?;
         let time: i64 = text(&TIME)?.parse().map_err(|_| unsigned(TIME)())?;
         let stamp = Stamp { from: text(&FROM)?, to: text(&TO)?, time, nonce: text(&NONCE)? };
         if !here.is(&stamp.to) {
@@ -214,7 +264,7 @@ impl Signed {
         if time < here.since_ms {
             return Err(Refusal::BeforeStart);
         }
-        Ok(Self { stamp, signature })
+        Ok(Self { stamp, key_id, signature })
     }
 
     /// Whether the signature fits the call; takes the same time wherever it differs.

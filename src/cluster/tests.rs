@@ -57,5 +57,5 @@ async fn a_replica_alone_asks_nobody_and_takes_no_calls() {
     assert_eq!(alone.agents().await, []);
     assert_eq!(alone.holders(&["uid".to_owned()]).await, RemoteHolders::default());
     assert_eq!(alone.disconnect("a").await, Err(RelayError::NotConnected));
-    assert_eq!(alone.look_at(&HeaderMap::new(), None).err(), Some(Refusal::Alone));
+    assert_eq!(alone.look_at(&HeaderMap::new(), None).await.err(), Some(Refusal::Alone));
 }

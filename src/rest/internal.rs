@@ -1,7 +1,7 @@
 //! `/internal/v1`: what other replicas ask of this one. Every call is signed; what is not is refused before anything is
 //! looked at. Not for callers, and so not in the OpenAPI description.
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn_with_state};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::RestState;
 use super::agents::not_connected;
 use super::body::{self, Received};
-use super::error::{Problem, no_route};
+use super::error::{self, Problem, no_route};
 use super::extract::PathName;
 use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
 use crate::listen::http::CalledAt;
@@ -30,17 +30,25 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
         .route_layer(from_fn_with_state(state.clone(), signed))
 }
 
-/// Lets signed calls through, once each.
+/// Lets signed calls through, once each, and signs their answers.
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
-    let unchecked = state.cluster.look_at(&parts.headers, address).map_err(|refusal| refuse(&refusal))?;
+    let unchecked =
+        state.cluster.look_at(&parts.headers, address).await.map_err(|refusal| refuse(&refusal))?;
     let received = Received::new(parts.headers.clone(), body, parts.extensions.get().copied());
     let (body, _room) = body::of_replica(&state, received).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body).await;
-    admitted.map_err(|refusal| refuse(&refusal))?;
-    Ok(next.run(Request::from_parts(parts, Body::from(body))).await)
+    let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body);
+    let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
+    // Shaped here, since what is signed is what is sent.
+    let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
+    let (mut parts, body) = answer.into_parts();
+    let body = to_bytes(body, usize::MAX).await.map_err(|problem| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer broke off: {problem}"))
+    })?;
+    parts.headers.extend(answerable.sign(parts.status, &body).map(|(name, value)| (Some(name), value)));
+    Ok(Response::from_parts(parts, Body::from(body)))
 }
 
 fn refuse(refusal: &Refusal) -> Problem {

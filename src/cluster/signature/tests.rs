@@ -93,7 +93,7 @@ fn nothing_of_a_call_can_be_changed() {
 #[test]
 fn each_part_of_a_signature_must_be_there_and_well_formed() {
     let good = headers("a", "b", NOW, GET);
-    for name in [FROM, TO, TIME, NONCE, SIGNATURE] {
+    for name in [FROM, TO, TIME, NONCE, KEY, SIGNATURE] {
         let mut missing = good.clone();
         missing.remove(&name);
         let unsigned = Err(Refusal::Unsigned(name.to_string()));
@@ -131,4 +131,23 @@ fn what_is_said_of_a_refusal_and_of_a_key_holds_no_key() {
     let needle = hex::encode([1; 32]);
     let all = format!("{headers:?} {:?} {}", key(1), Refusal::Wrong);
     assert!(!all.contains(&needle) && !all.contains("[1, 1"), "{all}");
+}
+
+#[test]
+fn an_answer_is_good_for_one_call_and_only_as_it_was_signed() {
+    let signed: HeaderMap = answer_headers(&key(1), "nonce", StatusCode::OK, b"{}").into_iter().collect();
+    let fits = |with: u8, nonce: &str, status: StatusCode, body: &[u8]| {
+        names_key(&signed, &key(with)) && answer_fits(&signed, &key(with), nonce, status, body)
+    };
+    assert!(fits(1, "nonce", StatusCode::OK, b"{}"));
+    assert!(!fits(2, "nonce", StatusCode::OK, b"{}"), "another key");
+    assert!(!fits(1, "other", StatusCode::OK, b"{}"), "of another call");
+    assert!(!fits(1, "nonce", StatusCode::NOT_FOUND, b"{}"), "another status");
+    assert!(!fits(1, "nonce", StatusCode::OK, b"{ }"), "another body");
+    assert!(!names_key(&HeaderMap::new(), &key(1)), "no signature at all");
+    let call = headers("a", "b", NOW, GET);
+    assert!(
+        !answer_fits(&call, &key(1), "nonce-1", StatusCode::OK, b""),
+        "a call's signature is no answer's"
+    );
 }

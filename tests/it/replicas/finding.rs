@@ -1,5 +1,10 @@
 //! How replicas find one another.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::extract::Request;
+use axum::{Json, Router};
 use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
@@ -45,16 +50,18 @@ async fn replicas_are_those_in_slices_and_endpoints_and_always_the_one_that_is_a
     for one in [&other, &endpoints] {
         must(api.create(&PostParams::default(), one).await.map_err(|e| e.to_string()));
     }
-    let all = [(FIRST, true), (SECOND, true), ("operator-9", false)];
-    until_replicas(world.operator(), &all).await;
-    until_replicas(&second, &all).await;
+    // What never answered under the key is none.
+    let both = [(FIRST, true), (SECOND, true)];
+    until_replicas(world.operator(), &both).await;
+    until_replicas(&second, &both).await;
 
-    must(api.delete(&format!("{SERVICE}-ro"), &DeleteParams::default()).await.map_err(|e| e.to_string()));
-    until_replicas(&second, &[(FIRST, true), (SECOND, true)]).await;
     let slices = world.api::<EndpointSlice>();
     must(slices.delete(SECOND, &DeleteParams::default()).await.map_err(|e| e.to_string()));
+    let by_address = format!("{}:{}", address(), second.rest_port());
+    until_replicas(world.operator(), &[(&by_address, true), (FIRST, true)]).await;
+    must(api.delete(&format!("{SERVICE}-ro"), &DeleteParams::default()).await.map_err(|e| e.to_string()));
     until_replicas(world.operator(), &[(FIRST, true)]).await;
-    until_replicas(&second, &[(FIRST, true), (SECOND, true)]).await;
+    until_replicas(&second, &both).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -96,8 +103,9 @@ async fn without_failing_fast_what_may_be_watched_is_watched() {
     world.operator().start().await;
     let log = world.operator().log_text();
     assert!(log.contains("may not list and watch endpoints") && log.contains("failFast"), "{log}");
-    world.tell_of("operator-9", world.operator(), true).await;
-    until_replicas(world.operator(), &[(FIRST, true), ("operator-9", true)]).await;
+    let second = world.replica(SECOND).await;
+    world.tell_of(SECOND, &second, true).await;
+    until_replicas(world.operator(), &[(FIRST, true), (SECOND, true)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,4 +136,46 @@ async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service()
         if shown.json["baseUrl"] == json!(expected) { Ok(()) } else { Err(shown.to_string()) }
     })
     .await;
+}
+
+/// As Clouddriver's own pods beside a replica, whose Service begins alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_answers_without_the_key_is_no_replica_and_its_words_count_for_nothing() {
+    let (world, second) = two(Database::Postgres).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let stranger = Router::new().fallback(async move |request: Request| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let path = request.uri().path().to_owned();
+        Json(match path.as_str() {
+            "/internal/v1/reach" => json!({"replicaId": "stranger", "answeredForMs": 86_400_000}),
+            _ => json!({"replicaId": "stranger", "agents": [{"agentId": "forged", "zoneId": "z", "replicaId": "stranger",
+                "connectedSince": "2026-01-01T00:00:00Z", "accounts": []}]}),
+        })
+    });
+    let listener = must(tokio::net::TcpListener::bind("0.0.0.0:0").await.map_err(|e| e.to_string()));
+    let port = must(listener.local_addr().map_err(|e| e.to_string())).port();
+    let serving = tokio::spawn(async move { axum::serve(listener, stranger).await });
+    let slice: EndpointSlice = serde_json::from_value(json!({
+        "metadata": {"name": "stranger", "labels": {"kubernetes.io/service-name": SERVICE}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address().to_string()], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "name": "stranger", "namespace": world.namespace()}}],
+        "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+    }))
+    .expect("a slice");
+    must(
+        world.api::<EndpointSlice>().create(&PostParams::default(), &slice).await.map_err(|e| e.to_string()),
+    );
+    eventually("both have asked it", PATIENCE, async || {
+        let logs = [world.operator().log_text(), second.log_text()];
+        let told = |log: &String| log.contains("does not count as a replica") && log.contains("stranger");
+        if logs.iter().all(told) { Ok(()) } else { Err(logs.join("\n")) }
+    })
+    .await;
+    assert!(asked.load(Ordering::Relaxed) > 0);
+    until_replicas(world.operator(), &[(FIRST, true), (SECOND, true)]).await;
+    let agents = world.get("/armory/agents").await;
+    assert_eq!(agents.json, json!([]), "{agents}");
+    serving.abort();
 }

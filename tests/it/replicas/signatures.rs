@@ -41,7 +41,7 @@ impl Signed {
         }
     }
 
-    fn headers(&self) -> [(&'static str, String); 5] {
+    fn headers(&self) -> [(&'static str, String); 6] {
         let digest = hex::encode(Sha256::digest(&self.body));
         let Self { method, path, time, nonce, to, .. } = self;
         let text = format!("kubesvc-peer-1\n{method}\n{path}\n{digest}\n{time}\n{nonce}\ntest\n{to}\n");
@@ -52,6 +52,7 @@ impl Signed {
             ("x-kubesvc-to", to.clone()),
             ("x-kubesvc-time", time.to_string()),
             ("x-kubesvc-nonce", nonce.clone()),
+            ("x-kubesvc-key", key_id(&self.key)),
             ("x-kubesvc-signature", hex::encode(mac.finalize().into_bytes())),
         ]
     }
@@ -65,6 +66,17 @@ impl Signed {
     async fn send(&self, to: &Operator) -> Answer {
         must(to.call(self.call(&self.path, &self.body)).await)
     }
+}
+
+fn mac(key: &[u8], text: &str) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("any key");
+    mac.update(text.as_bytes());
+    hex::encode(mac.finalize().into_bytes())
+}
+
+/// What says which key it is.
+fn key_id(key: &[u8]) -> String {
+    mac(key, "kubesvc-key-id-1\n")[..16].to_owned()
 }
 
 async fn key(world: &World) -> Vec<u8> {
@@ -96,6 +108,13 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
         (&answer.json["replicaId"], &answer.json["agents"][0]["agentId"]),
         (&json!(FIRST), &json!("agent-1"))
     );
+    let text = format!(
+        "kubesvc-peer-answer-1\n200\n{}\n{}\n",
+        hex::encode(Sha256::digest(&answer.text)),
+        good.nonce
+    );
+    let signature = answer.headers.get("x-kubesvc-signature").map(|value| value.as_bytes().to_vec());
+    assert_eq!(signature, Some(mac(&key, &text).into_bytes()), "the answer is signed");
     refused(&good.send(here).await, "seen before");
 
     let fresh = || Signed::get(&key, AGENTS);
@@ -109,7 +128,8 @@ async fn only_signed_calls_of_now_are_taken_and_each_once() {
     refused(&Signed { time: fresh().time + 40_000, ..fresh() }.send(here).await, "ahead");
     refused(&must(here.call(fresh().call("/internal/v1/agents?x=1", "")).await), "does not fit");
     refused(&must(here.call(fresh().call(AGENTS, "{}")).await), "does not fit");
-    assert_eq!(Signed::get(&key, "/internal/v1/none").send(here).await.status, 404);
+    let none = Signed::get(&key, "/internal/v1/none").send(here).await;
+    assert_eq!((none.status, none.headers.contains_key("x-kubesvc-signature")), (404, true));
 
     // A call that is refused is not remembered, and one that was taken is, whatever came of it.
     let question = Signed {

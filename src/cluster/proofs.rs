@@ -1,0 +1,144 @@
+//! Which of the addresses that objects name are replicas: those that have answered under the key of the replicas. Beside a
+//! real Clouddriver the default prefix of the Service matches Clouddriver's own pods.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::Link;
+use super::calls::get;
+use super::membership::{Membership, Replica};
+use super::messages::Reach;
+
+/// Interval between two looks for replicas that have to be asked.
+const LOOK: Duration = Duration::from_millis(500);
+/// Wait after the first question without a signed answer; it doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest wait between two questions to one that has never answered.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Who has proved to be a replica, by id and URL.
+#[derive(Debug, Default)]
+pub(super) struct Proofs(Mutex<HashMap<(String, String), Proof>>);
+
+#[derive(Clone, Copy, Debug)]
+enum Proof {
+    /// It has answered under the key.
+    Given,
+    /// It has not, and is asked again then, after this wait.
+    Missing { ask_at: Instant, wait: Duration },
+}
+
+impl Proofs {
+    /// Whether this one has answered under the key.
+    pub(super) fn has(&self, replica: &Replica) -> bool {
+        matches!(self.0.lock().get(&of(replica)), Some(Proof::Given))
+    }
+
+    /// This one has answered under the key.
+    pub(super) fn given(&self, replica: &Replica) {
+        self.0.lock().insert(of(replica), Proof::Given);
+    }
+
+    /// Forgets all but these, and says which of them are to be asked now. Each of those counts as asked.
+    fn due(&self, replicas: &[Replica], now: Instant) -> Vec<Replica> {
+        let mut proofs = self.0.lock();
+        proofs.retain(|(id, url), _| replicas.iter().any(|one| one.id == *id && one.base_url == *url));
+        let is_due = |replica: &&Replica| {
+            let wait = match proofs.get(&of(replica)) {
+                Some(Proof::Given) => return false,
+                Some(Proof::Missing { ask_at, .. }) if *ask_at > now => return false,
+                Some(Proof::Missing { wait, .. }) => (*wait * 2).min(LONGEST_WAIT),
+                None => FIRST_WAIT,
+            };
+            proofs.insert(of(replica), Proof::Missing { ask_at: now + wait, wait });
+            true
+        };
+        replicas.iter().filter(is_due).cloned().collect()
+    }
+}
+
+fn of(replica: &Replica) -> (String, String) {
+    (replica.id.clone(), replica.base_url.clone())
+}
+
+/// Asks each that has not proved to be a replica, until cancelled. `is_self`: this replica is not asked.
+pub(super) async fn gather(
+    link: Arc<Link>,
+    membership: Arc<Membership>,
+    is_self: impl Fn(&Replica) -> bool,
+    stop: CancellationToken,
+) {
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(look.tick()).await.is_some() {
+        let others: Vec<_> = membership.replicas().iter().filter(|one| !is_self(one)).cloned().collect();
+        let due = link.proofs.due(&others, Instant::now());
+        let ask = get("/internal/v1/reach");
+        let asking = join_all(due.iter().map(|replica| async {
+            // An answer under the key is noted where it is checked, whatever it says.
+            let answer = link.client.ask::<Reach>(replica, &ask).await;
+            match answer {
+                _ if link.proofs.has(replica) => {}
+                Ok(_) => {}
+                Err(problem) => info!(
+                    replica = replica.id,
+                    url = replica.base_url,
+                    error = %problem,
+                    "does not count as a replica until it answers under the key of the replicas"
+                ),
+            }
+        }));
+        if stop.run_until_cancelled(asking).await.is_none() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn replica(id: &str, url: &str) -> Replica {
+        Replica {
+            id: id.to_owned(),
+            base_url: url.to_owned(),
+            ready: true,
+            last_updated: Timestamp::UNIX_EPOCH,
+            named: true,
+        }
+    }
+
+    #[test]
+    fn one_without_a_proof_is_asked_ever_less_often_and_one_with_a_proof_not_at_all() {
+        let (proofs, begun) = (Proofs::default(), Instant::now());
+        let all = [replica("a", "http://a"), replica("b", "http://b")];
+        let due = |seconds| {
+            let due = proofs.due(&all, begun + Duration::from_secs(seconds));
+            due.into_iter().map(|one| one.id).collect::<Vec<_>>()
+        };
+        assert_eq!(due(0), ["a", "b"]);
+        proofs.given(&all[0]);
+        assert!(proofs.has(&all[0]) && !proofs.has(&all[1]));
+        let asked: Vec<_> = (0..200).filter(|second| !due(*second).is_empty()).collect();
+        assert_eq!(asked, [1, 3, 7, 15, 31, 63, 123, 183]);
+    }
+
+    #[test]
+    fn a_proof_goes_with_the_address_and_with_its_replica() {
+        let (proofs, now) = (Proofs::default(), Instant::now());
+        let old = replica("a", "http://10.0.0.1");
+        proofs.due(std::slice::from_ref(&old), now);
+        proofs.given(&old);
+        let moved = replica("a", "http://10.0.0.2");
+        assert_eq!(proofs.due(std::slice::from_ref(&moved), now), [moved]);
+        assert!(!proofs.has(&old), "it is not remembered");
+    }
+}
