@@ -1,5 +1,6 @@
 //! What the command lines of the programs share.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
@@ -29,15 +30,24 @@ impl From<UnknownKey> for UnknownKeys {
     }
 }
 
-/// Prints the output of a command.
-#[expect(clippy::print_stdout, reason = "the output of a command")]
-pub fn say(text: &str) {
-    println!("{}", text.trim_end());
+/// Prints the output of a command and gives its exit code. A reader that has gone away (`… | head`) is no error.
+pub fn say(program: &str, text: &str) -> ExitCode {
+    match write(&mut io::stdout().lock(), text.trim_end()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(program, &format!("standard output cannot be written: {error}"), FAILURE)
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
-/// Prints the one line that says why the program ends.
-#[expect(clippy::print_stderr, reason = "the one line that says why the program ends")]
+/// Prints the one line that says why the program ends. Where that cannot be, there is nobody left to tell.
 pub fn complain(program: &str, reason: &str, code: u8) -> ExitCode {
-    eprintln!("{program}: {reason}");
+    let _ = write(&mut io::stderr().lock(), &format!("{program}: {reason}"));
     ExitCode::from(code)
+}
+
+fn write(to: &mut impl Write, text: &str) -> io::Result<()> {
+    to.write_all(text.as_bytes())?;
+    to.write_all(b"\n")?;
+    to.flush()
 }

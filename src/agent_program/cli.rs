@@ -12,7 +12,7 @@ use super::identity;
 use super::reload::Settings;
 use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::{Agent, AgentOptions, Backoff, KeepAlive};
-use crate::command_line::{self, FAILURE, USAGE, UnknownKey, say};
+use crate::command_line::{self, FAILURE, USAGE, UnknownKey};
 use crate::config::agent::AgentSettings;
 use crate::process::no_core_dumps;
 use crate::telemetry::errors::chain;
@@ -56,8 +56,7 @@ pub fn main() -> ExitCode {
     };
     let loaded = &settings.loaded;
     if cli.print_config {
-        say(&loaded.print());
-        return ExitCode::SUCCESS;
+        return command_line::say("kubesvc-agent", &loaded.print());
     }
     let options = match options(&loaded.settings, &env) {
         Ok(options) => options,

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use super::arguments::{CopyArguments, RunArguments};
 use super::{copy, run};
 use crate::account::crds;
-use crate::command_line::{self, FAILURE, USAGE, say};
+use crate::command_line::{self, FAILURE, USAGE};
 use crate::config::{self, Loaded, operator::OperatorSettings};
 use crate::process::no_core_dumps;
 
@@ -48,15 +48,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Some(Command::Crds { directory }) => print_crds(directory.as_deref()),
-        Some(Command::Openapi) => {
-            say(&crate::rest::openapi());
-            ExitCode::SUCCESS
-        }
+        Some(Command::Openapi) => say(&crate::rest::openapi()),
         Some(Command::CopyDatabase(arguments)) => match copy::run(&arguments) {
-            Ok(summary) => {
-                say(&summary);
-                ExitCode::SUCCESS
-            }
+            Ok(summary) => say(&summary),
             Err((reason, code)) => complain(&reason, code),
         },
         None => operate(&cli.run),
@@ -70,8 +64,7 @@ fn operate(arguments: &RunArguments) -> ExitCode {
         Err(error) => return complain(&error.to_string(), USAGE),
     };
     if arguments.print_config {
-        say(&loaded.print());
-        return ExitCode::SUCCESS;
+        return say(&loaded.print());
     }
     start(arguments, &loaded)
 }
@@ -120,10 +113,11 @@ fn print_crds(directory: Option<&std::path::Path>) -> ExitCode {
             return complain(&format!("{} cannot be written: {error}", path.display()), FAILURE);
         }
     }
-    if directory.is_none() {
-        say(&all);
-    }
-    ExitCode::SUCCESS
+    if directory.is_none() { say(&all) } else { ExitCode::SUCCESS }
+}
+
+fn say(text: &str) -> ExitCode {
+    command_line::say("kubesvc-operator", text)
 }
 
 fn complain(reason: &str, code: u8) -> ExitCode {

@@ -105,6 +105,24 @@ fn printed_settings_are_redacted() {
 }
 
 #[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = must(Folder::new("drift"));
+    let dir = folder.path().display().to_string();
+    for (program, arguments) in [
+        (OPERATOR, vec!["--print-config"]),
+        (OPERATOR, vec!["openapi"]),
+        (OPERATOR, vec!["crds"]),
+        (AGENT, vec!["--config-dir", &dir, "--print-config"]),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ended = Command::new(program).args(&arguments).stdout(writer).output().expect("it runs");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), errors.as_ref()), (Some(0), ""), "{program} {arguments:?}");
+    }
+}
+
+#[test]
 fn a_security_setting_that_is_not_honoured_ends_with_code_2_and_its_name() {
     let folder = must(Folder::new("drift"));
     for (text, named) in [
