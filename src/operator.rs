@@ -6,6 +6,7 @@ mod cluster;
 mod connection;
 mod copy;
 mod database;
+mod doors;
 mod isolation;
 mod lead;
 mod leases;

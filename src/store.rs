@@ -299,6 +299,14 @@ pub fn serves_several(url: &str) -> bool {
     !matches!(url::parse(url), Ok(url::Database::Sqlite(_)))
 }
 
+/// Whether a server's database may be spoken to without TLS beyond this machine.
+pub fn may_be_plaintext(url: &str) -> bool {
+    match url::parse(url) {
+        Ok(url::Database::MySql(address) | url::Database::Postgres(address)) => address.may_be_plaintext(),
+        _ => false,
+    }
+}
+
 async fn open_adapter(url: &str, vendor: VendorTables) -> Result<Arc<dyn copying::Adapter>, StoreError> {
     Ok(match url::parse(url)? {
         url::Database::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path, vendor).await?),

@@ -40,6 +40,11 @@ impl Place {
         Ok(Self { client, config, namespace, replica_id, watched })
     }
 
+    /// Whether accounts of no other namespace than the operator's own are watched.
+    pub(super) fn watches_own_alone(&self) -> bool {
+        self.watched.iter().all(|watched| watched.as_ref() == Some(&self.namespace))
+    }
+
     /// Whether accounts of this namespace are watched.
     pub(super) fn watches(&self, namespace: &str) -> bool {
         self.watched.iter().any(|watched| watched.as_deref().is_none_or(|one| one == namespace))

@@ -10,15 +10,14 @@ use tracing::info;
 
 use super::arguments::RunArguments;
 use super::database;
+use super::doors::{self, Door};
 use super::isolation::Watcher;
 use super::lead::Leader;
 use super::leases::Peers;
 use super::peers::{self, KeyOfReplicas};
 use super::place::Place;
 use super::readiness::OperatorReadiness;
-use super::settings::{
-    adopted_rows, approves, hub_settings, policy, rest_settings, source_rules, tell_what_is_open,
-};
+use super::settings::{adopted_rows, approves, hub_settings, policy, rest_settings, source_rules};
 use crate::budget::Budget;
 use crate::cluster::Cluster;
 use crate::config::{
@@ -148,10 +147,11 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         database = config::redact_url(&settings.database_url),
         "kubesvc-operator"
     );
-    tell_what_is_open(settings);
 
+    let doors = doors::doors(settings, !place.watches_own_alone());
+    doors::say(&doors);
     let metrics = ControllerMetrics::default();
-    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http);
+    let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http, &doors);
     let readiness = Arc::new(OperatorReadiness {
         accounts: Arc::clone(&accounts),
         projection: Arc::clone(&projection),
@@ -301,6 +301,7 @@ fn exposition(
     cluster: &Cluster,
     leadership: &Leadership,
     http: &HttpMetrics,
+    doors: &[Door],
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
@@ -309,5 +310,6 @@ fn exposition(
     cluster.register(&mut metrics.registry);
     leadership.register(&mut metrics.registry);
     http.register(metrics.registry.sub_registry_with_prefix("kubesvc"));
+    doors::register(doors, &mut metrics.registry);
     Arc::new(move || metrics.encode())
 }

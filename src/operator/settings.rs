@@ -133,37 +133,6 @@ fn namespaces(set: &[String], own: &str) -> Namespaces {
     Namespaces::These(set.iter().map(named).collect())
 }
 
-/// One line for each thing that the settings leave open to every account.
-pub(super) fn tell_what_is_open(settings: &OperatorSettings) {
-    for (door, what) in open_doors(settings) {
-        warn!(door, "{what}");
-    }
-}
-
-fn open_doors(settings: &OperatorSettings) -> Vec<(&'static str, &'static str)> {
-    let all = |set: &[String]| set.iter().any(|one| one == "*");
-    let sources = all(&settings.accounts.agent_sources) || all(&settings.accounts.operator_files);
-    let doors = [
-        (
-            settings.agents.offers,
-            "offers",
-            "an account without spec.zoneId goes to any zone whose agents offer to take it; kubesvc.agents.offers: false closes that",
-        ),
-        (
-            sources,
-            "agent-sources",
-            "accounts of every watched namespace may use an agent's files and service account, or the operator's files; \
-             kubesvc.accounts.agentSources and kubesvc.accounts.operatorFiles name the namespaces that may",
-        ),
-        (
-            settings.secrets.noop,
-            "noop",
-            "a kubeconfig may stand in the account itself, in a reference of engine noop; kubesvc.secrets.noop: false closes that",
-        ),
-    ];
-    doors.into_iter().filter(|(open, ..)| *open).map(|(_, door, what)| (door, what)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

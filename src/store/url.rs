@@ -184,6 +184,17 @@ impl Address {
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
+    /// Whether nothing in the URL makes sure of TLS on a way that leaves this machine.
+    pub(super) fn may_be_plaintext(&self) -> bool {
+        let has_tls = match self.tls_mode.as_deref() {
+            None => self.authority.is_some(),
+            Some(mode) => !["disabled", "disable", "preferred", "prefer", "allow"]
+                .iter()
+                .any(|m| m.eq_ignore_ascii_case(mode)),
+        };
+        !self.is_on_this_machine() && !has_tls
+    }
+
     fn set(&mut self, name: &str, value: String, modes: &[&str]) -> Result<(), StoreError> {
         let place = match name {
             "ssl-mode" | "sslmode" => {

@@ -1,0 +1,162 @@
+//! What the settings leave open to whoever reaches a port: one log line each at start, and a metric.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tracing::warn;
+
+use crate::config::operator::OperatorSettings;
+use crate::store;
+
+const DATABASE: &str = "database-plaintext";
+
+/// One way in that settings can close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Door {
+    /// Its name, which is the metric's label.
+    name: &'static str,
+    is_open: bool,
+    /// What is open, and how to close it.
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Label {
+    door: &'static str,
+}
+
+/// All doors. `foreign`: whether accounts of other namespaces than the operator's own are watched.
+pub(super) fn doors(settings: &OperatorSettings, foreign: bool) -> [Door; 8] {
+    let any = |namespaces: &[String]| foreign && namespaces.iter().any(|one| one == "*");
+    let door = |name, is_open, what| Door { name, is_open, what };
+    let accounts = &settings.accounts;
+    [
+        door(
+            "hub-plaintext",
+            true,
+            "agents are sent credentials in plaintext on kubesvc.grpc.server.port; let a proxy before it serve TLS",
+        ),
+        door(
+            "hub-open",
+            true,
+            "who reaches kubesvc.grpc.server.port can say that it is an agent of any zone; let nobody but agents reach it, \
+             and set kubesvc.agents.approval: manual",
+        ),
+        door(
+            "offers",
+            settings.agents.offers,
+            "an account without a zone goes to a zone whose agents offer to take it; set kubesvc.agents.offers: false",
+        ),
+        door(
+            "agent-sources",
+            any(&accounts.agent_sources) || any(&accounts.operator_files),
+            "accounts of every watched namespace may use files and service accounts of agents, and files of the operator; \
+             set kubesvc.accounts.agentSources and operatorFiles",
+        ),
+        door(
+            "rest-plaintext",
+            true,
+            "REST takes credentials in plaintext on server.port; let a proxy before it serve TLS",
+        ),
+        door(
+            "rest-open",
+            true,
+            "who reaches server.port can read, change and delete accounts; let nobody but trusted callers reach it",
+        ),
+        door(
+            "noop",
+            settings.secrets.noop,
+            "accounts may have credentials in plain text in their spec; set kubesvc.secrets.noop: false",
+        ),
+        door(
+            DATABASE,
+            store::may_be_plaintext(&settings.database_url),
+            "the database may be spoken to without TLS beyond this machine; ask for it in kubesvc.database.url",
+        ),
+    ]
+}
+
+/// Says what is open, one line each. Of the database that is said before it is opened, see [`store::exposure`].
+pub(super) fn say(doors: &[Door]) {
+    for Door { name, what, .. } in doors.iter().filter(|door| door.is_open && door.name != DATABASE) {
+        warn!(door = name, "open: {what} (docs/security.md)");
+    }
+}
+
+/// Adds `kubesvc_security_open` to a registry.
+pub(super) fn register(doors: &[Door], registry: &mut Registry) {
+    let open: Family<Label, Gauge> = Family::default();
+    for door in doors {
+        open.get_or_create(&Label { door: door.name }).set(i64::from(door.is_open));
+    }
+    registry.register("kubesvc_security_open", "Whether settings leave this open", open);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{UnknownKeys, load_operator};
+    use crate::telemetry::metrics::Metrics;
+
+    fn open(yaml: &str, foreign: bool) -> Vec<&'static str> {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), yaml).expect("written");
+        let loaded = load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid");
+        let doors = doors(&loaded.settings, foreign);
+        doors.iter().filter(|door| door.is_open).map(|door| door.name).collect()
+    }
+
+    const ALWAYS: [&str; 4] = ["hub-plaintext", "hub-open", "rest-plaintext", "rest-open"];
+
+    #[test]
+    fn the_defaults_leave_open_what_is_documented() {
+        let all =
+            ["hub-plaintext", "hub-open", "offers", "agent-sources", "rest-plaintext", "rest-open", "noop"];
+        assert_eq!(open("", true), all);
+        assert!(!open("", false).contains(&"agent-sources"), "all watched are the operator's own");
+    }
+
+    #[test]
+    fn each_door_is_closed_by_its_setting() {
+        let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
+                      accounts: {agentSources: [.], operatorFiles: [team]}}";
+        assert_eq!(open(closed, true), ALWAYS);
+        let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
+        assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");
+    }
+
+    #[test]
+    fn a_database_is_open_where_nothing_asks_for_tls_beyond_this_machine() {
+        let is_open =
+            |url: &str| open(&format!("kubesvc.database.url: '{url}'"), true).contains(&"database-plaintext");
+        for url in [
+            "postgres://u:p@db.example/k",
+            "postgres://u:p@db.example/k?sslmode=prefer",
+            "mysql://u:p@10.0.0.1/k",
+            "mysql://u:p@10.0.0.1/k?ssl-mode=DISABLED",
+        ] {
+            assert!(is_open(url), "{url}");
+        }
+        for url in [
+            "sqlite:///var/lib/k.db",
+            "postgres://u:p@localhost/k",
+            "mysql://u:p@127.0.0.1/k",
+            "postgres://u:p@[::1]/k",
+            "postgres://u:p@db.example/k?sslmode=verify-full",
+            "mysql://u:p@10.0.0.1/k?ssl-mode=REQUIRED",
+        ] {
+            assert!(!is_open(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_metric_names_every_door() {
+        let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
+        let mut metrics = Metrics::new();
+        register(&doors(&settings, true), &mut metrics.registry);
+        let text = metrics.encode();
+        assert!(text.contains("kubesvc_security_open{door=\"hub-plaintext\"} 1"), "{text}");
+        assert!(text.contains("kubesvc_security_open{door=\"database-plaintext\"} 0"), "{text}");
+    }
+}
