@@ -248,6 +248,7 @@ async fn try_points(trial: Trial) {
     } else {
         tokio::join!(crash(&world, first, points), life.is_lived());
     }
+    life.settles().await;
     life.goes_on().await;
     if trial.is_about_agents() {
         life.is_told_of_agents().await;

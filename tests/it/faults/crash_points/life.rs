@@ -108,7 +108,8 @@ impl<'w> Life<'w> {
         north.kill();
     }
 
-    /// Everything, until all is as desired.
+    /// Everything that is done to the accounts. Whether it has come about is for [`Life::settles`], once the last crash is
+    /// over: a patience that counts restarts would measure the machine.
     pub(super) async fn is_lived(&mut self) {
         self.is_applied().await;
         self.is_brought_along().await;
@@ -129,7 +130,6 @@ impl<'w> Life<'w> {
         ];
         self.wanted = wanted.map(|(name, state)| (name.to_owned(), state)).into();
         self.wanted.extend(self.batch.iter().map(|name| (name.clone(), State::Active)));
-        self.settles().await;
     }
 
     /// After the crash: all is as desired, and what was stopped before it has stopped for good, for a further account
@@ -226,7 +226,8 @@ impl<'w> Life<'w> {
         json!({"name": name, "kubeconfigFile": file.display().to_string()})
     }
 
-    async fn settles(&self) {
+    /// Until all is as desired.
+    pub(super) async fn settles(&self) {
         let wanted: Vec<_> = self.wanted.iter().map(|(name, state)| (name.as_str(), *state)).collect();
         settled(self.world, &[&self.east, &self.west], &wanted).await;
     }
