@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::leader::Controller;
 use crate::account::lifecycle::Fact;
-use crate::store::{AssignmentChanges, StoreError};
+use crate::store::{Assignment, AssignmentChanges, StoreError};
 use crate::telemetry::errors::chain;
 
 /// How often it is looked, at least.
@@ -57,15 +57,40 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
         }
         let rows = context.store.assignments(&replica).await?;
         info!(replica, rows = rows.len(), "the rows of a replica that is gone are removed");
-        for piece in rows.chunks(ROWS) {
-            // The database may have taken its time, and another process begun under this id.
-            if context.replicas.is_alive(&replica) != Fact::Known(false) {
+        // Readers of the table see that nobody reaches the agents there, before the rows go.
+        let reached = rows.iter().filter(|row| row.reachable);
+        let marked: Vec<_> = reached.map(|row| Assignment { reachable: false, ..row.clone() }).collect();
+        for piece in marked.chunks(ROWS) {
+            let changes = AssignmentChanges { puts: piece.to_vec(), ..AssignmentChanges::default() };
+            if !write(controller, &replica, changes).await? {
                 break;
             }
+        }
+        if !marked.is_empty() {
+            tokio::time::sleep(SETTLE).await;
+        }
+        for piece in rows.chunks(ROWS) {
             let deletes = piece.iter().map(|row| (row.account_name.clone(), row.agent_id.clone())).collect();
             let changes = AssignmentChanges { deletes, ..AssignmentChanges::default() };
-            context.projection.write_assignments(&replica, changes).await?;
+            if !write(controller, &replica, changes).await? {
+                break;
+            }
         }
     }
     Ok(())
+}
+
+/// Writes changes of a replica that is gone; false if it is there after all: the database may have taken its time, and
+/// another process begun under its id.
+async fn write(
+    controller: &Controller,
+    replica: &str,
+    changes: AssignmentChanges,
+) -> Result<bool, StoreError> {
+    let context = &controller.context;
+    if context.replicas.is_alive(replica) != Fact::Known(false) {
+        return Ok(false);
+    }
+    context.projection.write_assignments(replica, changes).await?;
+    Ok(true)
 }

@@ -18,7 +18,7 @@ use crate::crash;
 use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
 pub use checks::AssignmentChecks;
 use checks::Schedule;
-use desk::{Desk, Pair};
+use desk::{Desk, Held, Pair};
 
 /// How often the rows are brought in step.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -96,7 +96,12 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
         return;
     }
     keeper.follow();
-    match tokio::time::timeout(LAST_WAIT, keeper.flush()).await {
+    // Twice: a row says that its agent cannot be reached, and then goes.
+    let last = async {
+        keeper.flush().await?;
+        keeper.flush().await
+    };
+    match tokio::time::timeout(LAST_WAIT, last).await {
         Ok(Ok(())) => {}
         Ok(Err(problem)) => {
             warn!(error = problem.in_full(), "the last rows of kubesvc_assignments were not written");
@@ -157,22 +162,25 @@ impl Keeper {
     /// Takes in what the sessions have said since.
     fn follow(&mut self) {
         for (serial, uid) in self.hub.assigned.try_take(MANY) {
-            let session = self.hub.registry.by_serial(serial);
-            let held = session.and_then(|session| {
-                let account = session.held_name(&uid)?;
+            let Some(session) = self.hub.registry.by_serial(serial) else {
+                self.desk.look(serial, uid, Held::Ended);
+                continue;
+            };
+            let held = session.held_name(&uid).map(|account| {
                 let caching = self.hub.accounts.by_uid(&uid).is_some_and(|account| {
                     let status = account.status_or_default();
                     let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_deref());
                     status.caching_agent() == Some(&session.agent_id)
                         && process == Some(session.boot_id.as_str())
                 });
-                Some((Pair { account, agent: session.agent_id.clone() }, caching))
+                Held::As(Pair { account, agent: session.agent_id.clone() }, caching)
             });
-            self.desk.look(serial, uid, held);
+            self.desk.look(serial, uid, held.unwrap_or(Held::Nothing));
         }
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
+        self.desk.begin_round();
         if !self.desk.is_read() {
             let rows = in_time(self.hub.assignment_rows.read()).await?;
             self.desk.read(rows.into_iter());

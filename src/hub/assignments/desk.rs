@@ -24,6 +24,8 @@ enum Row {
     /// As it should be, for the account with this uid, whose objects the agent streams or not. An account that is made anew under its name gets its row anew,
     /// because the old one went with the old account.
     Right(Hold),
+    /// It says that the agent cannot be reached, since the session has ended, and goes with the next round.
+    Unreachable,
     /// It was read, and may be anything.
     Unsure,
 }
@@ -37,12 +39,31 @@ pub(super) struct Desk {
     /// What the database holds; absent while that must be read.
     rows: Option<HashMap<Pair, Row>>,
     dirty: HashSet<Pair>,
+    /// Pairs whose session has ended, until their row says so: readers of the table see that before it goes.
+    lost: HashSet<Pair>,
+    /// Pairs whose row was marked in this round, to go with the next.
+    marked: HashSet<Pair>,
+}
+
+/// What a session has of an account.
+pub(super) enum Held {
+    /// It holds it as this pair, and streams its objects or not.
+    As(Pair, bool),
+    /// It has dropped it.
+    Nothing,
+    /// The session has ended.
+    Ended,
 }
 
 impl Desk {
-    /// A session holds this account as this pair, and streams its objects or not; or it does not hold it.
-    pub(super) fn look(&mut self, serial: u64, uid: String, held: Option<(Pair, bool)>) {
+    /// A session was looked at for what it has of an account.
+    pub(super) fn look(&mut self, serial: u64, uid: String, held: Held) {
         let key = (serial, uid);
+        let (held, has_ended) = match held {
+            Held::As(pair, caching) => (Some((pair, caching)), false),
+            Held::Nothing => (None, false),
+            Held::Ended => (None, true),
+        };
         if self.held.get(&key) == held.as_ref() {
             return;
         }
@@ -52,6 +73,9 @@ impl Desk {
                 if sessions.is_empty() {
                     self.pairs.remove(&before);
                 }
+            }
+            if has_ended {
+                self.lost.insert(before.clone());
             }
             self.dirty.insert(before);
         }
@@ -86,20 +110,36 @@ impl Desk {
         self.rows = Some(known);
     }
 
-    /// Changes to be written, at most so many; absent: the database holds what it should.
+    /// A new round: rows that were marked as unreachable in the one before go.
+    pub(super) fn begin_round(&mut self) {
+        self.dirty.extend(self.marked.drain());
+    }
+
+    /// Changes to be written, at most so many; absent: the database holds what it should in this round.
     pub(super) fn changes(&mut self, max: usize) -> Option<AssignmentChanges> {
         let rows = self.rows.as_ref()?;
         let (pairs, mut changes, mut count) = (&self.pairs, AssignmentChanges::default(), 0);
+        let (lost, marked) = (&mut self.lost, &self.marked);
         self.dirty.retain(|pair| {
             if count == max {
                 return true;
             }
             let hold = pairs.get(pair).and_then(|sessions| sessions.values().next_back());
             match (hold, rows.get(pair)) {
-                (Some(hold), Some(Row::Right(known))) if known == hold => return false,
+                (Some(hold), Some(Row::Right(known))) if known == hold => {
+                    lost.remove(pair);
+                    return false;
+                }
                 (Some(hold), _) => changes.puts.push(right(pair, hold.caching)),
+                (None, Some(Row::Unreachable)) if marked.contains(pair) => return false,
+                (None, Some(Row::Right(known))) if lost.contains(pair) => {
+                    changes.puts.push(Assignment { reachable: false, ..right(pair, known.caching) });
+                }
                 (None, Some(_)) => changes.deletes.push((pair.account.clone(), pair.agent.clone())),
-                (None, None) => return false,
+                (None, None) => {
+                    lost.remove(pair);
+                    return false;
+                }
             }
             count += 1;
             true
@@ -113,14 +153,23 @@ impl Desk {
     pub(super) fn written(&mut self, changes: &AssignmentChanges) {
         for (account, agent) in &changes.deletes {
             let pair = Pair { account: account.clone(), agent: agent.clone() };
+            self.lost.remove(&pair);
             if let Some(rows) = &mut self.rows {
                 rows.remove(&pair);
             }
         }
         for put in &changes.puts {
             let pair = Pair { account: put.account_name.clone(), agent: put.agent_id.clone() };
-            let hold = self.hold(&pair).filter(|hold| hold.caching == put.caching);
-            let row = hold.map_or(Row::Unsure, Row::Right);
+            let hold = self.hold(&pair).filter(|hold| put.reachable && hold.caching == put.caching);
+            let row = match hold {
+                Some(hold) => Row::Right(hold),
+                None if put.reachable => Row::Unsure,
+                None => {
+                    self.marked.insert(pair.clone());
+                    Row::Unreachable
+                }
+            };
+            self.lost.remove(&pair);
             if let Some(rows) = &mut self.rows {
                 rows.insert(pair, row);
             }
@@ -155,8 +204,8 @@ mod tests {
         Pair { account: account.into(), agent: "a".into() }
     }
 
-    fn holds(account: &str) -> Option<(Pair, bool)> {
-        Some((pair(account), false))
+    fn holds(account: &str) -> Held {
+        Held::As(pair(account), false)
     }
 
     fn empty() -> Desk {
@@ -184,7 +233,7 @@ mod tests {
         desk.written(&changes);
         desk.look(1, "u".into(), holds("one"));
         assert_eq!(flush(&mut desk), (0, 0), "nothing has changed");
-        desk.look(1, "u".into(), None);
+        desk.look(1, "u".into(), Held::Nothing);
         assert_eq!(flush(&mut desk), (0, 1));
         assert!(desk.dirty.is_empty() && desk.held.is_empty() && desk.pairs.is_empty());
     }
@@ -194,7 +243,7 @@ mod tests {
         let mut desk = empty();
         desk.look(1, "u".into(), holds("one"));
         flush(&mut desk);
-        desk.look(1, "u".into(), Some((pair("one"), true)));
+        desk.look(1, "u".into(), Held::As(pair("one"), true));
         let changes = desk.changes(100).expect("it does now");
         assert_eq!(changes.puts, [right(&pair("one"), true)]);
         desk.look(1, "u".into(), holds("one"));
@@ -210,7 +259,7 @@ mod tests {
     fn what_comes_and_goes_between_two_writes_costs_none() {
         let mut desk = empty();
         desk.look(1, "u".into(), holds("one"));
-        desk.look(1, "u".into(), None);
+        desk.look(1, "u".into(), Held::Nothing);
         assert_eq!(flush(&mut desk), (0, 0));
     }
 
@@ -220,7 +269,7 @@ mod tests {
         desk.look(1, "u".into(), holds("one"));
         flush(&mut desk);
         desk.look(2, "u".into(), holds("one"));
-        desk.look(1, "u".into(), None);
+        desk.look(1, "u".into(), Held::Nothing);
         assert_eq!(flush(&mut desk), (0, 0));
     }
 
@@ -229,7 +278,7 @@ mod tests {
         let mut desk = empty();
         desk.look(1, "u".into(), holds("one"));
         flush(&mut desk);
-        desk.look(1, "u".into(), None);
+        desk.look(1, "u".into(), Held::Nothing);
         desk.look(1, "v".into(), holds("one"));
         assert_eq!(flush(&mut desk), (1, 0));
     }
@@ -268,8 +317,40 @@ mod tests {
         let mut desk = empty();
         desk.look(1, "u".into(), holds("one"));
         let changes = desk.changes(100).expect("a row is to come");
-        desk.look(1, "u".into(), None);
+        desk.look(1, "u".into(), Held::Nothing);
         desk.written(&changes);
         assert_eq!(flush(&mut desk), (0, 1));
+    }
+
+    #[test]
+    fn a_row_says_that_its_agent_cannot_be_reached_before_it_goes() {
+        let mut desk = empty();
+        desk.look(1, "u".into(), holds("one"));
+        flush(&mut desk);
+        desk.look(1, "u".into(), Held::Ended);
+        let changes = desk.changes(100).expect("it is told first");
+        let unreachable = Assignment { reachable: false, ..right(&pair("one"), false) };
+        assert_eq!((changes.puts.as_slice(), changes.deletes.len()), ([unreachable].as_slice(), 0));
+        desk.written(&changes);
+        assert_eq!(flush(&mut desk), (0, 0), "it stands for a round");
+        desk.begin_round();
+        assert_eq!(flush(&mut desk), (0, 1));
+        assert!(desk.dirty.is_empty() && desk.lost.is_empty() && desk.marked.is_empty());
+    }
+
+    #[test]
+    fn an_agent_that_is_back_before_its_row_goes_keeps_it() {
+        let mut desk = empty();
+        desk.look(1, "u".into(), holds("one"));
+        flush(&mut desk);
+        desk.look(1, "u".into(), Held::Ended);
+        assert_eq!(flush(&mut desk), (1, 0));
+        desk.look(2, "u".into(), holds("one"));
+        let changes = desk.changes(100).expect("it can be reached again");
+        assert_eq!(changes.puts, [right(&pair("one"), false)]);
+        desk.written(&changes);
+        desk.begin_round();
+        assert_eq!(flush(&mut desk), (0, 0));
+        assert!(desk.dirty.is_empty() && desk.lost.is_empty() && desk.marked.is_empty());
     }
 }
