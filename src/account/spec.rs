@@ -156,6 +156,19 @@ pub struct KubesvcAccountSpec {
     pub custom_resources: Vec<CustomResourceTreatment>,
 }
 
+impl KubesvcAccountSpec {
+    /// Fields that are set and change nothing in this version, by their names in the spec.
+    pub fn without_effect(&self) -> Vec<&'static str> {
+        let set = [
+            ("metrics", self.metrics == Some(true)),
+            ("noProxy", self.no_proxy.is_some()),
+            ("onlySpinnakerManaged", self.only_spinnaker_managed == Some(true)),
+            ("maxResumableResourceAgeMs", self.max_resumable_resource_age_ms.is_some()),
+        ];
+        set.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect()
+    }
+}
+
 /// How an agent reaches the cluster: exactly one of its fields.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

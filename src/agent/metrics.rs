@@ -6,10 +6,11 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::Table;
@@ -37,14 +38,33 @@ struct Class {
     class: &'static str,
 }
 
+/// A count under exactly the name it is registered with. An OpenMetrics counter always ends in `_total`, and the documented
+/// name of this one does not.
+#[derive(Clone, Debug, Default)]
+struct Plain(Gauge);
+
+impl TypedMetric for Plain {
+    const TYPE: MetricType = MetricType::Unknown;
+}
+
+impl EncodeMetric for Plain {
+    fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.0.encode(encoder)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
 /// Requests to API servers, by the status of their answers; clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Requests(Family<Code, Counter>);
+pub struct Requests(Family<Code, Plain>);
 
 impl Requests {
     /// Counts one. 0 stands for no answer.
     pub fn count(&self, status: i32) {
-        self.0.get_or_create(&Code { code: status }).inc();
+        self.0.get_or_create(&Code { code: status }).0.inc();
     }
 }
 
@@ -84,11 +104,11 @@ impl AgentMetrics {
         let registry = metrics.registry.sub_registry_with_prefix("kubesvc");
         registry.register("connection_count", "Streams that the hub accepted", self.connections.clone());
         registry.register("disconnection", "Accepted streams that ended", self.disconnections.clone());
-        registry.register(
-            "kubernetes_requests",
-            "Requests to API servers, by status; 0: no answer",
-            self.requests.0.clone(),
-        );
+        // As documented, and as Prometheus calls a counter.
+        for name in ["kubernetes_requests", "kubernetes_requests_total"] {
+            let help = "Requests to API servers, by status; 0: no answer";
+            registry.register(name, help, self.requests.0.clone());
+        }
         registry.register("accounts", "Accounts, by state", self.accounts.clone());
         registry.register(
             "accounts_cached",

@@ -262,16 +262,31 @@ impl Values {
         if !self.problems.is_empty() {
             return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
         }
+        let mut said = BTreeSet::new();
         for Unread { row, first, places } in self.unread.values() {
-            let more = match places - 1 {
+            let more = |places: usize| match places - 1 {
                 0 => String::new(),
                 n => format!(" (and {n} more places)"),
             };
-            let warning = match row.used {
-                Use::Inert(why) => format!("{first}: `{}` has no effect: {why}{more}", row.key),
-                _ => format!("{first}: `{}` is not read yet{more}", row.key),
+            let Some(why) = row.without_effect() else {
+                self.warnings.push(format!("{first}: `{}` is not read yet{}", row.key, more(*places)));
+                continue;
             };
-            self.warnings.push(warning);
+            // Of the groups of a list, one line for all settings without effect for one reason.
+            let is_alike = |other: &&Unread| {
+                row.key.contains("[].")
+                    && other.row.key.contains("[].")
+                    && other.row.without_effect() == Some(why)
+            };
+            let alike: Vec<_> = self.unread.values().filter(is_alike).collect();
+            if alike.len() < 2 {
+                self.warnings.push(format!("{first}: `{}` has no effect: {why}{}", row.key, more(*places)));
+            } else if said.insert(why) {
+                let keys: Vec<_> = alike.iter().map(|one| format!("`{}`", one.row.key)).collect();
+                let places = alike.iter().map(|one| one.places).sum();
+                let keys = keys.join(", ");
+                self.warnings.push(format!("{first}: {keys} have no effect: {why}{}", more(places)));
+            }
         }
         Ok(())
     }
@@ -403,6 +418,7 @@ impl Walk<'_> {
         if !self.lists.contains_key(&id) {
             let places = format!("{id}.[");
             self.values.slots.retain(|slot, _| !slot.starts_with(&places));
+            self.values.asked.retain(|asked, _| !asked.starts_with(&places));
         }
         self.lists.entry(id).or_default()
     }
@@ -463,9 +479,7 @@ impl Walk<'_> {
                 self.values.problems.push(wrong(row, &written, read, place));
                 return;
             }
-            let unread = Unread { row, first: place, places: 0 };
-            self.values.unread.entry(row.key).or_insert(unread).places += 1;
-            return;
+            return self.unread(row, place);
         }
         let key = if row.key.contains(['*', '[']) { written } else { row.key.to_owned() };
         match row.kind.read(node) {
@@ -475,8 +489,16 @@ impl Walk<'_> {
             }
             Ok(Value::Nothing) => {}
             Ok(value) => {
+                if row.idle.is_some() {
+                    self.unread(row, place.clone());
+                }
                 self.values.slots.insert(id, Slot { row, value, origin: place });
             }
         }
+    }
+
+    fn unread(&mut self, row: &'static Row, place: Origin) {
+        let unread = Unread { row, first: place, places: 0 };
+        self.values.unread.entry(row.key).or_insert(unread).places += 1;
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn effective(values: &Values) -> String {
         open = groups;
     }
     for unread in values.unread.values() {
-        let why = if matches!(unread.row.used, Use::Inert(_)) { "has no effect" } else { "is not read yet" };
+        let why = if unread.row.without_effect().is_some() { "has no effect" } else { "is not read yet" };
         let _ = writeln!(out, "# {} {why}  # {}", unread.row.key, unread.first);
     }
     out
@@ -165,8 +165,9 @@ pub fn redact_url(url: &str) -> String {
 /// See [`reference`](super::reference).
 pub(crate) fn reference(spec: &Spec) -> String {
     let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-    for Row { key, kind, used, secret, about } in spec.rows() {
+    for Row { key, kind, used, secret, about, idle } in spec.rows() {
         let read = match used {
+            _ if let Some(why) = idle => format!("now, without effect: {why}"),
             Use::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
             Use::Read(_) => format!("now; also `{}`", environment_name(key)),
             Use::Later(capability) => format!("later: {}", capability.name()),

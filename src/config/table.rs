@@ -15,6 +15,8 @@ pub(crate) struct Row {
     pub(crate) secret: bool,
     /// What it means, in a few words.
     pub(crate) about: &'static str,
+    /// Why it changes nothing although it is read: it is passed on, to be seen elsewhere.
+    pub(crate) idle: Option<&'static str>,
 }
 
 /// Whether a setting has an effect.
@@ -66,12 +68,12 @@ impl Capability {
 
 /// A setting that is read now.
 pub(crate) const fn read(key: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Row {
-    Row { key, kind, used: Use::Read(default), secret: matches!(kind, Kind::DatabaseUrl), about }
+    Row { key, kind, used: Use::Read(default), secret: matches!(kind, Kind::DatabaseUrl), about, idle: None }
 }
 
 /// A setting that is known and not read yet.
 pub(crate) const fn later(capability: Capability, key: &'static str, kind: Kind, about: &'static str) -> Row {
-    Row { key, kind, used: Use::Later(capability), secret: false, about }
+    Row { key, kind, used: Use::Later(capability), secret: false, about, idle: None }
 }
 
 /// A security setting that is not built, of which only `harmless` and what is empty are taken.
@@ -83,13 +85,26 @@ pub(crate) const fn refused(
     about: &'static str,
 ) -> Row {
     let used = Use::Refused(Refusal { harmless, why, moot_by: None });
-    Row { key, kind, used, secret: false, about }
+    Row { key, kind, used, secret: false, about, idle: None }
 }
 
 impl Row {
     /// As the row is, for a value that must never be shown.
     pub(crate) const fn secret(self) -> Self {
         Self { secret: true, ..self }
+    }
+
+    /// As the row is, of a setting that is read and passed on, and changes nothing for this reason.
+    pub(crate) const fn idle(self, why: &'static str) -> Self {
+        Self { idle: Some(why), ..self }
+    }
+
+    /// Why it has no effect, if it has none.
+    pub(crate) fn without_effect(&self) -> Option<&'static str> {
+        match self.used {
+            Use::Inert(why) => Some(why),
+            _ => self.idle,
+        }
     }
 
     /// As the row is, with the flag that makes a refused setting moot.
@@ -105,7 +120,7 @@ impl Row {
 
 /// A setting that is accepted without effect.
 pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static str) -> Row {
-    Row { key, kind: Kind::Any, used: Use::Inert(why), secret: false, about }
+    Row { key, kind: Kind::Any, used: Use::Inert(why), secret: false, about, idle: None }
 }
 
 /// A whole number without a unit of its own.

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
-use crate::account::lifecycle::{Action, CredentialFact, RowFact, StatusWrite};
+use crate::account::lifecycle::{Action, CredentialFact, Note, RowFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use crate::budget::Urgency;
 use crate::crash;
@@ -245,10 +245,14 @@ impl Controller {
                 "the account is cached by another process"
             );
         }
-        if let Some(note) = &write.note
-            && !self.events.tell(before, note)
-        {
-            self.context.metrics.dropped_events.inc();
+        let idle = idle_settings(before, &write.status);
+        if let Some(idle) = &idle {
+            tracing::warn!(account = before.account_name(), "{}", idle.message);
+        }
+        for note in write.note.iter().chain(&idle) {
+            if !self.events.tell(before, note) {
+                self.context.metrics.dropped_events.inc();
+            }
         }
     }
 
@@ -285,6 +289,17 @@ impl Controller {
     }
 }
 
+/// What is said, once a generation, of a spec with settings that have no effect.
+fn idle_settings(before: &KubesvcAccount, status: &KubesvcAccountStatus) -> Option<Note> {
+    let is_news = before.status_or_default().observed_generation != status.observed_generation;
+    let idle = if is_news { before.spec.without_effect() } else { Vec::new() };
+    (!idle.is_empty()).then(|| Note {
+        warning: true,
+        reason: "SettingWithoutEffect".to_owned(),
+        message: format!("in this version these settings of the spec have no effect: {}", idle.join(", ")),
+    })
+}
+
 /// `PUT …/status` with the status alone: the API server takes the rest from the stored object.
 fn status_request(
     account: &KubesvcAccount,
@@ -311,5 +326,25 @@ pub(super) async fn timed<T>(request: impl Future<Output = kube::Result<T>>) -> 
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err("the API server does not answer".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::KubesvcAccountSpec;
+
+    #[test]
+    fn settings_without_effect_are_told_once_a_generation() {
+        let spec = KubesvcAccountSpec { metrics: Some(true), no_proxy: Some(true), ..Default::default() };
+        let account = KubesvcAccount::new("a", spec);
+        let seen = KubesvcAccountStatus { observed_generation: 1, ..KubesvcAccountStatus::default() };
+        let note = idle_settings(&account, &seen).expect("it is news");
+        assert!(note.warning && note.message.ends_with("metrics, noProxy"), "{}", note.message);
+        let mut told = account.clone();
+        told.status = Some(seen.clone());
+        assert!(idle_settings(&told, &seen).is_none());
+        let plain = KubesvcAccount::new("b", KubesvcAccountSpec::default());
+        assert!(idle_settings(&plain, &seen).is_none());
     }
 }

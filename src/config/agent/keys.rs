@@ -25,6 +25,9 @@ const APPLY: Kind = Kind::Choice(&["always", "never", "allowed"]);
 
 const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
+const NO_METRICS: &str = "metrics of pods are not sent";
+const NO_STREAM: &str = "objects are not streamed yet";
+const CLOUDDRIVERS: &str = "Clouddriver knows it, and the agent has no use for it";
 const HUB_TOKEN: &str = "no token is sent to the hub yet; leave this out (docs/security.md)";
 const HUB_TLS: &str = "TLS to the hub is without a certificate of the agent's own, and trusts the authorities that the \
     machine trusts; leave this out and set clouddriver.insecure: false for that, or true for no TLS (docs/security.md)";
@@ -151,25 +154,57 @@ const ROWS: &[Row] = &[
         Kind::CustomResourceDefinitions,
         "",
         "custom kinds",
-    ),
+    )
+    .idle(NO_STREAM),
     read("kubernetes.accounts[].kinds", Kind::List, "", "the only kinds cached"),
     read("kubernetes.accounts[].omitKinds", Kind::List, "", "kinds not cached"),
     read("kubernetes.accounts[].namespaces", Kind::List, "", "the only namespaces watched"),
     read("kubernetes.accounts[].omitNamespaces", Kind::List, "", "namespaces not watched"),
     read("kubernetes.accounts[].onlyNamespacedResources", Kind::Flag, "false", "nothing without namespace"),
-    read("kubernetes.accounts[].onlySpinnakerManaged", Kind::Flag, "false", "only what Spinnaker deployed"),
-    read("kubernetes.accounts[].metrics", Kind::Flag, "false", "send metrics of pods"),
+    read("kubernetes.accounts[].onlySpinnakerManaged", Kind::Flag, "false", "only what Spinnaker deployed")
+        .idle(NO_STREAM),
+    read("kubernetes.accounts[].metrics", Kind::Flag, "false", "send metrics of pods").idle(NO_METRICS),
     read(
         "kubernetes.accounts[].maxResumableResourceAgeMs",
         millis(0, DAY_MS),
         "",
         "age up to which a watch is resumed; 0: the hub's default",
-    ),
-    read("kubernetes.accounts[].noProxy", Kind::Flag, "false", "past the proxy of the environment"),
+    )
+    .idle(NO_STREAM),
+    read("kubernetes.accounts[].noProxy", Kind::Flag, "false", "past the proxy of the environment")
+        .idle(NO_PROXY),
     inert(
         "kubernetes.accounts[].oAuthScopes",
         "sign-in plugins of cloud providers are not built in",
         "scopes of a GCP sign-in",
+    ),
+    // Of Clouddriver's accounts; people copy them from its file.
+    inert("kubernetes.accounts[].providerVersion", CLOUDDRIVERS, "version of the provider"),
+    inert("kubernetes.accounts[].environment", CLOUDDRIVERS, "Spinnaker's environment of the account"),
+    inert("kubernetes.accounts[].accountType", CLOUDDRIVERS, "Spinnaker's type of the account"),
+    inert("kubernetes.accounts[].skin", CLOUDDRIVERS, "how it is shown"),
+    inert("kubernetes.accounts[].kubectlExecutable", CLOUDDRIVERS, "path of kubectl"),
+    inert("kubernetes.accounts[].kubectlRequestTimeoutSeconds", CLOUDDRIVERS, "longest request of kubectl"),
+    inert("kubernetes.accounts[].oAuthServiceAccount", CLOUDDRIVERS, "service account of a GCP sign-in"),
+    inert("kubernetes.accounts[].cacheThreads", CLOUDDRIVERS, "threads that cache"),
+    inert("kubernetes.accounts[].cacheIntervalSeconds", CLOUDDRIVERS, "pace of caching"),
+    inert("kubernetes.accounts[].cacheAllApplicationRelationships", CLOUDDRIVERS, "cache all relationships"),
+    inert("kubernetes.accounts[].cachingPolicies", CLOUDDRIVERS, "bounds of caching"),
+    inert("kubernetes.accounts[].checkPermissionsOnStartup", CLOUDDRIVERS, "look which kinds may be listed"),
+    inert("kubernetes.accounts[].customResources", CLOUDDRIVERS, "how Spinnaker treats further kinds"),
+    inert("kubernetes.accounts[].debug", CLOUDDRIVERS, "log more"),
+    inert("kubernetes.accounts[].liveManifestCalls", CLOUDDRIVERS, "read manifests from the cluster"),
+    inert("kubernetes.accounts[].namingStrategy", CLOUDDRIVERS, "how names are made"),
+    inert("kubernetes.accounts[].rawResourcesEndpointConfig", CLOUDDRIVERS, "kinds of the raw resources"),
+    inert("kubernetes.accounts[].configureImagePullSecrets", CLOUDDRIVERS, "make pull secrets"),
+    inert("kubernetes.accounts[].dockerRegistries", CLOUDDRIVERS, "registries of the account"),
+    inert("kubernetes.accounts[].kubeconfigContents", CLOUDDRIVERS, "a kubeconfig").secret(),
+    refused(
+        "kubernetes.accounts[].requiredGroupMembership",
+        Kind::List,
+        None,
+        "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
+        "groups that may read and write",
     ),
     later(Operations, "kubernetes.serverSideApply.enabled", APPLY, "deploy by server-side apply"),
     later(

@@ -331,3 +331,55 @@ kubernetes:
     assert_eq!(agent(&printed).expect(&printed).settings, first.settings);
     assert!(agent("").expect("valid").print().contains("  accounts: []  # default\n"));
 }
+
+#[test]
+fn keys_that_clouddriver_knows_are_named_in_one_warning_and_other_unknown_ones_are_errors() {
+    let yaml = "
+kubernetes:
+  accounts:
+    - name: a
+      serviceAccount: true
+      providerVersion: V2
+      cacheThreads: 4
+      customResources: [{kubernetesKind: A.b}]
+      rawResourcesEndpointConfig: {kindExpressions: [a]}
+      requiredGroupMembership: []
+    - {name: b, serviceAccount: true, provider-version: V2}
+";
+    let loaded = agent(yaml).expect("they are ignored");
+    assert_eq!(loaded.settings.accounts.len(), 2);
+    let [warning] = loaded.warnings.as_slice() else { panic!("{:?}", loaded.warnings) };
+    for key in ["providerVersion", "cacheThreads", "customResources", "rawResourcesEndpointConfig"] {
+        assert!(warning.contains(&format!("`kubernetes.accounts[].{key}`")), "{warning}");
+    }
+    assert!(warning.contains("Clouddriver knows"), "{warning}");
+    let of =
+        |key: &str| error(agent(&format!("kubernetes.accounts: [{{name: a, serviceAccount: true, {key}}}]")));
+    let unknown = of("cacheThreds: 1");
+    assert!(unknown.contains("unknown setting") && unknown.contains("cacheThreads"), "{unknown}");
+    let groups = of("requiredGroupMembership: [ops]");
+    assert!(groups.contains("cannot be honoured") && groups.contains("permissions"), "{groups}");
+}
+
+#[test]
+fn settings_that_are_only_passed_on_say_that_they_have_no_effect() {
+    let of = |settings: &str| {
+        let yaml = format!("kubernetes.accounts: [{{name: a, serviceAccount: true, {settings}}}]");
+        agent(&yaml).expect(settings)
+    };
+    let loaded = of("metrics: true, noProxy: true");
+    assert!(loaded.settings.accounts[0].metrics && loaded.settings.accounts[0].no_proxy);
+    let said = loaded.warnings.join("\n");
+    assert!(
+        said.contains("`kubernetes.accounts[].metrics` has no effect: metrics of pods are not sent"),
+        "{said}"
+    );
+    assert!(
+        said.contains("`kubernetes.accounts[].noProxy` has no effect: the agent dials directly"),
+        "{said}"
+    );
+    let said = of("onlySpinnakerManaged: true, maxResumableResourceAgeMs: 5").warnings.join("\n");
+    assert!(said.contains("have no effect: objects are not streamed yet"), "{said}");
+    assert!(of("kinds: [pod]").warnings.is_empty());
+    assert!(agent("clouddriver.noProxy: true").expect("valid").warnings[0].contains("has no effect"));
+}

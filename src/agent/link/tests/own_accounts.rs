@@ -218,6 +218,7 @@ async fn what_is_counted_is_served_in_the_documented_names() {
     for line in [
         "kubesvc_connection_count 1",
         "kubesvc_disconnection_total 0",
+        "kubesvc_kubernetes_requests{code=\"200\"} 3",
         "kubesvc_kubernetes_requests_total{code=\"200\"} 3",
         "kubesvc_kubernetes_requests_total{code=\"403\"} 3",
         "kubesvc_accounts{state=\"starting\"} 0",
