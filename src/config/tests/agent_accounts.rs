@@ -176,10 +176,7 @@ fn a_bad_account_is_an_error_with_file_line_and_key() {
             format!("- {{{good}, namespace: x}}"),
             "3: unknown setting `kubernetes.accounts[0].namespace`; did you mean `kubernetes.accounts[].namespaces`?",
         ),
-        (
-            format!("- {{{good}, providerVersion: v2}}"),
-            "3: unknown setting `kubernetes.accounts[0].providerVersion`",
-        ),
+        (format!("- {{{good}, cluster: c}}"), "3: unknown setting `kubernetes.accounts[0].cluster`"),
         (
             format!("- {{{good}, service-account: true}}"),
             "3: `kubernetes.accounts[0].service-account` was already set in line 3",

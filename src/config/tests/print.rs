@@ -34,6 +34,7 @@ kubesvc:
         KeepAliveTimeOutSeconds: 20  # default
   database:
     url: "mysql://u:***@h:3306/d?ssl-key=***&x=1"  # c.yml:3
+    takeOver: false  # default
   watchNamespaces: ["*"]  # flag --all
   secrets:
     folders: []  # default
