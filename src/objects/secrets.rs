@@ -47,7 +47,7 @@ pub async fn watch_secrets(
             Ok(Event::Delete(secret)) => seen.changed.wake(key(&secret)),
             Ok(Event::Init | Event::InitDone) => {}
             Err(outage) => {
-                outages::tell("Secrets, whose changes are seen every ten minutes otherwise,", &outage)
+                outages::tell("Secrets, whose changes are seen every ten minutes otherwise,", &outage);
             }
         }
     }

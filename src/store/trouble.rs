@@ -69,7 +69,8 @@ pub(super) fn is_suspect<T>(result: &Result<T, StoreError>) -> bool {
 /// stream, and no waiting helps.
 pub(super) fn is_about_tls(error: &sqlx::Error) -> bool {
     let sqlx::Error::Io(error) = error else { return false };
-    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+    let Some(inner) = error.get_ref() else { return false };
+    inner.is::<rustls::Error>()
 }
 
 /// The pauses between tries of a busy database.

@@ -141,9 +141,11 @@ async fn token_keys_are_read_as_a_jwk_set_and_may_be_missing() {
     let (server, with) =
         at_server(|_| {}, |path| if path == "/openid/v1/jwks" { json(200, KEYS) } else { good(path) }).await;
     assert_eq!(with.expect("an identity").token_keys_digest.len(), 64);
-    let asked = server.asked.lock();
-    let asked = asked.iter().find(|asked| asked.path == "/openid/v1/jwks").expect("it was asked for");
-    assert_eq!(asked.accept, "application/jwk-set+json");
+    {
+        let asked = server.asked.lock();
+        let asked = asked.iter().find(|asked| asked.path == "/openid/v1/jwks").expect("it was asked for");
+        assert_eq!(asked.accept, "application/jwk-set+json");
+    }
     for status in [401, 403, 404, 406] {
         let (_, without) = at_server(
             |_| {},
