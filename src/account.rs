@@ -15,6 +15,7 @@
 //! | [`kept_by`] | which GitOps tool keeps an object |
 //! | [`age`] | how long ago, as kubectl writes it |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
+//! | [`policy`] | which servers an agent may dial, and which ways in it may use |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`sources`] | which accounts may use credentials that are not in their own namespace |
 //! | [`names`] | object names derived from account and agent names |
@@ -36,6 +37,7 @@ pub mod lifecycle;
 pub mod names;
 pub mod outbox;
 pub mod owned_secret;
+pub mod policy;
 pub mod precedence;
 pub mod row;
 pub mod secret_reference;

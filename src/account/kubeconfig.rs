@@ -26,7 +26,7 @@ mod user;
 #[cfg(test)]
 mod tests;
 
-pub use address::refused_address;
+pub use address::{carried_ipv4, refused_address};
 pub use file_path::vet_file_path;
 pub use refusal::{Refusal, RefusalKind};
 pub use render::render;

@@ -127,9 +127,14 @@ impl Accounts {
         &self.parts.own
     }
 
-    /// What starts accounts, and probes.
-    pub fn activator(&self) -> &Activator {
-        &self.parts.activator
+    /// What starts or probes an account, under the policy for it.
+    pub fn activator(&self, name: &str, word: Word) -> Activator {
+        let all = &self.parts.activator;
+        let policy = match word {
+            Word::Owners => self.parts.own.policy(name, &all.policy),
+            Word::Strangers => all.policy.clone(),
+        };
+        Activator { policy, ..all.clone() }
     }
 
     /// What is counted.
@@ -241,8 +246,8 @@ impl Accounts {
             match effect {
                 Effect::Start { attempt, account, definition } => {
                     tracing::info!(account = %account.name, uid = %account.uid, epoch = account.epoch, "starting the account");
-                    let activator = self.parts.activator.clone();
                     let word = self.word(&account.name, definition.spec().credential.as_ref());
+                    let activator = self.activator(&account.name, word);
                     let handle = self
                         .running
                         .spawn(async move { (attempt, activator.start(&definition, word).await) });

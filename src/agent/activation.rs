@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::account::policy::Policy;
 use crate::agent::cluster::{Cluster, ClusterAccess, Limits, Trust};
 use crate::agent::definition::Definition;
 use crate::agent::failure::after_send;
@@ -111,7 +112,8 @@ impl Activator {
     /// it, or gets no answer within [`OWN_CLUSTER_TIMEOUT`].
     pub async fn own_cluster(&self) -> Option<String> {
         let read = async {
-            let cluster = Cluster::new(self.own_account().await.ok()?);
+            self.permits_service_account().ok()?;
+            let cluster = Cluster::new(self.own_account().await.ok()?, &self.policy);
             let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await.ok()?;
             identity::kube_system_uid(&mut access.counted_in(&self.requests)).await.ok()
         };
@@ -126,6 +128,7 @@ impl Activator {
         let kube_system_uid = identity::kube_system_uid(&mut access).await?;
         let token_keys_digest = identity::token_keys_digest(&mut access).await?;
         let namespaces = identity::namespaces(&mut access, spec).await?;
+    /// Reaches a cluster. Where it refuses what a program gave for an earlier account, the program is run once more.
         let served = discovery::served_kinds(&mut access).await?;
         let identity = ClusterIdentity {
             kube_system_uid,

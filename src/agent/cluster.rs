@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
+use crate::account::policy::Policy;
 use crate::agent::failure::after_send;
 use crate::agent::metrics::Requests;
 use crate::wire::common::Failure;
@@ -35,6 +36,7 @@ pub(super) mod test_server;
 mod tests;
 mod tls;
 
+pub(super) use dial::forbidden;
 pub use tls::Trust;
 
 use redact::Redactor;
@@ -63,18 +65,21 @@ pub struct Cluster {
     certificate_authority: Option<Vec<u8>>,
     insecure: bool,
     tls_server_name: Option<String>,
+    /// What the agent's owner lets it dial.
+    policy: Policy,
     /// None: every request is anonymous.
     authentication: Option<Authentication>,
 }
 
 impl Cluster {
-    /// The cluster of a vetted kubeconfig.
-    pub fn new(kubeconfig: VettedKubeconfig) -> Self {
+    /// The cluster of a vetted kubeconfig, dialled as far as the policy goes.
+    pub fn new(kubeconfig: VettedKubeconfig, policy: &Policy) -> Self {
         Self {
             server: kubeconfig.server,
             certificate_authority: kubeconfig.certificate_authority,
             insecure: kubeconfig.insecure_skip_tls_verify,
             tls_server_name: kubeconfig.tls_server_name,
+            policy: policy.clone(),
             authentication: Some(kubeconfig.authentication),
         }
     }
@@ -243,19 +248,26 @@ impl ClusterAccess {
         Ok(Answer { content_type, body })
     }
 
-    /// The failure behind an answer that is not 200, with what the server says about it.
+    /// The failure behind an answer that is not 200, with what the server says about it if it is an API server. Of any
+    /// other answer only its code and length are told: whoever may name an address shall not read what is there.
     async fn refused(&self, step: &str, response: Response<Incoming>) -> Failure {
         const ROOM: usize = 64 * 1024;
         let status = response.status();
         if status.is_redirection() {
-            let location = header_text(&response, &http::header::LOCATION);
-            return answer::redirected(step, status, &self.redactor.clean(&location));
+            return answer::redirected(step, status);
         }
         let said = match Limited::new(response.into_body(), ROOM).collect().await {
-            Ok(body) => answer::message_in(&body.to_bytes()),
+            Ok(body) => {
+                let body = body.to_bytes();
+                match answer::message_in(&body) {
+                    Some(message) => self.redactor.clean(&message),
+                    None => format!("{} bytes that are no Kubernetes Status", body.len()),
+                }
+            }
+            Err(error) if error.is::<LengthLimitError>() => format!("more than {ROOM} bytes"),
             Err(_) => String::new(),
         };
-        answer::refused(step, status, &self.redactor.clean(&said))
+        answer::refused(step, status, &said)
     }
 }
 

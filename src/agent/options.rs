@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::account::policy::Policy;
 use crate::agent::own_accounts::OwnAccounts;
 
 /// What an agent needs to know to run.

@@ -10,6 +10,7 @@ use prost::Message;
 use tokio::sync::watch;
 
 use crate::wire::MAX_ACCOUNTS_IN_BATCH;
+use crate::account::policy::{AccountPolicy, Policy};
 use crate::wire::common::Failure;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, StaticAccounts};
@@ -61,6 +62,8 @@ impl OwnList {
 #[derive(Clone, Debug)]
 pub struct OwnAccounts {
     list: watch::Sender<Arc<OwnList>>,
+    /// What the file lets the agent do for each account, by name.
+    policies: Arc<Mutex<HashMap<String, AccountPolicy>>>,
     /// Accounts that the hub did not take, and why.
     refused: Arc<Mutex<BTreeMap<String, Failure>>>,
     /// Why the files as they are now are not in force.
@@ -86,6 +89,7 @@ impl OwnAccounts {
     pub fn new(accounts: Vec<AccountSpec>) -> Self {
         let own = Self {
             list: watch::Sender::new(Arc::default()),
+            policies: Arc::default(),
             refused: Arc::default(),
             problem: Arc::default(),
             reload_failures: Counter::default(),
@@ -109,6 +113,18 @@ impl OwnAccounts {
             }
             changed
         })
+    }
+
+    /// Sets what the file lets the agent do for each account, by name. An attempt that is under way goes on under the
+    /// former one.
+    pub fn set_policies(&self, policies: HashMap<String, AccountPolicy>) {
+        *self.policies.lock() = policies;
+    }
+
+    /// The policy for an account of the file, made of that for all accounts.
+    pub(super) fn policy(&self, name: &str, all: &Policy) -> Policy {
+        let policies = self.policies.lock();
+        all.of_own_account(policies.get(name).unwrap_or(&AccountPolicy::default()))
     }
 
     /// The file is another and bad; what was in force stays.

@@ -1,5 +1,8 @@
 //! Accounts of the agent's file as the wire carries them.
 
+use std::collections::HashMap;
+
+use crate::account::policy::AccountPolicy;
 use crate::config::agent::{AccountSettings, AccountSource};
 use crate::wire::common::AccountRef;
 use crate::wire::ops::account_spec::Credential;
@@ -33,6 +36,11 @@ pub(super) fn spec(account: &AccountSettings) -> AccountSpec {
         read_roles: account.permissions.read.clone(),
         write_roles: account.permissions.write.clone(),
     }
+}
+
+/// What the file lets the agent do for each.
+pub(super) fn policies(accounts: &[AccountSettings]) -> HashMap<String, AccountPolicy> {
+    accounts.iter().map(|account| (account.name.clone(), account.policy.clone())).collect()
 }
 
 /// What the hub is told of all of them.

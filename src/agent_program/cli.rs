@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use tokio_util::sync::CancellationToken;
 
-use super::accounts::specs;
+use super::accounts::{policies, specs};
 use super::identity;
 use super::reload::Settings;
 use crate::agent::own_accounts::OwnAccounts;
@@ -101,6 +101,8 @@ fn run(options: AgentOptions, settings: Settings) -> ExitCode {
 fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Result<AgentOptions, String> {
     let backoff = &settings.hub.backoff;
     let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
+    let own = OwnAccounts::new(specs(&settings.accounts));
+    own.set_policies(policies(&settings.accounts));
     Ok(AgentOptions {
         agent_id: identity::agent_id(env)?,
         zone_id: identity::zone_id(settings.zone_id.as_deref(), env)?,

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::accounts::specs;
+use super::accounts::{policies, specs};
 use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::watched_files::{Content, WatchedFiles};
 use crate::config::agent::AgentSettings;
@@ -114,6 +114,7 @@ impl Settings {
             tracing::warn!("changed settings take effect at the next start of the agent: {keys}");
         }
         self.said = Said { warnings: loaded.warnings.clone(), later };
+        own.set_policies(policies(&loaded.settings.accounts));
         let accounts = specs(&loaded.settings.accounts);
         let count = accounts.len();
         if own.replace(accounts) {

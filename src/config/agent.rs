@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::error::{ConfigError, Problem};
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
+use crate::account::policy::Policy;
 pub use accounts::{AccountSettings, AccountSource};
 pub(crate) use keys::SPEC;
 
@@ -119,6 +120,17 @@ fn dynamic_accounts(v: &Values) -> Result<bool, Problem> {
     const OLDER: &str = "dynamicAccountsEnabled";
     let (enabled, older) = (v.boolean(KEY)?, v.boolean(OLDER)?);
     match (v.is_given(KEY), v.is_given(OLDER)) {
+fn policy(v: &Values) -> Result<Policy, Problem> {
+    Ok(Policy {
+        // Each was read as an entry before.
+        servers: v.list("kubernetes.policy.servers")?.iter().filter_map(|entry| entry.parse().ok()).collect(),
+        loopback: v.boolean("kubernetes.policy.loopback")?,
+        insecure: v.boolean("kubernetes.policy.insecure")?,
+        service_account: v.boolean("kubernetes.policy.serviceAccount")?,
+        files: v.boolean("kubernetes.policy.files")?,
+    })
+}
+
         (true, true) if enabled != older => Err(Problem::Rule {
             place: v.origin(OLDER),
             key: OLDER.to_owned(),

@@ -5,6 +5,7 @@ use std::fmt;
 use super::shapes::{self, CustomResourceDefinition, Permissions};
 use super::yaml::{self, Node, shown};
 use crate::listen::addresses::Network;
+use crate::account::policy::{MAX_SERVERS, ServerEntry};
 
 /// The type of a setting, with its bounds.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +52,10 @@ pub(crate) enum Kind {
     Hosts,
     /// A list of origins of web pages.
     Origins,
+    /// A list of servers: hosts, suffixes, networks, with ports or without.
+    Servers,
+    /// A list of names of programs, without folders.
+    Commands,
     /// Anything; it is not looked at.
     Any,
 }
@@ -88,7 +93,9 @@ impl Kind {
                 | Self::Folders
                 | Self::Networks
                 | Self::Hosts
-                | Self::Origins,
+                | Self::Origins
+                | Self::Servers
+                | Self::Commands,
             ) => {
                 let texts = items.iter().map(|item| match &item.value {
                     yaml::Value::Text(text) => Ok(text.clone()),
@@ -143,7 +150,9 @@ impl Kind {
             | Self::Folders
             | Self::Networks
             | Self::Hosts
-            | Self::Origins => {
+            | Self::Origins
+            | Self::Servers
+            | Self::Commands => {
                 self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
             Self::Any => Some(Value::Nothing),
@@ -158,9 +167,14 @@ impl Kind {
             Self::Networks => item.parse::<Network>().is_ok(),
             Self::Hosts => is_host(item),
             Self::Origins => is_origin(item),
+            Self::Servers => item.parse::<ServerEntry>().is_ok(),
+            Self::Commands => {
+                one_line(item, 255) && !item.contains('/') && !matches!(item.as_str(), "." | "..")
+            }
             _ => one_line(item, 4096),
         };
-        items.iter().all(good).then_some(Value::List(items))
+        let fits = !matches!(self, Self::Servers | Self::Commands) || items.len() <= MAX_SERVERS;
+        (fits && items.iter().all(good)).then_some(Value::List(items))
     }
 }
 
@@ -210,6 +224,11 @@ impl fmt::Display for Kind {
             Self::Networks => f.write_str("a list of addresses and networks, such as 10.0.0.0/8"),
             Self::Hosts => f.write_str("a list of host names, each with or without a port"),
             Self::Origins => f.write_str("a list of origins, such as https://deck.example.com (no *)"),
+            Self::Servers => write!(
+                f,
+                "a list of at most {MAX_SERVERS} hosts, *.suffixes, addresses or CIDRs, each with :PORT, :FROM-TO or neither"
+            ),
+            Self::Commands => f.write_str("a list of names of programs, without folders"),
             Self::Any => f.write_str("anything"),
         }
     }

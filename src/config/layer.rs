@@ -301,7 +301,9 @@ fn empty(kind: Kind) -> Option<Value> {
         | Kind::Folders
         | Kind::Networks
         | Kind::Hosts
-        | Kind::Origins => Some(Value::List(Vec::new())),
+        | Kind::Origins
+        | Kind::Servers
+        | Kind::Commands => Some(Value::List(Vec::new())),
         _ => None,
     }
 }

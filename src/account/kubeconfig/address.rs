@@ -23,14 +23,14 @@ pub fn refused_address(ip: IpAddr) -> Option<&'static str> {
     let link_local = match ip {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => {
-            v6.is_unicast_link_local() || carried(v6).is_some_and(|carried| carried.is_link_local())
+            v6.is_unicast_link_local() || carried_ipv4(v6).is_some_and(|carried| carried.is_link_local())
         }
     };
     link_local.then_some(LINK_LOCAL)
 }
 
-/// The IPv4 address that an IPv6 address carries.
-fn carried(v6: Ipv6Addr) -> Option<Ipv4Addr> {
+/// The IPv4 address that an IPv6 address carries: mapped, compatible, NAT64 or 6to4.
+pub fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match v6.segments() {
         // ::a.b.c.d, ::ffff:a.b.c.d, ::ffff:0:a.b.c.d and 64:ff9b::a.b.c.d

@@ -8,7 +8,7 @@ use url::Url;
 use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet};
 use crate::agent::activation::files::{below, blocking, read, read_file};
 use crate::agent::activation::{Activator, Word, owned_kubeconfig};
-use crate::agent::cluster::Cluster;
+use crate::agent::cluster::{Cluster, forbidden};
 use crate::agent::failure::{before_send, refused};
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
@@ -85,29 +85,24 @@ impl Activator {
         &self,
         path: &str,
         context: Option<&str>,
+                self.permits_service_account()?;
         word: Word,
     ) -> Result<FromFile, Failure> {
-        let (path, context) = (path.to_owned(), context.map(str::to_owned));
+        let (asked, chosen) = (path.to_owned(), context.map(str::to_owned));
         let folders = self.kubeconfig_folders.clone();
-        blocking(move || {
-            let asked = Path::new(&path);
+        let (bytes, own, mut files) = blocking(move || {
+            let at = Path::new(&asked);
             let (bytes, own) = match word {
-                Word::Strangers => (read(&below(&path, &folders)?, asked)?, None),
+                Word::Strangers => (read(&below(&asked, &folders)?, at)?, None),
                 Word::Owners => {
-                    let bytes = read(asked, asked)?;
-                    let own = owned_kubeconfig::with_files(&bytes, context.as_deref(), asked)?;
+                    let bytes = read(at, at)?;
+                    let own = owned_kubeconfig::with_files(&bytes, chosen.as_deref(), at)
+                        .map_err(|failure| about(&asked, failure))?;
                     (bytes, own)
                 }
             };
-            let mut files = vec![read_file(asked, &bytes)];
-            let vetted = match own {
-                None => vet(&bytes, context.as_deref()),
-                Some(own) => {
-                    files.extend(own.files);
-                    vet(&own.bytes, context.as_deref())
-                }
-            };
-            Ok(FromFile { vetted, files })
+            let files = vec![read_file(at, &bytes)];
+            Ok((bytes, own, files))
         })
         .await
     }
@@ -144,7 +139,7 @@ impl Activator {
     }
 }
 
-/// A kubeconfig of a file that is refused. Its owner is told why a program is not run.
+/// A kubeconfig of a file that is refused.
 fn in_file(path: &str, refusal: &Refusal) -> Failure {
     let failure = refused(refusal);
     let programs = if refusal.is_exec() { " (programs and plugins to log in are not built in)" } else { "" };

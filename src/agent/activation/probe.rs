@@ -28,10 +28,15 @@ impl Activator {
     pub async fn probe(&self, target: &Target, context: Option<&str>, word: Word) -> Result<(), Failure> {
         let probing = async {
             match target {
-                Target::Cluster(cluster) => self.answers(&probed(cluster)?).await,
-                Target::File(path) => self.is_usable(path, context, word).await,
+                Target::Cluster(cluster) => self.answers(&self.probed(cluster)?).await,
+                Target::File(path) => {
+                    self.permits_files()?;
+                    self.is_usable(path, context, word).await
+                }
                 Target::ServiceAccount(true) => {
-                    self.answers(&Cluster::new(self.own_account().await?).anonymous()).await
+                    self.permits_service_account()?;
+                    let own = Cluster::new(self.own_account().await?, &self.policy);
+                    self.answers(&own.anonymous()).await
                 }
                 Target::ServiceAccount(false) => {
                     Err(before_send(Class::BadReference, "the probe asks for nothing"))
@@ -62,24 +67,24 @@ impl Activator {
             Err(refusal) => Err(refused(&refusal)),
         }
     }
-}
 
-/// The cluster to ask, vetted like that of any kubeconfig.
-fn probed(cluster: &ProbedCluster) -> Result<Cluster, Failure> {
-    let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
-    if !cluster.certificate_authority.is_empty() {
-        body["certificate-authority-data"] = STANDARD.encode(&cluster.certificate_authority).into();
+    /// The cluster to ask, vetted like that of any kubeconfig.
+    fn probed(&self, cluster: &ProbedCluster) -> Result<Cluster, Failure> {
+        let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
+        if !cluster.certificate_authority.is_empty() {
+            body["certificate-authority-data"] = STANDARD.encode(&cluster.certificate_authority).into();
+        }
+        if !cluster.tls_server_name.is_empty() {
+            body["tls-server-name"] = cluster.tls_server_name.as_str().into();
+        }
+        let config = json!({
+            "current-context": "probe",
+            "contexts": [{"name": "probe", "context": {"cluster": "probe", "user": "nobody"}}],
+            "clusters": [{"name": "probe", "cluster": body}],
+            // Vetting wants a credential. It is taken away again.
+            "users": [{"name": "nobody", "user": {"token": "none"}}],
+        });
+        let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;
+        Ok(Cluster::new(vetted, &self.policy).anonymous())
     }
-    if !cluster.tls_server_name.is_empty() {
-        body["tls-server-name"] = cluster.tls_server_name.as_str().into();
-    }
-    let config = json!({
-        "current-context": "probe",
-        "contexts": [{"name": "probe", "context": {"cluster": "probe", "user": "nobody"}}],
-        "clusters": [{"name": "probe", "cluster": body}],
-        // Vetting wants a credential. It is taken away again.
-        "users": [{"name": "nobody", "user": {"token": "none"}}],
-    });
-    let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;
-    Ok(Cluster::new(vetted).anonymous())
 }

@@ -12,17 +12,18 @@ use crate::agent::failure::after_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// The message in a Kubernetes `Status`, or else the text itself if it is short text.
-pub(super) fn message_in(body: &[u8]) -> String {
+/// The message of a Kubernetes `Status`; absent where the body is none.
+pub(super) fn message_in(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct Status {
+        kind: String,
+        api_version: String,
+        #[serde(default)]
         message: String,
     }
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) => status.message,
-        Err(_) if body.len() <= 1024 => String::from_utf8_lossy(body).into_owned(),
-        Err(_) => String::new(),
-    }
+    let status: Status = serde_json::from_slice(body).ok()?;
+    (status.kind == "Status" && status.api_version == "v1").then_some(status.message)
 }
 
 /// The failure of a step that was answered with something else than 200. `said` is fit to be shown.
@@ -42,12 +43,10 @@ pub(super) fn refused(step: &str, status: StatusCode, said: &str) -> Failure {
     Failure { http_status: status.as_u16().into(), ..after_send(class, message) }
 }
 
-/// The failure of a step that was answered with a redirect. `location` is fit to be shown.
-pub(super) fn redirected(step: &str, status: StatusCode, location: &str) -> Failure {
-    let target = if location.is_empty() { String::new() } else { format!(" to {location}") };
+/// The failure of a step that was answered with a redirect.
+pub(super) fn redirected(step: &str, status: StatusCode) -> Failure {
     let message = format!(
-        "{step} answered {}: a redirect{target}, and redirects are not followed; \
-         give the address of the API server itself",
+        "{step} answered {}: a redirect, and redirects are not followed; give the address of the API server itself",
         status.as_u16()
     );
     Failure { http_status: status.as_u16().into(), ..after_send(Class::Unreachable, message) }

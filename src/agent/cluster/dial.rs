@@ -11,7 +11,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use url::Host;
 
-use crate::account::kubeconfig::refused_address;
 use crate::agent::cluster::{Cluster, Trust, addresses_shown, answer};
 use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
@@ -26,6 +25,7 @@ pub(super) async fn tls(
     trust: &Trust,
     deadline: Instant,
 ) -> Result<TlsStream<TcpStream>, Failure> {
+    permitted(cluster)?;
     let config = trust.client_config(cluster).await?;
     let name = server_name(cluster)?;
     let addresses = match timeout_at(deadline, resolve(cluster)).await {
@@ -71,29 +71,47 @@ fn host(cluster: &Cluster) -> String {
     }
 }
 
-/// What the name stands for. One address that no API server may have condemns them all: who controls the name
-/// chooses which one is tried.
+/// Holds a cluster to the agent's policy, as far as that is possible before its name is looked up.
+fn permitted(cluster: &Cluster) -> Result<(), Failure> {
+    if cluster.insecure && !cluster.policy.insecure {
+        return Err(forbidden(&format!(
+            "the certificate of {} would not be verified, and kubernetes.policy.insecure is false",
+            cluster.url()
+        )));
+    }
+    let refused = cluster.policy.refuses_host(&host(cluster), port(cluster));
+    refused.map_or(Ok(()), |why| Err(forbidden(&why)))
+}
+
+/// The failure of what the agent's policy forbids.
+pub(in crate::agent) fn forbidden(why: &str) -> Failure {
+    before_send(Class::Forbidden, format!("policy: {why}"))
+}
+
+fn port(cluster: &Cluster) -> u16 {
+    cluster.server.port_or_known_default().unwrap_or(443)
+}
+
+/// What the name stands for, as far as the policy lets it be dialled. One address that no API server may have condemns
+/// them all: who controls the name chooses which one is tried.
 async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, Failure> {
     let host = host(cluster);
-    let port = cluster.server.port_or_known_default().unwrap_or(443);
-    let found = tokio::net::lookup_host((host.as_str(), port)).await.map_err(|error| {
+    let found = tokio::net::lookup_host((host.as_str(), port(cluster))).await.map_err(|error| {
         before_send(
             Class::Unreachable,
             format!("{host} of {} cannot be looked up from the agent: {error}", cluster.url()),
         )
     })?;
-    let mut addresses: Vec<SocketAddr> = found.collect();
-    for address in &addresses {
-        if let Some(problem) = refused_address(address.ip()) {
-            return Err(before_send(
-                Class::BadKubeconfig,
-                format!(
-                    "{host} of {} leads to {}, which {problem} and is refused",
-                    cluster.url(),
-                    address.ip()
-                ),
-            ));
+    let (mut addresses, mut refusal) = (Vec::new(), None);
+    for address in found {
+        match cluster.policy.refuses(&host, address) {
+            None => addresses.push(address),
+            Some(why) if cluster.policy.condemns(address.ip()) => return Err(forbidden(&why)),
+            Some(why) => refusal = refusal.or(Some(why)),
         }
+    }
+    if let Some(why) = refusal.filter(|_| addresses.is_empty()) {
+        return Err(forbidden(&why));
     }
     addresses.truncate(TRIED);
     Ok(addresses)

@@ -16,7 +16,7 @@ const QUICK: Limits =
 fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
     let pem = authority.map(Authority::pem);
     let vetted = vet(&kubeconfig(server, pem.as_deref(), TOKEN), None).expect("a good kubeconfig");
-    Cluster::new(vetted)
+    Cluster::new(vetted, &Policy::default())
 }
 
 async fn get(cluster: &Cluster, limits: Limits) -> Result<Answer, Failure> {
@@ -64,7 +64,10 @@ async fn the_fingerprint_is_that_of_the_served_certificate() {
         let pem = authority.map(Authority::pem);
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
         let access = ClusterAccess::connect(
-            &Cluster::new(vetted.with_insecure(insecure).expect("no authority beside it")),
+            &Cluster::new(
+                vetted.with_insecure(insecure).expect("no authority beside it"),
+                &Policy::default(),
+            ),
             &Trust::default(),
             QUICK,
         )
@@ -86,7 +89,8 @@ async fn the_authority_that_verified_is_told_by_its_public_key_and_only_where_th
         (None, true, ""),
     ] {
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
-        let cluster = Cluster::new(vetted.with_insecure(insecure).expect("no authority beside it"));
+        let vetted = vetted.with_insecure(insecure).expect("no authority beside it");
+        let cluster = Cluster::new(vetted, &Policy::default());
         let access = ClusterAccess::connect(&cluster, &Trust::default(), QUICK).await.expect("a connection");
         assert_eq!(access.authority_key_digest(), expected);
     }
@@ -134,7 +138,9 @@ async fn answers_are_classified() {
         (503, Class::Unreachable, true),
         (418, Class::Discovery, true),
     ] {
-        let failure = failure_of(move |_| json(status, r#"{"kind":"Status","message":"so it is"}"#)).await;
+        let failure =
+            failure_of(move |_| json(status, r#"{"kind":"Status","apiVersion":"v1","message":"so it is"}"#))
+                .await;
         assert_eq!((failure.class(), failure.retryable), (class, retryable), "{status}");
         assert_eq!(failure.http_status, i32::from(status));
         assert!(
@@ -148,7 +154,8 @@ async fn answers_are_classified() {
 async fn a_redirect_is_not_followed() {
     let failure =
         failure_of(|_| Reply { location: Some("https://elsewhere.example/"), ..json(302, "") }).await;
-    assert!(failure.message.contains("redirect to https://elsewhere.example/"), "{}", failure.message);
+    assert!(failure.message.contains("a redirect, and"), "{}", failure.message);
+    assert!(!failure.message.contains("elsewhere.example"), "where to is not told: {}", failure.message);
 }
 
 #[tokio::test]
@@ -173,7 +180,7 @@ async fn an_echoed_token_is_not_shown() {
     let woven: String = TOKEN.chars().flat_map(|letter| [letter, '\u{200b}']).collect();
     let part = &TOKEN[10..40];
     for said in [TOKEN.to_owned(), format!("no: Bearer {TOKEN}!"), woven, format!("<{part}>")] {
-        let failure = failure_of(move |_| json(403, said.clone())).await;
+        let failure = failure_of(move |_| json(403, status(&said))).await;
         for stretch in TOKEN.as_bytes().windows(8) {
             let stretch = std::str::from_utf8(stretch).expect("ASCII");
             assert!(!failure.message.contains(stretch), "{}", failure.message);
@@ -184,18 +191,74 @@ async fn an_echoed_token_is_not_shown() {
 
 #[tokio::test]
 async fn what_a_server_says_is_cut_and_cleaned() {
-    let failure = failure_of(|_| json(403, format!("a\u{1b}[31m\r\nb{}", "x".repeat(900)))).await;
+    let failure = failure_of(|_| json(403, status(&format!("a\u{1b}[31m\r\nb{}", "x".repeat(900))))).await;
     assert!(!failure.message.contains(char::is_control));
     assert!(failure.message.contains("a[31mbxx") && failure.message.len() < 700, "{}", failure.message);
 }
 
+/// What a Kubernetes API server says.
+fn status(message: &str) -> String {
+    serde_json::json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message})
+        .to_string()
+}
+
+/// Whoever may write a kubeconfig may name any server that the agent reaches, and read the status.
 #[tokio::test]
-async fn link_local_addresses_are_not_dialled() {
-    let mut cluster = cluster("https://api.example", None);
-    cluster.server = Url::parse("https://169.254.169.254").expect("a URL");
-    let failure = get(&cluster, QUICK).await.expect_err("a failure");
-    assert_eq!(failure.class(), Class::BadKubeconfig);
-    assert!(failure.message.contains("link-local") && failure.before_send, "{}", failure.message);
+async fn of_an_answer_that_is_no_status_only_code_and_length_are_told() {
+    for body in [
+        "the inner page".to_owned(),
+        r#"{"message":"the inner page"}"#.to_owned(),
+        r#"{"kind":"Status","message":"the inner page"}"#.to_owned(),
+        r#"{"kind":"Page","apiVersion":"v1","message":"the inner page"}"#.to_owned(),
+        format!("the inner page{}", "x".repeat(100_000)),
+    ] {
+        let length = body.len();
+        let failure = failure_of(move |_| json(404, body.clone())).await;
+        let told =
+            if length > 65_536 { "more than 65536 bytes".to_owned() } else { format!("{length} bytes") };
+        assert!(failure.message.contains(&told) && failure.message.contains("404"), "{}", failure.message);
+        assert!(!failure.message.contains("inner"), "{}", failure.message);
+    }
+}
+
+#[tokio::test]
+async fn what_the_policy_forbids_is_not_dialled() {
+    let authority = Authority::new();
+    let server = TestServer::start(&authority, |_| json(200, "{}")).await;
+    let localhost = format!("https://localhost:{}", server.address.port());
+    let elsewhere =
+        |entry: &str| Policy { servers: [entry.parse().expect(entry)].into(), ..Policy::default() };
+    for (url, policy, said) in [
+        ("https://169.254.169.254", Policy::default(), "link-local"),
+        ("https://100.100.100.200", Policy::default(), "metadata"),
+        ("https://[::ffff:168.63.129.16]", Policy::default(), "metadata"),
+        (&server.url(), Policy { loopback: false, ..Policy::default() }, "kubernetes.policy.loopback"),
+        (&localhost, Policy { loopback: false, ..Policy::default() }, "kubernetes.policy.loopback"),
+        (&localhost, elsewhere("10.0.0.0/8"), "kubernetes.policy.servers"),
+        (&localhost, elsewhere("api.example"), "kubernetes.policy.servers"),
+        (&localhost, elsewhere("localhost:1"), "kubernetes.policy.servers"),
+    ] {
+        let mut cluster = cluster("https://api.example", Some(&authority));
+        cluster.server = Url::parse(url).expect("a URL");
+        cluster.policy = policy;
+        let failure = get(&cluster, QUICK).await.expect_err("a failure");
+        assert_eq!(failure.class(), Class::Forbidden, "{url}: {failure:?}");
+        assert!(failure.message.starts_with("policy: ") && failure.message.contains(said), "{failure:?}");
+        assert!(failure.before_send && !failure.retryable);
+    }
+    let mut open = cluster(&server.url(), None);
+    (open.insecure, open.policy.insecure) = (true, false);
+    let failure = get(&open, QUICK).await.expect_err("a failure");
+    assert!(failure.message.starts_with("policy: ") && failure.message.contains("insecure"), "{failure:?}");
+    assert!(server.asked.lock().is_empty());
+    for entry in ["localhost", "127.0.0.0/8", "[::1]"] {
+        let mut cluster = cluster(&localhost, Some(&authority));
+        cluster.policy = Policy {
+            servers: [entry.parse().expect(entry), "127.0.0.1".parse().expect("an entry")].into(),
+            ..Policy::default()
+        };
+        get(&cluster, QUICK).await.expect(entry);
+    }
 }
 
 #[tokio::test]

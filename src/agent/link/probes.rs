@@ -60,7 +60,7 @@ impl Probes {
                 let context = own.find(&account.name).filter(|_| word == Word::Owners);
                 let context = context.map(|own| own.context.clone()).filter(|context| !context.is_empty());
                 let (activator, turns, uid) =
-                    (accounts.activator().clone(), self.turns.clone(), account.uid.clone());
+                    (accounts.activator(&account.name, word), self.turns.clone(), account.uid.clone());
                 let handle = self.running.spawn(async move {
                     let Ok(_turn) = turns.acquire().await else {
                         return Err(after_send(Class::Internal, "the agent is stopping"));

@@ -52,6 +52,8 @@ pub struct AccountSettings {
 
 /// How the cluster of an account is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
+    /// What is done for it, where that differs from other accounts.
+    pub policy: AccountPolicy,
 pub enum AccountSource {
     /// With a kubeconfig on the agent; absolute once the settings are loaded.
     File(PathBuf),
@@ -166,6 +168,15 @@ impl Entry<'_> {
         self.check_rules(&account)?;
         Ok(account)
     }
+            policy: AccountPolicy {
+                servers: self.value("policy.servers").map(|_| {
+                    // Each was read as an entry before.
+                    self.list("policy.servers").iter().filter_map(|entry| entry.parse().ok()).collect()
+                }),
+                insecure: self.optional_flag("policy.insecure"),
+                service_account: self.optional_flag("policy.serviceAccount"),
+                files: self.optional_flag("policy.files"),
+            },
 
     fn source(&self) -> Result<AccountSource, Wrong> {
         match (self.text("kubeconfigFile"), self.flag("serviceAccount")) {
@@ -247,3 +258,10 @@ impl Entry<'_> {
         }
     }
 }
+    fn optional_flag(&self, key: &str) -> Option<bool> {
+        match self.value(key) {
+            Some(Value::Flag(flag)) => Some(*flag),
+            _ => None,
+        }
+    }
+

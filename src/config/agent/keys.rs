@@ -217,6 +217,15 @@ const ROWS: &[Row] = &[
     later(Operations, "kubernetes.serverSideApply.kinds[].kind", TEXT, "a kind with rules of its own"),
     later(Operations, "kubernetes.serverSideApply.kinds[].enabled", APPLY, "as above, for that kind"),
     later(
+    read("kubernetes.accounts[].policy.servers", Kind::Servers, "", "kubernetes.policy.servers for this one"),
+    read("kubernetes.accounts[].policy.insecure", Kind::Flag, "", "kubernetes.policy.insecure for this one"),
+    read(
+        "kubernetes.accounts[].policy.serviceAccount",
+        Kind::Flag,
+        "",
+        "kubernetes.policy.serviceAccount for this one",
+    ),
+    read("kubernetes.accounts[].policy.files", Kind::Flag, "", "kubernetes.policy.files for this one"),
         Operations,
         "kubernetes.serverSideApply.kinds[].clearManagedFields",
         APPLY,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Files, agent, error};
+use crate::account::policy::{AccountPolicy, Policy};
 use crate::config::agent::{AccountSettings, AccountSource};
 use crate::config::{CustomResourceDefinition, Permissions, UnknownKeys, load_agent};
 
@@ -34,6 +35,7 @@ kubernetes:
       metrics: true
       maxResumableResourceAgeMs: 60000
       noProxy: true
+      policy: {servers: ['*.example:6443'], insecure: true}
     - {name: own, serviceAccount: yes, omitKinds: 'pod, job', omitNamespaces: [kube-system], context: ''}
 ";
     let accounts = accounts(yaml);
@@ -60,12 +62,18 @@ kubernetes:
             metrics: true,
             max_resumable_resource_age_ms: Some(60_000),
             no_proxy: true,
+            policy: AccountPolicy {
+                servers: Some(["*.example:6443".parse().expect("an entry")].into()),
+                insecure: Some(true),
+                ..AccountPolicy::default()
+            },
         }
     );
     assert_eq!(
         (accounts[1].source.clone(), accounts[1].context.as_deref()),
         (AccountSource::ServiceAccount, None)
     );
+    assert_eq!(accounts[1].policy, AccountPolicy::default());
     assert_eq!((accounts[1].omit_kinds.len(), accounts[1].omit_namespaces.len()), (2, 1));
 }
 
