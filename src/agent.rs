@@ -40,7 +40,7 @@ pub mod watched_files;
 pub use options::{AgentOptions, Backoff, KeepAlive};
 
 use accounts::Parts;
-use activation::{Activator, MAX_FILE};
+use activation::{Activator, MAX_FILE, Programs};
 use health::Status;
 use http::Server;
 use link::Link;
@@ -113,6 +113,8 @@ impl Agent {
         let files = FileWatch { pace: options.file_pace, table: table.clone(), changes };
         let activator = Activator {
             requests: counted.requests.clone(),
+            policy: options.policy.clone(),
+            programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
             ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
         };
         let parts = Parts {

@@ -342,7 +342,7 @@ mod tests {
         ] {
             assert!(!takes(&default, "api.example", refused), "{refused}");
             assert!(
-                !takes(&policy(&["0.0.0.0/0", "[::]/0", "*.example"]), "api.example", refused),
+                !takes(&policy(&["0.0.0.0/0", "[::/0]", "*.example"]), "api.example", refused),
                 "{refused}"
             );
         }

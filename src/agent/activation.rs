@@ -20,6 +20,7 @@ use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
 mod credential;
 mod discovery;
+mod exec;
 mod files;
 mod identity;
 mod kinds;
@@ -29,6 +30,7 @@ mod probe;
 mod tests;
 
 pub use credential::ServiceAccountPlace;
+pub use exec::Programs;
 pub use files::MAX_FILE;
 
 use credential::Source;
@@ -43,6 +45,10 @@ pub struct Activator {
     pub kubeconfig_folders: Arc<[PathBuf]>,
     /// Where the agent's own service account is.
     pub service_account: Arc<ServiceAccountPlace>,
+    /// What the agent's owner lets it do.
+    pub policy: Policy,
+    /// Programs that log in for kubeconfigs of its owner.
+    pub programs: Programs,
     /// Which certificates are trusted.
     pub trust: Trust,
     /// How long a cluster may take, and how much it may say.
@@ -81,6 +87,8 @@ impl Activator {
         Self {
             kubeconfig_folders: kubeconfig_folders.into(),
             service_account: Arc::new(ServiceAccountPlace::from_environment()),
+            policy: Policy::default(),
+            programs: Programs::default(),
             trust: Trust::default(),
             limits: Limits::default(),
             deadline: Duration::from_secs(120),
@@ -120,15 +128,30 @@ impl Activator {
         timeout(OWN_CLUSTER_TIMEOUT, read).await.ok().flatten().filter(|uid| !uid.is_empty())
     }
 
+    /// Reaches a cluster. Where it refuses what a program gave for an earlier account, the program is run once more.
     async fn reach(&self, spec: &AccountSpec, word: Word) -> Result<Reached, Failure> {
-        let Source { cluster, files } = self.source(spec, word).await?;
+        let source = self.source(spec, word).await?;
+        let login = source.login.clone();
+        let result = self.look(source, spec).await;
+        let (Err(failure), Some(login)) = (&result, login) else { return result };
+        if failure.http_status != 401 {
+            return result;
+        }
+        self.programs.forget(&login).await;
+        if login.fresh {
+            return result;
+        }
+        self.look(self.source(spec, word).await?, spec).await
+    }
+
+    async fn look(&self, source: Source, spec: &AccountSpec) -> Result<Reached, Failure> {
+        let Source { cluster, files, .. } = source;
         let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
         let mut access = access.counted_in(&self.requests);
         let version = identity::version(&mut access).await?;
         let kube_system_uid = identity::kube_system_uid(&mut access).await?;
         let token_keys_digest = identity::token_keys_digest(&mut access).await?;
         let namespaces = identity::namespaces(&mut access, spec).await?;
-    /// Reaches a cluster. Where it refuses what a program gave for an earlier account, the program is run once more.
         let served = discovery::served_kinds(&mut access).await?;
         let identity = ClusterIdentity {
             kube_system_uid,

@@ -21,6 +21,10 @@ pub struct AgentOptions {
     pub insecure: bool,
     /// The folders under which an account may name a kubeconfig file.
     pub kubeconfig_folders: Vec<PathBuf>,
+    /// What its owner lets it do for accounts.
+    pub policy: Policy,
+    /// Programs that may log in for kubeconfigs of its own accounts; found in PATH.
+    pub exec_commands: Vec<String>,
     /// The accounts of its own file.
     pub own: OwnAccounts,
     /// Whether it takes accounts other than its own.
@@ -111,6 +115,8 @@ impl AgentOptions {
             hub,
             insecure: true,
             kubeconfig_folders: Vec::new(),
+            policy: Policy::default(),
+            exec_commands: Vec::new(),
             own: OwnAccounts::default(),
             dynamic_accounts: true,
             health_address: "127.0.0.1".to_owned(),

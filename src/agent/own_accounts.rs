@@ -9,8 +9,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::wire::MAX_ACCOUNTS_IN_BATCH;
 use crate::account::policy::{AccountPolicy, Policy};
+use crate::wire::MAX_ACCOUNTS_IN_BATCH;
 use crate::wire::common::Failure;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, StaticAccounts};

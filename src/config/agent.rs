@@ -30,6 +30,10 @@ pub struct AgentSettings {
     pub accounts: Vec<AccountSettings>,
     /// Whether accounts other than those are taken.
     pub dynamic_accounts: bool,
+    /// Programs that may log in for kubeconfigs of `kubernetes.accounts`: bare names.
+    pub exec_commands: Vec<String>,
+    /// What is done for accounts at all.
+    pub policy: Policy,
     /// The folders in which an account's kubeconfig file may be; absolute.
     pub kubeconfig_folders: Vec<PathBuf>,
 }
@@ -92,6 +96,8 @@ pub(crate) fn build(v: &Values) -> Result<AgentSettings, ConfigError> {
         logging: super::logging::build(v)?,
         accounts,
         dynamic_accounts: dynamic_accounts(v)?,
+        exec_commands: v.list("kubernetes.execCommands")?,
+        policy: policy(v)?,
         kubeconfig_folders: v.paths("kubernetes.kubeconfigFolders")?,
     })
 }
@@ -114,12 +120,6 @@ fn hub(v: &Values) -> Result<HubSettings, Problem> {
     })
 }
 
-/// The setting has two spellings. Both may be given if they agree.
-fn dynamic_accounts(v: &Values) -> Result<bool, Problem> {
-    const KEY: &str = "dynamicAccounts.enabled";
-    const OLDER: &str = "dynamicAccountsEnabled";
-    let (enabled, older) = (v.boolean(KEY)?, v.boolean(OLDER)?);
-    match (v.is_given(KEY), v.is_given(OLDER)) {
 fn policy(v: &Values) -> Result<Policy, Problem> {
     Ok(Policy {
         // Each was read as an entry before.
@@ -131,6 +131,12 @@ fn policy(v: &Values) -> Result<Policy, Problem> {
     })
 }
 
+/// The setting has two spellings. Both may be given if they agree.
+fn dynamic_accounts(v: &Values) -> Result<bool, Problem> {
+    const KEY: &str = "dynamicAccounts.enabled";
+    const OLDER: &str = "dynamicAccountsEnabled";
+    let (enabled, older) = (v.boolean(KEY)?, v.boolean(OLDER)?);
+    match (v.is_given(KEY), v.is_given(OLDER)) {
         (true, true) if enabled != older => Err(Problem::Rule {
             place: v.origin(OLDER),
             key: OLDER.to_owned(),

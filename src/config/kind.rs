@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::shapes::{self, CustomResourceDefinition, Permissions};
 use super::yaml::{self, Node, shown};
-use crate::listen::addresses::Network;
 use crate::account::policy::{MAX_SERVERS, ServerEntry};
+use crate::listen::addresses::Network;
 
 /// The type of a setting, with its bounds.
 #[derive(Debug, Clone, Copy)]

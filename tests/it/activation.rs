@@ -5,6 +5,7 @@ mod changes;
 mod credentials;
 mod deletion;
 mod first;
+mod last_word;
 mod restarts;
 
 use kubesvc::account::State;

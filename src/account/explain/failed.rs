@@ -157,7 +157,8 @@ fn credential_missing(facts: &Facts<'_>) -> Verdict {
 }
 
 fn mismatch(facts: &Facts<'_>) -> Verdict {
-    let bound = facts.status.kube_host.as_deref().unwrap_or("its first cluster");
+    let known = facts.status.cluster.as_deref().or(facts.status.kube_host.as_deref());
+    let bound = known.unwrap_or("its first cluster");
     let verdict = Verdict::waits(format!(
         "The kubeconfig leads to another cluster than {bound}, which the account is bound to. It is not tried again \
          until its spec or its credential changes."

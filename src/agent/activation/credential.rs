@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use url::Url;
 
 use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet};
+use crate::agent::activation::exec::Login;
 use crate::agent::activation::files::{below, blocking, read, read_file};
 use crate::agent::activation::{Activator, Word, owned_kubeconfig};
 use crate::agent::cluster::{Cluster, forbidden};
@@ -42,6 +43,8 @@ impl ServiceAccountPlace {
 pub(super) struct Source {
     pub(super) cluster: Cluster,
     pub(super) files: Vec<ReadFile>,
+    /// What a program has given for it.
+    pub(super) login: Option<Login>,
 }
 
 /// A kubeconfig that was read from a file.
@@ -50,6 +53,17 @@ pub(super) struct FromFile {
     pub(super) vetted: Result<VettedKubeconfig, Refusal>,
     /// The file, and those that it names.
     pub(super) files: Vec<ReadFile>,
+    /// What a program has given for it.
+    pub(super) login: Option<Login>,
+}
+
+/// Whether a kubeconfig is read to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Its program is run, if it has one.
+    Use,
+    /// Its program may be run, and is not.
+    Check,
 }
 
 impl Activator {
@@ -57,16 +71,21 @@ impl Activator {
     pub(super) async fn source(&self, spec: &AccountSpec, word: Word) -> Result<Source, Failure> {
         let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
         let insecure = |vetted: VettedKubeconfig| vetted.with_insecure(spec.insecure);
+        let mut login = None;
         let (kubeconfig, files) = match &spec.credential {
             Some(Credential::Kubeconfig(bytes)) => {
                 let vetted = vet(bytes, context).and_then(insecure);
                 (vetted.map_err(|refusal| refused(&refusal))?, Vec::new())
             }
             Some(Credential::File(path)) => {
-                let FromFile { vetted, files } = self.read_kubeconfig(path, context, word).await?;
+                self.permits_files()?;
+                let read = self.read_kubeconfig(path, context, word, Purpose::Use).await?;
+                let FromFile { vetted, files, login: given } = read;
+                login = given;
                 (vetted.and_then(insecure).map_err(|refusal| in_file(path, &refusal))?, files)
             }
             Some(Credential::ServiceAccount(true)) => {
+                self.permits_service_account()?;
                 let own = insecure(self.own_account().await?);
                 (own.map_err(|refusal| in_service_account(&refusal))?, Vec::new())
             }
@@ -77,7 +96,25 @@ impl Activator {
                 ));
             }
         };
-        Ok(Source { cluster: Cluster::new(kubeconfig), files })
+        Ok(Source { cluster: Cluster::new(kubeconfig, &self.policy), files, login })
+    }
+
+    /// Refuses kubeconfigs on the agent where its policy does.
+    pub(super) fn permits_files(&self) -> Result<(), Failure> {
+        if self.policy.files {
+            return Ok(());
+        }
+        Err(forbidden("kubeconfigs on the agent are not used: kubernetes.policy.files is false"))
+    }
+
+    /// Refuses the agent's own service account where its policy does.
+    pub(super) fn permits_service_account(&self) -> Result<(), Failure> {
+        if self.policy.service_account {
+            return Ok(());
+        }
+        Err(forbidden(
+            "the agent's own service account is not used: kubernetes.policy.serviceAccount is false",
+        ))
     }
 
     /// Reads and vets a kubeconfig on the agent.
@@ -85,8 +122,8 @@ impl Activator {
         &self,
         path: &str,
         context: Option<&str>,
-                self.permits_service_account()?;
         word: Word,
+        purpose: Purpose,
     ) -> Result<FromFile, Failure> {
         let (asked, chosen) = (path.to_owned(), context.map(str::to_owned));
         let folders = self.kubeconfig_folders.clone();
@@ -104,7 +141,26 @@ impl Activator {
             let files = vec![read_file(at, &bytes)];
             Ok((bytes, own, files))
         })
-        .await
+        .await?;
+        let Some(mut own) = own else {
+            return Ok(FromFile { vetted: vet(&bytes, context), files, login: None });
+        };
+        files.append(&mut own.files);
+        let login = match (&own.exec, purpose) {
+            (None, _) => None,
+            (Some(exec), Purpose::Check) => {
+                self.programs.knows(exec).map_err(|failure| about(path, failure))?;
+                None
+            }
+            (Some(exec), Purpose::Use) => {
+                Some(self.programs.log_in(exec).await.map_err(|failure| about(path, failure))?)
+            }
+        };
+        let bytes = match &login {
+            Some(login) => own.with_credential(&login.credential),
+            None => own.without_credential(),
+        };
+        Ok(FromFile { vetted: vet(&bytes, context), files, login })
     }
 
     /// The cluster that the agent runs in.
@@ -141,9 +197,19 @@ impl Activator {
 
 /// A kubeconfig of a file that is refused.
 fn in_file(path: &str, refusal: &Refusal) -> Failure {
-    let failure = refused(refusal);
-    let programs = if refusal.is_exec() { " (programs and plugins to log in are not built in)" } else { "" };
-    before_send(failure.class(), format!("{path}: {}{programs}", failure.message))
+    about(path, refused(refusal))
+}
+
+/// A failure of a kubeconfig in a file.
+fn about(path: &str, failure: Failure) -> Failure {
+    // One that names the file already says which.
+    if failure.message.starts_with('/') {
+        return failure;
+    }
+    Failure {
+        retryable: failure.retryable,
+        ..before_send(failure.class(), format!("{path}: {}", failure.message))
+    }
 }
 
 /// The agent's own service account always comes with the authority of its cluster.

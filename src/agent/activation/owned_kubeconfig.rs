@@ -1,5 +1,5 @@
-//! A kubeconfig that the agent's owner names may itself name files. They are read here and put in their places, so
-//! that what is vetted afterwards is like any other kubeconfig.
+//! A kubeconfig that the agent's owner names may itself name files, and a program that logs in. What they hold is put in
+//! their places, so that what is vetted afterwards is like any other kubeconfig.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use secrecy::zeroize::Zeroizing;
 
+use crate::agent::activation::exec::{Exec, ExecCredential};
 use crate::agent::activation::files::{read, read_file};
 use crate::agent::failure::before_send;
 use crate::agent::watched_files::ReadFile;
@@ -17,21 +18,52 @@ mod tree;
 
 use tree::Node;
 
-/// A kubeconfig with the contents of the files that it named.
-pub(super) struct Filled {
-    pub(super) bytes: Zeroizing<Vec<u8>>,
+/// A kubeconfig with the contents of the files that it named, and the way to log in where that is a program.
+pub(super) struct Owned {
+    root: Node,
+    user: String,
     pub(super) files: Vec<ReadFile>,
+    pub(super) exec: Option<Exec>,
 }
 
-/// Fills the chosen context in. `None` if it names no files, or if there is no telling: then vetting says why.
+impl Owned {
+    /// The kubeconfig as it is vetted; what a program has printed stands in its place.
+    pub(super) fn with_credential(mut self, credential: &ExecCredential) -> Zeroizing<Vec<u8>> {
+        self.replace_exec(credential.token.as_deref().map(String::as_str), credential.pair.as_ref())
+    }
+
+    /// As [`Owned::with_credential`], for who only wants to know whether all else is good.
+    pub(super) fn without_credential(mut self) -> Zeroizing<Vec<u8>> {
+        if self.exec.is_some() { self.replace_exec(Some("none"), None) } else { self.root.to_json() }
+    }
+
+    fn replace_exec(
+        &mut self,
+        token: Option<&str>,
+        pair: Option<&(String, Zeroizing<String>)>,
+    ) -> Zeroizing<Vec<u8>> {
+        if let Some(user) = self.root.named_mut("users", &self.user, "user") {
+            user.remove("exec");
+            if let Some(token) = token {
+                user.set("token", token.to_owned());
+            }
+            // A pair of the kubeconfig's own stands over that of the program.
+            if let Some((certificate, key)) = pair.filter(|_| user.text("client-certificate-data").is_none())
+            {
+                user.set("client-certificate-data", STANDARD.encode(certificate));
+                user.set("client-key-data", STANDARD.encode(key.as_bytes()));
+            }
+        }
+        self.root.to_json()
+    }
+}
+
+/// Fills the chosen context in. `None` if it names no files and no program, or if there is no telling: then vetting says
+/// why.
 ///
-/// Relative paths count from the folder of `path`. As for kubectl, a `…-data` key stands over the path beside it, and
-/// `tokenFile` over `token`.
-pub(super) fn with_files(
-    bytes: &[u8],
-    context: Option<&str>,
-    path: &Path,
-) -> Result<Option<Filled>, Failure> {
+/// Relative paths count from the folder of `path`. As for kubectl, a `…-data` key stands over the path beside it,
+/// `tokenFile` over `token`, and a token over a program.
+pub(super) fn with_files(bytes: &[u8], context: Option<&str>, path: &Path) -> Result<Option<Owned>, Failure> {
     let Some(mut root) = tree::read(bytes) else { return Ok(None) };
     let name = match context {
         Some(name) => name.to_owned(),
@@ -45,24 +77,36 @@ pub(super) fn with_files(
     let user = chosen.text("user").unwrap_or_default().to_owned();
     let mut filler =
         Filler { folder: path.parent().unwrap_or(Path::new("/")), files: Vec::new(), changed: false };
+    let mut about_cluster = Zeroizing::new(Vec::new());
     if let Some(cluster) = root.named_mut("clusters", &cluster, "cluster") {
         filler.data(cluster, "certificate-authority")?;
+        about_cluster = cluster.to_json();
     }
+    let mut exec = None;
     if let Some(user) = root.named_mut("users", &user, "user") {
-        // A program is refused as it is; nothing is read on the way to that.
-        if !user.has("exec") && !user.has("auth-provider") {
+        // A plugin is refused as it is; nothing is read on the way to that.
+        if !user.has("auth-provider") {
             filler.data(user, "client-certificate")?;
             filler.data(user, "client-key")?;
             filler.token(user)?;
+            if user.has("exec") && user.text("token").is_some() {
+                user.remove("exec");
+                filler.changed = true;
+            }
+            if let Some(written) = user.get("exec").filter(|_| user.has("exec")) {
+                let written = written.to_json();
+                let text = |bytes: &[u8]| Zeroizing::new(String::from_utf8_lossy(bytes).into_owned());
+                exec = Some(Exec::read(&text(&written), &text(&about_cluster))?);
+            }
         }
     }
-    if filler.files.is_empty() && !filler.changed {
+    if filler.files.is_empty() && !filler.changed && exec.is_none() {
         return Ok(None);
     }
     root.keep("clusters", &cluster);
     root.keep("users", &user);
     root.keep("contexts", &name);
-    Ok(Some(Filled { bytes: root.to_json(), files: filler.files }))
+    Ok(Some(Owned { root, user, files: filler.files, exec }))
 }
 
 struct Filler<'p> {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::account::kubeconfig::vet;
-use crate::agent::activation::credential::FromFile;
+use crate::agent::activation::credential::{FromFile, Purpose};
 use crate::agent::activation::{Activator, Word};
 use crate::agent::cluster::{Cluster, ClusterAccess};
 use crate::agent::failure::{after_send, before_send, refused};
@@ -59,7 +59,7 @@ impl Activator {
 
     /// Whether a kubeconfig is there, and is one that an account may have.
     async fn is_usable(&self, path: &str, context: Option<&str>, word: Word) -> Result<(), Failure> {
-        let FromFile { vetted, .. } = self.read_kubeconfig(path, context, word).await?;
+        let FromFile { vetted, .. } = self.read_kubeconfig(path, context, word, Purpose::Check).await?;
         match vetted {
             Ok(_) => Ok(()),
             // The account may name a context that the probe does not.

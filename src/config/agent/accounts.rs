@@ -3,12 +3,16 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
+use crate::account::policy::AccountPolicy;
+use crate::account::secret_reference::{self, Reference};
 use crate::config::error::{ConfigError, Origin, Problem};
 use crate::config::kind::Value;
 use crate::config::layer::{Listed, Slot, Values};
 use crate::config::yaml::shown;
 use crate::config::{CustomResourceDefinition, Permissions};
 
+/// The engine of secret references that is there on the agent.
+const FILE_ENGINE: &str = "file";
 const LIST: &str = "kubernetes.accounts";
 /// How many accounts a file may list.
 const MOST: usize = 1000;
@@ -48,12 +52,12 @@ pub struct AccountSettings {
     pub max_resumable_resource_age_ms: Option<u64>,
     /// Whether the proxy of the environment is passed by.
     pub no_proxy: bool,
+    /// What is done for it, where that differs from other accounts.
+    pub policy: AccountPolicy,
 }
 
 /// How the cluster of an account is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-    /// What is done for it, where that differs from other accounts.
-    pub policy: AccountPolicy,
 pub enum AccountSource {
     /// With a kubeconfig on the agent; absolute once the settings are loaded.
     File(PathBuf),
@@ -164,10 +168,6 @@ impl Entry<'_> {
                 _ => None,
             },
             no_proxy: self.flag("noProxy"),
-        };
-        self.check_rules(&account)?;
-        Ok(account)
-    }
             policy: AccountPolicy {
                 servers: self.value("policy.servers").map(|_| {
                     // Each was read as an entry before.
@@ -177,6 +177,10 @@ impl Entry<'_> {
                 service_account: self.optional_flag("policy.serviceAccount"),
                 files: self.optional_flag("policy.files"),
             },
+        };
+        self.check_rules(&account)?;
+        Ok(account)
+    }
 
     fn source(&self) -> Result<AccountSource, Wrong> {
         match (self.text("kubeconfigFile"), self.flag("serviceAccount")) {
@@ -186,7 +190,7 @@ impl Entry<'_> {
             }
             (None, true) => Ok(AccountSource::ServiceAccount),
             (Some(path), false) => {
-                let path = PathBuf::from(path);
+                let path = PathBuf::from(self.referred(path)?);
                 if path.components().any(|part| part == Component::ParentDir) {
                     let why = "holds `..`; write a path below the folder of the settings, or an absolute one";
                     return Err(Box::new(self.rule("kubeconfigFile", why.to_owned())));
@@ -197,6 +201,32 @@ impl Entry<'_> {
                 let why = "is missing; give the path of a kubeconfig, or serviceAccount: true".to_owned();
                 Err(Box::new(self.rule("kubeconfigFile", why)))
             }
+        }
+    }
+
+    /// The file that a secret reference stands for; what is none stays as it is.
+    fn referred(&self, text: String) -> Result<String, Wrong> {
+        if !secret_reference::is_reference(&text) {
+            return Ok(text);
+        }
+        let refuse = |why: String| Err(Box::new(self.rule("kubeconfigFile", why)));
+        let reference = match Reference::parse(&text) {
+            Ok(reference) => reference,
+            Err(error) => return refuse(format!("is a secret reference that is written wrong: {error}")),
+        };
+        if reference.engine() != FILE_ENGINE {
+            return refuse(format!(
+                "is a secret reference of the engine {:?}, which is not there on the agent; there is {FILE_ENGINE}: mount the secret \
+                 and give its path",
+                reference.engine()
+            ));
+        }
+        if let Err(error) = reference.check_parameters() {
+            return refuse(format!("is a secret reference that is written wrong: {error}"));
+        }
+        match reference.get("p").filter(|path| path.starts_with('/')) {
+            Some(path) => Ok(path.to_owned()),
+            None => refuse("is a secret reference whose p is no absolute path".to_owned()),
         }
     }
 
@@ -251,13 +281,6 @@ impl Entry<'_> {
         matches!(self.value(key), Some(Value::Flag(true)))
     }
 
-    fn list(&self, key: &str) -> Vec<String> {
-        match self.value(key) {
-            Some(Value::List(items)) => items.clone(),
-            _ => Vec::new(),
-        }
-    }
-}
     fn optional_flag(&self, key: &str) -> Option<bool> {
         match self.value(key) {
             Some(Value::Flag(flag)) => Some(*flag),
@@ -265,3 +288,10 @@ impl Entry<'_> {
         }
     }
 
+    fn list(&self, key: &str) -> Vec<String> {
+        match self.value(key) {
+            Some(Value::List(items)) => items.clone(),
+            _ => Vec::new(),
+        }
+    }
+}

@@ -124,6 +124,22 @@ const ROWS: &[Row] = &[
         "/opt/armory,/kubeconfigfiles,/etc/kubesvc",
         "folders in which an account's kubeconfig may be",
     ),
+    read(
+        "kubernetes.execCommands",
+        Kind::Commands,
+        "aws,aws-iam-authenticator,gke-gcloud-auth-plugin,kubelogin",
+        "programs in PATH that may log in for kubeconfigs of this file",
+    ),
+    read("kubernetes.policy.servers", Kind::Servers, "", "the only API servers dialled; empty: all"),
+    read(
+        "kubernetes.policy.loopback",
+        Kind::Flag,
+        "true",
+        "dial this machine for other accounts than those of this file",
+    ),
+    read("kubernetes.policy.insecure", Kind::Flag, "true", "take accounts whose API server is not verified"),
+    read("kubernetes.policy.serviceAccount", Kind::Flag, "true", "take accounts of the agent's own cluster"),
+    read("kubernetes.policy.files", Kind::Flag, "true", "take accounts with a kubeconfig on the agent"),
     inert("kubernetes.noProxy", NO_PROXY, "reach clusters past the proxy of the environment"),
     read(
         "kubernetes.reconnectTimeoutMs",
@@ -173,6 +189,15 @@ const ROWS: &[Row] = &[
     .idle(NO_STREAM),
     read("kubernetes.accounts[].noProxy", Kind::Flag, "false", "past the proxy of the environment")
         .idle(NO_PROXY),
+    read("kubernetes.accounts[].policy.servers", Kind::Servers, "", "kubernetes.policy.servers for this one"),
+    read("kubernetes.accounts[].policy.insecure", Kind::Flag, "", "kubernetes.policy.insecure for this one"),
+    read(
+        "kubernetes.accounts[].policy.serviceAccount",
+        Kind::Flag,
+        "",
+        "kubernetes.policy.serviceAccount for this one",
+    ),
+    read("kubernetes.accounts[].policy.files", Kind::Flag, "", "kubernetes.policy.files for this one"),
     inert(
         "kubernetes.accounts[].oAuthScopes",
         "sign-in plugins of cloud providers are not built in",
@@ -217,15 +242,6 @@ const ROWS: &[Row] = &[
     later(Operations, "kubernetes.serverSideApply.kinds[].kind", TEXT, "a kind with rules of its own"),
     later(Operations, "kubernetes.serverSideApply.kinds[].enabled", APPLY, "as above, for that kind"),
     later(
-    read("kubernetes.accounts[].policy.servers", Kind::Servers, "", "kubernetes.policy.servers for this one"),
-    read("kubernetes.accounts[].policy.insecure", Kind::Flag, "", "kubernetes.policy.insecure for this one"),
-    read(
-        "kubernetes.accounts[].policy.serviceAccount",
-        Kind::Flag,
-        "",
-        "kubernetes.policy.serviceAccount for this one",
-    ),
-    read("kubernetes.accounts[].policy.files", Kind::Flag, "", "kubernetes.policy.files for this one"),
         Operations,
         "kubernetes.serverSideApply.kinds[].clearManagedFields",
         APPLY,

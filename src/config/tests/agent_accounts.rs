@@ -78,6 +78,70 @@ kubernetes:
 }
 
 #[test]
+fn the_policy_is_read_and_what_is_no_server_is_refused() {
+    let read = agent(
+        "kubernetes:\n  policy: {servers: [10.0.0.0/8, 'a.example:1-9'], loopback: no, files: false}\n",
+    );
+    let policy = read.expect("good settings").settings.policy;
+    assert_eq!(
+        policy,
+        Policy {
+            servers: ["10.0.0.0/8", "a.example:1-9"].map(|entry| entry.parse().expect(entry)).into(),
+            loopback: false,
+            files: false,
+            ..Policy::default()
+        }
+    );
+    assert_eq!(agent("").expect("no settings").settings.policy, Policy::default());
+    for wrong in ["https://a.example", "a.example:0", "10.0.0.0/40", "'*'"] {
+        for place in [
+            "policy: {servers: [WRONG]}",
+            "accounts: [{name: a, serviceAccount: true, policy: {servers: [WRONG]}}]",
+        ] {
+            let error =
+                agent(&format!("kubernetes:\n  {}\n", place.replace("WRONG", wrong))).expect_err(wrong);
+            assert!(error.to_string().contains("policy.servers"), "{error}");
+        }
+    }
+}
+
+/// It was taken for a relative path, and the account tried again for ever.
+#[test]
+fn a_secret_reference_is_the_file_it_names_and_an_engine_that_is_not_there_is_named() {
+    let read = |path: &str| agent(&format!("kubernetes.accounts: [{{name: a, kubeconfigFile: '{path}'}}]\n"));
+    for reference in
+        ["encryptedFile:file!p:/k/prod", "encrypted:file!p:/k/prod", "secret://file?p=%2Fk%2Fprod"]
+    {
+        let accounts = read(reference).expect(reference).settings.accounts;
+        assert_eq!(accounts[0].source, AccountSource::File(PathBuf::from("/k/prod")), "{reference}");
+    }
+    for (reference, said) in [
+        ("encryptedFile:k8s!n:CANARY!k:kubeconfig!ns:spinnaker", "\"k8s\", which is not there"),
+        ("encryptedFile:s3!r:us!b:CANARY!f:x", "\"s3\", which is not there"),
+        ("encrypted:noop!v:CANARY", "\"noop\", which is not there"),
+        ("encryptedFile:file!p:CANARY", "no absolute path"),
+        ("encryptedFile:file!p:/k/../x", "holds `..`"),
+        ("encryptedFile:file!q:/CANARY", "q"),
+        ("encryptedFile:file", "parameter"),
+    ] {
+        let error = read(reference).expect_err(reference).to_string();
+        assert!(error.contains(said) && error.contains("kubeconfigFile"), "{reference}: {error}");
+        assert!(!error.contains("CANARY"), "{error}");
+    }
+}
+
+#[test]
+fn commands_that_log_in_are_bare_names() {
+    let read = |list: &str| agent(&format!("kubernetes.execCommands: {list}\n"));
+    assert_eq!(agent("").expect("none").settings.exec_commands.len(), 4);
+    assert_eq!(read("[]").expect("none").settings.exec_commands, Vec::<String>::new());
+    assert_eq!(read("[my-login]").expect("one").settings.exec_commands, ["my-login"]);
+    for wrong in ["[/bin/sh]", "[../aws]", "[.]", "['']"] {
+        assert!(read(wrong).expect_err(wrong).to_string().contains("kubernetes.execCommands"), "{wrong}");
+    }
+}
+
+#[test]
 fn roles_stay_as_they_were_written_in_both_shapes() {
     let want = Permissions {
         read: ["007", "true", "1.0", "two words", " padded ", "0x1F"].map(str::to_owned).to_vec(),

@@ -70,7 +70,8 @@ pub(super) fn read(bytes: &[u8]) -> Option<Node> {
 }
 
 impl Node {
-    fn get(&self, key: &str) -> Option<&Self> {
+    /// What is under a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries) = self else { return None };
         entries.iter().find(|(known, _)| known.as_str() == key).map(|(_, node)| node)
     }
@@ -88,9 +89,9 @@ impl Node {
         }
     }
 
-    /// Whether there is anything under a key.
+    /// Whether there is anything under a key, null aside.
     pub(super) fn has(&self, key: &str) -> bool {
-        self.get(key).is_some()
+        self.get(key).is_some_and(|node| !matches!(node, Self::Scalar { text, plain: true } if is_null(text)))
     }
 
     /// The body of the entry of this name in a list, such as `users`.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
-use crate::agent::activation::credential::FromFile;
+use crate::agent::activation::credential::{FromFile, Purpose};
 
 /// A folder with a certificate, its key, an authority and a token.
 fn folder() -> (TempDir, Authority) {
@@ -38,12 +38,12 @@ fn config(cluster: &str, user: &str) -> String {
 async fn read_by(word: Word, folder: &Path, text: &str) -> Result<FromFile, Failure> {
     let path = folder.join("config");
     std::fs::write(&path, text).expect("written");
-    activator(Vec::new()).read_kubeconfig(path.to_str().expect("text"), None, word).await
+    activator(Vec::new()).read_kubeconfig(path.to_str().expect("text"), None, word, Purpose::Use).await
 }
 
 async fn owned(folder: &Path, cluster: &str, user: &str) -> (VettedKubeconfig, Vec<String>) {
     let text = config(cluster, user);
-    let FromFile { vetted, files } = read_by(Word::Owners, folder, &text).await.expect("readable files");
+    let FromFile { vetted, files, .. } = read_by(Word::Owners, folder, &text).await.expect("readable files");
     let name = |file: &ReadFile| file.path.strip_prefix(folder).expect("below").display().to_string();
     (vetted.unwrap_or_else(|refusal| panic!("{text}\n{refusal}")), files.iter().map(name).collect())
 }
@@ -132,19 +132,155 @@ async fn a_file_that_is_not_there_or_holds_nothing_is_said() {
     }
 }
 
-#[tokio::test]
-async fn a_program_stays_refused_with_the_reason() {
-    let (folder, _) = folder();
-    for user in ["exec: {command: aws}, tokenFile: /no/such/file", "auth-provider: {name: gcp}"] {
-        let text = config("certificate-authority: pki/ca.crt", user);
-        let path = folder.path().join("config");
-        std::fs::write(&path, text).expect("written");
-        let spec = spec(Credential::File(path.display().to_string()));
-        let failure = activator(Vec::new()).source(&spec, Word::Owners).await.err().expect("a failure");
-        assert_eq!(failure.class(), Class::ExecForbidden);
-        assert!(failure.message.contains("not built in"), "{}", failure.message);
-        assert!(failure.message.starts_with(&path.display().to_string()), "{}", failure.message);
+/// The program `aws` is a shell under another name, and this is what it runs.
+const LOGIN: &str = r#"
+echo run >> "$COUNT"
+[ "$KUBERNETES_EXEC_INFO" ] || exit 3
+printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","status":{"token":"k8s-aws-v1.%s","expirationTimestamp":"2099-01-01T00:00:00Z"}}' "$1-$2"
+"#;
+
+/// A folder as of a user of EKS, and an agent with its programs.
+struct Eks {
+    folder: TempDir,
+    server: TestServer,
+    stale: Arc<AtomicBool>,
+    activator: Activator,
+}
+
+impl Eks {
+    async fn start() -> Self {
+        let (folder, authority) = folder();
+        std::fs::create_dir(folder.path().join("bin")).expect("a folder");
+        symlink("/bin/sh", folder.path().join("bin/aws")).expect("linked");
+        std::fs::write(folder.path().join("login"), LOGIN).expect("written");
+        let stale = Arc::new(AtomicBool::new(false));
+        let refuses = Arc::clone(&stale);
+        let server = TestServer::start(&authority, move |path| match path {
+            "/version" if refuses.swap(false, Ordering::SeqCst) => json(401, "{}"),
+            path => good(path),
+        })
+        .await;
+        let programs =
+            Programs::new(vec!["aws".to_owned()], Some(folder.path().join("bin").into_os_string()));
+        let activator = Activator { programs, ..activator(vec![folder.path().to_owned()]) };
+        Self { folder, server, stale, activator }
     }
+
+    /// Logs in with these words in `exec`.
+    async fn start_with(&self, exec: &str, word: Word) -> Result<Reached, Failure> {
+        let text = config("certificate-authority: pki/ca.crt", &format!("exec: {{{exec}}}"));
+        let path = self.folder.path().join("config");
+        std::fs::write(&path, text.replace("https://127.0.0.1:1", &self.server.url())).expect("written");
+        let definition = Definition::split(spec(Credential::File(path.display().to_string()))).1;
+        self.activator.start(&definition, word).await
+    }
+
+    /// What `aws eks update-kubeconfig` writes, for a program that runs this script.
+    fn exec(&self, script: &str) -> String {
+        let at = |name: &str| self.folder.path().join(name).display().to_string();
+        format!(
+            "apiVersion: client.authentication.k8s.io/v1beta1, command: aws, provideClusterInfo: false, \
+             args: ['{}', get-token, prod], env: [{{name: COUNT, value: '{}'}}]",
+            at(script),
+            at("count")
+        )
+    }
+
+    fn runs(&self) -> usize {
+        std::fs::read_to_string(self.folder.path().join("count")).map_or(0, |text| text.lines().count())
+    }
+
+    fn write(&self, name: &str, script: &str) {
+        std::fs::write(self.folder.path().join(name), script).expect("written");
+    }
+}
+
+#[tokio::test]
+async fn a_program_logs_in_once_until_its_credential_is_refused() {
+    let eks = Eks::start().await;
+    let exec = eks.exec("login");
+    for _ in 0..2 {
+        eks.start_with(&exec, Word::Owners).await.expect("reached");
+    }
+    assert_eq!(eks.runs(), 1, "it is kept until it expires");
+    assert!(
+        eks.server.asked.lock().iter().all(|asked| asked.authorization == "Bearer k8s-aws-v1.get-token-prod")
+    );
+    eks.stale.store(true, Ordering::SeqCst);
+    eks.start_with(&exec, Word::Owners).await.expect("reached with a new one");
+    assert_eq!(eks.runs(), 2, "401 is answered by one further run");
+}
+
+#[tokio::test]
+async fn only_a_listed_program_of_the_owner_runs() {
+    let eks = Eks::start().await;
+    let exec = eks.exec("login");
+    let stranger = eks.start_with(&exec, Word::Strangers).await.expect_err("exec of a stranger");
+    assert_eq!(stranger.class(), Class::ExecForbidden, "{stranger:?}");
+    for command in ["sh", "/bin/sh", "./aws", "bin/aws"] {
+        let exec = exec.replace("command: aws", &format!("command: {command}"));
+        let failure = eks.start_with(&exec, Word::Owners).await.expect_err(command);
+        assert_eq!(failure.class(), Class::ExecForbidden, "{failure:?}");
+        assert!(failure.message.contains("kubernetes.execCommands"), "{failure:?}");
+    }
+    std::fs::remove_file(eks.folder.path().join("bin/aws")).expect("removed");
+    let gone = eks.start_with(&exec, Word::Owners).await.expect_err("not installed");
+    assert!(gone.retryable && gone.message.contains("PATH"), "{gone:?}");
+    let text = config("certificate-authority: pki/ca.crt", "auth-provider: {name: gcp}");
+    std::fs::write(eks.folder.path().join("config"), text).expect("written");
+    let spec = spec(Credential::File(eks.folder.path().join("config").display().to_string()));
+    let failure = eks.activator.source(&spec, Word::Owners).await.err().expect("a plugin");
+    assert_eq!(failure.class(), Class::ExecForbidden);
+    assert_eq!(eks.runs(), 0);
+}
+
+#[tokio::test]
+async fn what_a_program_prints_wrong_is_told_without_its_words() {
+    let eks = Eks::start().await;
+    for (script, said) in [
+        ("echo CANARY; echo CANARY >&2; exit 7", "exit code 7"),
+        ("echo CANARY", "no ExecCredential"),
+        ("yes CANARY", "more than"),
+        (&LOGIN.replace("v1beta1", "v1"), "apiVersion"),
+        ("kill -9 $$", "was killed"),
+    ] {
+        eks.write("wrong", script);
+        let failure = eks.start_with(&eks.exec("wrong"), Word::Owners).await.expect_err(script);
+        assert!(failure.message.contains(said), "{script}: {failure:?}");
+        assert!(!failure.message.contains("CANARY") && failure.before_send, "{failure:?}");
+    }
+    assert!(eks.server.asked.lock().is_empty());
+}
+
+/// Its child holds its output open, and would outlive it.
+#[tokio::test]
+async fn what_a_program_leaves_behind_is_killed() {
+    let eks = Eks::start().await;
+    eks.write("leaves", &format!("sleep 1000 & echo $! > \"$COUNT.child\"\n{LOGIN}"));
+    eks.start_with(&eks.exec("leaves"), Word::Owners).await.expect("reached, and not after 30 s");
+    let child = std::fs::read_to_string(eks.folder.path().join("count.child")).expect("it was started");
+    let stat = format!("/proc/{}/stat", child.trim());
+    for _ in 0..500 {
+        // Nobody may have buried it yet.
+        if std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it lives on");
+}
+
+#[tokio::test]
+async fn a_probe_runs_no_program_and_says_whether_it_could() {
+    let eks = Eks::start().await;
+    let text = config("certificate-authority: pki/ca.crt", &format!("exec: {{{}}}", eks.exec("login")));
+    let path = eks.folder.path().join("config");
+    std::fs::write(&path, &text).expect("written");
+    let target = crate::wire::ops::probe::Target::File(path.display().to_string());
+    eks.activator.probe(&target, None, Word::Owners).await.expect("it could log in");
+    std::fs::write(&path, text.replace("command: aws", "command: sh")).expect("written");
+    eks.activator.probe(&target, None, Word::Owners).await.expect_err("it could not");
+    assert_eq!(eks.runs(), 0);
 }
 
 #[tokio::test]
@@ -174,7 +310,7 @@ async fn a_strangers_kubeconfig_names_no_files() {
     std::fs::write(&path, config("certificate-authority: pki/ca.crt", "tokenFile: token")).expect("written");
     let activator = activator(vec![folder.path().to_owned()]);
     let read = activator
-        .read_kubeconfig(path.to_str().expect("text"), None, Word::Strangers)
+        .read_kubeconfig(path.to_str().expect("text"), None, Word::Strangers, Purpose::Use)
         .await
         .expect("readable");
     let refusal = read.vetted.expect_err("paths").to_string();

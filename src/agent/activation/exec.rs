@@ -1,0 +1,497 @@
+//! Programs that log in for a kubeconfig of the agent's owner, by client-go's rules for `ExecCredential`.
+//!
+//! A program is one of `kubernetes.execCommands`, found by its bare name in the agent's PATH, and run without a shell,
+//! without input, and in a process group that is killed at the end. What it prints is kept until it expires, or until an
+//! API server answers 401. Nothing it prints is ever logged or told but what it says on its standard error, which goes to
+//! the agent's log as client-go sends it to kubectl's own.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use moka::sync::Cache;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use secrecy::zeroize::Zeroizing;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::account::failure::truncate;
+use crate::agent::failure::before_send;
+use crate::wire::common::Failure;
+use crate::wire::common::failure::Class;
+
+/// Upper bound of one run.
+const RUN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Upper bound of what a program prints, in bytes.
+const MAX_OUTPUT: u64 = 256 * 1024;
+/// How much of a program's standard error is logged, in bytes.
+const MAX_ERROR_OUTPUT: u64 = 4096;
+/// Upper bound of credentials that are kept.
+const MAX_KEPT: u64 = 1000;
+/// The group of `ExecCredential`.
+const GROUP: &str = "client.authentication.k8s.io/";
+
+/// The programs that may be run, and the credentials they have given.
+#[derive(Clone)]
+pub struct Programs {
+    commands: Arc<[String]>,
+    path: Option<OsString>,
+    kept: Cache<[u8; 32], Arc<Mutex<Option<Arc<ExecCredential>>>>>,
+}
+
+impl Programs {
+    /// Programs of these names in the folders of a PATH.
+    pub fn new(commands: Vec<String>, path: Option<OsString>) -> Self {
+        Self { commands: commands.into(), path, kept: Cache::new(MAX_KEPT) }
+    }
+}
+
+impl Default for Programs {
+    fn default() -> Self {
+        Self::new(Vec::new(), None)
+    }
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Programs").field("commands", &self.commands).finish_non_exhaustive()
+    }
+}
+
+/// How a user of a kubeconfig logs in. It has no `Debug`: the environment may hold secrets.
+pub(super) struct Exec {
+    command: String,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    /// `client.authentication.k8s.io/v1` or `…/v1beta1`.
+    api_version: String,
+    /// The cluster as the program is told of it, where the kubeconfig asks for that.
+    cluster: Option<Value>,
+}
+
+/// What a program has printed. It has no `Debug`.
+pub(super) struct ExecCredential {
+    pub(super) token: Option<Zeroizing<String>>,
+    /// Certificate and key, PEM.
+    pub(super) pair: Option<(String, Zeroizing<String>)>,
+    expires: Option<Timestamp>,
+}
+
+/// A credential of a program, and whether it was run for it just now.
+#[derive(Clone)]
+pub(super) struct Login {
+    key: [u8; 32],
+    pub(super) credential: Arc<ExecCredential>,
+    pub(super) fresh: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Written {
+    command: Option<String>,
+    args: Option<Vec<String>>,
+    env: Option<Vec<WrittenVariable>>,
+    api_version: Option<String>,
+    provide_cluster_info: Option<bool>,
+    interactive_mode: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WrittenVariable {
+    name: String,
+    #[serde(default)]
+    value: String,
+}
+
+impl Exec {
+    /// Reads `exec` of a user and, for programs that are told of it, the cluster; both as YAML.
+    ///
+    /// # Errors
+    /// It is not written by the rules. The message holds no value.
+    pub(super) fn read(exec: &str, cluster: &str) -> Result<Self, Failure> {
+        let refuse = |problem: &str| {
+            Err(before_send(Class::BadKubeconfig, format!("exec of the chosen user {problem}")))
+        };
+        let Ok(written) = serde_saphyr::from_str::<Written>(exec) else {
+            return refuse("is none: it needs command and apiVersion, and args and env as lists");
+        };
+        let Some(command) = written.command.filter(|command| !command.is_empty()) else {
+            return refuse("names no command");
+        };
+        let api_version = written.api_version.unwrap_or_default();
+        let is_v1 = match api_version.strip_prefix(GROUP) {
+            Some("v1") => true,
+            Some("v1beta1") => false,
+            _ => {
+                return refuse(
+                    "has no apiVersion that is known; use client.authentication.k8s.io/v1 or …/v1beta1",
+                );
+            }
+        };
+        match written.interactive_mode.as_deref() {
+            Some("Never" | "IfAvailable") => {}
+            None if !is_v1 => {}
+            Some("Always") => return refuse("needs a person at a terminal (interactiveMode: Always)"),
+            _ => return refuse("needs interactiveMode: Never or IfAvailable"),
+        }
+        let env: Vec<_> =
+            written.env.unwrap_or_default().into_iter().map(|one| (one.name, one.value)).collect();
+        let args = written.args.unwrap_or_default();
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
+        if !env.iter().all(|(name, value)| is_name(name) && !value.contains('\0')) {
+            return refuse("has a variable in env whose name is empty or holds =, or that holds a NUL");
+        }
+        if args.iter().any(|arg| arg.contains('\0')) {
+            return refuse("has an argument that holds a NUL");
+        }
+        let cluster = match written.provide_cluster_info {
+            Some(true) => Some(told(cluster)),
+            _ => None,
+        };
+        Ok(Self { command, args, env, api_version, cluster })
+    }
+
+    /// The value of `KUBERNETES_EXEC_INFO`.
+    fn info(&self) -> String {
+        let mut spec = json!({"interactive": false});
+        if let Some(cluster) = &self.cluster {
+            spec["cluster"] = cluster.clone();
+        }
+        json!({"kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec}).to_string()
+    }
+
+    fn key(&self) -> [u8; 32] {
+        let env: Vec<_> = self.env.iter().map(|(name, value)| [name, value]).collect();
+        Sha256::digest(json!([self.command, self.args, env, self.info()]).to_string()).into()
+    }
+}
+
+/// A cluster of a kubeconfig as `ExecCredential` has it.
+fn told(cluster: &str) -> Value {
+    const TOLD: [&str; 6] = [
+        "server",
+        "tls-server-name",
+        "insecure-skip-tls-verify",
+        "certificate-authority-data",
+        "proxy-url",
+        "disable-compression",
+    ];
+    let written: Value = serde_saphyr::from_str(cluster).unwrap_or_default();
+    let mut told: serde_json::Map<String, Value> = TOLD
+        .iter()
+        .filter_map(|key| Some(((*key).to_owned(), written.get(key).filter(|one| !one.is_null())?.clone())))
+        .collect();
+    let extensions = written.get("extensions").and_then(Value::as_array);
+    let own =
+        extensions.and_then(|all| all.iter().find(|one| one["name"] == "client.authentication.k8s.io/exec"));
+    if let Some(config) = own.and_then(|one| one.get("extension")) {
+        told.insert("config".to_owned(), config.clone());
+    }
+    Value::Object(told)
+}
+
+impl ExecCredential {
+    /// Reads what a program has printed.
+    fn read(printed: &[u8], api_version: &str) -> Result<Self, &'static str> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Printed {
+            kind: String,
+            api_version: String,
+            status: Option<Status>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            #[serde(default)]
+            token: Option<String>,
+            #[serde(default)]
+            client_certificate_data: Option<String>,
+            #[serde(default)]
+            client_key_data: Option<String>,
+            #[serde(default)]
+            expiration_timestamp: Option<Timestamp>,
+        }
+        let Ok(printed) = serde_json::from_slice::<Printed>(printed) else {
+            return Err("has printed no ExecCredential");
+        };
+        if printed.kind != "ExecCredential" || printed.api_version != api_version {
+            return Err("has printed another kind or apiVersion than the kubeconfig names");
+        }
+        let Some(status) = printed.status else {
+            return Err("has printed an ExecCredential without a status");
+        };
+        let set = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let token = set(status.token).map(Zeroizing::new);
+        let pair = match (set(status.client_certificate_data), set(status.client_key_data)) {
+            (Some(certificate), Some(key)) => Some((certificate, Zeroizing::new(key))),
+            (None, None) => None,
+            _ => return Err("has printed only one of certificate and key"),
+        };
+        if token.is_none() && pair.is_none() {
+            return Err("has printed neither a token nor certificate and key");
+        }
+        Ok(Self { token, pair, expires: status.expiration_timestamp })
+    }
+
+    fn is_good(&self, now: Timestamp) -> bool {
+        self.expires.is_none_or(|expires| now <= expires)
+    }
+}
+
+impl Programs {
+    /// Whether a program may be run and is there. It is not run.
+    pub(super) fn knows(&self, exec: &Exec) -> Result<(), Failure> {
+        self.find(exec).map(drop)
+    }
+
+    /// The credential of a program: the one that is kept, or that of a new run. Those who need one program at the same
+    /// time wait for one run.
+    pub(super) async fn log_in(&self, exec: &Exec) -> Result<Login, Failure> {
+        let program = self.find(exec)?;
+        let key = exec.key();
+        let slot = self.kept.get_with(key, Arc::default);
+        let mut kept = slot.lock().await;
+        if let Some(credential) = kept.as_ref().filter(|credential| credential.is_good(Timestamp::now())) {
+            return Ok(Login { key, credential: Arc::clone(credential), fresh: false });
+        }
+        *kept = None;
+        let credential = Arc::new(run(program, exec).await?);
+        *kept = Some(Arc::clone(&credential));
+        Ok(Login { key, credential, fresh: true })
+    }
+
+    /// Forgets a credential that an API server has refused.
+    pub(super) async fn forget(&self, login: &Login) {
+        let Some(slot) = self.kept.get(&login.key) else { return };
+        let mut kept = slot.lock().await;
+        if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, &login.credential)) {
+            *kept = None;
+        }
+    }
+
+    fn find(&self, exec: &Exec) -> Result<PathBuf, Failure> {
+        let mut shown = exec.command.escape_debug().to_string();
+        truncate(&mut shown, 64);
+        if exec.command.contains('/') || !self.commands.contains(&exec.command) {
+            let listed = if self.commands.is_empty() { "none".to_owned() } else { self.commands.join(", ") };
+            let message = format!(
+                "exec of the chosen user runs the command {shown}, which kubernetes.execCommands of the agent does not list \
+                 (it lists {listed}); a command is a bare name, found in the agent's PATH"
+            );
+            return Err(before_send(Class::ExecForbidden, message));
+        }
+        let folders = self.path.iter().flat_map(std::env::split_paths).filter(|folder| folder.is_absolute());
+        let is_program = |path: &PathBuf| {
+            std::fs::metadata(path)
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        folders.map(|folder| folder.join(&exec.command)).find(is_program).ok_or_else(|| {
+            let message = format!(
+                "the program {shown}, with which the kubeconfig logs in, is not in the agent's PATH; install it beside the agent"
+            );
+            Failure { retryable: true, ..before_send(Class::BadReference, message) }
+        })
+    }
+}
+
+/// The process group of a program. It is killed when this is dropped: nothing of it outlives its run.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child) -> Self {
+        Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
+    }
+
+    fn kill(&mut self) {
+        if let Some(group) = self.0.take() {
+            // It may be gone, which is what is wanted.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
+    let name = &exec.command;
+    let env: HashMap<_, _> = exec.env.iter().cloned().collect();
+    let mut command = Command::new(program);
+    command
+        .args(&exec.args)
+        .envs(env)
+        .env("KUBERNETES_EXEC_INFO", exec.info())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true);
+    let mut child = command.spawn().map_err(|error| {
+        before_send(Class::BadReference, format!("the program {name} cannot be started: {error}"))
+    })?;
+    let mut group = Group::of(&child);
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let finished = async {
+        // What it leaves behind would hold its output open.
+        let ended = async {
+            let status = child.wait().await;
+            group.kill();
+            status
+        };
+        tokio::join!(ended, read(output, MAX_OUTPUT), read_and_drain(errors))
+    };
+    let Ok((status, output, errors)) = timeout(RUN_TIMEOUT, finished).await else {
+        let message = format!("the program {name} did not log in within {} s", RUN_TIMEOUT.as_secs());
+        return Err(before_send(Class::Timeout, message));
+    };
+    log(name, &errors);
+    let failed = |class, what: &str| Err(before_send(class, format!("the program {name} {what}")));
+    if output.len() as u64 > MAX_OUTPUT {
+        return failed(Class::BadKubeconfig, &format!("has printed more than {MAX_OUTPUT} bytes"));
+    }
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => {
+            return failed(
+                Class::Unreachable,
+                &format!("{}; the agent's log has what it says", ended(status)),
+            );
+        }
+        Err(error) => return failed(Class::Internal, &format!("cannot be waited for: {error}")),
+    }
+    ExecCredential::read(&output, &exec.api_version).or_else(|problem| failed(Class::BadKubeconfig, problem))
+}
+
+fn ended(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("ended with exit code {code}"),
+        None => "was killed".to_owned(),
+    }
+}
+
+/// Reads up to one byte more than `most`; then the program finds its output closed.
+async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Zeroizing<Vec<u8>> {
+    let mut bytes = Zeroizing::new(Vec::new());
+    if let Some(from) = from {
+        // What was read before an error counts.
+        let _ = from.take(most + 1).read_to_end(&mut bytes).await;
+    }
+    bytes
+}
+
+/// Reads the beginning of what a program complains about, and lets it go on.
+async fn read_and_drain(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut from) = from {
+        let _ = (&mut from).take(MAX_ERROR_OUTPUT).read_to_end(&mut bytes).await;
+        let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+    }
+    bytes
+}
+
+fn log(name: &str, errors: &[u8]) {
+    let text: String = String::from_utf8_lossy(errors).split(char::is_control).collect::<Vec<_>>().join(" ");
+    if !text.trim().is_empty() {
+        tracing::warn!(program = name, "a program that logs in says: {}", text.trim());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "client.authentication.k8s.io/v1";
+
+    #[test]
+    fn what_a_program_prints_is_taken_by_client_gos_rules() {
+        let read = |text: &str| ExecCredential::read(text.as_bytes(), V1);
+        let with =
+            |status: &str| format!(r#"{{"kind":"ExecCredential","apiVersion":"{V1}","status":{status}}}"#);
+        let good = read(&with(r#"{"token":"t","expirationTimestamp":"2030-01-01T00:00:00Z"}"#));
+        let good = good.unwrap_or_else(|problem| unreachable!("{problem}"));
+        assert_eq!(good.token.as_ref().map(|token| token.as_str()), Some("t"));
+        let at = |text: &str| text.parse::<Timestamp>().expect("a time");
+        assert!(good.is_good(at("2030-01-01T00:00:00Z")) && !good.is_good(at("2030-01-01T00:00:01Z")));
+        assert!(
+            read(&with(r#"{"clientCertificateData":"c","clientKeyData":"k"}"#))
+                .is_ok_and(|one| one.pair.is_some())
+        );
+        for wrong in [
+            "",
+            "token",
+            &with("null"),
+            &with("{}"),
+            &with(r#"{"token":""}"#),
+            &with(r#"{"clientCertificateData":"c"}"#),
+            &with(r#"{"token":"t","expirationTimestamp":"tomorrow"}"#),
+            &with(r#"{"token":"t"}"#).replace("io/v1", "io/v1beta1"),
+            &with(r#"{"token":"t"}"#).replace("ExecCredential", "TokenReview"),
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn exec_is_read_by_client_gos_rules() {
+        let api = |version: &str| format!("apiVersion: client.authentication.k8s.io/{version}");
+        let read = |text: String| Exec::read(&text, "{}").map(|_| ()).map_err(|failure| failure.message);
+        for good in [
+            format!("{{command: aws, {}, interactiveMode: Never}}", api("v1")),
+            format!("{{command: aws, {}, interactiveMode: IfAvailable, args: [a], env: null}}", api("v1")),
+            format!("{{command: aws, {}}}", api("v1beta1")),
+            format!("{{command: aws, {}, installHint: x, env: [{{name: A, value: b}}]}}", api("v1beta1")),
+        ] {
+            assert_eq!(read(good.clone()), Ok(()), "{good}");
+        }
+        for (wrong, said) in [
+            ("{}".to_owned(), "no command"),
+            ("aws".to_owned(), "is none"),
+            (format!("{{command: '', {}}}", api("v1beta1")), "no command"),
+            ("{command: aws}".to_owned(), "apiVersion"),
+            (format!("{{command: aws, {}}}", api("v1alpha1")), "apiVersion"),
+            (format!("{{command: aws, {}}}", api("v1")), "interactiveMode"),
+            (format!("{{command: aws, {}, interactiveMode: Always}}", api("v1")), "a person"),
+            (format!("{{command: aws, {}, interactiveMode: Sometimes}}", api("v1beta1")), "interactiveMode"),
+            (format!("{{command: aws, {}, args: a}}", api("v1beta1")), "is none"),
+            (format!("{{command: aws, {}, env: [{{name: ''}}]}}", api("v1beta1")), "env"),
+            (format!("{{command: aws, {}, env: [{{name: A=B}}]}}", api("v1beta1")), "env"),
+        ] {
+            let refused = read(wrong.clone()).expect_err(&wrong);
+            assert!(refused.contains(said), "{wrong}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_program_is_told_of_the_cluster_only_where_the_kubeconfig_asks_for_it() {
+        let cluster = "{server: 'https://k', certificate-authority-data: QQ==, unknown: 1, \
+                       extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: x}}]}";
+        let exec = |asks: bool| {
+            let text = format!(
+                "{{command: a, apiVersion: {V1}, interactiveMode: Never, provideClusterInfo: {asks}}}"
+            );
+            Exec::read(&text, cluster).unwrap_or_else(|failure| unreachable!("{failure:?}")).info()
+        };
+        let told: Value = serde_json::from_str(&exec(true)).expect("JSON");
+        let expected = json!({"kind": "ExecCredential", "apiVersion": V1, "spec": {"interactive": false, "cluster": {
+            "server": "https://k", "certificate-authority-data": "QQ==", "config": {"audience": "x"}}}});
+        assert_eq!(told, expected);
+        let bare: Value = serde_json::from_str(&exec(false)).expect("JSON");
+        assert_eq!(bare["spec"], json!({"interactive": false}));
+    }
+}

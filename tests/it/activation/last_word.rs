@@ -1,0 +1,44 @@
+//! What the agent's own file says, whatever the hub sends.
+
+use kubesvc::account::State;
+use serde_json::json;
+
+use crate::harness::kubeconfig::Proof;
+use crate::harness::{folder::Folder, must};
+use crate::world::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_dials_only_what_its_file_allows_and_logs_in_with_a_program_for_its_own_account() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let printed = json!({
+        "kind": "ExecCredential",
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "status": {"token": cluster.token()},
+    });
+    let exec = json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "interactiveMode": "Never",
+        "command": "sh",
+        "args": ["-c", format!("printf %s '{printed}'")],
+    }});
+    let with_exec =
+        cluster.kubeconfig_with(Proof::Token("none")).replace("{token: \"none\"}", &exec.to_string());
+    let folder = must(Folder::new("exec"));
+    let file = must(folder.write("kubeconfig", &with_exec));
+    let _agent = world
+        .agent("agent-1")
+        .setting("kubernetes.policy.loopback", json!(false))
+        .setting("kubernetes.execCommands", json!(["sh"]))
+        .setting(
+            "kubernetes.accounts",
+            json!([{"name": "mine", "kubeconfigFile": file.display().to_string()}]),
+        )
+        .start()
+        .await;
+    world.account("theirs").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    let refused = world.until_reason("theirs", State::Failed, "Forbidden").await;
+    let message = refused.status_or_default().error_message.clone().unwrap_or_default();
+    assert!(message.starts_with("policy: ") && message.contains("kubernetes.policy.loopback"), "{message}");
+    world.until("mine", State::Active).await;
+}
