@@ -89,6 +89,8 @@ pub struct GrpcServerSettings {
     pub health_service_enabled: bool,
     /// The largest message taken from an agent, in bytes; 3136 KiB to 1 GiB.
     pub max_inbound_message_size: usize,
+    /// How many connections one address may have open.
+    pub limits: AddressLimits,
     /// HTTP/2 pings to agents; none: not sent.
     pub keepalive: Option<KeepaliveSettings>,
 }
@@ -240,6 +242,10 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             port: v.number("kubesvc.grpc.server.port")?,
             health_service_enabled: v.boolean("kubesvc.grpc.server.healthServiceEnabled")?,
             max_inbound_message_size: v.number("kubesvc.grpc.server.maxInboundMessageSize")?,
+            limits: AddressLimits {
+                per_address: v.number("kubesvc.grpc.server.limits.perAddress")?,
+                exempt: v.networks("kubesvc.grpc.server.limits.exempt")?,
+            },
             keepalive: keepalive(v)?,
         },
         database_url: v.string("kubesvc.database.url")?,

@@ -40,6 +40,7 @@ pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port
         max_message_bytes: settings.grpc.max_inbound_message_size,
         replica_id: place.replica_id.clone(),
         connection_cap: AGENT_CONNECTIONS,
+        limits: settings.grpc.limits.clone(),
         forget_after: policy.orphan_grace.saturating_mul(2),
         rest_port: Some(rest_port),
         pings: settings

@@ -105,6 +105,18 @@ const ROWS: &[Row] = &[
         "4MB",
         "largest message taken from an agent",
     ),
+    read(
+        "kubesvc.grpc.server.limits.perAddress",
+        count(0, 1_000_000),
+        "0",
+        "connections of agents from one address (IPv6: /64); 0: no bound",
+    ),
+    read(
+        "kubesvc.grpc.server.limits.exempt",
+        Kind::Networks,
+        "",
+        "networks for which that bound does not count",
+    ),
     refused(
         "kubesvc.grpc.server.security.enabled",
         Kind::Flag,

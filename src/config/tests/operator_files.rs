@@ -23,6 +23,7 @@ fn defaults_are_the_documented_ones() {
     assert_eq!((s.grpc.address.as_str(), s.grpc.port), ("*", 9091));
     assert!(s.grpc.health_service_enabled);
     assert_eq!(s.grpc.max_inbound_message_size, 4 << 20);
+    assert_eq!(s.grpc.limits, AddressLimits::default());
     assert_eq!(s.database_url, "sqlite://kubesvc.db");
     assert!(s.watch_namespaces.is_empty() && s.secrets.folders.is_empty());
     assert_eq!(s.operation_wait, Duration::from_secs(30));
@@ -117,7 +118,7 @@ server:
   { address: 127.0.0.1, port: 0, maxBodyBytes: 1MB, health.port: 7003, limits: { perAddress: 0, exempt: [10.0.0.0/8] },
     hosts: [hub, "localhost:7002"], cors.allowedOrigins: ["https://deck.example.com"] }
 kubesvc:
-  grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB }
+  grpc.server: { address: "[::1]", port: 1, healthServiceEnabled: false, maxInboundMessageSize: 16MB, limits: { perAddress: 256, exempt: [fd00::/8] } }
   database.url: postgres://u:p@h/d
   watchNamespaces: [a, b]
   secrets: { folders: [/creds, /run/more], noop: false }
@@ -158,6 +159,8 @@ logging: { level: Warning, format: json, fields: { team: x, app.name: y } }
     assert_eq!((s.grpc.address.as_str(), s.grpc.port), ("[::1]", 1));
     assert!(!s.grpc.health_service_enabled);
     assert_eq!(s.grpc.max_inbound_message_size, 16 << 20);
+    let exempt = vec!["fd00::/8".parse().expect("a network")];
+    assert_eq!(s.grpc.limits, AddressLimits { per_address: 256, exempt });
     assert_eq!(s.database_url, "postgres://u:p@h/d");
     assert_eq!(s.watch_namespaces, ["a", "b"]);
     assert_eq!(s.secrets.folders, [PathBuf::from("/creds"), PathBuf::from("/run/more")]);

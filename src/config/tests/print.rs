@@ -29,6 +29,9 @@ kubesvc:
       port: 9091  # default
       healthServiceEnabled: true  # default
       maxInboundMessageSize: 4194304  # default
+      limits:
+        perAddress: 0  # default
+        exempt: []  # default
       security:
         keepAliveHeartbeatSeconds: 20  # default
         KeepAliveTimeOutSeconds: 20  # default
