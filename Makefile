@@ -9,7 +9,7 @@ DENY_FOLDER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kubesvc/cargo-deny-$(DENY_
 DENY := $(DENY_FOLDER)/bin/cargo-deny
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge build clean
+.PHONY: help demo demo-replicas test faults random-faults model bench lint fmt crds openapi docs controlplane databases judge openapi-check build clean
 
 help: ## Say what there is
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ openapi: ## Write docs/openapi.json from the routes
 
 docs: ## Write the tables of docs/settings.md from the code
 	UPDATE_DOCS=1 $(CARGO) test --features $(FEATURES) --quiet --test it docs::the_tables
+
+openapi-check: controlplane ## Drive every REST call with schemathesis (installed once in the cache folder, pinned; needs Python and PyPI)
+	KUBESVC_SCHEMATHESIS=$$(sh tests/openapi/schemathesis.sh) && export KUBESVC_SCHEMATHESIS && \
+	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture openapi_check::
 
 controlplane: ## Build etcd, kube-apiserver and kubectl once (three minutes; kept in a cache folder)
 	@$(CARGO) run --quiet --features $(FEATURES) --example controlplane

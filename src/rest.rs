@@ -221,8 +221,8 @@ pub fn router(state: RestState) -> Router {
             post(dynamic::post)
                 .put(dynamic::put)
                 .patch(dynamic::patch)
-                .get(accounts::get)
-                .delete(accounts::delete_one),
+                .get(dynamic::get)
+                .delete(dynamic::delete),
         )
         .route("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
         // What Spinnaker asks of one account.

@@ -11,7 +11,7 @@ use super::RestState;
 use super::body::{self, Media, Received};
 use super::change::Change;
 use super::decide::Request;
-use super::dto::{AccountDefinition, StateChange};
+use super::dto::{AccountDefinition, AccountNames, StateChanges};
 use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
 use super::given;
@@ -40,7 +40,7 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Pr
 
 /// Activate or deactivate accounts, and change them on the way.
 #[utoipa::path(patch, path = "/armory/accounts", operation_id = "patchAccounts", tag = "accounts",
-    params(Force), request_body(content = [StateChange], description = "At most 1,000 accounts"),
+    params(Force), request_body(content = StateChanges, description = "At most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; look at the accounts' states"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),
@@ -52,10 +52,11 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Pr
     ))]
 pub(super) async fn patch(
     State(state): State<RestState>,
-    Force(force): Force,
+    force: Force,
     received: Received,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
+    let force = force.read()?;
     let (body, held) = body::read(&state, received, Media::Json).await?;
     let given = given::read_all(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
@@ -82,7 +83,7 @@ fn state_change(given: &Given, force: bool) -> Change<'_> {
 
 /// Delete accounts.
 #[utoipa::path(delete, path = "/armory/accounts", operation_id = "deleteAccounts", tag = "accounts",
-    params(Force), request_body(content = [String], description = "Names of at most 1,000 accounts"),
+    params(Force), request_body(content = AccountNames, description = "Names of at most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; the accounts go once their agents have let go of them"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was deleted", body = ErrorBody),
@@ -94,17 +95,18 @@ fn state_change(given: &Given, force: bool) -> Change<'_> {
     ))]
 pub(super) async fn delete(
     State(state): State<RestState>,
-    Force(force): Force,
+    force: Force,
     received: Received,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
+    let force = force.read()?;
     let (body, held) = body::read(&state, received, Media::Lenient).await?;
     delete_all(&state, held, body::names(body)?, force).await
 }
 
 /// Delete one account.
 #[utoipa::path(delete, path = "/armory/accounts/{accountName}", operation_id = "deleteAccount", tag = "accounts",
-    params(("accountName" = String, Path, description = "Name of the account, percent-encoded"), Force),
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$"), Force),
     responses(
         (status = 202, description = "Accepted; the account goes once its agents have let go of it"),
         (status = 400, description = "An unknown or a static account", body = ErrorBody),
@@ -114,10 +116,11 @@ pub(super) async fn delete(
     ))]
 pub(super) async fn delete_one(
     State(state): State<RestState>,
-    Force(force): Force,
+    force: Force,
     name: PathName,
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
+    let force = force.read()?;
     delete_all(&state, Held::default(), vec![name.account()?], force).await
 }
 
@@ -190,7 +193,7 @@ pub(super) fn summed_up<T>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, P
 
 /// One account.
 #[utoipa::path(get, path = "/armory/accounts/{accountName}", operation_id = "getAccount", tag = "accounts",
-    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
         (status = 200, description = "The account", body = AccountView),
         (status = 400, description = "No name", body = ErrorBody),

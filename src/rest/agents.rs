@@ -132,7 +132,7 @@ pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<
 /// Disconnect an agent, whichever replica it is connected to. Its process may connect again at once, another one under its id after 30 s.
 #[utoipa::path(post, path = "/armory/agent/{agentId}/disconnect", operation_id = "disconnectAgent", tag = "agents",
     params(("agentId" = String, Path, description = "Id of the agent, percent-encoded")),
-    request_body = Option<DisconnectRequest>,
+    request_body(content = DisconnectRequest, description = "May be absent"),
     responses(
         (status = 200, description = "Its stream was closed"),
         (status = 400, description = "Malformed", body = ErrorBody),
@@ -196,8 +196,8 @@ fn is_relayed(body: &Value) -> Result<bool, Problem> {
     if wrong("origin", Value::is_string) {
         return Err(Problem::bad_request("origin must be a string"));
     }
-    if wrong("timestamp", Value::is_number) {
-        return Err(Problem::bad_request("timestamp must be a number"));
+    if wrong("timestamp", Value::is_i64) {
+        return Err(Problem::bad_request("timestamp must be a whole number of 64 bits"));
     }
     Ok(fields.get("clusterDriven").and_then(Value::as_bool).unwrap_or_default())
 }

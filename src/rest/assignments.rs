@@ -10,6 +10,7 @@ use super::accounts::{refuse_if_any, summed_up};
 use super::api::Trouble;
 use super::body::{self, Media, Received};
 use super::change::{TRIES, patch};
+use super::dto::AccountNames;
 use super::error::{ErrorBody, Problem};
 use super::extract::Force;
 use super::gitops::keeper;
@@ -21,7 +22,7 @@ use crate::objects::AccountKey;
 /// This works with dynamic accounts off, too: accounts of agents' own files need it.
 #[utoipa::path(post, path = "/armory/agent/assignments", operation_id = "electCachingAgents", tag = "agents",
     params(Force),
-    request_body(content = Vec<String>, description = "Names of at most 1,000 accounts", example = json!(["prod"])),
+    request_body(content = AccountNames, description = "Names of at most 1,000 accounts", example = json!(["prod"])),
     responses(
         (status = 200, description = "Stored; each account that is ACTIVE has an agent elected at once, any other when it becomes so"),
         (status = 400, description = "Malformed, an unknown account, or one that is named twice; nothing is done", body = ErrorBody),
@@ -32,9 +33,10 @@ use crate::objects::AccountKey;
     ))]
 pub(super) async fn elect(
     State(state): State<RestState>,
-    Force(force): Force,
+    force: Force,
     received: Received,
 ) -> Result<StatusCode, Problem> {
+    let force = force.read()?;
     let (body, held) = body::read(&state, received, Media::Json).await?;
     let names = body::names(body)?;
     state

@@ -16,15 +16,18 @@ use super::body::{self, Media, Received};
 use super::change::Change;
 use super::create::{self, Created, create, in_the_way};
 use super::decide::{Effect, Request, decide};
-use super::dto::{AccountDefinition, Definitions, StateChange};
+use super::dto::{AccountDefinition, Definitions, StateChanges};
 use super::error::{ErrorBody, Problem};
-use super::extract::Force;
+use super::extract::{Force, PathName};
 use super::given;
 use super::lookup::{Found, all};
-use super::view::ExistingAccount;
+use super::view::{AccountView, ExistingAccount};
 use crate::account::lifecycle::shown;
 use crate::account::spinnaker::Given;
 use crate::account::{DesiredState, KubesvcAccount};
+
+/// An account may be called as the last part of this path is.
+const OWN_NAME: &str = "dynamic";
 
 /// Add accounts from their definitions.
 #[utoipa::path(post, path = "/armory/accounts/dynamic", operation_id = "createAccounts", tag = "accounts",
@@ -111,10 +114,11 @@ async fn create_one(
     ))]
 pub(super) async fn put(
     State(state): State<RestState>,
-    Force(force): Force,
+    force: Force,
     received: Received,
 ) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), Problem> {
     state.dynamic_accounts()?;
+    let force = force.read()?;
     let (body, held) = body::read(&state, received, Media::Json).await?;
     let Value::Object(fields) = body else {
         return Err(Problem::bad_request("the body must be an object: one account"));
@@ -140,9 +144,34 @@ async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
     state.find(name).await?.account.map(drop).ok_or_else(|| Problem::no_account(name))
 }
 
+/// The account that is called `dynamic`.
+#[utoipa::path(get, path = "/armory/accounts/dynamic", operation_id = "getAccountCalledDynamic", tag = "accounts",
+    responses(
+        (status = 200, description = "The account", body = AccountView),
+        (status = 404, description = "No such account", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, Problem> {
+    super::accounts::get(state, PathName::of(OWN_NAME)).await
+}
+
+/// Delete the account that is called `dynamic`.
+#[utoipa::path(delete, path = "/armory/accounts/dynamic", operation_id = "deleteAccountCalledDynamic", tag = "accounts",
+    params(Force),
+    responses(
+        (status = 202, description = "Accepted; the account goes once its agents have let go of it"),
+        (status = 400, description = "An unknown or a static account", body = ErrorBody),
+        (status = 409, description = "The account is kept by a GitOps tool", body = ErrorBody),
+        (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
+        (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
+    ))]
+pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, Problem> {
+    super::accounts::delete_one(state, force, PathName::of(OWN_NAME)).await
+}
+
 /// Activate or deactivate accounts: the other address of PATCH /armory/accounts.
 #[utoipa::path(patch, path = "/armory/accounts/dynamic", operation_id = "patchDynamicAccounts", tag = "accounts",
-    params(Force), request_body(content = [StateChange], description = "At most 1,000 accounts"),
+    params(Force), request_body(content = StateChanges, description = "At most 1,000 accounts"),
     responses(
         (status = 202, description = "Accepted; look at the accounts' states"),
         (status = 400, description = "Malformed, an unknown or a static account; nothing was changed", body = ErrorBody),

@@ -63,15 +63,27 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 #[into_params(names("force"), parameter_in = Query)]
 pub(super) struct Force(
     /// `true` changes also an account that a GitOps tool keeps; the tool may set it back.
-    #[param(required = false)]
-    pub(super) bool,
+    #[param(required = false, value_type = bool)]
+    Result<bool, Problem>,
 );
+
+impl Force {
+    /// Whether it was asked for.
+    pub(super) fn read(self) -> Result<bool, Problem> {
+        self.0
+    }
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for Force {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(word(parts.uri.query(), "force").is_some_and(|value| value == "true")))
+        let force = only_word(parts.uri.query(), "force").and_then(|word| match word.as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::bad_request("force must be true or false")),
+        });
+        Ok(Self(force))
     }
 }
 
@@ -101,8 +113,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Excluded {
     }
 }
 
+/// A word of the query, decoded, which may come once.
+pub(super) fn only_word(query: Option<&str>, key: &str) -> Result<Option<String>, Problem> {
+    let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let first = pairs.find(|(name, _)| name == key);
+    if pairs.any(|(name, _)| name == key) {
+        return Err(Problem::bad_request(format!("{key} is given twice")));
+    }
+    Ok(first.map(|(_, value)| value.into_owned()))
+}
+
 /// A word of the query, decoded; the first, if it comes twice.
-pub(super) fn word(query: Option<&str>, key: &str) -> Option<String> {
+fn word(query: Option<&str>, key: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())
 }

@@ -6,15 +6,15 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::RestState;
+use super::dto::AccountOrNone;
 use super::error::{ErrorBody, Problem};
 use super::extract::PathName;
-use super::view::AccountView;
 
 /// One account; an empty object where there is none.
 #[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}", operation_id = "getAgentAccount", tag = "accounts",
-    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
-        (status = 200, description = "The account, or an empty object", body = AccountView),
+        (status = 200, description = "The account, or an empty object", body = AccountOrNone),
         (status = 400, description = "No name", body = ErrorBody),
         (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
@@ -29,7 +29,7 @@ pub(super) async fn account(State(state): State<RestState>, name: PathName) -> R
 
 /// The namespaces of an account: as an agent saw them last, else as they are configured.
 #[utoipa::path(get, path = "/agents/kubernetes/accounts/{accountName}/namespaces", operation_id = "getAccountNamespaces", tag = "accounts",
-    params(("accountName" = String, Path, description = "Name of the account, percent-encoded")),
+    params(("accountName" = String, Path, description = "Name of the account, percent-encoded", min_length = 1, max_length = 255, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")),
     responses(
         (status = 200, description = "Names, sorted", body = [String]),
         (status = 400, description = "No name", body = ErrorBody),

@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use utoipa::OpenApi;
+use utoipa::openapi::path::PathItem;
+use utoipa::openapi::{self, ContentBuilder, Ref, RefOr, Required, Response, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
 
 use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubernetes};
 
@@ -22,9 +24,10 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
         (name = "health", description = "Health, metrics and this description")
     ),
     security(()),
+    modifiers(&Shared),
     paths(
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
-        dynamic::post, dynamic::put, dynamic::patch,
+        dynamic::get, dynamic::post, dynamic::put, dynamic::patch, dynamic::delete,
         kubernetes::account, kubernetes::namespaces,
         agents::list, agents::get, agents::disconnect, assignments::elect,
         clouddrivers::list, clouddrivers::get, clouddrivers::pools,
@@ -32,6 +35,39 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
     )
 )]
 struct Description;
+
+/// What every call has in common.
+struct Shared;
+
+impl Modify for Shared {
+    fn modify(&self, openapi: &mut openapi::OpenApi) {
+        for item in openapi.paths.paths.values_mut() {
+            let PathItem { get, put, post, delete, patch, .. } = item;
+            for operation in [get, put, post, delete, patch].into_iter().flatten() {
+                let mut add = |code: &str, description: &str| {
+                    let responses = &mut operation.responses.responses;
+                    responses.entry(code.to_owned()).or_insert_with(|| error(description).into());
+                };
+                add("403", "A web page of another site sent it");
+                add("421", "It was sent to another host than those of server.hosts");
+                if let Some(RefOr::T(body)) = &mut operation.request_body {
+                    add("408", "The body comes too slowly");
+                    add("503", "As many requests, or as large ones, are under way as are taken at once");
+                    body.required = Some(if operation.operation_id.as_deref() == Some("disconnectAgent") {
+                        Required::False
+                    } else {
+                        Required::True
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn error(description: &str) -> Response {
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name("ErrorBody"))).build();
+    ResponseBuilder::new().description(description).content("application/json", body).build()
+}
 
 static TEXT: LazyLock<String> = LazyLock::new(|| {
     let mut text = Description::openapi().to_pretty_json().expect("a description is JSON");

@@ -4,18 +4,20 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::error::Problem;
-use super::extract::word;
+use super::extract::only_word;
 use super::view::AccountItem;
 
 const LIMIT: u64 = 100;
 const MAX_LIMIT: u64 = 1000;
+/// The largest page: what clients can read back as a signed number of 64 bits.
+const MAX_PAGE: u64 = i64::MAX as u64;
 
 /// Which part of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
     /// The page, from 1.
-    #[param(required = false, minimum = 1, default = 1)]
+    #[param(required = false, minimum = 1, maximum = 9223372036854775807i64, default = 1)]
     page: u64,
     /// How many items a page has.
     #[param(required = false, minimum = 1, maximum = 1000, default = 100)]
@@ -38,7 +40,7 @@ pub(super) struct AccountPage {
 impl Paging {
     /// Reads `page` and `limit` of a query.
     pub(super) fn read(query: Option<&str>) -> Result<Self, Problem> {
-        let page = number(query, "page", 1, 1..=u64::MAX)?;
+        let page = number(query, "page", 1, 1..=MAX_PAGE)?;
         let limit = number(query, "limit", LIMIT, 1..=MAX_LIMIT)?;
         Ok(Self { page, limit })
     }
@@ -63,9 +65,9 @@ fn number(
     default: u64,
     allowed: std::ops::RangeInclusive<u64>,
 ) -> Result<u64, Problem> {
-    let Some(text) = word(query, key) else { return Ok(default) };
+    let Some(text) = only_word(query, key)? else { return Ok(default) };
     text.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
-        let most = if *allowed.end() == u64::MAX { String::new() } else { format!(" to {}", allowed.end()) };
+        let most = if *allowed.end() == MAX_PAGE { String::new() } else { format!(" to {}", allowed.end()) };
         Problem::bad_request(format!("{key} must be a number from {}{most}", allowed.start()))
     })
 }
@@ -81,7 +83,7 @@ mod tests {
         assert_eq!(cut("page=1&limit=2"), [0, 1]);
         assert_eq!(cut("page=3&limit=2"), [4]);
         assert_eq!(cut("page=4&limit=2"), [0; 0]);
-        assert_eq!(cut("page=18446744073709551615&limit=1000"), [0; 0]);
+        assert_eq!(cut("page=9223372036854775807&limit=1000"), [0; 0]);
         assert_eq!(cut(""), [0, 1, 2, 3, 4]);
     }
 
@@ -96,6 +98,8 @@ mod tests {
             "limit=1001",
             "limit=1.5",
             "page=99999999999999999999",
+            "page=9223372036854775808",
+            "page=1&page=1",
         ] {
             let problem = Paging::read(Some(query)).expect_err(query);
             assert_eq!(problem.status.as_u16(), 400);

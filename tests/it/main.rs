@@ -24,6 +24,7 @@ mod gitops;
 mod http_bounds;
 mod leaders;
 mod manifests;
+mod openapi_check;
 mod plugin;
 mod random_faults;
 mod reconnects;

@@ -145,6 +145,9 @@ const CASES: &[Case] = &[
     ("POST", "/armory/agent/b/disconnect", JSON, "[]", 400, "object"),
     ("POST", "/armory/agent/b/disconnect", JSON, "{", 400, "not JSON"),
     ("POST", "/armory/agent/b/disconnect", JSON, r#"{"timestamp":"now"}"#, 400, "timestamp"),
+    ("POST", "/armory/agent/b/disconnect", JSON, r#"{"timestamp":9223372036854775808}"#, 400, "timestamp"),
+    ("POST", "/armory/agent/b/disconnect", JSON, r#"{"timestamp":1.5}"#, 400, "timestamp"),
+    ("POST", "/armory/agent/b/disconnect", JSON, "null", 400, "object"),
     ("POST", "/armory/agent/b/disconnect", Some("text/plain"), "{}", 415, "JSON"),
 ];
 
@@ -157,6 +160,27 @@ async fn each_is_refused_with_its_code_and_a_message() {
         let message = answer.message(path);
         assert!(message.contains(word), "{method} {path} {body}: {message}");
         assert!(!message.contains("s3cret"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn force_is_true_or_false_and_comes_once() {
+    let calls = [
+        ("DELETE", "/armory/accounts/a", ""),
+        ("DELETE", DYNAMIC, ""),
+        ("DELETE", ACCOUNTS, r#"["a"]"#),
+        ("PATCH", ACCOUNTS, r#"[{"name":"a","state":"ACTIVE"}]"#),
+        ("PUT", DYNAMIC, r#"{"name":"a"}"#),
+        ("POST", "/armory/agent/assignments", r#"["a"]"#),
+    ];
+    for (method, path, body) in calls {
+        for (force, status) in
+            [("yes", 400), ("", 400), ("null", 400), ("true&force=true", 400), ("true", 503), ("false", 503)]
+        {
+            let answer = call(method, &format!("{path}?force={force}"), JSON, body).await;
+            assert_eq!(answer.status, status, "{method} {path}?force={force}: {}", answer.text);
+            assert!(status == 503 || answer.message(path).contains("force"), "{}", answer.text);
+        }
     }
 }
 
