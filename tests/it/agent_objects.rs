@@ -38,6 +38,7 @@ fn registration(session_id: &str) -> Registration {
         version: "1.0.0".into(),
         protocol: 1,
         connected_since: jiff::Timestamp::UNIX_EPOCH,
+        cluster_uid: String::new(),
         needs_accounts: false,
         standing: Standing::Known,
     }
@@ -58,6 +59,8 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
         held: 3,
         failed: 1,
         static_accounts: Some(vec![names::digest("one")]),
+        static_sources: None,
+        kept_from: None,
         problem: Some(("ListRefused".into(), "too many".into())),
     };
     let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
