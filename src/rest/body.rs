@@ -97,7 +97,7 @@ pub(super) async fn of_replica(
 /// What was read of a body that [`of_replica`] has read.
 pub(super) async fn again(body: Body) -> Result<Bytes, Problem> {
     let collected = body.collect().await;
-    collected.map(|collected| collected.to_bytes()).map_err(|_| Problem::bad_request("the body broke off"))
+    collected.map(http_body_util::Collected::to_bytes).map_err(|_| Problem::bad_request("the body broke off"))
 }
 
 async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, Problem> {

@@ -43,12 +43,15 @@ const MAX_KEPT: u64 = 1000;
 /// The group of `ExecCredential`.
 const GROUP: &str = "client.authentication.k8s.io/";
 
+/// The credential of one program, while it is good. Those who need the same one wait for one run of it.
+type Kept = Arc<Mutex<Option<Arc<ExecCredential>>>>;
+
 /// The programs that may be run, and the credentials they have given.
 #[derive(Clone)]
 pub struct Programs {
     commands: Arc<[String]>,
     path: Option<OsString>,
-    kept: Cache<[u8; 32], Arc<Mutex<Option<Arc<ExecCredential>>>>>,
+    kept: Cache<[u8; 32], Kept>,
 }
 
 impl Programs {

@@ -417,7 +417,8 @@ kubernetes:
 ";
     let loaded = agent(yaml).expect("they are ignored");
     assert_eq!(loaded.settings.accounts.len(), 2);
-    let [warning] = loaded.warnings.as_slice() else { panic!("{:?}", loaded.warnings) };
+    assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
+    let warning = &loaded.warnings[0];
     for key in ["providerVersion", "cacheThreads", "customResources", "rawResourcesEndpointConfig"] {
         assert!(warning.contains(&format!("`kubernetes.accounts[].{key}`")), "{warning}");
     }
