@@ -84,6 +84,8 @@ impl World {
                 true
             }
             Action::ResolveCredential => false,
+            // An agent that lists the account has connected before there is an object.
+            Action::DeleteObject if !self.has_seen_who_lists(replica) => false,
             Action::DeleteObject => {
                 let what = || "an account that an agent lists was deleted by itself".to_owned();
                 self.breaks(Property::ListedStays, what);
@@ -130,6 +132,11 @@ impl World {
             rival: None,
         };
         decide(&observation).action
+    }
+
+    /// Whether the leader knows of an agent that lists the account.
+    fn has_seen_who_lists(&self, replica: usize) -> bool {
+        self.replicas[replica].agents.iter().flatten().any(|agent| self.lists(&agent.spec.agent_id))
     }
 
     /// Its ticks stand still, so no agent is away for the time of the cleanup.

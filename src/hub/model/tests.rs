@@ -119,6 +119,13 @@ fn breaks_for(
 }
 
 #[test]
+fn an_account_of_an_agents_own_file_comes_to_that_agent_alone_though_its_stream_is_cut() {
+    let cut = Faults { cuts: 1, ..Faults::NONE };
+    let seen = holds_for(LISTED, &[EAST, EAST_2], &[], cut);
+    assert!(seen.states > 500, "{seen:?}");
+}
+
+#[test]
 fn an_account_without_a_zone_comes_to_one_of_which_an_agent_is_approved() {
     let seen = holds_for(UNPINNED, &[EAST, WEST], &[], LAG);
     assert!(seen.states > 500, "{seen:?}");
