@@ -14,7 +14,7 @@ use std::fmt::Write;
 use percent_encoding::percent_decode_str;
 
 use super::KubesvcAccount;
-use super::names::is_dns_subdomain;
+use super::names::{is_dns_label, is_dns_subdomain};
 use super::spec::KubeconfigSource;
 
 /// How a reference begins.
@@ -58,6 +58,8 @@ pub struct ReferenceError(String);
 /// A key of a Secret, as a reference of the engine `k8s` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretKey<'r> {
+    /// Its namespace.
+    pub namespace: &'r str,
     /// Name of the Secret.
     pub name: &'r str,
     /// Key in the Secret.
@@ -130,21 +132,21 @@ impl Reference {
         missing.map_or(Ok(()), |key| refuse(format!("engine {engine} needs the parameter {key}")))
     }
 
-    /// The key of a Secret that a reference of the engine `k8s` names; none for another engine. Only the account's own
-    /// namespace may be named: the operator's rights are not for everyone who may write an account.
+    /// The key of a Secret that a reference of the engine `k8s` names, in the account's own namespace unless it says
+    /// another; none for another engine. Whether the namespace may be used is a matter of
+    /// [`SourceRules`](super::sources::SourceRules).
     ///
     /// # Errors
-    /// Another namespace, or a name or key that no Secret can have.
-    pub fn secret_key(&self, own_namespace: &str) -> Result<Option<SecretKey<'_>>, ReferenceError> {
+    /// A namespace, name or key that no Secret can have.
+    pub fn secret_key<'r>(&'r self, own_namespace: &'r str) -> Result<Option<SecretKey<'r>>, ReferenceError> {
         if self.engine != K8S {
             return Ok(None);
         }
         self.check_parameters()?;
         let (name, key) = (self.get("n").unwrap_or_default(), self.get("k").unwrap_or_default());
-        if self.get("ns").is_some_and(|namespace| namespace != own_namespace) {
-            return refuse(format!(
-                "ns must be the account's own namespace {own_namespace:?}, or left out: an account cannot use Secrets of other namespaces"
-            ));
+        let namespace = self.get("ns").unwrap_or(own_namespace);
+        if self.get("ns").is_some() && !is_dns_label(namespace) {
+            return refuse("ns is no name of a namespace: at most 63 lower-case letters, digits and dashes");
         }
         if !is_dns_subdomain(name) {
             return refuse(
@@ -157,7 +159,7 @@ impl Reference {
                 "k is no key of a Secret: at most 253 letters, digits, dashes, dots and underscores",
             );
         }
-        Ok(Some(SecretKey { name, key }))
+        Ok(Some(SecretKey { namespace, name, key }))
     }
 
     /// Whether a value of its engine is a secret.
@@ -207,7 +209,7 @@ pub fn secret_of(account: &KubesvcAccount) -> Option<(String, String)> {
     }
     let reference = Reference::parse(source.reference.as_deref()?).ok()?;
     let secret = reference.secret_key(namespace).ok()??;
-    Some(named(secret.name))
+    Some((secret.namespace.to_owned(), secret.name.to_owned()))
 }
 
 /// Whether the operator reads the credential itself, so that it may change while the object does not.

@@ -26,20 +26,23 @@ impl Namespaces {
     }
 }
 
-/// Which accounts may use which sources. The default allows everything.
+/// Which accounts may use which sources. The default allows everything but Secrets of other namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceRules {
     /// Namespaces whose accounts may use an agent's files and its service account.
     pub agent_sources: Namespaces,
     /// Namespaces whose accounts may use the engine `file`.
     pub operator_files: Namespaces,
+    /// Namespaces, besides an account's own, whose Secrets references of the engine `k8s` may name.
+    pub secrets: BTreeSet<String>,
     /// Whether references of the engine `noop` are taken.
     pub noop: bool,
 }
 
 impl Default for SourceRules {
     fn default() -> Self {
-        Self { agent_sources: Namespaces::All, operator_files: Namespaces::All, noop: true }
+        let secrets = BTreeSet::new();
+        Self { agent_sources: Namespaces::All, operator_files: Namespaces::All, secrets, noop: true }
     }
 }
 
@@ -85,6 +88,19 @@ impl SourceRules {
                 "spec.kubeconfig.reference: engine noop is off (kubesvc.secrets.noop); put the kubeconfig into a Secret"
                     .to_owned(),
             )),
+            Some("k8s") => self.check_secret(namespace, reference.as_ref().and_then(|one| one.get("ns"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The operator's rights are not for everyone who may write an account.
+    fn check_secret(&self, own: &str, named: Option<&str>) -> Result<(), Failure> {
+        match named {
+            Some(other) if other != own && !self.secrets.contains(other) => Err(forbidden(format!(
+                "spec.kubeconfig.reference: ns names namespace {other:?}, and an account may use Secrets of its own \
+                 namespace {own:?} and of those in kubesvc.secrets.namespaces alone; put the Secret beside the \
+                 account, or have that setting changed"
+            ))),
             _ => Ok(()),
         }
     }
@@ -110,7 +126,7 @@ mod tests {
 
     fn shipped() -> SourceRules {
         let own = Namespaces::These(["kubesvc".to_owned()].into());
-        SourceRules { agent_sources: own.clone(), operator_files: own, noop: false }
+        SourceRules { agent_sources: own.clone(), operator_files: own, secrets: [].into(), noop: false }
     }
 
     #[test]
@@ -130,6 +146,21 @@ mod tests {
         }
         let own = source("reference", "encryptedFile:k8s!n:prod!k:kubeconfig");
         assert_eq!(shipped().check_source("team", &own), Ok(()));
+    }
+
+    #[test]
+    fn secrets_are_of_the_accounts_own_namespace_and_of_those_of_the_setting() {
+        let named = |ns: &str| source("reference", &format!("encryptedFile:k8s!n:prod!k:kubeconfig!ns:{ns}"));
+        let allowing = SourceRules { secrets: ["spinnaker".to_owned()].into(), ..SourceRules::default() };
+        assert_eq!(allowing.check_source("team", &named("team")), Ok(()));
+        assert_eq!(allowing.check_source("team", &named("spinnaker")), Ok(()));
+        for (rules, other) in [(SourceRules::default(), "spinnaker"), (allowing, "kube-system")] {
+            let failure = rules.check_source("team", &named(other)).expect_err("another namespace");
+            assert_eq!(failure.class, FailureClass::SourceForbidden);
+            let names_both =
+                failure.message.contains("kubesvc.secrets.namespaces") && failure.message.contains(other);
+            assert!(names_both, "{failure}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(crate) enum Kind {
     List,
     /// A list of namespaces, or `*` for all.
     Namespaces,
+    /// A list of namespaces.
+    NamespaceList,
     /// A list of namespaces, `.` for the operator's own, or `*` for all.
     NamespacesOrOwn,
     /// A list of absolute folders.
@@ -89,6 +91,7 @@ impl Kind {
                 yaml::Value::List(items),
                 Self::List
                 | Self::Namespaces
+                | Self::NamespaceList
                 | Self::NamespacesOrOwn
                 | Self::Folders
                 | Self::Networks
@@ -146,6 +149,7 @@ impl Kind {
             }
             Self::List
             | Self::Namespaces
+            | Self::NamespaceList
             | Self::NamespacesOrOwn
             | Self::Folders
             | Self::Networks
@@ -162,6 +166,7 @@ impl Kind {
     fn list(self, items: Vec<String>) -> Option<Value> {
         let good = |item: &String| match self {
             Self::Namespaces => item == "*" || dns_label(item),
+            Self::NamespaceList => dns_label(item),
             Self::NamespacesOrOwn => matches!(item.as_str(), "*" | ".") || dns_label(item),
             Self::Folders => item.starts_with('/') && one_line(item, 4096),
             Self::Networks => item.parse::<Network>().is_ok(),
@@ -217,6 +222,7 @@ impl fmt::Display for Kind {
             Self::OptionalChoice(words) => write!(f, "one of {}, or empty", words.join(", ")),
             Self::List => f.write_str("a list of texts"),
             Self::Namespaces => f.write_str("a list of namespaces, or [\"*\"] for all"),
+            Self::NamespaceList => f.write_str("a list of namespaces"),
             Self::NamespacesOrOwn => {
                 f.write_str("a list of namespaces, [\".\"] for the operator's own, or [\"*\"] for all")
             }

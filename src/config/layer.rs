@@ -297,6 +297,7 @@ fn empty(kind: Kind) -> Option<Value> {
     match kind {
         Kind::List
         | Kind::Namespaces
+        | Kind::NamespaceList
         | Kind::NamespacesOrOwn
         | Kind::Folders
         | Kind::Networks

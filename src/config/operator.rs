@@ -141,6 +141,8 @@ pub struct DynamicAccountsSettings {
 pub struct SecretsSettings {
     /// Absolute folders below which the engine `file` reads; none: that engine is off.
     pub folders: Vec<PathBuf>,
+    /// Namespaces, besides an account's own, whose Secrets references of engine `k8s` may name.
+    pub namespaces: Vec<String>,
     /// Whether references of engine `noop` are taken.
     pub noop: bool,
 }
@@ -266,6 +268,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
         },
         secrets: SecretsSettings {
             folders: v.paths("kubesvc.secrets.folders")?,
+            namespaces: v.list("kubesvc.secrets.namespaces")?,
             noop: v.boolean("kubesvc.secrets.noop")?,
         },
         kubernetes: KubernetesBudget {

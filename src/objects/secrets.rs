@@ -14,12 +14,22 @@ use crate::account::owned_secret::may_be_outdated;
 use crate::telemetry::outages;
 use crate::wakes::Wakes;
 
-/// The sets that are told of Secrets, as namespace and name.
+/// Who is told of Secrets, as namespace and name.
 pub struct SecretsSeen {
+    /// At once of those that came, changed or went.
+    pub at_once: Arc<dyn Fn(&str, &str) + Send + Sync>,
     /// Those that came, changed or went.
     pub changed: Arc<Wakes<(String, String)>>,
     /// Those that came or changed and may be of an earlier version of kubesvc.
     pub outdated: Arc<Wakes<(String, String)>>,
+}
+
+impl SecretsSeen {
+    fn tell(&self, secret: &PartialObjectMeta<Secret>) {
+        let key = key(secret);
+        (self.at_once)(&key.0, &key.1);
+        self.changed.wake(key);
+    }
 }
 
 /// Tells of each Secret with the label `kubesvc.io/watch: "true"` that came, changed or went.
@@ -42,9 +52,9 @@ pub async fn watch_secrets(
                 if may_be_outdated(&secret.metadata) {
                     seen.outdated.wake(key(&secret));
                 }
-                seen.changed.wake(key(&secret));
+                seen.tell(&secret);
             }
-            Ok(Event::Delete(secret)) => seen.changed.wake(key(&secret)),
+            Ok(Event::Delete(secret)) => seen.tell(&secret),
             Ok(Event::Init | Event::InitDone) => {}
             Err(outage) => {
                 outages::tell("Secrets, whose changes are seen every ten minutes otherwise,", &outage);

@@ -84,23 +84,34 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()));
     let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
-    for namespace in &place.watched {
-        let (client, namespace) = (place.client.clone(), namespace.clone());
-        let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
-        vital.spawn("watch of accounts", watched);
-        let seen =
-            SecretsSeen { changed: Arc::clone(&changed_secrets), outdated: Arc::clone(&outdated_secrets) };
-        let secrets = watch_secrets(client, namespace, seen, stop.clone());
-        vital.spawn("watch of Secrets", secrets);
-    }
-    // While the objects are listed: a start takes as long as the longer of the two.
-    database::load(&projection).await?;
-
     let source_rules = Arc::new(source_rules(settings, &place));
     let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
         .ruled_by(Arc::clone(&source_rules))
         .shared_by(Arc::new(KeyOfReplicas(Arc::clone(&cluster))));
-    let credentials: Arc<dyn CredentialSource> = Arc::new(credentials);
+    let credentials = Arc::new(credentials);
+    let secrets_changed = Arc::clone(&credentials);
+    let watch_secrets_of = |namespace: Option<String>| {
+        let credentials = Arc::clone(&secrets_changed);
+        let seen = SecretsSeen {
+            at_once: Arc::new(move |namespace, name| credentials.secret_changed(namespace, name)),
+            changed: Arc::clone(&changed_secrets),
+            outdated: Arc::clone(&outdated_secrets),
+        };
+        vital.spawn("watch of Secrets", watch_secrets(place.client.clone(), namespace, seen, stop.clone()));
+    };
+    let credentials: Arc<dyn CredentialSource> = credentials;
+    for namespace in &place.watched {
+        let (client, namespace) = (place.client.clone(), namespace.clone());
+        let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
+        vital.spawn("watch of accounts", watched);
+        watch_secrets_of(namespace);
+    }
+    for namespace in settings.secrets.namespaces.iter().filter(|one| !place.watches(one)) {
+        watch_secrets_of(Some(namespace.clone()));
+    }
+    // While the objects are listed: a start takes as long as the longer of the two.
+    database::load(&projection).await?;
+
     let peers = Peers::new(settings, &place);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);

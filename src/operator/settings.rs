@@ -122,6 +122,7 @@ pub(super) fn source_rules(settings: &OperatorSettings, place: &Place) -> Source
     SourceRules {
         agent_sources: namespaces(&accounts.agent_sources, &place.namespace),
         operator_files: namespaces(&accounts.operator_files, &place.namespace),
+        secrets: settings.secrets.namespaces.iter().cloned().collect(),
         noop: settings.secrets.noop,
     }
 }

@@ -1,4 +1,4 @@
-//! The engine `k8s`: a key of a Secret in the account's own namespace.
+//! The engine `k8s`: a key of a Secret, in the account's own namespace or in one that the rules allow.
 
 use async_trait::async_trait;
 
@@ -18,7 +18,7 @@ impl Engine for K8s {
 
     async fn resolve(&self, reference: &Reference, namespace: &str) -> Result<Found, Failure> {
         let named = reference.secret_key(namespace).map_err(|problem| refused(&problem))?;
-        let (name, key) = named.map(|one| (one.name, one.key)).unwrap_or_default();
+        let (namespace, name, key) = named.map(|one| (one.namespace, one.name, one.key)).unwrap_or_default();
         let place = Place {
             namespace,
             name,

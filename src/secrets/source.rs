@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kube::Client;
@@ -19,10 +19,13 @@ use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
+use crate::account::secret_reference::secret_of;
 use crate::account::sources::SourceRules;
 
-/// How long a copy that the leader has just vetted may be sent to an agent without asking again.
-const COPY_LIVES: Duration = Duration::from_secs(30);
+/// How long a copy may be sent to agents without asking again. A Secret that is not watched may be gone for so long.
+const COPY_LIVES: Duration = Duration::from_secs(2);
+/// How many Secrets that have just changed are remembered.
+const CHANGES_SEEN: u64 = 100_000;
 /// How many bytes of copies are kept.
 const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// For how many accounts the versions of the credential are remembered; one that is forgotten is handed out anew.
@@ -40,9 +43,18 @@ pub struct Credentials {
     shared_key: Option<Arc<dyn SharedKey>>,
     rules: Arc<SourceRules>,
     /// By uid and generation of the account.
-    copies: Cache<(String, i64), Credential>,
+    copies: Cache<(String, i64), Copy>,
+    /// By namespace and name: when a Secret was last seen to change or go.
+    changed: Cache<(String, String), Instant>,
     /// By uid of the account: what was read last, and under which versions.
     seen: Cache<String, Seen>,
+}
+
+/// A credential, and when reading it began.
+#[derive(Clone)]
+struct Copy {
+    credential: Credential,
+    begun: Instant,
 }
 
 /// A kubeconfig's content, as a digest, what held it, and the last versions under which it did.
@@ -59,7 +71,7 @@ impl Credentials {
         let secrets = KubeSecrets::new(client);
         let engines =
             Engines::new(vec![Box::new(Files::new(folders)), Box::new(K8s(secrets.clone())), Box::new(Noop)]);
-        let weigh = |_: &(String, i64), credential: &Credential| match &credential.kind {
+        let weigh = |_: &(String, i64), copy: &Copy| match &copy.credential.kind {
             CredentialKind::Kubeconfig(bytes) => {
                 u32::try_from(bytes.expose_secret().len()).unwrap_or(u32::MAX)
             }
@@ -67,8 +79,22 @@ impl Credentials {
         };
         let copies =
             Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
+        // A copy from before a change is gone when the change is forgotten.
+        let changed = Cache::builder().time_to_live(2 * COPY_LIVES).max_capacity(CHANGES_SEEN).build();
         let rules = Arc::default();
-        Self { secrets, engines, shared_key: None, rules, copies, seen: Cache::new(ACCOUNTS_SEEN) }
+        Self { secrets, engines, shared_key: None, rules, copies, changed, seen: Cache::new(ACCOUNTS_SEEN) }
+    }
+
+    /// Forgets what was read of a Secret that has changed or gone.
+    pub fn secret_changed(&self, namespace: &str, name: &str) {
+        self.changed.insert((namespace.to_owned(), name.to_owned()), Instant::now());
+    }
+
+    /// What was read of an account a moment ago, if nothing is known to have changed since.
+    fn copy(&self, account: &KubesvcAccount, key: &(String, i64)) -> Option<Credential> {
+        let copy = self.copies.get(key)?;
+        let changed = secret_of(account).and_then(|secret| self.changed.get(&secret));
+        changed.is_none_or(|changed| changed < copy.begun).then_some(copy.credential)
     }
 
     /// Only what these rules allow is read or sent; without them, everything.
@@ -173,13 +199,18 @@ impl CredentialSource for Credentials {
         if let Some(kind) = without_content {
             return Ok(Credential { kind, version: None, same_as: Vec::new() });
         }
-        let copy = (account.uid().to_owned(), account.generation());
-        if let Some(credential) = self.copies.get(&copy).filter(|_| !fresh) {
+        let key = (account.uid().to_owned(), account.generation());
+        if let Some(credential) = self.copy(account, &key).filter(|_| !fresh) {
             return Ok(credential);
         }
-        let credential = self.read(account, fresh).await?;
-        self.copies.insert(copy, credential.clone());
-        Ok(credential)
+        let begun = Instant::now();
+        let read = self.read(account, fresh).await;
+        let Ok(credential) = &read else {
+            self.copies.invalidate(&key);
+            return read;
+        };
+        self.copies.insert(key, Copy { credential: credential.clone(), begun });
+        read
     }
 }
 

@@ -80,7 +80,7 @@ async fn what_a_reference_cannot_be_is_said_and_stalls() {
     world.secret("large", &vec![b'#'; 300 * 1024], true).await;
     let own = format!("namespace {:?}", world.namespace());
     let cases = [
-        ("foreign", "encrypted:k8s!n:store!k:kubeconfig!ns:kube-system", "ReferenceRefused", own.as_str()),
+        ("foreign", "encrypted:k8s!n:store!k:kubeconfig!ns:kube-system", "SourceForbidden", own.as_str()),
         ("no-name", "encrypted:k8s!n:../store!k:kubeconfig", "ReferenceRefused", "n is no name of a Secret"),
         ("no-key", "encrypted:k8s!n:store", "ReferenceRefused", "engine k8s needs the parameter k"),
         ("vault", "encryptedFile:vault!e:secret!p:a!k:b", "ReferenceRefused", "\"vault\" is not available"),

@@ -122,17 +122,21 @@ fn parameters_are_held_to_what_the_engine_takes() {
 }
 
 #[test]
-fn only_a_secret_of_the_accounts_own_namespace_is_named() {
+fn a_secret_is_of_the_accounts_own_namespace_unless_another_is_named() {
     let of = |text: &str| {
-        parsed(text).secret_key("own").map(|key| key.map(|one| (one.name.to_owned(), one.key.to_owned())))
+        let reference = parsed(text);
+        let key = reference.secret_key("own")?;
+        Ok(key.map(|one| [one.namespace, one.name, one.key].map(str::to_owned)))
     };
-    let expected = Ok(Some(("a.b".to_owned(), "x_Y.z".to_owned())));
+    let expected: Result<_, ReferenceError> = Ok(Some(["own", "a.b", "x_Y.z"].map(str::to_owned)));
     assert_eq!(of("encryptedFile:k8s!n:a.b!k:x_Y.z"), expected);
     assert_eq!(of("secret://k8s?ns=own&n=a.b&k=x_Y.z"), expected);
     assert_eq!(of("encrypted:noop!v:a"), Ok(None));
+    let other = Ok(Some(["spinnaker", "a", "b"].map(str::to_owned)));
+    assert_eq!(of("encryptedFile:k8s!n:a!k:b!ns:spinnaker"), other);
     for (text, said) in [
-        ("encrypted:k8s!n:a!k:b!ns:kube-system", "ns must be the account's own namespace \"own\""),
-        ("encrypted:k8s!n:a!k:b!ns:Own", "ns must be"),
+        ("encrypted:k8s!n:a!k:b!ns:../x", "ns is no name"),
+        ("encrypted:k8s!n:a!k:b!ns:Own", "ns is no name"),
         ("encrypted:k8s!n:../b!k:b", "n is no name"),
         ("encrypted:k8s!n:A!k:b", "n is no name"),
         ("encrypted:k8s!n:-a!k:b", "n is no name"),
@@ -187,7 +191,7 @@ fn the_secret_of_an_account_is_found_by_either_way_of_naming_it() {
     for (reference, secret) in [
         ("encryptedFile:k8s!n:two!k:x", here("two")),
         ("secret://k8s?n=three&k=x&ns=own", here("three")),
-        ("encrypted:k8s!n:two!k:x!ns:other", None),
+        ("encrypted:k8s!n:two!k:x!ns:other", Some(("other".to_owned(), "two".to_owned()))),
         ("encrypted:k8s!n:two", None),
         ("encrypted:noop!v:two", None),
         ("nothing", None),

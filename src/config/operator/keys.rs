@@ -193,6 +193,12 @@ const ROWS: &[Row] = &[
         "folders of the operator below which references of engine file may name kubeconfigs",
     ),
     read(
+        "kubesvc.secrets.namespaces",
+        Kind::NamespaceList,
+        "",
+        "namespaces besides its own whose Secrets an account may name by a reference of engine k8s",
+    ),
+    read(
         "kubesvc.secrets.noop",
         Kind::Flag,
         "true",

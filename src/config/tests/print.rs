@@ -41,6 +41,7 @@ kubesvc:
   watchNamespaces: ["*"]  # flag --all
   secrets:
     folders: []  # default
+    namespaces: []  # default
     noop: true  # default
   cache:
     operationWaitMs: 30000  # default

@@ -177,7 +177,12 @@ async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post(
 async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_anything_is_made() {
     let api = Arc::<FakeApi>::default();
     let none = Namespaces::These([].into());
-    let rules = SourceRules { agent_sources: none.clone(), operator_files: none, noop: false };
+    let rules = SourceRules {
+        agent_sources: none.clone(),
+        operator_files: none,
+        noop: false,
+        ..SourceRules::default()
+    };
     let closed = RestSettings { source_rules: rules, ..settings() };
     let state = state_of(closed, &[], api.client());
     state.accounts.sync();
@@ -187,6 +192,7 @@ async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_an
         (json!({"serviceAccount": true}), "kubesvc.accounts.agentSources"),
         (json!({"kubeconfigFile": "encryptedFile:file!p:/creds/x"}), "kubesvc.accounts.operatorFiles"),
         (json!({"kubeconfigContents": "encrypted:noop!v:S3CRET"}), "kubesvc.secrets.noop"),
+        (json!({"kubeconfigFile": "encryptedFile:k8s!n:a!k:b!ns:spinnaker"}), "kubesvc.secrets.namespaces"),
     ] {
         let mut body = source;
         body["name"] = json!("prod");

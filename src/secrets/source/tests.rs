@@ -163,3 +163,36 @@ async fn insecure_of_the_account_beside_a_certificate_authority_is_refused() {
     open.spec.insecure = Some(true);
     read(&api.replica(), &open).await;
 }
+
+/// What is sent to an agent: a copy, if there is one.
+async fn sent(credentials: &Credentials, account: &KubesvcAccount) -> Option<String> {
+    credentials.resolve(account, false).await.ok()?.version
+}
+
+#[tokio::test]
+async fn a_copy_of_a_secret_that_was_seen_to_change_is_not_sent() {
+    let api = FakeApi::default();
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    let replica = api.replica();
+    api.write("1", KUBECONFIG);
+    assert_eq!(sent(&replica, &account).await.as_deref(), Some("uid-secret/1"));
+    api.write("2", KUBECONFIG);
+    replica.secret_changed("ns", "prod");
+    assert_eq!(sent(&replica, &account).await.as_deref(), Some("uid-secret/2"));
+}
+
+#[tokio::test]
+async fn a_copy_of_a_secret_that_is_not_watched_is_sent_for_two_seconds_at_most() {
+    let api = FakeApi::default();
+    let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
+    let replica = api.replica();
+    api.write("1", KUBECONFIG);
+    assert!(sent(&replica, &account).await.is_some());
+    api.0.lock().data = None;
+    // Far from the 30 s that it was, and far enough for a machine with a load.
+    let deadline = Instant::now() + 5 * COPY_LIVES;
+    while sent(&replica, &account).await.is_some() {
+        assert!(Instant::now() < deadline, "it is still sent");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

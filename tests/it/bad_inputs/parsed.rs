@@ -11,7 +11,11 @@ const REFERENCES: &[(&str, &str, &str)] = &[
     ("a reference with a path upwards", "encrypted:k8s!n:../../other!k:k", "n is no name"),
     ("a reference with an escaped path upwards", "secret://k8s?n=%2e%2e%2Fother&k=k", "n is no name"),
     ("a reference to a key with a path", "encrypted:k8s!n:a!k:../k", "k is no key"),
-    ("a reference to another namespace", "encryptedFile:k8s!n:a!k:k!ns:kube-system", "own namespace \"own\""),
+    (
+        "a reference to what is no namespace",
+        "encryptedFile:k8s!n:a!k:k!ns:Kube",
+        "ns is no name of a namespace",
+    ),
     (
         "a reference to its namespace and another",
         "encrypted:k8s!n:a!k:k!ns:own!ns:kube-system",

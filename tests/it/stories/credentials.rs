@@ -120,13 +120,19 @@ async fn a_reference_to_a_secret_is_resolved_and_stays_a_reference(database: Dat
 async fn a_reference_without_its_engine_names_the_engine(database: Database) {
     let world = World::on(database).await;
     let _agent = world.agent("agent-1").start().await;
-    for (name, reference, word) in [
-        ("vault", "encrypted:vault!e:secret!p:prod!k:kubeconfig", "vault"),
-        ("bucket", "encryptedFile:s3!r:us-west-2!b:bucket!f:prod", "s3"),
-        ("elsewhere", "encryptedFile:k8s!ns:kube-system!n:admin!k:kubeconfig", "own namespace"),
+    let (refused, forbidden) = ("ReferenceRefused", "SourceForbidden");
+    for (name, reference, reason, word) in [
+        ("vault", "encrypted:vault!e:secret!p:prod!k:kubeconfig", refused, "vault"),
+        ("bucket", "encryptedFile:s3!r:us-west-2!b:bucket!f:prod", refused, "s3"),
+        (
+            "elsewhere",
+            "encryptedFile:k8s!ns:kube-system!n:admin!k:kubeconfig",
+            forbidden,
+            "kubesvc.secrets.namespaces",
+        ),
     ] {
         world.account(name).zone("east").spec("kubeconfig", json!({"reference": reference})).create().await;
-        world.until_reason(name, State::Failed, "ReferenceRefused").await;
+        world.until_reason(name, State::Failed, reason).await;
         let row = world.until_row(name, "FAILED").await;
         assert!(row.error_message.as_deref().is_some_and(|why| why.contains(word)), "{row:?}");
     }
