@@ -10,13 +10,46 @@ use tokio::sync::Notify;
 /// are: a key is in it once.
 #[derive(Debug)]
 pub struct Wakes<K> {
-    keys: Mutex<IndexSet<K>>,
+    keys: Mutex<Keys<K>>,
     notify: Notify,
 }
 
 impl<K> Default for Wakes<K> {
     fn default() -> Self {
-        Self { keys: Mutex::new(IndexSet::new()), notify: Notify::new() }
+        Self { keys: Mutex::default(), notify: Notify::new() }
+    }
+}
+
+/// Keys in two halves: to take from the front of one set would move all the others, at each take.
+#[derive(Debug)]
+struct Keys<K> {
+    /// The older half, the oldest last.
+    next: IndexSet<K>,
+    /// Those that came after these were put there, the oldest first.
+    newer: IndexSet<K>,
+}
+
+impl<K> Default for Keys<K> {
+    fn default() -> Self {
+        Self { next: IndexSet::new(), newer: IndexSet::new() }
+    }
+}
+
+impl<K: Hash + Eq> Keys<K> {
+    fn insert(&mut self, key: K) -> bool {
+        !self.next.contains(&key) && self.newer.insert(key)
+    }
+
+    fn pop(&mut self) -> Option<K> {
+        if self.next.is_empty() {
+            std::mem::swap(&mut self.next, &mut self.newer);
+            self.next.reverse();
+        }
+        self.next.pop()
+    }
+
+    fn len(&self) -> usize {
+        self.next.len() + self.newer.len()
     }
 }
 
@@ -30,7 +63,12 @@ impl<K: Hash + Eq> Wakes<K> {
 
     /// Marks many keys at once.
     pub fn wake_all(&self, keys: impl IntoIterator<Item = K>) {
-        self.keys.lock().extend(keys);
+        {
+            let mut all = self.keys.lock();
+            for key in keys {
+                all.insert(key);
+            }
+        }
         self.notify.notify_one();
     }
 
@@ -48,9 +86,8 @@ impl<K: Hash + Eq> Wakes<K> {
     /// Takes up to `max` keys that are there now.
     pub fn try_take(&self, max: usize) -> Vec<K> {
         let mut keys = self.keys.lock();
-        let count = max.min(keys.len());
-        let taken = keys.drain(..count).collect();
-        if !keys.is_empty() {
+        let taken = std::iter::from_fn(|| keys.pop()).take(max).collect();
+        if keys.len() > 0 {
             self.notify.notify_one();
         }
         taken
@@ -64,5 +101,35 @@ impl<K: Hash + Eq> Wakes<K> {
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_taken_once_and_in_the_order_they_came_in() {
+        let wakes = Wakes::default();
+        wakes.wake_all([1, 2, 3]);
+        assert_eq!(wakes.try_take(1), [1]);
+        wakes.wake_all([3, 1, 4]);
+        wakes.wake(2);
+        assert_eq!((wakes.len(), wakes.try_take(2)), (4, vec![2, 3]));
+        wakes.wake(2);
+        assert_eq!(wakes.try_take(9), [1, 4, 2]);
+        assert!(wakes.is_empty());
+    }
+
+    /// It takes well under a second. To move those that stay at each take would take many minutes.
+    #[test]
+    fn a_million_keys_are_taken_one_at_a_time_within_a_minute() {
+        let wakes = Wakes::default();
+        wakes.wake_all(0..1_000_000_u32);
+        let begun = std::time::Instant::now();
+        for key in 0..1_000_000 {
+            assert_eq!(wakes.try_take(1), [key]);
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "at {key}");
+        }
     }
 }
