@@ -53,7 +53,7 @@ pub struct AgentView {
 }
 
 /// Why the agents cannot be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("the agents' objects cannot be read: {0}")]
 pub struct FleetError(pub String);
 

@@ -103,16 +103,16 @@ impl Elsewhere {
 
     /// Takes in what has changed and was not taken in yet. The one who calls is about to look, at one account; what was
     /// taken in may concern others too, of which the leader is told by [`Elsewhere::follow`].
-    pub(super) fn catch_up(&self, zone: &str) {
+    pub(super) fn catch_up(&self, zones: &BTreeSet<String>) {
         let mut names = self.changed.try_take(usize::MAX);
-        let of_zone = self.agents.all().into_iter().filter(|agent| agent.spec.zone_id == zone);
+        let of_zones = self.agents.all().into_iter().filter(|agent| zones.contains(&agent.spec.zone_id));
         {
             // Whoever follows may have taken out a name, and not taken in the agent yet.
             let members = self.members.lock();
             let is_known = |name: &str, agent: &Arc<KubesvcAgent>| {
                 members.by_name.get(name).is_some_and(|member| Arc::ptr_eq(&member.agent, agent))
             };
-            let named = of_zone.filter_map(|agent| Some((agent.metadata.name.clone()?, agent)));
+            let named = of_zones.filter_map(|agent| Some((agent.metadata.name.clone()?, agent)));
             names.extend(named.filter(|(name, agent)| !is_known(name, agent)).map(|(name, _)| name));
         }
         self.take_in(names, &self.untold);

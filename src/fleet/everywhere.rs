@@ -1,22 +1,27 @@
 //! The agents of all replicas: those of this one as it knows them, the others as their objects tell.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use kube::Client;
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
 
 use super::{AgentView, Elsewhere, Fleet, FleetError};
 use crate::account::lifecycle::{Presence, SessionFact};
 use crate::objects::{Accounts, Agents, read_agents};
 use crate::telemetry::errors::chain;
 
-/// How long the API server may take to read the agents of a zone.
+/// How long the API server may take for one reading.
 const READ_WAIT: Duration = Duration::from_secs(10);
-/// Zones whose last reading is remembered.
-const ZONES_REMEMBERED: usize = 10_000;
+
+/// One reading of some zones, for all who asked before it began.
+#[derive(Default)]
+struct Round {
+    zones: Mutex<BTreeSet<String>>,
+    outcome: OnceLock<Result<(), FleetError>>,
+}
 
 /// The agents of all replicas.
 pub struct Everywhere {
@@ -26,8 +31,10 @@ pub struct Everywhere {
     agents: Arc<Agents>,
     client: Client,
     namespace: String,
-    /// When the last reading of each zone that succeeded was begun. Whoever holds the lock reads.
-    readings: Mutex<HashMap<String, Instant>>,
+    /// The reading that is begun next.
+    next: Mutex<Arc<Round>>,
+    /// Whoever holds it reads.
+    reading: tokio::sync::Mutex<()>,
 }
 
 impl Everywhere {
@@ -40,8 +47,28 @@ impl Everywhere {
         client: Client,
         namespace: &str,
     ) -> Self {
-        let readings = Mutex::default();
-        Self { here, elsewhere, accounts, agents, client, namespace: namespace.to_owned(), readings }
+        Self {
+            here,
+            elsewhere,
+            accounts,
+            agents,
+            client,
+            namespace: namespace.to_owned(),
+            next: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    async fn read_all(&self, zones: &BTreeSet<String>) -> Result<(), FleetError> {
+        let reading = read_agents(self.client.clone(), &self.namespace, zones, &self.agents);
+        match tokio::time::timeout(READ_WAIT, reading).await {
+            Ok(Ok(())) => {}
+            Ok(Err(problem)) => return Err(FleetError(chain(&problem))),
+            Err(_) => return Err(FleetError(format!("no answer within {READ_WAIT:?}"))),
+        }
+        self.elsewhere.catch_up(zones);
+        zones.iter().for_each(|zone| self.here.catch_up(zone));
+        Ok(())
     }
 }
 
@@ -76,27 +103,28 @@ impl Fleet for Everywhere {
         false
     }
 
-    /// Who asks while a reading is under way waits for the next one, and all who wait share it.
+    /// Who asks while a reading is under way waits for the next one, and all who wait share it, whatever their zones:
+    /// one list, however many accounts are revoked at once.
     async fn read(&self, zone: &str) -> Result<(), FleetError> {
-        let asked = Instant::now();
-        let mut readings = self.readings.lock().await;
-        if readings.get(zone).is_some_and(|begun| *begun > asked) {
-            return Ok(());
+        let round = {
+            let next = self.next.lock();
+            next.zones.lock().insert(zone.to_owned());
+            Arc::clone(&next)
+        };
+        let _reading = self.reading.lock().await;
+        if let Some(outcome) = round.outcome.get() {
+            return outcome.clone();
         }
-        let begun = Instant::now();
-        let reading = read_agents(self.client.clone(), &self.namespace, zone, &self.agents);
-        match tokio::time::timeout(READ_WAIT, reading).await {
-            Ok(Ok(())) => {}
-            Ok(Err(problem)) => return Err(FleetError(chain(&problem))),
-            Err(_) => return Err(FleetError(format!("no answer within {READ_WAIT:?}"))),
+        {
+            // One whose reader gave up in the middle is no more the next, and is read all the same.
+            let mut next = self.next.lock();
+            if Arc::ptr_eq(&next, &round) {
+                *next = Arc::default();
+            }
         }
-        self.elsewhere.catch_up(zone);
-        self.here.catch_up(zone);
-        if readings.len() >= ZONES_REMEMBERED {
-            readings.clear();
-        }
-        readings.insert(zone.to_owned(), begun);
-        Ok(())
+        let zones = round.zones.lock().clone();
+        let outcome = self.read_all(&zones).await;
+        round.outcome.get_or_init(|| outcome).clone()
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {
@@ -134,6 +162,7 @@ fn stays_longer(one: Presence, other: Presence) -> bool {
 mod tests {
     use super::*;
     use crate::account::lifecycle::{Fact, Process};
+    use crate::leases::{Replicas, Times};
 
     fn fact(agent: &str, presence: Presence) -> SessionFact {
         SessionFact {
@@ -148,6 +177,86 @@ mod tests {
             lists: Fact::Unknown,
             cluster_uid: String::new(),
         }
+    }
+
+    /// No agent is here.
+    struct Nobody;
+
+    #[async_trait]
+    impl Fleet for Nobody {
+        fn sessions(&self, _: &str) -> Vec<SessionFact> {
+            Vec::new()
+        }
+
+        fn agents(&self) -> Vec<AgentView> {
+            Vec::new()
+        }
+
+        fn holders(&self, _: &str) -> Vec<AgentView> {
+            Vec::new()
+        }
+
+        fn namespaces(&self, _: &str) -> Option<Vec<String>> {
+            None
+        }
+
+        fn doubts(&self, _: &str) -> bool {
+            false
+        }
+
+        fn is_all_here(&self) -> bool {
+            true
+        }
+
+        async fn read(&self, _: &str) -> Result<(), FleetError> {
+            Ok(())
+        }
+
+        fn disconnect(&self, _: &str) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn all_zones_that_are_asked_for_during_a_reading_share_the_next_one() {
+        let (asked, answers) = (Arc::new(Mutex::new(Vec::new())), Arc::new(tokio::sync::Semaphore::new(0)));
+        let (log, gate) = (Arc::clone(&asked), Arc::clone(&answers));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            log.lock().push(request.uri().query().unwrap_or_default().to_owned());
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.acquire().await.expect("it is never closed").forget();
+                let list = serde_json::json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string();
+                http::Response::builder().body(kube::client::Body::from(list.into_bytes()))
+            }
+        });
+        let (agents, accounts) = (Arc::new(Agents::default()), Arc::new(Accounts::default()));
+        let replicas = Replicas::unknown("me", Times::default());
+        let (followed, known) = (Arc::clone(&agents), Arc::clone(&accounts));
+        let elsewhere = Arc::new(Elsewhere::new("me", followed, known, replicas, Arc::default()));
+        let client = Client::new(service, "ns");
+        let everywhere =
+            Arc::new(Everywhere::new(Arc::new(Nobody), elsewhere, accounts, agents, client, "ns"));
+        let read = |zone: String| {
+            let everywhere = Arc::clone(&everywhere);
+            tokio::spawn(async move { everywhere.read(&zone).await })
+        };
+        let mut readings = vec![read("z-0".to_owned())];
+        while asked.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // The first zone too: what is read now may have been read before it was asked for once more.
+        readings.extend((0..2000).map(|nth| read(format!("z-{nth}"))));
+        while everywhere.next.lock().zones.lock().len() < 2000 {
+            tokio::task::yield_now().await;
+        }
+        answers.add_permits(2);
+        for reading in readings {
+            reading.await.expect("no panic").expect("it is answered");
+        }
+        let asked = asked.lock();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        assert!(asked[0].contains("z-0") && !asked[1].contains("labelSelector"), "{asked:?}");
     }
 
     #[test]

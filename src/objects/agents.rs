@@ -1,6 +1,6 @@
 //! The agents' objects as last seen: an index over one watch, told to whoever follows it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use crate::wakes::Wakes;
 
 /// How long the watch has to show what a reading beside it has brought, before that is read once more by itself.
 const UNSHOWN: Duration = Duration::from_secs(5);
+/// A reading of more zones than these reads all agents: a selector has to fit into a request's line.
+const MAX_SELECTED_ZONES: usize = 32;
 /// How long the API server may take for one object.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -359,24 +361,27 @@ pub enum ReadError {
     WentBack,
 }
 
-/// Reads the agents of a zone from the API server itself, not from a cache of it, and brings the index up to that.
+/// Reads the agents of some zones from the API server itself, not from a cache of it, and brings the index up to that.
 ///
 /// # Errors
 /// [`ReadError`].
 pub async fn read_agents(
     client: Client,
     namespace: &str,
-    zone: &str,
+    zones: &BTreeSet<String>,
     agents: &Agents,
 ) -> Result<(), ReadError> {
     let api: Api<Guarded> = Api::namespaced(client, namespace);
-    let of_zone = if names::is_label_value(zone) {
-        ListParams::default().labels(&format!("{ZONE_LABEL}={zone}"))
+    let may_be_selected =
+        zones.len() <= MAX_SELECTED_ZONES && zones.iter().all(|zone| names::is_label_value(zone));
+    let of_zones = if may_be_selected {
+        let zones: Vec<_> = zones.iter().map(String::as_str).collect();
+        ListParams::default().labels(&format!("{ZONE_LABEL} in ({})", zones.join(",")))
     } else {
         ListParams::default()
     };
     let shown = agents.newest_shown();
-    let listed = api.list(&of_zone).await?;
+    let listed = api.list(&of_zones).await?;
     let version = listed.metadata.resource_version.as_deref().and_then(|version| version.parse::<u64>().ok());
     if version.is_some_and(|version| version < shown) {
         agents.went_back.notify_one();
@@ -481,9 +486,10 @@ mod tests {
         let client = Client::new(service, "ns");
         let agents = Agents::default();
         agents.seen(agent("a", 3000));
-        read_agents(client.clone(), "ns", "z", &agents).await.expect("it is not older");
+        let zones = BTreeSet::from(["z".to_owned()]);
+        read_agents(client.clone(), "ns", &zones, &agents).await.expect("it is not older");
         agents.seen(agent("a", 3001));
-        let read = read_agents(client, "ns", "z", &agents).await;
+        let read = read_agents(client, "ns", &zones, &agents).await;
         assert!(matches!(read, Err(ReadError::WentBack)), "{read:?}");
         agents.went_back.notified().await;
     }

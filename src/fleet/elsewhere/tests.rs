@@ -113,7 +113,7 @@ async fn what_is_read_for_one_account_reaches_the_others_too() {
     scene.agent("one", "z", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a", "uid-b"]);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a"), held("uid-b")]);
-    scene.elsewhere.catch_up("z");
+    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
     let stop = CancellationToken::new();
     let woken = async {
         let mut uids = Vec::new();
@@ -137,12 +137,12 @@ fn a_reading_takes_in_what_whoever_follows_has_only_in_hand() {
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});
     let in_hand = scene.elsewhere.changed.try_take(9);
-    scene.elsewhere.catch_up("z");
+    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
     assert_eq!(scene.presences(&account), [Presence::Connected]);
     assert_eq!(scene.elsewhere.untold.try_take(9), ["uid-a"]);
     scene.elsewhere.take_in(in_hand, &scene.leader);
     assert!(scene.leader.is_empty(), "it was taken in, and is told once");
-    scene.elsewhere.catch_up("z");
+    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
     assert!(scene.elsewhere.untold.is_empty());
 }
 
