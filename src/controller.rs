@@ -26,13 +26,13 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::account::KubesvcAccount;
 use crate::account::failure::FailureClass;
 use crate::account::lifecycle::{Policy, RowFact};
 use crate::account::precedence::{takes_precedence, waits_to_be_asked};
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::sources::SourceRules;
+use crate::account::{GrantPhase, KubesvcAccount};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
@@ -246,4 +246,13 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
 fn rival_of(context: &Context, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
     let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
     takes_precedence(&first, account).then_some(first)
+}
+
+/// Whether another object still has a grant under the account's name, though this one takes precedence.
+fn is_name_held(context: &Context, account: &KubesvcAccount) -> bool {
+    let namesakes = context.accounts.by_account_name(account.account_name());
+    let holds = |other: &Arc<KubesvcAccount>| {
+        takes_precedence(account, other) && other.status_or_default().phase() != GrantPhase::None
+    };
+    namesakes.iter().any(holds)
 }

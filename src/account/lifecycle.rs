@@ -131,6 +131,10 @@ fn live(context: &Context<'_>) -> Decision {
     if let Some(decision) = taken::foreign_row(context) {
         return decision;
     }
+    if observation.name_is_held && context.status.phase() == GrantPhase::None {
+        // Its agents and its row have the name. It loses them now, and this one is looked at until then.
+        return Decision::wait_until(observation.now + 1);
+    }
     if !observation.account.has_finalizer() {
         return Action::AddFinalizer.into();
     }

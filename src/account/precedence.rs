@@ -8,7 +8,8 @@ use super::{GrantPhase, KubesvcAccount};
 
 /// The order of objects with one account name; the first has the name. One that waits for a name of another namespace
 /// comes last. Else a declared object comes before one of an agent's own file, then the older before the younger; objects
-/// of the same second come in the order of their uids, so that every replica agrees.
+/// of the same second come in the order of their uids, so that every replica agrees, but one that was given to a zone before
+/// the other was seen keeps its name.
 pub fn order(one: &KubesvcAccount, other: &KubesvcAccount) -> Ordering {
     key(one).cmp(&key(other))
 }
@@ -18,9 +19,11 @@ pub fn takes_precedence(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
     order(one, other) == Ordering::Less
 }
 
-fn key(account: &KubesvcAccount) -> (Claim, bool, Option<jiff::Timestamp>, &str) {
+fn key(account: &KubesvcAccount) -> (Claim, bool, Option<jiff::Timestamp>, bool, &str) {
     let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    (claim(account), account.is_static(), made, account.uid())
+    // Epochs never go back, so whoever was first stays so without a grant too.
+    let was_never_granted = account.status_or_default().epoch == 0;
+    (claim(account), account.is_static(), made, was_never_granted, account.uid())
 }
 
 /// What an object has done to get its name.
@@ -105,6 +108,15 @@ mod tests {
         let (one, other) = (account("a", 10, None), account("b", 10, None));
         assert!(takes_precedence(&one, &other) && !takes_precedence(&other, &one));
         assert!(!takes_precedence(&one, &one));
+    }
+
+    #[test]
+    fn of_two_of_the_same_second_the_one_that_was_given_to_a_zone_keeps_the_name() {
+        let (mut given, other) = (account("b", 10, None), account("a", 10, None));
+        assert!(takes_precedence(&other, &given));
+        given.status.get_or_insert_default().epoch = 1;
+        assert!(takes_precedence(&given, &other));
+        assert!(takes_precedence(&account("a", 9, None), &given), "an older one was there before");
     }
 
     /// As it waits for the name that an object of this namespace has.

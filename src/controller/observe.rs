@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::leader::Controller;
 use super::memory::Memory;
-use super::rival_of;
+use super::{is_name_held, rival_of};
 use crate::account::lifecycle::{Action, Decision, Fact, Observation, RowFact, SessionFact, Tick, decide};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
@@ -46,6 +46,7 @@ impl Controller {
             sessions_are_read: memory.sessions_are_read || context.fleet.is_all_here(),
             backlog_since: context.replicas.backlog_since(context.ticks.now()),
             rival: rival.as_deref(),
+            name_is_held: is_name_held(context, account),
         };
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();

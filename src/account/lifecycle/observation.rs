@@ -228,4 +228,6 @@ pub struct Observation<'a> {
     pub backlog_since: Option<Tick>,
     /// Another object with the same account name, which [takes precedence](crate::account::precedence).
     pub rival: Option<&'a str>,
+    /// A zone still has the grant of another object with the same account name, over which this one takes precedence.
+    pub name_is_held: bool,
 }

@@ -203,6 +203,7 @@ impl Sim {
             sessions_are_read: self.memory.sessions_are_read,
             backlog_since: self.queue_since,
             rival: None,
+            name_is_held: false,
         };
         let decision = decide(&observation);
         if row == RowFact::Foreign && matches!(decision.action, Some(Action::InsertRow | Action::DeleteRows))

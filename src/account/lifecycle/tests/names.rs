@@ -50,6 +50,17 @@ fn a_name_that_an_object_of_another_namespace_had_is_taken_only_when_somebody_as
 }
 
 #[test]
+fn an_object_whose_name_another_one_still_holds_is_given_to_no_zone_until_that_has_let_go() {
+    let mut world = World::of(account("b"));
+    world.name_is_held = true;
+    world.connect("agent-1", "east").wait(5);
+    assert_eq!((world.writes(), world.row), (Vec::<String>::new(), RowFact::Absent));
+    world.name_is_held = false;
+    world.wait(1);
+    assert_eq!(world.writes(), ["finalizer", "ACTIVATING"]);
+}
+
+#[test]
 fn an_active_object_that_turns_out_younger_gives_up_its_grant_and_its_row() {
     let mut world = active_world();
     world.rival = Some("other/a".to_owned());
