@@ -155,8 +155,8 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         hub.departed.sweep(over, |agent_id, zone| hub.registry.knows(agent_id, zone));
         for (agent_id, zone, away) in hub.registry.forget(before) {
             hub.departed.put(&agent_id, &zone, &away);
-            let left = Left { agent_id, zone, session_id: away.session_id, end: away.ending.into() };
-            left::tell(&hub, left).await;
+            // Told by whoever tells of all that have left: this one goes on, however long the API server takes.
+            hub.untold.put(Left { agent_id, zone, session_id: away.session_id, end: away.ending.into() });
         }
     }
 }

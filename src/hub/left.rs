@@ -16,7 +16,7 @@ use super::session::Session;
 use crate::account::KubesvcAgent;
 use crate::account::fleet_member::SessionEnd;
 
-/// How long the API server may take for one.
+/// How long one may take, with the wait for its turn to write.
 const WAIT: Duration = Duration::from_secs(5);
 /// When it is tried again after it could not be written, and the longest that this grows to.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -96,7 +96,7 @@ async fn try_to_tell(hub: &Hub, left: &Left) -> Result<(), String> {
     let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.end);
     match tokio::time::timeout(WAIT, told).await {
         Ok(told) => told.map_err(|problem| problem.to_string()),
-        Err(_) => Err("the API server does not answer in time".to_owned()),
+        Err(_) => Err(format!("it was not written within {WAIT:?}")),
     }
 }
 

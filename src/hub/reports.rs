@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, stream};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -28,12 +29,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 const OVERDUE: Duration = Duration::from_secs(1);
 /// How long what had room stands before what had none gets its turn.
 const TURN: Duration = Duration::from_secs(10);
-/// Objects that are written at once.
+/// Objects that are written at once. Each ends by itself, so that one write that hangs holds up no other session.
 const AT_ONCE: usize = 16;
 /// Sessions that are taken up in one look.
 const MANY: usize = 100_000;
-/// How long the API server may take for one.
-const WRITE_WAIT: Duration = Duration::from_secs(10);
 
 /// Which sessions have something to say, and when each may. Pure.
 #[derive(Debug, Default)]
@@ -41,6 +40,8 @@ pub(super) struct Turns {
     /// When the sessions that wait may be written.
     due: BTreeSet<(Instant, u64)>,
     waiting: HashSet<u64>,
+    /// Those that are being written, and whether there is something to say since.
+    under_way: HashMap<u64, bool>,
     /// When each may be written again.
     not_before: HashMap<u64, Instant>,
     /// Those that have more to say than there is room for.
@@ -59,6 +60,10 @@ struct Crowded {
 impl Turns {
     /// A session may have something to say.
     fn mark(&mut self, serial: u64, now: Instant) {
+        if let Some(again) = self.under_way.get_mut(&serial) {
+            *again = true;
+            return;
+        }
         if self.waiting.insert(serial) {
             let at = self.not_before.get(&serial).copied().unwrap_or(now).max(now + GATHER);
             self.due.insert((at, serial));
@@ -70,17 +75,26 @@ impl Turns {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes those that may be written now.
-    fn take(&mut self, now: Instant) -> Vec<u64> {
-        let later = self.due.split_off(&(now + Duration::from_nanos(1), 0));
-        let taken = std::mem::replace(&mut self.due, later);
+    /// Takes those that may be written now, at most so many. They are under way until they are [ended](Self::end).
+    fn take(&mut self, now: Instant, most: usize) -> Vec<u64> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some((at, serial)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            self.waiting.remove(&serial);
+            self.under_way.insert(serial, false);
+            taken.push(serial);
+        }
         taken
-            .into_iter()
-            .map(|(_, serial)| serial)
-            .inspect(|serial| {
-                self.waiting.remove(serial);
-            })
-            .collect()
+    }
+
+    /// A write has ended, one way or another.
+    fn end(&mut self, serial: u64, now: Instant) {
+        if self.under_way.remove(&serial) == Some(true) {
+            self.mark(serial, now);
+        }
     }
 
     /// It was written, or tried, and is not before this moment again.
@@ -127,6 +141,7 @@ impl Turns {
 /// Keeps the outboxes in step until stopped.
 pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     let mut turns = Turns::default();
+    let mut writes = FuturesUnordered::new();
     let mut leads = hub.leadership.follow();
     let mut overdue = tokio::time::interval(OVERDUE);
     overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,11 +162,12 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
                 owing.for_each(|one| turns.mark(one.serial, Instant::now()));
                 turns.go_on(Instant::now());
             }
-            () = at(next), if next.is_some() => {
-                let due = turns.take(Instant::now());
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = write(&hub, &mut turns, due) => {}
+            Some(written) = writes.next(), if !writes.is_empty() => settle(&hub, &mut turns, written),
+            () = at(next), if next.is_some() && writes.len() < AT_ONCE => {
+                let now = Instant::now();
+                for serial in turns.take(now, AT_ONCE - writes.len()) {
+                    let turn = turns.turn_of(serial, now);
+                    writes.push(write(&hub, serial, turn));
                 }
             }
         }
@@ -164,52 +180,60 @@ async fn at(next: Option<Instant>) {
     }
 }
 
-async fn write(hub: &Hub, turns: &mut Turns, due: Vec<u64>) {
-    let due: Vec<_> = due.into_iter().map(|serial| (serial, turns.turn_of(serial, Instant::now()))).collect();
-    let mut written = stream::iter(due)
-        .map(|(serial, turn)| async move {
-            let session = hub.registry.by_serial(serial)?;
-            let Packed { entries, next } =
-                if hub.is_leading() { Packed::default() } else { outbox_of(hub, &session, &turn) };
-            let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
-            let done = if is_news { Some(say(hub, &session, entries).await) } else { None };
-            Some((serial, (turn, next), done))
-        })
-        .buffer_unordered(AT_ONCE);
-    while let Some(one) = written.next().await {
-        let Some((serial, had_no_room, done)) = one else { continue };
-        turns.had_no_room(serial, had_no_room, Instant::now());
-        match done {
-            Some(true) => turns.rest(serial, Instant::now() + PAUSE),
-            Some(false) => {
-                turns.rest(serial, Instant::now() + AGAIN);
-                turns.mark(serial, Instant::now());
-            }
-            None => {}
-        }
+/// What became of a session's turn.
+struct Written {
+    serial: u64,
+    /// What was said by turns, and what is next; absent: the session has ended.
+    turns: Option<(Turn, Turn)>,
+    /// Whether it stands; absent: there was no news.
+    done: Option<bool>,
+}
+
+async fn write(hub: &Hub, serial: u64, turn: Turn) -> Written {
+    let Some(session) = hub.registry.by_serial(serial) else {
+        return Written { serial, turns: None, done: None };
+    };
+    let Packed { entries, next } =
+        if hub.is_leading() { Packed::default() } else { outbox_of(hub, &session, &turn) };
+    let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
+    let done = if is_news { Some(say(hub, &session, entries).await) } else { None };
+    Written { serial, turns: Some((turn, next)), done }
+}
+
+fn settle(hub: &Hub, turns: &mut Turns, written: Written) {
+    let (now, serial) = (Instant::now(), written.serial);
+    if let Some(had_no_room) = written.turns {
+        turns.had_no_room(serial, had_no_room, now);
     }
-    let known = turns.not_before.keys().chain(turns.crowded.keys()).copied();
-    let ended: Vec<_> = known.filter(|serial| hub.registry.by_serial(*serial).is_none()).collect();
-    ended.into_iter().for_each(|serial| turns.forget(serial));
+    match written.done {
+        Some(true) => turns.rest(serial, now + PAUSE),
+        Some(false) => turns.rest(serial, now + AGAIN),
+        None => {}
+    }
+    turns.end(serial, now);
+    if written.done == Some(false) {
+        turns.mark(serial, now);
+    }
+    if hub.registry.by_serial(serial).is_none() {
+        turns.forget(serial);
+    }
 }
 
 /// Writes an outbox. Whether it stands, or will never have to.
 async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
-    let writing = hub.agents.report(&session.agent_id, &session.zone, &session.id, &outbox);
-    let answer = tokio::time::timeout(WRITE_WAIT, writing).await;
+    let answer = hub.agents.report(&session.agent_id, &session.zone, &session.id, &outbox).await;
     crash::point("agent-report:after");
     let problem = match answer {
-        Ok(Ok(Reported::Written)) => {
+        Ok(Reported::Written) => {
             session.reported(outbox);
             return true;
         }
-        Ok(Ok(Reported::Superseded)) => {
+        Ok(Reported::Superseded) => {
             session.close("another stream of the agent is in force");
             return true;
         }
-        Ok(Err(problem)) => problem.to_string(),
-        Err(_) => "the API server does not answer".to_owned(),
+        Err(problem) => problem.to_string(),
     };
     if hub.may_complain("reports", None) {
         warn!(
@@ -272,15 +296,28 @@ mod tests {
         turns.mark(1, begin);
         turns.mark(1, begin);
         assert_eq!(turns.next(), Some(begin + GATHER));
-        assert!(turns.take(begin).is_empty());
-        assert_eq!(turns.take(begin + GATHER), [1]);
+        assert!(turns.take(begin, 9).is_empty());
+        assert_eq!(turns.take(begin + GATHER, 9), [1]);
         turns.rest(1, begin + PAUSE);
+        turns.end(1, begin + GATHER);
         turns.mark(1, begin + GATHER);
         turns.mark(2, begin + GATHER);
-        assert_eq!(turns.take(begin + GATHER * 2), [2]);
+        assert_eq!(turns.take(begin + GATHER * 2, 9), [2]);
         assert_eq!(turns.next(), Some(begin + PAUSE));
-        assert_eq!(turns.take(begin + PAUSE), [1]);
+        assert_eq!(turns.take(begin + PAUSE, 9), [1]);
         assert_eq!(turns.next(), None);
+    }
+
+    #[test]
+    fn a_session_is_written_once_at_a_time_and_again_for_what_came_meanwhile() {
+        let (mut turns, begin) = (Turns::default(), Instant::now());
+        (1..=3).for_each(|serial| turns.mark(serial, begin));
+        assert_eq!(turns.take(begin + GATHER, 2), [1, 2]);
+        turns.mark(1, begin + GATHER);
+        assert_eq!(turns.take(begin + TURN, 9), [3]);
+        turns.end(1, begin + TURN);
+        turns.end(2, begin + TURN);
+        assert_eq!(turns.take(begin + TURN * 2, 9), [1]);
     }
 
     #[test]
@@ -293,7 +330,7 @@ mod tests {
         turns.go_on(begin + TURN / 2);
         assert_eq!(turns.next(), None);
         turns.go_on(begin + TURN);
-        assert_eq!(turns.take(begin + TURN + GATHER), [1]);
+        assert_eq!(turns.take(begin + TURN + GATHER, 9), [1]);
         assert_eq!(turns.turn_of(1, begin + TURN), at("c"));
         turns.had_no_room(1, (at("c"), Turn::new()), begin + TURN);
         assert!(turns.crowded.is_empty(), "all has room now");

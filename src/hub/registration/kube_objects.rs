@@ -1,6 +1,7 @@
 //! The KubesvcAgent objects at the API server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -23,6 +24,8 @@ use crate::objects::{too_busy, version_of};
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
+/// How long the API server may take to answer, once it is asked.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// KubesvcAgent objects in one namespace.
 pub struct KubeAgentObjects {
@@ -124,7 +127,7 @@ impl KubeAgentObjects {
     ) -> Result<Option<u64>, RegistrationError> {
         let name = agent.metadata.name.clone().unwrap_or_default();
         agent.status = Some(status);
-        match self.api.replace_status(&name, &post_params(), &agent).await {
+        match timed(&name, self.api.replace_status(&name, &post_params(), &agent)).await? {
             Ok(agent) => Ok(Some(version_of(&agent))),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
             Err(problem) => Err(self.heed(&name, problem)),
@@ -203,7 +206,7 @@ impl AgentObjects for KubeAgentObjects {
         let urgency = urgency_of(outbox);
         self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
-            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else {
+            let Some(agent) = timed(&name, self.api.get_opt(&name)).await?.map_err(failed(&name))? else {
                 return Ok(Reported::Superseded);
             };
             let Some(status) = status::reported(&agent, session_id, outbox) else {
@@ -292,6 +295,14 @@ fn post_params() -> PostParams {
 
 fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
     move |problem| RegistrationError::Api { name: name.to_owned(), reason: problem.to_string() }
+}
+
+/// Waits for an answer of the API server. What waits for its turn to write is no fault of it, and counts before.
+async fn timed<T>(name: &str, answer: impl Future<Output = T>) -> Result<T, RegistrationError> {
+    tokio::time::timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
+        name: name.to_owned(),
+        reason: format!("the API server does not answer within {ANSWER_TIMEOUT:?}"),
+    })
 }
 
 fn contended(agent_id: &str) -> RegistrationError {

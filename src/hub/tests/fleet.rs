@@ -1,12 +1,17 @@
 //! What is written down of the agents: their objects and the table of assignments.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::support::*;
+use crate::account::lifecycle::Ending;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
-use crate::hub::{HubSettings, KnownAgent};
+use crate::hub::registry::Away;
+use crate::hub::{HubSettings, KnownAgent, dispatch};
 use crate::leases::{Leadership, Replicas, Times};
 use crate::store::Assignment;
 use crate::wire::ops;
@@ -319,4 +324,27 @@ async fn a_list_of_namespaces_outlasts_the_database_and_comes_back_with_its_row(
     in_time("it is written", is_written).await;
     hub.rows.namespaces.lock().clear();
     in_time("it is written into the new row", is_written).await;
+}
+
+#[tokio::test]
+async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
+    let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
+    for agent in ["a", "b", "c"] {
+        hub.objects.hung.lock().insert(agent.to_owned());
+        let away = Away {
+            approved: true,
+            since: 0,
+            ending: Ending::Cut,
+            session_id: "gone".to_owned(),
+            session: None,
+        };
+        hub.hub.registry.remember(agent, "z", away);
+    }
+    (0..20).for_each(|_| hub.ticks.advance());
+    let stop = CancellationToken::new();
+    let sweep = tokio::spawn(dispatch::forget(Arc::clone(&hub.hub), stop.clone()));
+    eventually("all are told of", || (hub.objects.hangs.lock()[0] > 0).then_some(())).await;
+    stop.cancel();
+    sweep.await.expect("no panic");
+    assert_eq!(hub.objects.hangs.lock()[1], 0, "nobody has waited for a write to its end");
 }

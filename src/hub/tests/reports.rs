@@ -118,6 +118,27 @@ async fn one_that_was_never_sent_the_account_says_dropped_and_one_that_is_silent
 }
 
 #[tokio::test]
+async fn a_report_that_hangs_holds_up_none_of_another_session() {
+    let hub = TestHub::start().await;
+    hub.leadership.lose();
+    hub.accounts.sync();
+    hub.objects.hung.lock().insert("a".to_owned());
+    let _agents = [hub.agent("a").await, hub.agent("b").await];
+    let revoking = |name: &str| {
+        with(account(name), |status| {
+            status.state = Some(State::Deactivating);
+            status.epoch = 2;
+            status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
+        })
+    };
+    hub.accounts.show(revoking("one"));
+    reported(&hub, "the other one says it", |outbox| outbox.len() == 1).await;
+    hub.accounts.show(revoking("two"));
+    reported(&hub, "and says more", |outbox| outbox.len() == 2).await;
+    assert_eq!(*hub.objects.hangs.lock(), [1, 0], "and the first try is still under way");
+}
+
+#[tokio::test]
 async fn the_first_offer_of_a_zone_is_written_down_and_the_next_one_when_it_goes() {
     let hub = asked_about("one").await;
     let mut first = hub.agent("a").await;

@@ -55,6 +55,28 @@ pub(super) struct FakeObjects {
     pub(super) tells: Mutex<bool>,
     pub(super) in_force: Mutex<Reported>,
     pub(super) reports: Mutex<Vec<Vec<OutboxEntry>>>,
+    /// What is written of these agents is never answered.
+    pub(super) hung: Mutex<HashSet<String>>,
+    /// How many of these writes have begun, and were not waited for to their end.
+    pub(super) hangs: Mutex<[usize; 2]>,
+}
+
+impl FakeObjects {
+    async fn hang(&self, agent: &str) {
+        if self.hung.lock().contains(agent) {
+            let _given_up = GivenUp(self);
+            self.hangs.lock()[0] += 1;
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+struct GivenUp<'a>(&'a FakeObjects);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.hangs.lock()[1] += 1;
+    }
 }
 
 #[async_trait]
@@ -87,6 +109,7 @@ impl AgentObjects for FakeObjects {
         _: &str,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
+        self.hang(agent).await;
         let mut unheard = self.unheard.lock();
         if *unheard > 0 {
             *unheard -= 1;
@@ -114,11 +137,12 @@ impl AgentObjects for FakeObjects {
 
     async fn report(
         &self,
-        _: &str,
+        agent: &str,
         _: &str,
         _: &str,
         outbox: &[OutboxEntry],
     ) -> Result<Reported, RegistrationError> {
+        self.hang(agent).await;
         self.reports.lock().push(outbox.to_vec());
         Ok(*self.in_force.lock())
     }
@@ -208,6 +232,8 @@ impl TestHub {
             tells: Mutex::new(true),
             in_force: Mutex::new(Reported::Written),
             reports: Mutex::default(),
+            hung: Mutex::default(),
+            hangs: Mutex::default(),
         });
         let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
         let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
