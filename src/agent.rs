@@ -20,7 +20,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::task::TaskTracker;
+
+use crate::shutdown::Vital;
 
 pub mod accounts;
 pub mod activation;
@@ -76,6 +78,9 @@ pub enum AgentError {
         /// What was given.
         hub: String,
     },
+    /// A part of the running agent has ended that must go on.
+    #[error("a task that must go on has ended: {0}")]
+    Ended(String),
     /// An option is out of its bounds.
     #[error("{option} {problem}")]
     Option {
@@ -139,20 +144,40 @@ impl Agent {
         self.metrics.as_ref().map(Server::address)
     }
 
-    /// Runs until `stop`, then says goodbye to the hub.
-    pub async fn run(self, stop: CancellationToken) {
-        let ends = CancellationToken::new();
-        let health = tokio::spawn(self.health.serve(ends.clone()));
-        let metrics = self.metrics.map(|metrics| tokio::spawn(metrics.serve(ends.clone())));
-        let files = AbortOnDropHandle::new(tokio::spawn(self.files.run()));
-        self.link.run(stop).await;
-        drop(files);
-        ends.cancel();
-        let _ = health.await;
-        if let Some(metrics) = metrics {
-            let _ = metrics.await;
+    /// Runs until `stop`, then says goodbye to the hub. It does so too if one of its parts ends: an agent that answers no
+    /// probe, or sees no file change, is better started anew.
+    ///
+    /// # Errors
+    ///
+    /// [`AgentError::Ended`].
+    pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
+        let (ends, tasks) = (CancellationToken::new(), TaskTracker::new());
+        let vital = Vital::new(tasks.clone(), ends.clone());
+        vital.spawn("health checks", self.health.serve(ends.clone()));
+        if let Some(metrics) = self.metrics {
+            vital.spawn("metrics", metrics.serve(ends.clone()));
+        }
+        let files = ends.clone().run_until_cancelled_owned(self.files.run());
+        vital.spawn("watch of the accounts' files", async move { files.await.unwrap_or_default() });
+        let leave = stop.child_token();
+        accompanied(self.link.run(leave.clone()), &leave, &ends).await;
+        tasks.close();
+        tasks.wait().await;
+        vital.fallen().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
+    }
+}
+
+/// Runs the link to its end, which is the end of what goes on beside it. If that ends first, the link is told to leave.
+async fn accompanied(link: impl Future<Output = ()>, leave: &CancellationToken, ends: &CancellationToken) {
+    let mut link = std::pin::pin!(link);
+    tokio::select! {
+        () = &mut link => {}
+        () = ends.cancelled() => {
+            leave.cancel();
+            link.await;
         }
     }
+    ends.cancel();
 }
 
 async fn bind_health(
@@ -200,7 +225,8 @@ impl FileWatch {
             let Ok((back, changed)) = looked.await else { return };
             files = back;
             if !changed.is_empty() && self.changes.send(changed).await.is_err() {
-                return;
+                // Nobody uses them any more: the agent ends, and this with it.
+                return std::future::pending().await;
             }
         }
     }
@@ -212,8 +238,7 @@ impl FileWatch {
 ///
 /// An [`AgentError`] if it cannot start. Once started, it tries for ever.
 pub async fn run(options: AgentOptions, stop: CancellationToken) -> Result<(), AgentError> {
-    Agent::bind(options).await?.run(stop).await;
-    Ok(())
+    Agent::bind(options).await?.run(stop).await
 }
 
 fn check_id(option: &'static str, id: &str, max: usize) -> Result<(), AgentError> {
@@ -229,4 +254,20 @@ fn check_id(option: &'static str, id: &str, max: usize) -> Result<(), AgentError
         return Ok(());
     };
     Err(AgentError::Option { option, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_agent_leaves_if_a_part_of_it_ends() {
+        let (leave, ends) = (CancellationToken::new(), CancellationToken::new());
+        let tasks = TaskTracker::new();
+        let vital = Vital::new(tasks.clone(), ends.clone());
+        vital.spawn("health checks", async {});
+        let link = leave.clone().cancelled_owned();
+        accompanied(link, &leave, &ends).await;
+        assert_eq!(vital.fallen(), Some("health checks: it ended by itself"));
+    }
 }

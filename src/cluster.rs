@@ -37,7 +37,6 @@ use kube::Client;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 pub use calls::{RelayError, RemoteAgent, RemoteHolders};
@@ -47,6 +46,7 @@ pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_U
 pub use signature::Refusal;
 
 use crate::objects::Agents;
+use crate::shutdown::Vital;
 use access::Allowed;
 use client::PeerClient;
 use discovery::Looked;
@@ -157,11 +157,11 @@ impl Cluster {
     ///
     /// # Errors
     /// One line that says what is missing and what to do: a right, or a good key.
-    pub async fn join(
+    pub(crate) async fn join(
         identity: Identity,
         lookup: Lookup,
         ways: Ways,
-        tasks: &TaskTracker,
+        vital: &Vital,
         stop: &CancellationToken,
     ) -> Result<Self, String> {
         let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
@@ -187,10 +187,10 @@ impl Cluster {
         };
         let link = Arc::new(link);
         let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
-        cluster.watch(allowed, lookup, &ways.discovery, tasks, stop);
+        cluster.watch(allowed, lookup, &ways.discovery, vital, stop);
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
-        tasks.spawn(proofs::gather(link, membership, is_self, stop.clone()));
+        vital.spawn("proofs of the other replicas", proofs::gather(link, membership, is_self, stop.clone()));
         Ok(cluster)
     }
 
@@ -210,7 +210,7 @@ impl Cluster {
         allowed: Allowed,
         lookup: Lookup,
         client: &Client,
-        tasks: &TaskTracker,
+        vital: &Vital,
         stop: &CancellationToken,
     ) {
         let looked = Looked {
@@ -220,10 +220,12 @@ impl Cluster {
         };
         let (client, membership) = (|| client.clone(), || Arc::clone(&self.membership));
         if allowed.endpoints {
-            tasks.spawn(discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone()));
+            let watch = discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone());
+            vital.spawn("watch of Endpoints", watch);
         }
         if allowed.slices {
-            tasks.spawn(discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone()));
+            let watch = discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone());
+            vital.spawn("watch of EndpointSlices", watch);
         }
     }
 

@@ -1,12 +1,14 @@
 //! Kubernetes Events on transitions. They are news, not truth: at the bound they are dropped and counted.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures::FutureExt;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, error};
 
 use crate::account::lifecycle::Note;
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
@@ -37,7 +39,10 @@ impl Events {
         let recorder = Recorder::new(client, reporter);
         tokio::spawn(stop.run_until_cancelled_owned(async move {
             while let Some((account, note)) = waiting.recv().await {
-                write(&recorder, &account, note).await;
+                // One that cannot even be tried is dropped; those after it are written all the same.
+                if AssertUnwindSafe(write(&recorder, &account, note)).catch_unwind().await.is_err() {
+                    error!(account = account.account_name(), "an Event was dropped: writing it has panicked");
+                }
             }
         }));
         Self { queue, normal: Budget::new(PER_SECOND, BURST), warning: Budget::new(PER_SECOND, BURST) }

@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::connection;
 use super::place::Place;
@@ -16,6 +15,7 @@ use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;
 use crate::secrets::SharedKey;
+use crate::shutdown::Vital;
 use crate::telemetry::errors::chain;
 
 /// The key of the replicas, for the versions of credentials.
@@ -37,7 +37,7 @@ pub(super) async fn join(
     place: &Place,
     address: SocketAddr,
     agents: Arc<Agents>,
-    tasks: &TaskTracker,
+    vital: &Vital,
     stop: &CancellationToken,
 ) -> Result<Cluster, String> {
     let identity = Identity {
@@ -62,7 +62,7 @@ pub(super) async fn join(
         namespace: place.namespace.clone(),
         discovery: discovery(settings, place).await?,
     };
-    Cluster::join(identity, lookup, ways, tasks, stop).await
+    Cluster::join(identity, lookup, ways, vital, stop).await
 }
 
 /// The client for finding replicas: the operator's own, unless the settings say otherwise.

@@ -80,7 +80,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let vital = Vital::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
-    let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &tasks, &stop).await?);
+    let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &vital, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()));
     let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));

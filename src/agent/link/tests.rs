@@ -27,7 +27,7 @@ struct Running {
     health: std::net::SocketAddr,
     metrics: Option<std::net::SocketAddr>,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), AgentError>>,
 }
 
 async fn agent(hub: &FakeHub) -> Running {
@@ -45,7 +45,9 @@ async fn agent_with(options: AgentOptions) -> Running {
 impl Running {
     async fn end(self) {
         self.stop.cancel();
-        timeout(Duration::from_secs(5), self.task).await.expect("an end in time").expect("no panic");
+        let ended =
+            timeout(Duration::from_secs(5), self.task).await.expect("an end in time").expect("no panic");
+        ended.expect("no part of it has ended by itself");
     }
 
     async fn readiness(&self) -> (u16, String) {
