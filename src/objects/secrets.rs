@@ -14,10 +14,13 @@ use crate::account::owned_secret::may_be_outdated;
 use crate::telemetry::outages;
 use crate::wakes::Wakes;
 
+/// A call for each Secret that came, changed or went, with its namespace and name.
+pub type Notice = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
 /// Who is told of Secrets, as namespace and name.
 pub struct SecretsSeen {
     /// At once of those that came, changed or went.
-    pub at_once: Arc<dyn Fn(&str, &str) + Send + Sync>,
+    pub at_once: Notice,
     /// Those that came, changed or went.
     pub changed: Arc<Wakes<(String, String)>>,
     /// Those that came or changed and may be of an earlier version of kubesvc.
