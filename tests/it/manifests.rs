@@ -172,7 +172,7 @@ async fn bindings_and_names_hold_together_under_an_overlay_with_namespace_prefix
         let variable = |name: &str| variable(pod, name).map(|one| one["value"].clone());
         match base {
             "config/agent" => {
-                assert_eq!(variable("DEPLOYMENT_NAME"), Some(Value::from(name)), "a zone of its own")
+                assert_eq!(variable("DEPLOYMENT_NAME"), Some(Value::from(name)), "a zone of its own");
             }
             _ => assert_eq!(
                 variable("KUBESVC_CLUSTERKUBERNETES_CLOUDDRIVERSERVICENAMEPREFIX").as_ref(),
