@@ -64,15 +64,7 @@ const OWNER_ONLY: u32 = 0o600;
 /// Makes SQLite's files readable and writable by their owner alone, and makes the database's file if there is none:
 /// SQLite gives `-wal` and `-shm` the mode of the database. A file of another owner keeps its mode, with a warning.
 pub(super) fn close_to_others(path: &Path) -> Result<(), StoreError> {
-    let opened = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(OWNER_ONLY)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(path)
-        .map_err(|error| barred(path, &error))?;
+    let opened = open_own(path).map_err(|error| barred(path, &error))?;
     restrict(path, &opened);
     for suffix in ["-wal", "-shm"] {
         let beside = with_suffix(path, suffix);
@@ -82,6 +74,18 @@ pub(super) fn close_to_others(path: &Path) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Opens a file to read and write, without following a link; makes it, for its owner alone, if there is none.
+fn open_own(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(OWNER_ONLY)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)
 }
 
 fn restrict(path: &Path, file: &File) {
@@ -134,15 +138,7 @@ impl Lock {
     /// Takes the lock, or says who has it.
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let path = with_suffix(database, ".lock");
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(OWNER_ONLY)
-            .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(&path)
-            .map_err(|error| unfit_lock(&path, &error))?;
+        let mut file = open_own(&path).map_err(|error| unfit_lock(&path, &error))?;
         let found = file.metadata().map_err(|error| barred(&path, &error))?;
         if !found.is_file() || found.nlink() > 1 {
             return Err(linked(&path));
