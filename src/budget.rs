@@ -139,6 +139,14 @@ impl Budget {
 }
 
 #[cfg(test)]
+impl Budget {
+    /// How many wait for their turn.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.state.lock().waiting.iter().map(VecDeque::len).sum()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -154,7 +162,7 @@ mod tests {
                 all.take(kind).await;
                 given.lock().push(kind);
             }));
-            while budget.0.state.lock().waiting.iter().map(VecDeque::len).sum::<usize>() < tasks.len() {
+            while budget.waiting() < tasks.len() {
                 tokio::task::yield_now().await;
             }
         }
@@ -167,9 +175,9 @@ mod tests {
 
     #[tokio::test]
     async fn of_those_that_wait_the_most_urgent_is_next() {
-        use Urgency::{Answer, Registration, Rest, Revoke};
-        let given = order_of(&[Rest, Registration, Answer, Revoke, Answer]).await;
-        assert_eq!(given, [Revoke, Answer, Answer, Registration, Rest]);
+        use Urgency::{Answer, Newcomer, Registration, Rest, Revoke};
+        let given = order_of(&[Newcomer, Rest, Registration, Answer, Revoke, Answer]).await;
+        assert_eq!(given, [Revoke, Answer, Answer, Registration, Rest, Newcomer]);
     }
 
     #[tokio::test]

@@ -12,8 +12,6 @@ use super::Hub;
 
 /// Approvals taken up in one go.
 const BATCH: usize = 100;
-/// Bound on one write.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a write that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -42,8 +40,5 @@ async fn write(hub: &Hub, name: &str) -> Result<(), String> {
     let session = hub.registry.of_agent(&agent.spec.agent_id);
     let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
     let written = hub.agents.approved(&session.agent_id, &session.zone, &session.id);
-    match tokio::time::timeout(WRITE_TIMEOUT, written).await {
-        Ok(written) => written.map_err(|problem| problem.to_string()),
-        Err(_) => Err("the API server does not answer in time".to_owned()),
-    }
+    written.await.map_err(|problem| problem.to_string())
 }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -16,8 +18,8 @@ use super::session::Session;
 use crate::account::KubesvcAgent;
 use crate::account::fleet_member::SessionEnd;
 
-/// How long one may take, with the wait for its turn to write.
-const WAIT: Duration = Duration::from_secs(5);
+/// Objects written at once, and failures in one go after which no further write is begun.
+const MAX_CONCURRENT_WRITES: usize = 16;
 /// When it is tried again after it could not be written, and the longest that this grows to.
 const AGAIN: Duration = Duration::from_secs(1);
 const MAX_AGAIN: Duration = Duration::from_secs(10);
@@ -94,10 +96,7 @@ pub(super) async fn tell(hub: &Hub, left: Left) {
 
 async fn try_to_tell(hub: &Hub, left: &Left) -> Result<(), String> {
     let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.end);
-    match tokio::time::timeout(WAIT, told).await {
-        Ok(told) => told.map_err(|problem| problem.to_string()),
-        Err(_) => Err(format!("it was not written within {WAIT:?}")),
-    }
+    told.await.map_err(|problem| problem.to_string())
 }
 
 /// Tells what could not be told, until stopped.
@@ -122,14 +121,28 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-/// False: one could not be written, and it and those after it are kept.
+/// Writes all of them, a bounded number at once: one write that hangs holds up none of the others. False: some could not be
+/// written, and are kept.
 async fn tell_all(hub: &Hub) -> bool {
-    let mut all = hub.untold.take().into_iter();
-    while let Some(left) = all.next() {
-        if try_to_tell(hub, &left).await.is_err() {
-            std::iter::once(left).chain(all).for_each(|left| hub.untold.put_back(left));
-            return false;
+    let mut waiting = hub.untold.take().into_iter();
+    let mut under_way = FuturesUnordered::new();
+    let mut failures = 0;
+    loop {
+        while under_way.len() < MAX_CONCURRENT_WRITES
+            && failures < MAX_CONCURRENT_WRITES
+            && let Some(left) = waiting.next()
+        {
+            under_way.push(async move {
+                let told = try_to_tell(hub, &left).await;
+                (left, told)
+            });
+        }
+        let Some((left, told)) = under_way.next().await else { break };
+        if told.is_err() {
+            failures += 1;
+            hub.untold.put_back(left);
         }
     }
-    true
+    waiting.for_each(|left| hub.untold.put_back(left));
+    failures == 0
 }

@@ -1,5 +1,7 @@
 //! The port through which accounts are made and changed by others than REST, and its adapter over the Kubernetes API.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -8,6 +10,9 @@ use super::busy::too_busy;
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
+
+/// Bound on one answer of the API server. It begins after the turn to write was given.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why an account was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,25 +80,31 @@ impl KubeAccountObjects {
 impl AccountObjects for KubeAccountObjects {
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<KubesvcAccount>, WriteError> {
         let api: Api<KubesvcAccount> = Api::namespaced(self.client.clone(), namespace);
-        api.get_opt(name).await.map_err(|error| unavailable(&error))
+        timed(api.get_opt(name)).await?.map_err(|error| unavailable(&error))
     }
 
     async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
         self.budget.take(Urgency::Rest).await;
         crash::point("static-create:before");
-        let created = self.api(account).create(&params(), account).await;
+        let created = timed(self.api(account).create(&params(), account)).await;
         crash::point("static-create:after");
-        created.map_err(|error| self.heed(&error))
+        created?.map_err(|error| self.heed(&error))
     }
 
     async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError> {
         self.budget.take(Urgency::Rest).await;
         let name = account.metadata.name.as_deref().unwrap_or_default();
         crash::point("static-update:before");
-        let replaced = self.api(account).replace(name, &params(), account).await;
+        let replaced = timed(self.api(account).replace(name, &params(), account)).await;
         crash::point("static-update:after");
-        replaced.map_err(|error| self.heed(&error))
+        replaced?.map_err(|error| self.heed(&error))
     }
+}
+
+async fn timed<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<kube::Result<T>, WriteError> {
+    let late =
+        |_| WriteError::Unavailable(format!("the API server does not answer within {ANSWER_TIMEOUT:?}"));
+    tokio::time::timeout(ANSWER_TIMEOUT, answer).await.map_err(late)
 }
 
 fn params() -> PostParams {
@@ -124,6 +135,7 @@ fn unavailable(error: &kube::Error) -> WriteError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::KubesvcAccountSpec;
 
     fn answer(code: u16, kind: &str) -> kube::Error {
         let status = serde_json::json!({"code": code, "details": {"kind": kind}});
@@ -138,5 +150,36 @@ mod tests {
         for (code, kind) in [(404, "namespaces"), (403, ""), (429, ""), (500, ""), (503, "")] {
             assert!(matches!(read(&answer(code, kind)), WriteError::Unavailable(_)), "{code}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_wait_for_the_turn_to_write_is_no_failure_of_the_api_server() {
+        let created = serde_json::to_vec(&named("a")).expect("it is written as JSON");
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            let body = kube::client::Body::from(created.clone());
+            async move { http::Response::builder().status(201).body(body) }
+        });
+        let budget = Budget::default();
+        budget.pause(ANSWER_TIMEOUT * 3);
+        let objects = KubeAccountObjects::new(Client::new(service, "ns"), budget);
+        let began = tokio::time::Instant::now();
+        objects.create(&named("a")).await.expect("it is only late");
+        assert!(began.elapsed() >= ANSWER_TIMEOUT * 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_is_said_to() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let objects = KubeAccountObjects::new(Client::new(service, "ns"), Budget::default());
+        let problem = objects.create(&named("a")).await.expect_err("there is no answer");
+        assert!(problem.to_string().contains("does not answer within 15s"), "{problem}");
+    }
+
+    fn named(name: &str) -> KubesvcAccount {
+        let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
+        account.metadata.namespace = Some("ns".to_owned());
+        account
     }
 }

@@ -24,7 +24,8 @@ use crate::objects::{too_busy, version_of};
 
 /// How often a write is decided anew after someone else has written.
 const CONFLICTS: usize = 8;
-/// How long the API server may take to answer, once it is asked.
+/// Bound on one answer of the API server. It begins after the turn to write was given: waiting for that is no fault of the
+/// API server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// KubesvcAgent objects in one namespace.
@@ -81,6 +82,10 @@ impl KubeAgentObjects {
             }
             created => created.map_err(|problem| self.heed(&name, problem)),
         }
+    }
+
+    async fn read(&self, name: &str) -> Result<Option<KubesvcAgent>, RegistrationError> {
+        timed(name, self.api.get_opt(name)).await?.map_err(failed(name))
     }
 
     /// Waits until one write of a registration is allowed. A tenth of the registrations may be of strangers.
@@ -180,7 +185,7 @@ impl AgentObjects for KubeAgentObjects {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
-            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
+            let Some(agent) = self.read(&name).await? else { return Ok(()) };
             let Some(status) = status::disconnected(&agent, session_id, end, Timestamp::now()) else {
                 return Ok(());
             };
@@ -206,9 +211,7 @@ impl AgentObjects for KubeAgentObjects {
         let urgency = urgency_of(outbox);
         self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
-            let Some(agent) = timed(&name, self.api.get_opt(&name)).await?.map_err(failed(&name))? else {
-                return Ok(Reported::Superseded);
-            };
+            let Some(agent) = self.read(&name).await? else { return Ok(Reported::Superseded) };
             let Some(status) = status::reported(&agent, session_id, outbox) else {
                 return Ok(Reported::Superseded);
             };
@@ -223,7 +226,7 @@ impl AgentObjects for KubeAgentObjects {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
         for _ in 0..CONFLICTS {
-            let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(()) };
+            let Some(agent) = self.read(&name).await? else { return Ok(()) };
             let Some(status) = status::approved(&agent, session_id) else { return Ok(()) };
             if self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?.is_some() {
                 return Ok(());
@@ -243,7 +246,7 @@ impl AgentObjects for KubeAgentObjects {
             return Ok(false);
         }
         let name = names::agent_object_name(agent_id, zone);
-        let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? else { return Ok(true) };
+        let Some(agent) = self.read(&name).await? else { return Ok(true) };
         let Some(status) = status::noted(&agent, session_id, note) else { return Ok(true) };
         if self.gate.try_pass(&name).is_err() {
             return Ok(false);
@@ -297,7 +300,7 @@ fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
     move |problem| RegistrationError::Api { name: name.to_owned(), reason: problem.to_string() }
 }
 
-/// Waits for an answer of the API server. What waits for its turn to write is no fault of it, and counts before.
+/// Waits for an answer of the API server.
 async fn timed<T>(name: &str, answer: impl Future<Output = T>) -> Result<T, RegistrationError> {
     tokio::time::timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
         name: name.to_owned(),
@@ -314,6 +317,10 @@ fn contended(agent_id: &str) -> RegistrationError {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+    use serde_json::json;
+    use tokio::time::Instant;
+
     use super::*;
 
     #[test]
@@ -321,5 +328,126 @@ mod tests {
         let says = |result| OutboxEntry { result, ..OutboxEntry::default() };
         assert_eq!(urgency_of(&[says(OutboxResult::Held)]), Urgency::Answer);
         assert_eq!(urgency_of(&[says(OutboxResult::Held), says(OutboxResult::Dropped)]), Urgency::Revoke);
+    }
+
+    /// An API server that has these objects and takes whatever is made and written. It answers a write with what was sent.
+    fn api_server(there: Option<&KubesvcAgent>) -> Client {
+        let there = there.map(|agent| serde_json::to_vec(agent).expect("it is written as JSON"));
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let there = there.clone();
+            async move {
+                let is_read = request.method() == http::Method::GET;
+                let sent = request.into_body().collect().await.expect("a body").to_bytes();
+                let missing = json!({
+                    "kind": "Status", "status": "Failure", "message": "none", "reason": "NotFound", "code": 404,
+                });
+                let (code, body) = match there {
+                    Some(there) if is_read => (200, there),
+                    None if is_read => (404, missing.to_string().into_bytes()),
+                    _ => (200, sent.to_vec()),
+                };
+                http::Response::builder().status(code).body(kube::client::Body::from(body))
+            }
+        });
+        Client::new(service, "ns")
+    }
+
+    fn silent_api_server() -> Client {
+        let silence = std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>;
+        Client::new(tower::service_fn(move |_: http::Request<kube::client::Body>| silence()), "ns")
+    }
+
+    fn registration(agent_id: &str, standing: Standing) -> Registration {
+        Registration {
+            agent_id: agent_id.to_owned(),
+            zone: "z".to_owned(),
+            session_id: "s".to_owned(),
+            boot_id: "b".to_owned(),
+            connect_seq: 1,
+            replica: "r-0".to_owned(),
+            version: String::new(),
+            protocol: 1,
+            connected_since: Timestamp::UNIX_EPOCH,
+            cluster_uid: String::new(),
+            needs_accounts: false,
+            standing,
+        }
+    }
+
+    fn objects(client: Client) -> KubeAgentObjects {
+        KubeAgentObjects::new(client, "ns", false, Replicas::alone("r-0"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn strangers_have_turns_of_their_own_and_nobody_else_waits_for_them() {
+        let strangers = Budget::default();
+        let paced = objects(api_server(None)).paced(Budget::default(), Budget::default(), strangers.clone());
+        let (objects, began) = (Arc::new(paced), Instant::now());
+        strangers.pause(Duration::from_secs(60));
+        let stranger = tokio::spawn({
+            let objects = Arc::clone(&objects);
+            async move { objects.register(&registration("stranger", Standing::Stranger)).await }
+        });
+        while strangers.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        for standing in [Standing::Known, Standing::Newcomer] {
+            let registration = registration(&format!("{standing:?}"), standing);
+            objects.register(&registration).await.expect("it is taken");
+        }
+        assert!(began.elapsed() < Duration::from_secs(60) && !stranger.is_finished());
+        stranger.await.expect("no panic").expect("it has its turn in the end");
+        assert!(began.elapsed() >= Duration::from_secs(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_those_that_wait_to_be_registered_agents_that_were_here_before_come_first() {
+        let registrations = Budget::new(10, 1);
+        registrations.pause(Duration::from_secs(1));
+        let paced =
+            objects(api_server(None)).paced(registrations.clone(), Budget::default(), Budget::default());
+        let objects = Arc::new(paced);
+        let (done, mut order) = tokio::sync::mpsc::channel(4);
+        let coming = [Standing::Newcomer, Standing::Stranger, Standing::Known];
+        for (before, standing) in coming.into_iter().enumerate() {
+            let (objects, done) = (Arc::clone(&objects), done.clone());
+            tokio::spawn(async move {
+                let registration = registration(&format!("{standing:?}"), standing);
+                objects.register(&registration).await.expect("it is taken");
+                let _ = done.send(standing).await;
+            });
+            while registrations.waiting() <= before {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(order.recv().await, Some(Standing::Known), "though it came last");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_wait_for_the_turn_to_write_is_no_failure_of_the_api_server() {
+        let session = registration("a", Standing::Known);
+        let mut agent = status::new_object("a", &session, true);
+        let status = status::registered(&agent, &session, |_| true, Timestamp::UNIX_EPOCH);
+        agent.status = Some(KubesvcAgentStatus { approved_once: false, ..status.expect("its id is free") });
+        let (answers, began) = (Budget::default(), Instant::now());
+        let paced = objects(api_server(Some(&agent)));
+        let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
+        answers.pause(ANSWER_TIMEOUT * 3);
+        objects.disconnected("a", "z", "s", SessionEnd::Cut).await.expect("it is only late");
+        assert!(began.elapsed() >= ANSWER_TIMEOUT * 3);
+        answers.pause(ANSWER_TIMEOUT * 3);
+        objects.approved("a", "z", "s").await.expect("it is only late");
+        assert!(began.elapsed() >= ANSWER_TIMEOUT * 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_that_does_not_answer_is_given_up_and_said_to() {
+        let objects = objects(silent_api_server());
+        let left = objects.disconnected("a", "z", "s", SessionEnd::Cut).await;
+        let approved = objects.approved("a", "z", "s").await;
+        for problem in [left, approved] {
+            let problem = problem.expect_err("there is no answer").to_string();
+            assert!(problem.contains("does not answer within 10s"), "{problem}");
+        }
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
+use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::Ending;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
+use crate::hub::left::Left;
 use crate::hub::registry::Away;
 use crate::hub::{HubSettings, KnownAgent, dispatch};
 use crate::leases::{Leadership, Replicas, Times};
@@ -347,4 +349,22 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
     stop.cancel();
     sweep.await.expect("no panic");
     assert_eq!(hub.objects.hangs.lock()[1], 0, "nobody has waited for a write to its end");
+}
+
+#[tokio::test]
+async fn a_write_about_an_agent_that_left_holds_up_none_about_others() {
+    let hub = TestHub::start().await;
+    let left = |agent_id: String| Left {
+        agent_id,
+        zone: "z".to_owned(),
+        session_id: "gone".to_owned(),
+        end: SessionEnd::Cut,
+    };
+    let hung: Vec<_> = (0..8).map(|one| format!("hung-{one}")).collect();
+    hub.objects.hung.lock().extend(hung.iter().cloned());
+    hung.into_iter().for_each(|agent| hub.hub.untold.put(left(agent)));
+    (0..100).for_each(|one| hub.hub.untold.put(left(format!("left-{one}"))));
+    let written =
+        || hub.objects.log.lock().iter().filter(|line| line.starts_with("disconnected left-")).count();
+    eventually("all others are told of", || (written() == 100).then_some(())).await;
 }

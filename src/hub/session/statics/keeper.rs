@@ -23,8 +23,6 @@ use crate::wire::ops::StaticAnswer;
 const AT_ONCE: usize = 8;
 /// How often an object is judged anew in one go after somebody else has written it.
 const CONFLICTS: usize = 4;
-/// How long the API server may take.
-const WRITE_WAIT: Duration = Duration::from_secs(15);
 /// Waits between the tries; the last one stays.
 const WAITS: [Duration; 5] = [
     Duration::from_secs(1),
@@ -306,7 +304,7 @@ impl Keeper {
     }
 
     async fn create(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
-        in_time(self.hub.account_objects.create(object)).await?;
+        self.hub.account_objects.create(object).await?;
         info!(
             agentId = self.session.agent_id,
             account = object.account_name(),
@@ -317,7 +315,7 @@ impl Keeper {
 
     async fn update(&self, object: &KubesvcAccount) -> Result<(), WriteError> {
         let replaced = object.metadata.resource_version.clone().unwrap_or_default();
-        let written = in_time(self.hub.account_objects.replace(object)).await?;
+        let written = self.hub.account_objects.replace(object).await?;
         info!(
             agentId = self.session.agent_id,
             account = object.account_name(),
@@ -335,7 +333,7 @@ impl Keeper {
         let name = known.and_then(|known| known.name.clone());
         let namespace = namespace.unwrap_or_else(|| self.hub.settings.accounts_namespace.clone());
         let name = name.unwrap_or_else(|| crate::account::names::object_name(&listed.name));
-        in_time(self.hub.account_objects.get(&namespace, &name)).await
+        self.hub.account_objects.get(&namespace, &name).await
     }
 
     fn unavailable(&self, why: &str) -> Outcome {
@@ -344,9 +342,4 @@ impl Keeper {
         }
         Outcome::Later
     }
-}
-
-async fn in_time<T>(answer: impl Future<Output = Result<T, WriteError>>) -> Result<T, WriteError> {
-    let late = |_| Err(WriteError::Unavailable("the API server does not answer".to_owned()));
-    tokio::time::timeout(WRITE_WAIT, answer).await.unwrap_or_else(late)
 }
