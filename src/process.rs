@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Turns core dumps off, also where the system pipes them to a program: kubeconfigs, tokens and keys are in memory.
 /// With it the process cannot be traced, nor its memory read, by another process of the same user.
@@ -17,12 +17,33 @@ pub fn no_core_dumps() -> io::Result<()> {
     Ok(())
 }
 
+/// Raises the soft bound on open files to the hard one and returns it: each connection is one, and the usual soft bound
+/// of 1,024 is there for programs that use `select`.
+///
+/// # Errors
+/// What the system says; the bound is as it was.
+pub fn raise_open_files() -> io::Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    }
+    Ok(hard)
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use nix::sys::prctl::get_dumpable;
-    use nix::sys::resource::{Resource, getrlimit};
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-    use super::no_core_dumps;
+    use super::{no_core_dumps, raise_open_files};
+
+    #[test]
+    fn the_soft_bound_on_open_files_becomes_the_hard_one() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("there is one");
+        setrlimit(Resource::RLIMIT_NOFILE, hard - 1, hard).expect("every process may");
+        assert_eq!(raise_open_files().expect("every process may"), hard);
+        assert_eq!(getrlimit(Resource::RLIMIT_NOFILE), Ok((hard, hard)));
+    }
 
     #[test]
     fn a_process_without_core_dumps_is_neither_dumpable_nor_may_it_write_one() {

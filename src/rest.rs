@@ -85,10 +85,10 @@ const WAIT: Duration = Duration::from_secs(15);
 /// The largest body that is taken unless the settings say otherwise.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bounds of the port that REST is served on, with so many connections of one caller.
-pub fn http_limits(addresses: AddressLimits) -> HttpLimits {
+/// Bounds of the port that REST is served on, with so many connections in all and of one caller.
+pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     HttpLimits {
-        connections: 4096,
+        connections,
         addresses,
         head_timeout: Duration::from_secs(10),
         head_bytes: 16 * 1024,
@@ -99,11 +99,7 @@ pub fn http_limits(addresses: AddressLimits) -> HttpLimits {
 
 /// Bounds of the port that health alone is served on. Probes come from few addresses, and are never turned away.
 pub fn health_limits() -> HttpLimits {
-    HttpLimits {
-        connections: 64,
-        addresses: AddressLimits::default(),
-        ..http_limits(AddressLimits::default())
-    }
+    http_limits(64, AddressLimits::default())
 }
 
 /// What REST is set to.

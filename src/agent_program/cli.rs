@@ -15,7 +15,7 @@ use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::{Agent, AgentOptions, Backoff, KeepAlive};
 use crate::command_line::{self, FAILURE, USAGE, UnknownKey};
 use crate::config::agent::AgentSettings;
-use crate::process::no_core_dumps;
+use crate::process::{no_core_dumps, raise_open_files};
 use crate::telemetry::errors::chain;
 
 const EXAMPLES: &str = "\
@@ -71,6 +71,9 @@ pub fn main() -> ExitCode {
     }
     if let Err(error) = no_core_dumps() {
         tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
+    }
+    if let Err(error) = raise_open_files() {
+        tracing::warn!(%error, "the bound on open files cannot be raised (ulimit -n)");
     }
     run(options, settings)
 }

@@ -10,7 +10,10 @@ use super::{copy, run};
 use crate::account::crds;
 use crate::command_line::{self, FAILURE, USAGE};
 use crate::config::{self, Loaded, operator::OperatorSettings};
-use crate::process::no_core_dumps;
+use crate::process::{no_core_dumps, raise_open_files};
+
+/// Files that a process may have open where nobody has said otherwise.
+const USUAL_OPEN_FILES: u64 = 1024;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,12 +85,16 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
     if let Err(error) = no_core_dumps() {
         tracing::warn!(%error, "core dumps cannot be turned off; a crash may write credentials to a disk");
     }
+    let open_files = raise_open_files().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the bound on open files cannot be raised (ulimit -n)");
+        USUAL_OPEN_FILES
+    });
     crate::operator::cluster::install_crypto();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),
     };
-    let ended = runtime.block_on(run::run(arguments, &loaded.settings));
+    let ended = runtime.block_on(run::run(arguments, &loaded.settings, open_files));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     match ended {
         Ok(()) => ExitCode::SUCCESS,

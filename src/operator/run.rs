@@ -17,7 +17,10 @@ use super::leases::Peers;
 use super::peers::{self, KeyOfReplicas};
 use super::place::Place;
 use super::readiness::OperatorReadiness;
-use super::settings::{adopted_rows, approves, hub_settings, policy, rest_settings, source_rules};
+use super::settings::{
+    Connections, adopted_rows, approves, hub_settings, policy, registrations_of_strangers, rest_settings,
+    source_rules,
+};
 use crate::budget::Budget;
 use crate::cluster::Cluster;
 use crate::config::{
@@ -46,7 +49,16 @@ use crate::wakes::Wakes;
 /// # Errors
 /// One line that says what is missing and what to do: the definitions, a right, the database, a port. Or what has ended
 /// that must go on.
-pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -> Result<(), String> {
+pub(super) async fn run(
+    arguments: &RunArguments,
+    settings: &OperatorSettings,
+    open_files: u64,
+) -> Result<(), String> {
+    let connections = Connections::within(open_files);
+    if connections.are_fewer() {
+        let Connections { agents, rest } = connections;
+        info!(open_files, agents, rest, "connections are bounded by the files that may be open (ulimit -n)");
+    }
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
     let place = Place::find(arguments, settings).await?;
@@ -57,8 +69,10 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let tasks = TaskTracker::new();
     let starting = Starting::new(&place.replica_id, "database", "it is being opened");
     let (started, http) = (stop.child_token(), HttpMetrics::default());
-    let rest_server =
-        || HttpServer::new("rest", rest::http_limits(settings.server.limits.clone()), http.clone());
+    let rest_server = || {
+        let limits = rest::http_limits(connections.rest, settings.server.limits.clone());
+        HttpServer::new("rest", limits, http.clone())
+    };
     let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());
     // Both ports answer from now on: alive, and not ready.
     let until_started = |listener: TcpListener, server: HttpServer| {
@@ -117,7 +131,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
     let registrations =
         Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
-    let of_strangers = settings.kubernetes.registration_qps.div_ceil(10);
+    let of_strangers = registrations_of_strangers(settings.kubernetes.registration_qps);
     let of_strangers = Budget::new(of_strangers, of_strangers);
     let agents = KubeAgentObjects::new(
         place.client.clone(),
@@ -142,7 +156,7 @@ pub(super) async fn run(arguments: &RunArguments, settings: &OperatorSettings) -
         leadership: Arc::clone(&peers.leadership),
         replicas: Arc::clone(&peers.replicas),
     };
-    let hub = Hub::new(hub_settings(settings, &place, rest_address.port()), ports);
+    let hub = Hub::new(hub_settings(settings, &place, rest_address.port(), connections), ports);
     if peers.leases.is_some() {
         // Those that an earlier process of this replica had are away, until they are back. Whoever leads looks anyway.
         hub.remember_agents().await;

@@ -17,6 +17,32 @@ use crate::store;
 
 /// How many connections of agents the hub takes.
 const AGENT_CONNECTIONS: usize = 20_000;
+/// How many connections REST takes.
+const REST_CONNECTIONS: usize = 4096;
+
+/// Connections that are open at once at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Connections {
+    /// Of agents.
+    pub(super) agents: usize,
+    /// Of callers of REST.
+    pub(super) rest: usize,
+}
+
+impl Connections {
+    /// As many as fit into the files that the process may have open: five eighths for agents, a quarter for REST. One
+    /// eighth is left to probes, the API server and the database, so that no crowd keeps those from theirs.
+    pub(super) fn within(open_files: u64) -> Self {
+        let open_files = usize::try_from(open_files).unwrap_or(usize::MAX);
+        let (agents, rest) = (open_files / 8 * 5, open_files / 4);
+        Self { agents: agents.min(AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
+    }
+
+    /// Whether it is the files that bound them.
+    pub(super) fn are_fewer(self) -> bool {
+        self.agents < AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS
+    }
+}
 
 /// Whether there may be other replicas: a file of SQLite's belongs to one.
 pub(super) fn may_have_peers(settings: &OperatorSettings) -> bool {
@@ -28,8 +54,18 @@ pub(super) fn approves(settings: &OperatorSettings) -> bool {
     settings.agents.approval == Approval::Auto
 }
 
+/// Registrations a second that agents may have which were never approved: a tenth of all, at least one; 0: no bound.
+pub(super) fn registrations_of_strangers(registration_qps: u32) -> u32 {
+    registration_qps.div_ceil(10)
+}
+
 /// What the hub goes by.
-pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port: u16) -> HubSettings {
+pub(super) fn hub_settings(
+    settings: &OperatorSettings,
+    place: &Place,
+    rest_port: u16,
+    connections: Connections,
+) -> HubSettings {
     let policy = policy(settings);
     let accounts_namespace = accounts_namespace(settings, place);
     let usual = HubSettings::default();
@@ -39,7 +75,7 @@ pub(super) fn hub_settings(settings: &OperatorSettings, place: &Place, rest_port
         health_service: settings.grpc.health_service_enabled,
         max_message_bytes: settings.grpc.max_inbound_message_size,
         replica_id: place.replica_id.clone(),
-        connection_cap: AGENT_CONNECTIONS,
+        connection_cap: connections.agents,
         limits: settings.grpc.limits.clone(),
         forget_after: policy.orphan_grace.saturating_mul(2),
         rest_port: Some(rest_port),
@@ -146,5 +182,19 @@ mod tests {
         assert_eq!(of(&["*"]), Namespaces::All);
         assert_eq!(of(&[".", "team"]), Namespaces::These(["own".to_owned(), "team".to_owned()].into()));
         assert_eq!(of(&[]), Namespaces::These([].into()));
+    }
+
+    #[test]
+    fn connections_leave_an_eighth_of_the_open_files_to_everything_else() {
+        let usual = Connections::within(1024);
+        assert_eq!((usual.agents, usual.rest, usual.are_fewer()), (640, 256, true));
+        let many = Connections::within(u64::MAX);
+        assert_eq!((many.agents, many.rest, many.are_fewer()), (20_000, 4096, false));
+        assert!(!Connections::within(32_000).are_fewer());
+    }
+
+    #[test]
+    fn a_tenth_of_the_registrations_may_be_of_strangers() {
+        assert_eq!([0, 1, 10, 11, 50].map(registrations_of_strangers), [0, 1, 1, 2, 5]);
     }
 }

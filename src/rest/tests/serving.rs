@@ -13,7 +13,7 @@ async fn serving() -> (std::net::SocketAddr, CancellationToken, tokio::task::Joi
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let stop = CancellationToken::new();
-    let server = HttpServer::new("rest", http_limits(AddressLimits::default()), HttpMetrics::default());
+    let server = HttpServer::new("rest", http_limits(64, AddressLimits::default()), HttpMetrics::default());
     let task = tokio::spawn(server.serve(listener, a_router(), stop.clone()));
     (address, stop, task)
 }
