@@ -141,8 +141,8 @@ pub struct HubSettings {
     pub forget_after: Tick,
     /// Bound on the connections of one address.
     pub limits: AddressLimits,
-    /// TCP connections at once that have not begun with HTTP/2; more are closed.
-    pub handshake_cap: usize,
+    /// TCP connections at once that have no stream; with one more, the one that has been without for the longest is closed.
+    pub without_stream_cap: usize,
     /// How long a connection may take to begin with HTTP/2.
     pub preface_wait: Duration,
     /// How long a connection may take from there to its first request.
@@ -209,7 +209,7 @@ impl Default for HubSettings {
             connection_cap: 20_000,
             forget_after: 60,
             limits: AddressLimits::default(),
-            handshake_cap: 1024,
+            without_stream_cap: 1024,
             preface_wait: Duration::from_secs(10),
             request_wait: Duration::from_secs(10),
             idle_wait: Duration::from_secs(30),
@@ -494,7 +494,8 @@ impl BoundHub {
             metrics: hub.metrics.clone(),
             cap: hub.settings.connection_cap,
             addresses: Addresses::new(hub.settings.limits.clone()),
-            handshakes: Arc::new(Semaphore::new(hub.settings.handshake_cap)),
+            without_stream: Arc::default(),
+            without_stream_cap: hub.settings.without_stream_cap,
             preface_wait: hub.settings.preface_wait,
             bounds: Bounds { first_request: hub.settings.request_wait, idle: hub.settings.idle_wait },
             rest_port: hub.settings.rest_port,

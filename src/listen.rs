@@ -4,7 +4,7 @@ pub mod addresses;
 pub mod complaints;
 pub mod http;
 mod patient;
-mod waiting;
+pub mod waiting;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

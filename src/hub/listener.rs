@@ -18,11 +18,14 @@ use super::{HubError, HubSettings};
 use crate::listen::addresses::{Addresses, Caller};
 use crate::listen::complaints::Complaints;
 use crate::listen::listen;
+use crate::listen::waiting::Waiting;
 
 /// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// How long the loop rests after the system refused to accept (too many open files).
 const REST: Duration = Duration::from_millis(200);
+/// Why a connection was closed that had been without a stream for the longest.
+pub(super) const DISPLACED: &str = "displaced";
 /// Connections that were looked at and wait for tonic to take them.
 const READY: usize = 64;
 
@@ -38,8 +41,9 @@ pub(super) struct Door {
     pub(super) cap: usize,
     /// Connections of each address.
     pub(super) addresses: Arc<Addresses>,
-    /// Connections that have not begun with HTTP/2 yet.
-    pub(super) handshakes: Arc<Semaphore>,
+    /// Connections without a stream, from the first moment on, and how many of them there may be.
+    pub(super) without_stream: Arc<Waiting>,
+    pub(super) without_stream_cap: usize,
     pub(super) preface_wait: Duration,
     pub(super) bounds: Bounds,
     pub(super) rest_port: Option<u16>,
@@ -101,9 +105,14 @@ fn admit(
     let Ok(connection) = Arc::clone(places).try_acquire_owned() else {
         return refuse("cap", "the hub has as many as it may have");
     };
-    let Ok(handshake) = Arc::clone(&door.handshakes).try_acquire_owned() else {
-        return refuse("handshakes", "as many as may have not begun with HTTP/2 yet");
-    };
+    let close = door.close.child_token();
+    let (turn, displaced) = door.without_stream.enter_among(door.without_stream_cap, &close);
+    if displaced {
+        door.metrics.refuse_connection(DISPLACED);
+        if door.complaints.may_speak(DISPLACED, Caller::of(peer.ip())) {
+            warn!(%peer, "a connection without a stream gives its place to a newer one: there are as many as may be");
+        }
+    }
     let places = Places { _connection: connection, _address: address };
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%peer, error = %problem, "no TCP_NODELAY");
@@ -115,17 +124,16 @@ fn admit(
         let mut taken = Vec::new();
         let spoken = tokio::select! {
             () = stop.cancelled() => return,
+            () = close.cancelled() => return,
             spoken = tokio::time::timeout(door.preface_wait, transport::listen(&mut *stream, &mut taken)) => spoken,
         };
         match spoken {
             Ok(Ok(Spoken::Http2)) => {
-                let (streams, close) = (Streams::default(), door.close.child_token());
-                let watched =
-                    streams::watch_over(streams.clone(), door.bounds, close.clone(), door.metrics.clone());
+                let streams = Streams::default();
+                let watched = streams::watch_over(Arc::clone(&door), streams.clone(), close.clone(), turn);
                 let connection = Connection::new(stream, taken, peer, streams, close, places);
                 // Nobody takes it: the hub is stopping.
                 let _ = ready.send(Ok(connection)).await;
-                drop(handshake);
                 // It lives as long as the connection, which outlives the hub's sessions when that stops.
                 tokio::spawn(watched);
             }

@@ -1,5 +1,6 @@
 //! The streams of each connection: one on which none is opened in time, or for a while, is closed.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::metrics::HubMetrics;
+use super::listener::{DISPLACED, Door};
 use super::transport::Peer;
+use crate::listen::waiting::Turn;
 
 /// How many streams of one connection are open; clones share it.
 #[derive(Clone, Debug)]
@@ -49,14 +51,11 @@ pub(super) struct Bounds {
     pub(super) idle: Duration,
 }
 
-/// Closes a connection that is without a stream for too long; ends with the connection.
-pub(super) async fn watch_over(
-    streams: Streams,
-    bounds: Bounds,
-    close: CancellationToken,
-    metrics: HubMetrics,
-) {
-    let mut seen = streams.0.subscribe();
+/// Closes a connection that is without a stream for too long, or has been for the longest where there are too many; ends
+/// with the connection.
+pub(super) async fn watch_over(door: Arc<Door>, streams: Streams, close: CancellationToken, turn: Turn) {
+    let Door { bounds, metrics, .. } = &*door;
+    let (mut seen, mut turn) = (streams.0.subscribe(), Some(turn));
     drop(streams);
     let (mut limit, mut reason) = (bounds.first_request, "no_request");
     loop {
@@ -64,7 +63,7 @@ pub(super) async fn watch_over(
         let busy = close.run_until_cancelled(tokio::time::timeout(limit, seen.wait_for(|open| *open > 0)));
         match busy.await {
             None | Some(Ok(Err(_))) => return,
-            Some(Ok(Ok(_))) => {}
+            Some(Ok(Ok(_))) => drop(turn.take()),
             Some(Err(_)) => {
                 metrics.refuse_connection(reason);
                 close.cancel();
@@ -75,6 +74,11 @@ pub(super) async fn watch_over(
             None | Some(Err(_)) => return,
             Some(Ok(_)) => (limit, reason) = (bounds.idle, "idle"),
         }
+        let (waits, displaced) = door.without_stream.enter_among(door.without_stream_cap, &close);
+        if displaced {
+            metrics.refuse_connection(DISPLACED);
+        }
+        turn = Some(waits);
     }
 }
 
@@ -129,27 +133,58 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::task::TaskTracker;
+
     use super::*;
+    use crate::hub::metrics::HubMetrics;
+    use crate::listen::addresses::Addresses;
+    use crate::listen::waiting::Waiting;
 
     const BOUNDS: Bounds = Bounds { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
 
-    fn closed_for(metrics: &HubMetrics, reason: &'static str) -> u64 {
-        metrics.connections_refused.get_or_create(&super::super::Reason { reason }).get()
+    /// A port at which so many connections may be without a stream.
+    fn door(without_stream_cap: usize) -> Arc<Door> {
+        Arc::new(Door {
+            metrics: HubMetrics::default(),
+            cap: 10,
+            addresses: Addresses::new(Default::default()),
+            without_stream: Arc::default(),
+            without_stream_cap,
+            preface_wait: Duration::from_secs(10),
+            bounds: BOUNDS,
+            rest_port: None,
+            close: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            complaints: Default::default(),
+        })
+    }
+
+    /// A connection that has just begun; it is watched until the token is cancelled.
+    fn watched(door: &Arc<Door>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
+        let (streams, close) = (Streams::default(), CancellationToken::new());
+        let (turn, _) = Waiting::enter_among(&door.without_stream, door.without_stream_cap, &close);
+        let watched = tokio::spawn(watch_over(Arc::clone(door), streams.clone(), close.clone(), turn));
+        (streams, close, watched)
+    }
+
+    fn closed_for(door: &Door, reason: &'static str) -> u64 {
+        door.metrics.connections_refused.get_or_create(&super::super::Reason { reason }).get()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_without_a_request_is_closed_in_ten_seconds() {
-        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
+        let door = door(9);
+        let (_streams, close, watched) = watched(&door);
         let since = tokio::time::Instant::now();
-        watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()).await;
+        watched.await.expect("no panic");
         assert_eq!((since.elapsed(), close.is_cancelled()), (BOUNDS.first_request, true));
-        assert_eq!(closed_for(&metrics, "no_request"), 1);
+        assert_eq!(closed_for(&door, "no_request"), 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_closed_thirty_seconds_after_its_last_stream() {
-        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
-        let watched = tokio::spawn(watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()));
+        let door = door(9);
+        let (streams, close, watched) = watched(&door);
         let (first, second) = (streams.open(), streams.open());
         tokio::time::sleep(Duration::from_secs(3600)).await;
         drop(first);
@@ -158,18 +193,34 @@ mod tests {
         let since = tokio::time::Instant::now();
         drop(second);
         watched.await.expect("no panic");
-        assert_eq!((since.elapsed(), closed_for(&metrics, "idle")), (BOUNDS.idle, 1));
+        assert_eq!((since.elapsed(), closed_for(&door, "idle")), (BOUNDS.idle, 1));
         assert!(close.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_watch_ends_with_its_connection() {
-        let (streams, close, metrics) = (Streams::default(), CancellationToken::new(), HubMetrics::default());
-        let watched = tokio::spawn(watch_over(streams.clone(), BOUNDS, close.clone(), metrics.clone()));
+        let door = door(9);
+        let (streams, close, watched) = watched(&door);
         let _open = streams.open();
         tokio::task::yield_now().await;
         close.cancel();
         watched.await.expect("no panic");
-        assert_eq!(closed_for(&metrics, "idle") + closed_for(&metrics, "no_request"), 0);
+        assert_eq!(closed_for(&door, "idle") + closed_for(&door, "no_request"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn among_too_many_connections_without_a_stream_the_longest_idle_is_closed_and_none_with_an_agent() {
+        let door = door(2);
+        let (agent, with_agent, _agent) = watched(&door);
+        let open = agent.open();
+        tokio::task::yield_now().await;
+        let (_idle, first, _first) = watched(&door);
+        let (_idle_too, second, _second) = watched(&door);
+        assert!(!first.is_cancelled() && !second.is_cancelled());
+        // Its last stream ends: it is the third without one, and has been for the shortest time.
+        drop(open);
+        tokio::task::yield_now().await;
+        assert!(first.is_cancelled() && !second.is_cancelled() && !with_agent.is_cancelled());
+        assert_eq!(closed_for(&door, "displaced"), 1);
     }
 }

@@ -19,9 +19,22 @@ pub(super) struct Patience {
     pub(super) idle: Duration,
 }
 
-/// The connections of a port that wait for a head, in the order in which they began to.
+/// The connections of a port that wait for their caller, in the order in which they began to.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(Mutex<Queue>);
+pub struct Waiting(Mutex<Queue>);
+
+/// A connection that waits until this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    waiting: Arc<Waiting>,
+    number: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.waiting.leave(self.number);
+    }
+}
 
 #[derive(Debug, Default)]
 struct Queue {
@@ -34,6 +47,14 @@ impl Waiting {
     pub(super) fn close_oldest(&self) -> bool {
         let oldest = self.0.lock().connections.pop_first();
         oldest.map(|(_, close)| close.cancel()).is_some()
+    }
+
+    /// One more waits, and is closed by its token. Where more than `most` do, the one that has waited the longest is closed:
+    /// true.
+    pub fn enter_among(self: &Arc<Self>, most: usize, close: &CancellationToken) -> (Turn, bool) {
+        let number = self.enter(close);
+        let is_full = self.0.lock().connections.len() > most;
+        (Turn { waiting: Arc::clone(self), number }, is_full && self.close_oldest())
     }
 
     fn enter(&self, close: &CancellationToken) -> u64 {
@@ -230,5 +251,22 @@ mod tests {
         assert!(waiting.close_oldest());
         assert_eq!(closed(&busy).await, (Overdue::Displaced, 0));
         assert!(!waiting.close_oldest(), "none waits any more");
+    }
+
+    #[test]
+    fn among_as_many_as_may_wait_the_next_takes_the_place_of_the_one_that_has_waited_longest() {
+        let waiting = Arc::<Waiting>::default();
+        let tokens: [CancellationToken; 4] = Default::default();
+        let enter = |one: usize| waiting.enter_among(2, &tokens[one]);
+        let ((first, _), (second, is_full)) = (enter(0), enter(1));
+        assert!(!is_full);
+        drop(first);
+        let (_third, is_full) = enter(2);
+        assert!(!is_full, "the first waits no more");
+        let (_fourth, is_full) = enter(3);
+        assert!(is_full && tokens[1].is_cancelled());
+        assert!([0, 2, 3].iter().all(|one| !tokens[*one].is_cancelled()));
+        drop(second);
+        assert_eq!(waiting.0.lock().connections.len(), 2);
     }
 }

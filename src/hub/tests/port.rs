@@ -94,17 +94,23 @@ async fn connections_of_one_address_over_its_limit_are_closed_unless_it_is_exemp
 }
 
 #[tokio::test]
-async fn connections_that_have_not_begun_are_bounded_and_keep_no_agent_out_that_has() {
-    let hub = TestHub::with(HubSettings { handshake_cap: 2, ..HubSettings::default() }).await;
+async fn connections_without_a_stream_are_bounded_and_keep_no_agent_out() {
+    let hub = TestHub::with(HubSettings { without_stream_cap: 2, ..HubSettings::default() }).await;
     let _agent = hub.agent("a").await;
     let mut silent = Vec::new();
     for _ in 0..2 {
         silent.push(TcpStream::connect(hub.address).await.expect("the hub listens"));
     }
     eventually("both are there", || (hub.hub.metrics.connections.get() == 3).then_some(())).await;
-    assert_eq!(exchange(&hub, b"").await, "");
-    assert_eq!(closed_for(&hub, "handshakes"), 1);
-    assert_eq!(hub.hub.agents().len(), 1);
+    // Each that comes takes the place of the one that has been silent for the longest.
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let mut third = TcpStream::connect(hub.address).await.expect("the hub listens");
+    third.write_all(preface).await.expect("it is taken");
+    assert_eq!(silent[0].read(&mut [0; 9]).await.expect("it is closed"), 0);
+    hub.agent("b").await;
+    assert_eq!(silent[1].read(&mut [0; 9]).await.expect("it is closed"), 0);
+    assert_eq!(closed_for(&hub, "displaced"), 2);
+    assert_eq!(hub.hub.agents().len(), 2);
 }
 
 #[tokio::test]
