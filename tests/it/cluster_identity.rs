@@ -1,12 +1,15 @@
 //! Which cluster an account reaches, told by two real API servers.
 
 use kubesvc::account::{KubesvcAccount, RETRY_ANNOTATION, State};
+use kubesvc::wire::ops::ClusterIdentity;
 use serde_json::json;
 
 use crate::faults::proxy::Proxy;
 use crate::harness::controlplane::{ControlPlane, StartOptions};
 use crate::harness::kubeconfig::{self, Proof};
 use crate::harness::must;
+use crate::harness::simulated_agent::SimulatedAgent;
+use crate::harness::simulated_agent::words::{Introduction, OnAdd, Policy, identity};
 use crate::world::{Agent, Cluster, World, condition};
 
 /// The world's own control plane, and another one that takes the same tokens.
@@ -156,4 +159,42 @@ async fn an_authority_that_is_rotated_is_the_same_cluster_at_the_same_and_at_a_n
         drop((was, is));
         before = after;
     }
+}
+
+/// An agent of zone east that is in a cluster, and holds there what it is sent.
+async fn agent_in(world: &World, agent_id: &str, cluster_uid: &str) -> SimulatedAgent {
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    let cluster = ClusterIdentity { kube_system_uid: cluster_uid.to_owned(), ..identity(cluster_uid) };
+    let policy = Policy { add: OnAdd::Hold(cluster), ..Policy::default() };
+    let introduction =
+        Introduction { cluster_uid: cluster_uid.to_owned(), ..Introduction::new(agent_id, "east") };
+    must(SimulatedAgent::connect(&hub, introduction, policy).await.map_err(|problem| problem.to_string()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_its_agents_own_cluster_is_bound_to_none_where_the_zone_spans_two() {
+    let world = World::start().await;
+    let (prod, other) = ("11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555");
+    let _first = agent_in(&world, "agent-1", prod).await;
+    let own = || json!({"serviceAccount": true});
+    world.account("bound").zone("east").spec("kubeconfig", own()).create().await;
+    let bound = world.until("bound", State::Active).await;
+    assert_eq!(bound.status_or_default().cluster_uid.as_deref(), Some(prod));
+
+    let second = agent_in(&world, "agent-2", other).await;
+    world.account("late").zone("east").spec("kubeconfig", own()).create().await;
+    let late = world.until_reason("late", State::Failed, "ZoneSpansClusters").await;
+    let status = late.status_or_default();
+    let why = status.error_message.clone().unwrap_or_default();
+    assert!(why.contains("11111111 (agent agent-1)") && why.contains("99999999 (agent agent-2)"), "{why}");
+    assert_eq!((&status.cluster_uid, status.granted_zone()), (&None, None));
+    let stays = world.object("bound").await.expect("it is there");
+    let status = stays.status_or_default();
+    assert_eq!((status.state(), status.cluster_uid.as_deref()), (State::Active, Some(prod)));
+    assert!(second.added().is_empty(), "it is in another cluster: {:?}", second.added());
+
+    // One cluster is left.
+    second.goodbye().await;
+    let late = world.until("late", State::Active).await;
+    assert_eq!(late.status_or_default().cluster_uid.as_deref(), Some(prod));
 }

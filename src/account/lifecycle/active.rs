@@ -104,7 +104,10 @@ fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
         _ => false,
     };
     if said {
-        return Some(Decision::nothing());
+        // An agent that may come back counts for where the zone's agents are until it does not.
+        let spans = context.failure_class() == Some(FailureClass::ZoneSpansClusters);
+        let gone = context.next_gone().filter(|_| spans);
+        return Some(gone.map_or_else(Decision::nothing, Decision::wait_until));
     }
     if context.failure_class().is_some_and(waits_for_agents) {
         return None;

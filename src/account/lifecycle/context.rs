@@ -240,6 +240,11 @@ impl<'a> Context<'a> {
         self.sessions_of(zone).filter_map(|session| self.may_return_until(session)).max()
     }
 
+    /// The next tick at which an agent that may come back counts as gone, if any may.
+    pub(super) fn next_gone(&self) -> Option<Tick> {
+        self.observation.sessions.iter().filter_map(|session| self.may_return_until(session)).min()
+    }
+
     /// Until when a leader that has just begun may not have seen all agents yet; absent once it has.
     fn grace_of_leadership(&self) -> Option<Tick> {
         let until = self.observation.leading_since.saturating_add(self.observation.policy.orphan_grace);

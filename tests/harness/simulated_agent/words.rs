@@ -22,6 +22,8 @@ pub(crate) struct Introduction {
     /// Counts the connections of the process from 1.
     pub(crate) connect_seq: u64,
     pub(crate) accounts_held: Vec<AccountRef>,
+    /// uid of kube-system of the cluster it runs in; empty where it does not say.
+    pub(crate) cluster_uid: String,
 }
 
 impl Introduction {
@@ -33,6 +35,7 @@ impl Introduction {
             boot_id: Ulid::generate().to_string(),
             connect_seq: 1,
             accounts_held: Vec::new(),
+            cluster_uid: String::new(),
         }
     }
 
@@ -47,6 +50,7 @@ impl Introduction {
             protocol_min: PROTOCOL_VERSION,
             protocol_max: PROTOCOL_VERSION,
             accounts_held: self.accounts_held.iter().map(held).collect(),
+            cluster_uid: self.cluster_uid.clone(),
             ..Hello::default()
         }
     }

@@ -164,6 +164,18 @@ fn an_agent_that_may_come_back_and_one_that_does_not_know_its_cluster_count_as_t
 }
 
 #[test]
+fn while_an_agent_of_another_cluster_may_come_back_the_account_is_looked_at_again_when_it_may_not() {
+    let spans = two_clusters(seen(own_cluster().finalized())).written();
+    let failed = own_cluster().finalized().map(|account| account.status = Some(spans));
+    let first = session("agent-1", "east").in_cluster("prod");
+    let connected =
+        seen(failed.clone()).with(first.clone()).with(session("agent-2", "east").in_cluster("other"));
+    assert_eq!(connected.decide(), Decision::nothing());
+    let other = session("agent-2", "east").in_cluster("other").away_since(995);
+    assert_eq!(seen(failed).with(first).with(other).decide(), Decision::wait_until(1025));
+}
+
+#[test]
 fn a_zone_that_comes_to_span_clusters_before_the_account_is_bound_takes_it_back() {
     for before in [
         own_cluster().activating_in("east"),
