@@ -163,10 +163,10 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
 /// What a held account says of caching, if it does.
 fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), Refusal>> {
     let epoch = i64::try_from(account.caching_epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
-    let uid = account.account.as_ref()?.uid.clone();
+    let uid = &account.account.as_ref()?.uid;
     match epoch {
         Some(0) => None,
-        Some(epoch) => Some(Ok((uid, epoch))),
+        Some(epoch) => Some(Ok((uid.clone(), epoch))),
         None => Some(Err(malformed("accounts_held.caching_epoch is beyond what an epoch can be"))),
     }
 }

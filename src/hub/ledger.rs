@@ -350,6 +350,16 @@ impl Ledger {
         entry.foreign
     }
 
+    /// Forgets what was only claimed: whether the agent holds that, its next hello says.
+    pub(super) fn forget_foreign(&mut self) {
+        let foreign = self.entries.iter().filter(|(_, entry)| entry.foreign);
+        let foreign: Vec<_> = foreign.map(|(uid, _)| uid.clone()).collect();
+        for uid in &foreign {
+            self.forget(uid);
+        }
+        self.entries.shrink_to_fit();
+    }
+
     /// These accounts were claimed, and are none of the zone's.
     pub(super) fn are_foreign(&mut self, uids: impl Iterator<Item = String>) {
         for uid in uids {

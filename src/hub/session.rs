@@ -192,6 +192,14 @@ impl Session {
         self.claims_more.store(foreign.more, Ordering::Relaxed);
     }
 
+    /// The session has ended: nothing is kept of what was only claimed, though the session itself is remembered for a while.
+    fn forget_claims(&self) {
+        self.ledger.lock().forget_foreign();
+        drop(self.foreign.lock().take());
+        *self.vanished.lock() = HashMap::new();
+        drop(self.wakes.try_take(usize::MAX));
+    }
+
     /// An account that it claimed, and that is none of its zone, is settled. Where no more are open, and it had claimed
     /// more than were taken in, it is to say hello again.
     fn foreign_settled(&self, no_more: bool) {

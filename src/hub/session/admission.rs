@@ -283,6 +283,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     session.ended.cancel();
     let uids = session.uids();
     hub.drop_namespaces(hub.registry.release(session.serial, &uids));
+    session.forget_claims();
     if !stood {
         // It may have been registered all the same. If that is seen only later, it is told then.
         let seen = hub.agents_seen.get(&names::agent_object_name(&session.agent_id, &session.zone));

@@ -123,6 +123,24 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
 }
 
 #[tokio::test]
+async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
+    let hub = TestHub::start().await;
+    hub.accounts.show(account("one"));
+    hub.accounts.sync();
+    let mut claimant = hub.greet(claims("claimant", 10_000)).await;
+    claimant.accepted().await;
+    claimant.added().await;
+    let session = hub.hub.registry.of_agent("claimant").expect("it stands");
+    assert_eq!((session.uids().len(), hub.hub.foreign.available_permits()), (10_001, 190_000));
+    drop(claimant);
+    eventually("it has left", || hub.hub.registry.of_agent("claimant").is_none().then_some(())).await;
+    eventually("its room is free", || (hub.hub.foreign.available_permits() == 200_000).then_some(())).await;
+    // The session is remembered, with what the agent was sent.
+    eventually("the claims are forgotten", || (session.uids() == ["uid-one"]).then_some(())).await;
+    assert!(session.wakes.is_empty() && session.vanished.lock().is_empty());
+}
+
+#[tokio::test]
 async fn unknown_accounts_of_all_newcomers_have_a_bound_and_an_agent_that_was_here_is_heard_without_them() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
