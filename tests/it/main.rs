@@ -37,5 +37,6 @@ mod secrets_canary;
 mod shipping;
 mod starts;
 mod stories;
+mod strangers;
 mod time_travel;
 mod wire_frames;

@@ -1,13 +1,13 @@
 //! Credentials are handed out, rotated, revoked and mixed up.
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::DeleteParams;
-use kubesvc::account::State;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kubesvc::account::{KubesvcAccount, State, WATCH_LABEL};
 use serde_json::json;
 
 use super::on_each_database;
-use crate::harness::{kubeconfig::Proof, must};
-use crate::world::{Database, World, condition};
+use crate::harness::{controlplane, kubeconfig::Proof, must};
+use crate::world::{Cluster, Database, World, condition};
 
 on_each_database! {
     a_rotated_secret_reaches_the_agent,
@@ -151,6 +151,45 @@ async fn a_secret_that_disappears_is_said_at_the_next_change_and_nothing_is_lost
     assert_eq!(own["accountsHeld"], 1, "the old definition serves until the new one stands: {own}");
     world.secret("prod", cluster.kubeconfig().as_bytes(), true).await;
     world.until_row("prod", "ACTIVE").await;
+}
+
+/// Every documented sample of Spinnaker's keeps kubeconfigs in a namespace of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_of_a_listed_namespace_is_resolved_and_its_rotation_reaches_the_agent() {
+    let listed = controlplane::shared().await.namespace().await;
+    let namespaces = json!([listed.name()]);
+    let world =
+        World::prepare().without_operator().setting("kubesvc.secrets.namespaces", namespaces).start().await;
+    let operator = format!("system:serviceaccount:{}:kubesvc-operator", world.namespace());
+    world.let_read("credentials", &operator).await;
+    world.operator().start().await;
+    let (old, new) = (world.cluster("spinnaker").await, world.cluster("spinnaker-2").await);
+    let _agent = world.agent("agent-1").start().await;
+    let secret = |cluster: &Cluster| {
+        let labels = json!({WATCH_LABEL: "true"});
+        let data = json!({"prod": cluster.kubeconfig()});
+        json!({"metadata": {"name": "kubeconfigs", "labels": labels}, "stringData": data})
+    };
+    let secrets = listed.api::<Secret>();
+    let made = serde_json::from_value(secret(&old)).expect("a Secret");
+    must(secrets.create(&PostParams::default(), &made).await.map_err(|e| e.to_string()));
+
+    let reference = format!("encryptedFile:k8s!n:kubeconfigs!k:prod!ns:{}", listed.name());
+    let applied = world.account("applied").zone("east").spec("kubeconfig", json!({"reference": reference}));
+    applied.create().await;
+    let body = json!([{"name": "posted", "zoneId": "east", "kubeconfigFile": reference, "state": "ACTIVE"}]);
+    let answer = world.rest("POST", "/armory/accounts/dynamic", &body).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    world.until_row("posted", "ACTIVE").await;
+    let before = world.until("applied", State::Active).await.status_or_default().epoch;
+
+    let rotated = Patch::Merge(secret(&new));
+    must(secrets.patch("kubeconfigs", &PatchParams::default(), &rotated).await.map_err(|e| e.to_string()));
+    let is_rotated = |account: &KubesvcAccount| {
+        let status = account.status_or_default();
+        status.state() == State::Active && status.epoch > before
+    };
+    world.until_account("applied", "is ACTIVE with the new credential", is_rotated).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -236,3 +236,29 @@ async fn roles_that_are_numbers_or_have_spaces_are_kept(database: Database) {
     let account = world.account_named("list").await.expect("it is there");
     assert!(condition(&account, "Ready").is_some_and(|ready| ready.status == "True"));
 }
+
+/// Users of other agents lost an account in the second in which its agent crashed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_whose_only_agent_that_lists_it_is_killed_stays_while_others_of_the_zone_are_connected() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let lists = agent_with(&world, &cluster, &["static"]).await;
+    let other = world.agent("agent-2").start().await;
+    world.account("declared").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until_row("static", "ACTIVE").await;
+    world.until_row("declared", "ACTIVE").await;
+    let before = world.account_named("static").await.expect("an object was made for it");
+
+    lists.kill();
+    world.until_connected(&lists, false).await;
+    world.until_row("static", "ORPHANED").await;
+    world.until_assigned(&[("declared", other.id())]).await;
+    let after = world.account_named("static").await.expect("it stays");
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    assert!(after.metadata.deletion_timestamp.is_none());
+
+    lists.launch();
+    world.until_row("static", "ACTIVE").await;
+    let back = world.account_named("static").await.expect("it stays");
+    assert_eq!(back.metadata.uid, before.metadata.uid);
+}

@@ -1,0 +1,82 @@
+//! Strangers who know from REST what agents there are.
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kubesvc::account::{KubesvcAgent, State, names};
+use kubesvc::wire::ops::refused::Reason;
+use serde_json::json;
+
+use crate::harness::must;
+use crate::harness::simulated_agent::SimulatedAgent;
+use crate::harness::simulated_agent::words::{Introduction, NoSession, Policy};
+use crate::world::{Agent, Call, World};
+
+/// Hellos that a stranger tries after each disconnect.
+const TRIES: usize = 10;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_who_disconnects_an_agent_by_rest_does_not_get_its_place() {
+    a_disconnected_agents_place_is_kept("auto").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_who_disconnects_an_approved_agent_by_rest_does_not_get_its_place() {
+    a_disconnected_agents_place_is_kept("manual").await;
+}
+
+async fn a_disconnected_agents_place_is_kept(approval: &str) {
+    let prepare = World::prepare().setting("kubesvc.agents.approval", approval);
+    let world = prepare.setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let agent = world.agent("agent-1").start().await;
+    if approval == "manual" {
+        approve(&world, &agent).await;
+    }
+    world.account("prod").zone("east").kubeconfig(&cluster.kubeconfig()).create().await;
+    world.until("prod", State::Active).await;
+
+    let listed = world.get("/armory/agents").await;
+    let (id, zone) = (listed.json[0]["agentId"].as_str().unwrap_or_default(), agent.zone());
+    assert_eq!(id, agent.id(), "{listed}");
+    // Once the agent cannot be quicker than the stranger, and once it can.
+    for is_paused in [true, false] {
+        if is_paused {
+            agent.pause();
+        }
+        let path = format!("/armory/agent/{id}/disconnect");
+        let disconnected = world.call(Call::new("POST", &path)).await;
+        assert_eq!(disconnected.status, 200, "{disconnected}");
+        for attempt in 0..TRIES {
+            let zone = if attempt % 2 == 0 { zone } else { "elsewhere" };
+            is_refused(&world, Introduction::new(id, zone)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        agent.resume();
+        world.until_connected(&agent, true).await;
+    }
+    assert_eq!(world.state("prod").await, Some(State::Active));
+    for _ in 0..TRIES {
+        is_refused(&world, Introduction::new(id, zone)).await;
+    }
+}
+
+async fn is_refused(world: &World, stranger: Introduction) {
+    let hub = format!("127.0.0.1:{}", world.operator().hub_port());
+    match SimulatedAgent::connect(&hub, stranger, Policy::default()).await {
+        Err(NoSession::Refused(refused)) => {
+            assert_eq!(refused.reason(), Reason::DuplicateAgentId, "{}", refused.message);
+        }
+        Err(problem) => panic!("{problem}"),
+        Ok(session) => {
+            panic!("the stranger has a session: {session:?}, and was sent {:?}", session.received())
+        }
+    }
+}
+
+async fn approve(world: &World, agent: &Agent) {
+    let name = names::agent_object_name(agent.id(), agent.zone());
+    let approved = Patch::Merge(json!({"spec": {"approved": true}}));
+    let agents = world.api::<KubesvcAgent>();
+    must(agents.patch(&name, &PatchParams::default(), &approved).await.map(drop).map_err(|e| e.to_string()));
+}
