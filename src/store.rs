@@ -138,13 +138,17 @@ pub struct Assignment {
     pub reachable: bool,
 }
 
-/// Changes of the assignments of one replica, to be written together.
+/// Changes of the assignments of one replica, to be written together. In the same transaction the rows of ours in
+/// `kubesvc_accounts` that are concerned are told by how many agents they are held: over all replicas, each agent once, and
+/// only agents that can be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AssignmentChanges {
     /// Account name and agent of rows that go. One that is not there is no error.
     pub deletes: Vec<(String, String)>,
     /// Rows to be there; account name and agent stand in it once.
     pub puts: Vec<Assignment>,
+    /// Names of accounts whose `connections` are to be counted, beside those of all rows above.
+    pub recounts: Vec<String>,
     /// The leader's term, where it is the leader who writes for a replica that is gone; absent: the replica itself does.
     pub term: Option<Term>,
 }
@@ -223,6 +227,9 @@ pub trait Store: Send + Sync {
 
     /// All assignments of a replica.
     async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError>;
+
+    /// Names of rows of ours in `kubesvc_accounts` whose `connections` are not what the assignments say.
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
 
     /// The replicas that have assignments, each once.
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError>;

@@ -1,6 +1,7 @@
 //! `kubesvc_assignments`: which agents of this replica hold which accounts, for those who read tables. The rows follow
 //! what the sessions say, about a second later, and everything that waits in one transaction; while the database cannot
-//! be used they wait, at most one entry for each pair.
+//! be used they wait, at most one entry for each pair. With each change the database counts by how many agents the account
+//! is held, in all replicas; the numbers are compared when the rows are.
 
 mod checks;
 mod desk;
@@ -42,6 +43,12 @@ pub trait AssignmentRows: Send + Sync {
     /// The database cannot be used.
     async fn read(&self) -> Result<Vec<Assignment>, StoreError>;
 
+    /// Accounts of any replica whose row says another number of agents than the assignments do.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
+
     /// Writes all of these changes or none.
     ///
     /// # Errors
@@ -66,6 +73,10 @@ impl StoredAssignments {
 impl AssignmentRows for StoredAssignments {
     async fn read(&self) -> Result<Vec<Assignment>, StoreError> {
         self.store.assignments(&self.replica_id).await
+    }
+
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        self.store.miscounted().await
     }
 
     async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
@@ -146,6 +157,8 @@ impl Keeper {
         match self.flush().await {
             Ok(()) if self.not_before > Duration::ZERO => {
                 info!("kubesvc_assignments is in step again");
+                // Rows of accounts may come only now, and say that nobody holds them.
+                self.checks.hasten(now);
                 (self.not_before, self.wait) = (Duration::ZERO, FLUSH);
             }
             Ok(()) => {}
@@ -180,14 +193,22 @@ impl Keeper {
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
+        let rows = &self.hub.assignment_rows;
         self.desk.begin_round();
-        if !self.desk.is_read() {
-            let rows = in_time(self.hub.assignment_rows.read()).await?;
-            self.desk.read(rows.into_iter());
+        let is_check = !self.desk.is_read();
+        if is_check {
+            let read = in_time(rows.read()).await?;
+            self.desk.read(read.into_iter());
         }
         while let Some(changes) = self.desk.changes(ROWS) {
-            in_time(self.hub.assignment_rows.write(&changes)).await?;
+            in_time(rows.write(&changes)).await?;
             self.desk.written(&changes);
+        }
+        if is_check {
+            for names in in_time(rows.miscounted()).await?.chunks(ROWS) {
+                let changes = AssignmentChanges { recounts: names.to_vec(), ..AssignmentChanges::default() };
+                in_time(rows.write(&changes)).await?;
+            }
         }
         Ok(())
     }

@@ -99,6 +99,10 @@ impl Store for NoStore {
         Err(StoreError::unavailable("nobody leads here"))
     }
 
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }

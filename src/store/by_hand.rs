@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::harness::databases::{Kind, Server, shared};
 use super::harness::must;
 use super::stories::row;
-use super::{Changes, ForeignRow, Store, StoreError, VendorTables, open};
+use super::{Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story, on the shared server of this kind.
@@ -19,6 +19,7 @@ macro_rules! stories {
             a_schema_that_is_much_newer_is_refused, a_schema_that_is_half_done_is_finished,
             a_schema_that_was_damaged_is_named, two_processes_may_start_at_once, a_caching_row_goes_with_its_account,
             a_caching_row_that_is_missing_or_left_over_is_told_and_mended,
+            a_row_says_by_how_many_agents_its_account_is_held, replicas_that_count_at_once_count_each_other,
             a_wrong_url_is_said_without_the_password
         }
     };
@@ -264,8 +265,8 @@ pub(super) async fn rows_edited_by_hand_are_named(home: &Home) {
 
 pub(super) async fn tables_of_another_product_are_kept(home: &Home) {
     home.by_hand(
-        "CREATE TABLE kubesvc_accounts (name varchar(255) PRIMARY KEY, last_updated bigint, props text); \
-         INSERT INTO kubesvc_accounts VALUES ('theirs', 1, '{}'); \
+        "CREATE TABLE kubesvc_accounts (name varchar(255) PRIMARY KEY, last_updated bigint, props text, \
+         connections varchar(10)); INSERT INTO kubesvc_accounts VALUES ('theirs', 1, '{}', 'many'); \
          CREATE TABLE kubesvc_locks (id varchar(10))",
     )
     .await;
@@ -286,6 +287,8 @@ pub(super) async fn tables_of_another_product_are_kept(home: &Home) {
         store.put_accounts(&[row("theirs", "uid-1")]).await.expect("the name is free");
     }
     home.holds("(SELECT props FROM kubesvc_accounts_vendor WHERE name = 'theirs') = '{}'").await;
+    home.holds("(SELECT connections FROM kubesvc_accounts_vendor WHERE name = 'theirs') = 'many'").await;
+    home.holds("(SELECT connections FROM kubesvc_accounts WHERE name = 'theirs') = 0").await;
     home.holds("(SELECT count(*) FROM kubesvc_locks_vendor) = 0").await;
 }
 
@@ -323,13 +326,16 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &Home) {
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 2",
         "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 4; DROP TABLE kubesvc_assignments; \
          DELETE FROM kubesvc_schema_migrations WHERE version = 5; DROP TABLE kubesvc_caching",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 6",
+        "UPDATE kubesvc_schema_migrations SET success = false WHERE version = 6; \
+         ALTER TABLE kubesvc_accounts DROP COLUMN connections",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {
         home.by_hand(damage).await;
         let store = home.open().await;
         store.put_accounts(&[row("one", "uid-1")]).await.expect(damage);
-        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 5").await;
+        home.holds("(SELECT count(*) FROM kubesvc_schema_migrations WHERE success) = 6").await;
     }
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
@@ -350,7 +356,85 @@ pub(super) async fn two_processes_may_start_at_once(home: &Home) {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
     }
     assert_eq!(rows(&*stores[0]).await.len(), 6);
-    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 5").await;
+    home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 6").await;
+}
+
+/// Writes an assignment for each of these agents to an account, or marks it as not reachable.
+async fn assign(store: &dyn Store, replica: &str, account: &str, agents: &[&str], reachable: bool) {
+    let put = |agent: &&str| Assignment {
+        account_name: account.to_owned(),
+        agent_id: (*agent).to_owned(),
+        connections: 1,
+        caching: false,
+        reachable,
+    };
+    let puts = agents.iter().map(put).collect();
+    let changes = AssignmentChanges { puts, ..AssignmentChanges::default() };
+    store.write_assignments(replica, &changes).await.expect("written");
+}
+
+pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &Home) {
+    let store = home.open().await;
+    let of = |name: &str, held: u8| {
+        format!("(SELECT connections FROM kubesvc_accounts WHERE name = '{name}') = {held}")
+    };
+    store.put_accounts(&[row("one", "uid-1"), row("two", "uid-2")]).await.expect("written");
+    home.by_hand("INSERT INTO kubesvc_accounts (name, connections) VALUES ('theirs', 7)").await;
+    home.holds(&of("one", 0)).await;
+    assign(&*store, "operator-0", "one", &["a", "b"], true).await;
+    assign(&*store, "operator-0", "theirs", &["a"], true).await;
+    // An agent that goes from one replica to another is in both for a moment.
+    assign(&*store, "operator-1", "one", &["b", "c"], true).await;
+    home.holds(&of("one", 3)).await;
+    home.holds(&of("two", 0)).await;
+    home.holds(&of("theirs", 7)).await;
+
+    // What is the same is not written, neither here nor with the row.
+    home.by_hand("UPDATE kubesvc_accounts SET last_updated = 7").await;
+    assign(&*store, "operator-1", "one", &["b", "c"], true).await;
+    store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
+    home.holds("(SELECT max(last_updated) FROM kubesvc_accounts) = 7").await;
+    home.holds(&of("one", 3)).await;
+
+    assign(&*store, "operator-1", "one", &["c"], false).await;
+    home.holds(&of("one", 2)).await;
+    let gone = |agent: &str| ("one".to_owned(), agent.to_owned());
+    for (replica, agents) in [("operator-0", ["a", "b"]), ("operator-1", ["b", "c"])] {
+        let changes = AssignmentChanges { deletes: agents.map(gone).into(), ..AssignmentChanges::default() };
+        store.write_assignments(replica, &changes).await.expect("written");
+    }
+    home.holds(&of("one", 0)).await;
+
+    // What somebody has changed is found and counted anew.
+    assign(&*store, "operator-0", "one", &["a"], true).await;
+    assert_eq!(store.miscounted().await.expect("read"), Vec::<String>::new());
+    home.by_hand("UPDATE kubesvc_accounts SET connections = 9").await;
+    let mut wrong = store.miscounted().await.expect("read");
+    wrong.sort();
+    assert_eq!(wrong, ["one", "two"]);
+    let changes = AssignmentChanges { recounts: wrong, ..AssignmentChanges::default() };
+    store.write_assignments("operator-1", &changes).await.expect("written");
+    home.holds(&of("one", 1)).await;
+    home.holds(&of("two", 0)).await;
+    home.holds(&of("theirs", 9)).await;
+    store.put_accounts(&[row("one", "uid-new")]).await.expect("the name is taken over");
+    home.holds(&of("one", 0)).await;
+}
+
+pub(super) async fn replicas_that_count_at_once_count_each_other(home: &Home) {
+    let stores = futures::future::join_all((0..4).map(|_| home.open())).await;
+    let names: Vec<String> = (0..40).map(|at| format!("account-{at}")).collect();
+    let rows: Vec<_> = names.iter().map(|name| row(name, &format!("uid-{name}"))).collect();
+    stores[0].put_accounts(&rows).await.expect("written");
+    let stores = &stores;
+    let all = names.iter().map(|name| async move {
+        let each = stores.iter().enumerate().map(|(at, store)| async move {
+            assign(&**store, &format!("operator-{at}"), name, &[&format!("agent-{at}")], true).await;
+        });
+        futures::future::join_all(each).await;
+    });
+    futures::future::join_all(all).await;
+    home.holds("(SELECT count(*) FROM kubesvc_accounts WHERE connections = 4) = 40").await;
 }
 
 pub(super) async fn a_caching_row_goes_with_its_account(home: &Home) {

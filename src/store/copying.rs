@@ -115,7 +115,7 @@ const TEXTS: [&str; 12] = [
 ];
 
 /// With PostgreSQL's way back from a bigint.
-const NUMBERS: [(&str, &str); 8] = [
+const NUMBERS: [(&str, &str); 9] = [
     ("is_dynamic", "::int::boolean"),
     ("max_watch_age_seconds", ""),
     ("namespaces_count", "::int"),
@@ -123,6 +123,7 @@ const NUMBERS: [(&str, &str); 8] = [
     ("next_retry_time", ""),
     ("generation", ""),
     ("observed_generation", ""),
+    ("connections", "::int"),
     ("last_updated", ""),
 ];
 

@@ -46,6 +46,10 @@ fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
     ]
 }
 
+/// Steps that add a column to the table of an earlier step: version, table, column. SQLite and MySQL cannot add one "if it
+/// is not there", so whoever runs the steps looks.
+const ADDED: [(i64, &str, &str); 1] = [(6, rows::TABLE, "connections")];
+
 /// A connection whose schema can be looked at and changed.
 pub(super) trait Schema: Migrate {
     /// The names of a table's columns; none if there is no such table.
@@ -102,13 +106,42 @@ pub(super) async fn migrate<C: Schema>(
     }
     let strangers = strangers(connection, &applied, &at_start).await?;
     move_strangers(connection, &strangers, place, vendor, &at_start).await?;
+    note_added(connection, steps, &applied, place, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(place, error, &at_start))?;
-    for (table, wanted, key) in tables() {
+    for (table, mut wanted, key) in tables() {
+        wanted.extend(ADDED.iter().filter(|(_, of, _)| *of == table).map(|(.., column)| column));
         if let Some(lack) = lack(connection, table, &wanted, key).await.map_err(&at_start)? {
             return Err(StoreError::Unfit(format!(
                 "the database {place} has lost {lack} of table {table}: restore it from a backup, or start with an \
                  empty database, and kubesvc makes its accounts anew from the objects"
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Enters steps of [`ADDED`] into the history whose column is there without an entry: a process died between the two, or
+/// the history was lost. It comes after the tables of others have gone, for they may have such a column too.
+async fn note_added<C: Schema>(
+    connection: &mut C,
+    steps: &Migrator,
+    applied: &[i64],
+    place: &str,
+    at_start: impl Fn(sqlx::Error) -> StoreError,
+) -> Result<(), StoreError> {
+    for (version, table, column) in ADDED {
+        let is_there = async |connection: &mut C| {
+            connection.columns_of(table).await.map(|held| held.iter().any(|held| held == column))
+        };
+        if applied.contains(&version) || !is_there(connection).await.map_err(&at_start)? {
+            continue;
+        }
+        if let Some(step) = steps.iter().find(|step| step.version == version) {
+            let entered = async {
+                connection.ensure_migrations_table(HISTORY).await?;
+                connection.skip(HISTORY, step).await
+            };
+            entered.await.map_err(|error| failed(place, error, &at_start))?;
         }
     }
     Ok(())

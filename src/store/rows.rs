@@ -4,7 +4,10 @@ use std::collections::HashMap;
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Accounts, Assignment, ForeignRow, MAX_NAMESPACES, Malformed, NamespaceList, StoreError, limits};
+use super::{
+    Accounts, Assignment, AssignmentChanges, ForeignRow, MAX_NAMESPACES, Malformed, NamespaceList,
+    StoreError, limits,
+};
 use crate::account::row::AccountRow;
 
 pub(super) const TABLE: &str = "kubesvc_accounts";
@@ -88,6 +91,24 @@ pub(super) const SELECT_ASSIGNMENTS: &str = "SELECT account_name, agent_id, conn
 
 /// Selects the replicas that have assignments.
 pub(super) const SELECT_REPLICAS: &str = "SELECT DISTINCT cd_id FROM kubesvc_assignments ORDER BY cd_id";
+
+/// Selects the names of accounts of ours whose `connections` differ from their assignments, as
+/// [`recounted`] would count them.
+pub(super) const SELECT_MISCOUNTED: &str = "SELECT a.name FROM kubesvc_accounts a LEFT JOIN \
+     (SELECT account_name, COUNT(DISTINCT agent_id) AS held FROM kubesvc_assignments WHERE reachable \
+     GROUP BY account_name) h ON h.account_name = a.name \
+     WHERE a.uid IS NOT NULL AND a.connections <> COALESCE(h.held, 0)";
+
+/// The names of the accounts whose connections are to be counted after these changes, in the order in which rows are
+/// written.
+pub(super) fn recounted(changes: &AssignmentChanges) -> Vec<&str> {
+    let deleted = changes.deletes.iter().map(|(account, _)| account);
+    let put = changes.puts.iter().map(|row| &row.account_name);
+    let mut names: Vec<&str> = deleted.chain(put).chain(&changes.recounts).map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
 
 /// The order in which rows are written, on every database: two writers never wait for one another in a ring.
 pub(super) fn sorted(rows: &[std::sync::Arc<AccountRow>]) -> Vec<&AccountRow> {

@@ -320,6 +320,13 @@ macro_rules! store {
                 $crate::store::server::again(|| self.try_write_assignments(replica_id, changes)).await
             }
 
+            async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+                let mut connection = self.reader().await?;
+                let result = assignments::miscounted(&mut connection).await;
+                self.settle(connection, &result);
+                result
+            }
+
             async fn assignments(
                 &self,
                 replica_id: &str,

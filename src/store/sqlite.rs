@@ -276,6 +276,13 @@ impl Store for Sqlite {
         (|| self.try_write_assignments(replica_id, changes)).retry(self.retry).when(trouble::is_busy).await
     }
 
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        let mut connection = self.reader().await?;
+        let result = assignments::miscounted(&mut connection).await;
+        drop_if_suspect(&mut connection, &result);
+        result
+    }
+
     async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError> {
         let mut connection = self.reader().await?;
         let result = assignments::of(&mut connection, replica_id).await;

@@ -304,7 +304,7 @@ pub(super) async fn assignments_are_kept_by_replica(store: &dyn Store) {
     let changes = AssignmentChanges {
         deletes: vec![("a".to_owned(), "agent-2".to_owned()), ("none".to_owned(), "none".to_owned())],
         puts: vec![caching.clone(), assignment("\u{1f680}", "AGENT-1")],
-        term: None,
+        ..AssignmentChanges::default()
     };
     store.write_assignments("operator-0", &changes).await.expect("written");
     assert_eq!(assigned(store, "operator-0").await, [caching, assignment("\u{1f680}", "AGENT-1")]);

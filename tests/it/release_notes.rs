@@ -214,12 +214,15 @@ async fn rows_of_agents_and_replicas_that_are_gone_are_pruned() {
         holds(agent, 1).await;
     }
     world.until_assigned(&[("prod", "agent-0"), ("prod", "agent-1"), ("prod", "agent-2")]).await;
+    world.until_connections("prod", 3).await;
     leaves.goodbye().await;
     world.until_assigned(&[("prod", "agent-0"), ("prod", "agent-2")]).await;
+    world.until_connections("prod", 2).await;
     // With its replica: nobody is left there who could remove what it has written.
     follower.kill();
     drop(dies);
     world.until_assigned(&[("prod", "agent-0")]).await;
+    world.until_connections("prod", 1).await;
     assert_eq!(world.assigned_replicas().await, ["operator-0"]);
     eventually("the objects of both are removed", PATIENCE, async || {
         let listed = world.kubectl(&["get", "ksg", "-o", "jsonpath={.items[*].spec.agentId}"]).await.ok()?;
@@ -227,6 +230,8 @@ async fn rows_of_agents_and_replicas_that_are_gone_are_pruned() {
     })
     .await;
     assert_eq!(world.state("prod").await, Some(State::Active));
+    world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
+    world.until_connections("prod", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,6 +88,8 @@ pub(super) struct FakeRows {
     pub(super) unfenced: Mutex<Vec<String>>,
     pub(super) down: Mutex<bool>,
     pub(super) writes: Mutex<usize>,
+    /// Accounts whose number of agents is wrong.
+    pub(super) miscounted: Mutex<Vec<String>>,
 }
 
 #[async_trait]
@@ -99,11 +101,19 @@ impl AssignmentRows for FakeRows {
         Ok(self.rows.lock().values().cloned().collect())
     }
 
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        if *self.down.lock() {
+            return Err(StoreError::unavailable("down"));
+        }
+        Ok(self.miscounted.lock().clone())
+    }
+
     async fn write(&self, changes: &AssignmentChanges) -> Result<(), StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }
         *self.writes.lock() += 1;
+        self.miscounted.lock().retain(|name| !changes.recounts.contains(name));
         let mut rows = self.rows.lock();
         for key in &changes.deletes {
             rows.remove(key);

@@ -270,6 +270,15 @@ async fn a_row_that_somebody_has_removed_comes_back() {
 }
 
 #[tokio::test]
+async fn a_number_of_agents_that_is_wrong_is_counted_anew_with_the_next_comparison() {
+    let checks =
+        crate::hub::AssignmentChecks { initial_delay: Duration::ZERO, period: Duration::from_secs(1) };
+    let hub = TestHub::with(HubSettings { assignment_checks: checks, ..HubSettings::default() }).await;
+    *hub.rows.miscounted.lock() = vec!["one".to_owned(), "another".to_owned()];
+    eventually("they are right", || hub.rows.miscounted.lock().is_empty().then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_row_that_a_leader_has_removed_comes_back_soon_after_replicas_have_changed() {
     let an_hour = Duration::from_secs(3600);
     let checks = crate::hub::AssignmentChecks { initial_delay: an_hour, period: an_hour };

@@ -32,6 +32,7 @@ fn other(name: &str) -> Other {
             None,
             Some(i64::MAX),
             Some(0),
+            Some(2),
             Some(1_700_000_000_001),
         ],
     }

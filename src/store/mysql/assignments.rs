@@ -8,7 +8,7 @@ use super::errors::classify;
 use crate::store::batches::{Statements, pieces};
 use crate::store::rows;
 use crate::store::server::{bounded, each};
-use crate::store::statements::{ASSIGNMENTS, Dialect, tuples, upsert_values};
+use crate::store::statements::{ASSIGNMENTS, Dialect, marks, tuples, upsert_values};
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 
 static DELETE: LazyLock<Statements> = LazyLock::new(|| {
@@ -24,6 +24,29 @@ static UPSERT: LazyLock<Statements> =
     LazyLock::new(|| Statements::new(|size| upsert_values(Dialect::MySql, &ASSIGNMENTS, size)));
 
 static SELECT: LazyLock<String> = LazyLock::new(|| format!("{}?", rows::SELECT_ASSIGNMENTS));
+
+/// Locks rows of accounts, in the order of their names. Whoever counts after that sees what others have committed, and
+/// nobody else counts until this transaction ends.
+static LOCK: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(|size| {
+        format!(
+            "SELECT name FROM kubesvc_accounts WHERE name IN ({}) AND uid IS NOT NULL ORDER BY name FOR UPDATE",
+            marks(size)
+        )
+    })
+});
+
+static COUNT: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(|size| {
+        let marks = marks(size);
+        format!(
+            "UPDATE kubesvc_accounts a LEFT JOIN (SELECT account_name, COUNT(DISTINCT agent_id) AS held \
+             FROM kubesvc_assignments WHERE reachable AND account_name IN ({marks}) GROUP BY account_name) h \
+             ON h.account_name = a.name SET a.connections = COALESCE(h.held, 0), a.last_updated = ? \
+             WHERE a.name IN ({marks}) AND a.uid IS NOT NULL AND a.connections <> COALESCE(h.held, 0)"
+        )
+    })
+});
 
 /// Writes the assignments of a replica.
 pub(super) async fn write(
@@ -47,7 +70,31 @@ pub(super) async fn write(
         }
         bounded(query.execute(&mut *connection), classify).await?;
     }
+    count(connection, &rows::recounted(changes), now).await
+}
+
+/// Writes down how many agents hold these accounts; what is right already is not touched.
+async fn count(connection: &mut MySqlConnection, names: &[&str], now: i64) -> Result<(), StoreError> {
+    for piece in pieces(names, |_| 0, 0) {
+        let mut lock = sqlx::query(LOCK.of(piece.len()));
+        let mut count = sqlx::query(COUNT.of(piece.len()));
+        for name in piece {
+            lock = lock.bind(*name);
+            count = count.bind(*name);
+        }
+        count = count.bind(now);
+        for name in piece {
+            count = count.bind(*name);
+        }
+        bounded(lock.execute(&mut *connection), classify).await?;
+        bounded(count.execute(&mut *connection), classify).await?;
+    }
     Ok(())
+}
+
+/// Names of accounts of ours with a wrong count.
+pub(super) async fn miscounted(connection: &mut MySqlConnection) -> Result<Vec<String>, StoreError> {
+    bounded(sqlx::query_scalar(rows::SELECT_MISCOUNTED).fetch_all(connection), classify).await
 }
 
 fn check(row: &Assignment, replica_id: &str) -> Result<(), StoreError> {

@@ -19,6 +19,16 @@ static UPSERT: LazyLock<String> =
     LazyLock::new(|| upsert_arrays(&ASSIGNMENTS, &["text", "text", "text", "int", "boolean", "boolean"]));
 static SELECT: LazyLock<String> = LazyLock::new(|| format!("{}$1", rows::SELECT_ASSIGNMENTS));
 
+/// Locks rows of accounts, in the order of their names. Whoever counts after that sees what others have committed, and
+/// nobody else counts until this transaction ends.
+const LOCK: &str = "SELECT 1 FROM kubesvc_accounts WHERE name = ANY($1) AND uid IS NOT NULL ORDER BY name \
+                    FOR NO KEY UPDATE";
+
+const COUNT: &str = "UPDATE kubesvc_accounts a SET connections = h.held, last_updated = $2 FROM \
+                     (SELECT n.name, COUNT(DISTINCT s.agent_id)::int AS held FROM unnest($1::text[]) AS n(name) \
+                     LEFT JOIN kubesvc_assignments s ON s.account_name = n.name AND s.reachable GROUP BY n.name) h \
+                     WHERE a.name = h.name AND a.uid IS NOT NULL AND a.connections <> h.held";
+
 /// Writes the assignments of a replica.
 pub(super) async fn write(
     connection: &mut PgConnection,
@@ -43,7 +53,21 @@ pub(super) async fn write(
             .bind(now);
         bounded(query.execute(&mut *connection), classify).await?;
     }
+    count(connection, &rows::recounted(changes), now).await
+}
+
+/// Writes down how many agents hold these accounts; what is right already is not touched.
+async fn count(connection: &mut PgConnection, names: &[&str], now: i64) -> Result<(), StoreError> {
+    for piece in names.chunks(MOST_ROWS) {
+        bounded(sqlx::query(LOCK).bind(piece).execute(&mut *connection), classify).await?;
+        bounded(sqlx::query(COUNT).bind(piece).bind(now).execute(&mut *connection), classify).await?;
+    }
     Ok(())
+}
+
+/// Names of accounts of ours with a wrong count.
+pub(super) async fn miscounted(connection: &mut PgConnection) -> Result<Vec<String>, StoreError> {
+    bounded(sqlx::query_scalar(rows::SELECT_MISCOUNTED).fetch_all(connection), classify).await
 }
 
 fn column<'r, T>(rows: &[&'r Assignment], value: impl Fn(&'r Assignment) -> T) -> Vec<T> {

@@ -139,6 +139,10 @@ impl Store for Fake {
         self.answers().map(|()| Vec::new())
     }
 
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        self.answers().map(|()| Vec::new())
+    }
+
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
         self.answers().map(|()| Vec::new())
     }

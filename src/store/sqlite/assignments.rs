@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::errors;
 use crate::store::batches::{Statements, pieces};
 use crate::store::rows;
-use crate::store::statements::{ASSIGNMENTS, Dialect, tuples, upsert_values};
+use crate::store::statements::{ASSIGNMENTS, Dialect, marks, tuples, upsert_values};
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 
 static DELETE: LazyLock<Statements> = LazyLock::new(|| {
@@ -23,6 +23,18 @@ static UPSERT: LazyLock<Statements> =
     LazyLock::new(|| Statements::new(|size| upsert_values(Dialect::Sqlite, &ASSIGNMENTS, size)));
 
 static SELECT: LazyLock<String> = LazyLock::new(|| format!("{}?", rows::SELECT_ASSIGNMENTS));
+
+static COUNT: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(|size| {
+        let held = "(SELECT COUNT(DISTINCT s.agent_id) FROM kubesvc_assignments s \
+                    WHERE s.account_name = kubesvc_accounts.name AND s.reachable)";
+        format!(
+            "UPDATE kubesvc_accounts SET connections = {held}, last_updated = ? \
+             WHERE name IN ({}) AND uid IS NOT NULL AND connections <> {held}",
+            marks(size)
+        )
+    })
+});
 
 /// Writes the assignments of a replica.
 pub(super) async fn write(
@@ -45,7 +57,25 @@ pub(super) async fn write(
         }
         query.execute(&mut *connection).await.map_err(errors::classify)?;
     }
+    count(connection, &rows::recounted(changes), now).await
+}
+
+/// Writes down how many agents hold these accounts; what is right already is not touched. The transaction holds the write
+/// lock, so nobody counts meanwhile.
+async fn count(connection: &mut SqliteConnection, names: &[&str], now: i64) -> Result<(), StoreError> {
+    for piece in pieces(names, |_| 0, 0) {
+        let mut query = sqlx::query(COUNT.of(piece.len())).bind(now);
+        for name in piece {
+            query = query.bind(*name);
+        }
+        query.execute(&mut *connection).await.map_err(errors::classify)?;
+    }
     Ok(())
+}
+
+/// Names of accounts of ours with a wrong count.
+pub(super) async fn miscounted(connection: &mut SqliteConnection) -> Result<Vec<String>, StoreError> {
+    sqlx::query_scalar(rows::SELECT_MISCOUNTED).fetch_all(connection).await.map_err(errors::classify)
 }
 
 /// All assignments of a replica.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{Sqlite, Tuning};
 use crate::account::row::AccountRow;
 use crate::store::stories::{row, stories};
-use crate::store::{Changes, Store, StoreError, VendorTables, open};
+use crate::store::{Assignment, AssignmentChanges, Changes, Store, StoreError, VendorTables, open};
 
 stories!(fresh());
 
@@ -392,7 +392,7 @@ async fn malformed_rows_are_named_and_can_be_written_over() {
              CREATE TABLE kubesvc_accounts (name PRIMARY KEY, uid UNIQUE, status, zone_id, is_dynamic, origin,
              definition, props, kube_host, kube_version, cert_fingerprint, cluster_uid, max_watch_age_seconds,
              namespaces, namespaces_count, error_message, failed_count, next_retry_time, generation,
-             observed_generation, last_updated)",
+             observed_generation, connections NOT NULL DEFAULT 0, last_updated)",
         )
         .await,
     );
@@ -489,12 +489,62 @@ async fn a_schema_that_is_much_newer_is_refused() {
 }
 
 #[tokio::test]
+async fn a_row_says_by_how_many_agents_its_account_is_held() {
+    let home = Home::new();
+    let store = home.open().await.expect("it opens");
+    let connections = async |name: &'static str| -> i64 {
+        let mut connection = home.by_hand("SELECT 1").await;
+        let select = sqlx::query_scalar("SELECT connections FROM kubesvc_accounts WHERE name = ?").bind(name);
+        select.fetch_one(&mut connection).await.expect("a row")
+    };
+    let assigned = |agent: &str, reachable| Assignment {
+        account_name: "one".to_owned(),
+        agent_id: agent.to_owned(),
+        connections: 1,
+        caching: false,
+        reachable,
+    };
+    store.put_accounts(&[row("one", "uid-1"), row("two", "uid-2")]).await.expect("written");
+    assert_eq!(connections("one").await, 0);
+    let puts = vec![assigned("a", true), assigned("b", true)];
+    let both = AssignmentChanges { puts, ..AssignmentChanges::default() };
+    store.write_assignments("operator-0", &both).await.expect("written");
+    assert_eq!((connections("one").await, connections("two").await), (2, 0));
+
+    drop(home.by_hand("UPDATE kubesvc_accounts SET last_updated = 7").await);
+    store.write_assignments("operator-0", &both).await.expect("written");
+    store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
+    let mut held = home.by_hand("SELECT 1").await;
+    let newest: i64 = sqlx::query_scalar("SELECT max(last_updated) FROM kubesvc_accounts")
+        .fetch_one(&mut held)
+        .await
+        .expect("there are rows");
+    assert_eq!(newest, 7, "what is the same is not written");
+
+    let deletes = vec![("one".to_owned(), "a".to_owned())];
+    let less =
+        AssignmentChanges { deletes, puts: vec![assigned("b", false)], ..AssignmentChanges::default() };
+    store.write_assignments("operator-0", &less).await.expect("written");
+    assert_eq!(connections("one").await, 0);
+
+    assert_eq!(store.miscounted().await.expect("read"), Vec::<String>::new());
+    drop(home.by_hand("UPDATE kubesvc_accounts SET connections = 9 WHERE name = 'two'").await);
+    let recounts = store.miscounted().await.expect("read");
+    assert_eq!(recounts, ["two"]);
+    let again = AssignmentChanges { recounts, ..AssignmentChanges::default() };
+    store.write_assignments("operator-0", &again).await.expect("written");
+    assert_eq!(connections("two").await, 0);
+}
+
+#[tokio::test]
 async fn a_schema_that_is_half_done_is_finished() {
     let home = Home::new();
     drop(home.open().await.expect("it opens"));
     for damage in [
         "DELETE FROM kubesvc_schema_migrations WHERE version > 1; DROP TABLE kubesvc_locks",
         "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 2",
+        "UPDATE kubesvc_schema_migrations SET success = 0 WHERE version = 6",
+        "DELETE FROM kubesvc_schema_migrations WHERE version = 6; ALTER TABLE kubesvc_accounts DROP COLUMN connections",
         "DROP TABLE kubesvc_schema_migrations",
         "DELETE FROM kubesvc_schema_migrations",
     ] {

@@ -7,7 +7,7 @@ use crate::harness::wait::eventually;
 
 pub(super) const SELECT: &str = "SELECT name, uid, status, zone_id, is_dynamic, origin, definition, props, kube_host, \
                       kube_version, cert_fingerprint, cluster_uid, namespaces, namespaces_count, error_message, \
-                      failed_count, generation, observed_generation FROM kubesvc_accounts";
+                      failed_count, generation, observed_generation, connections FROM kubesvc_accounts";
 
 /// A row of `kubesvc_accounts`.
 #[derive(Clone, Debug, FromRow)]
@@ -31,6 +31,7 @@ pub(crate) struct Row {
     pub(crate) failed_count: i32,
     pub(crate) generation: i64,
     pub(crate) observed_generation: i64,
+    pub(crate) connections: i32,
 }
 
 impl World {
@@ -114,6 +115,17 @@ impl World {
             let told: Vec<_> =
                 told.iter().map(|(account, agent)| (account.as_str(), agent.as_str())).collect();
             if told == wanted { Ok(()) } else { Err(format!("they are {told:?}, not {wanted:?}")) }
+        })
+        .await;
+    }
+
+    /// Waits until the row of an account says that so many agents hold it.
+    pub(crate) async fn until_connections(&self, name: &str, wanted: i32) {
+        eventually(&format!("{wanted} agents in the row of {name}"), PATIENCE, async || {
+            match self.try_row(name).await? {
+                Some(row) if row.connections == wanted => Ok(()),
+                row => Err(format!("{row:?}")),
+            }
         })
         .await;
     }
