@@ -11,6 +11,9 @@ use super::state::{DesiredState, State};
 /// beside those of [`tell`] once a cluster was reached.
 pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
 
+/// The reason of an account that is to be ACTIVE while the leader does not know yet who is connected.
+pub const AWAITING_AGENTS: &str = "AwaitingAgents";
+
 /// What the conditions are to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {

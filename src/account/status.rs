@@ -161,8 +161,13 @@ impl KubesvcAccountStatus {
         if !matches!(self.state(), State::Failed | State::DeleteFailed) {
             return None;
         }
+        FailureClass::from_reason(self.reason()?)
+    }
+
+    /// The reason in the condition Ready; absent until an operator has seen the account.
+    pub fn reason(&self) -> Option<&str> {
         let ready = self.conditions.iter().find(|condition| condition.type_ == "Ready")?;
-        FailureClass::from_reason(&ready.reason)
+        Some(&ready.reason)
     }
 
     /// Whether the account, if it is to be ACTIVE, is being taken from its zone only to be given to another one, or to

@@ -3,6 +3,7 @@
 use super::agents::{self, listed};
 use super::facts::{Facts, can_take, is_connected};
 use super::{Verdict, failed};
+use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::state::{DesiredState, GrantPhase, State};
 use crate::account::{FINALIZER, FORCE_DELETE_ANNOTATION, age};
 
@@ -35,6 +36,9 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
         (DesiredState::Active, State::Activating) => activating(facts),
         (DesiredState::Active, State::Orphaned) => orphaned(facts),
         (DesiredState::Active, State::ToMigrate) => to_migrate(facts),
+        (DesiredState::Active, State::Inactive) if facts.reason() == Some(AWAITING_AGENTS) => {
+            awaiting_agents(facts)
+        }
         (DesiredState::Active, State::Inactive) => {
             unhandled("It is to become ACTIVE, and that has not begun.")
         }
@@ -126,6 +130,16 @@ fn orphaned(facts: &Facts<'_>) -> Verdict {
         verdict.waits_for
     );
     verdict
+}
+
+fn awaiting_agents(facts: &Facts<'_>) -> Verdict {
+    let of = facts.zone().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
+    Verdict::waits(format!(
+        "The operator has just begun to lead, or agents wait to be registered: whoever may take the account{of} may be about \
+         to connect. If none has within kubesvc.dynamicAccounts.orphanGraceSeconds (30 s), or when all that wait are \
+         registered, it is FAILED (NoAgent), and is tried as soon as one connects; neither uses up a retry."
+    ))
+    .command("Follow it.", facts.plugin("wait"))
 }
 
 fn to_migrate(facts: &Facts<'_>) -> Verdict {

@@ -145,6 +145,23 @@ fn no_agent_where_several_other_zones_have_agents_lists_them() {
 }
 
 #[test]
+fn an_account_that_a_new_leader_awaits_agents_for_says_so_and_what_comes_after() {
+    for (account, of) in
+        [(pinned("east"), "may take the account of zone east may"), (plain(), "take the account may")]
+    {
+        let mut account = in_state(account, State::Inactive, GrantPhase::None);
+        let waits = Story::of_state(State::Inactive, account.desired());
+        let waits = waits.still_reconciling("AwaitingAgents", "waiting".to_owned());
+        account.status = Some(status(&account, State::Inactive, GrantPhase::None, &waits));
+        let explanation = explain(&account, Some(&[]), now());
+        assert_says(&explanation, "has just begun to lead");
+        assert_says(&explanation, of);
+        assert_says(&explanation, "FAILED (NoAgent)");
+        assert_command(&explanation, "kubectl kubesvc wait prod -n spin");
+    }
+}
+
+#[test]
 fn no_agent_without_a_zone_says_that_none_is_connected() {
     let account = failed(plain(), FailureClass::NoAgent, false);
     let explanation = explain(&account, Some(&[agent("a", "east", false, true)]), now());

@@ -11,6 +11,7 @@ use super::retry::waits_for_agents;
 use super::words::{Verdict, Words};
 use super::write::{Draft, retry_after_failure};
 use super::{Action, Decision};
+use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::state::{GrantPhase, State};
 
@@ -59,9 +60,9 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
     match choice {
         Choice::Zone(zone) => Draft::open(context, &zone).into(),
         Choice::Asked { zones, until } => ask(context, zones, until),
-        Choice::NotYet(until) => Decision::wait_until(until),
+        Choice::NotYet(until) => await_agents(context, until),
         Choice::NoAgent(failure) => match context.all_seen_at() {
-            Some(until) => Decision::wait_until(until),
+            Some(until) => await_agents(context, until),
             None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
             None => Draft::failed(context, &failure).round_over().into(),
         },
@@ -72,6 +73,19 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
             Draft::failed(context, &failure).with_credential().round_over().into()
         }
     }
+}
+
+/// Waits for agents that may be about to come, and says so once of an account that has no story yet: nobody could tell it
+/// from one that no operator has seen. What other accounts say stays, so that a restart writes none of them.
+fn await_agents(context: &Context<'_>, until: Tick) -> Decision {
+    let is_said = context.status.reason() == Some(AWAITING_AGENTS)
+        && !context.generation_is_new()
+        && context.retry_asked().is_none();
+    if is_said || context.state() != State::Inactive {
+        return Decision::wait_until(until);
+    }
+    let message = "the operator has just begun to lead, or agents wait to be registered; waiting for those that may take it";
+    Draft::to(context, State::Inactive).for_reason(AWAITING_AGENTS).saying(message.to_owned()).into()
 }
 
 /// Says that offers are awaited, and waits for them.

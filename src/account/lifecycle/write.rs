@@ -40,6 +40,8 @@ pub(super) struct Draft<'a> {
     status: KubesvcAccountStatus,
     /// The failure that the status speaks of.
     failure: Option<FailureClass>,
+    /// A reason in place of the state's own.
+    reason: Option<&'static str>,
     /// A sentence in place of the state's own.
     message: Option<String>,
     /// Whether the cluster that was reached just now is the one the account is bound to.
@@ -72,7 +74,7 @@ impl<'a> Draft<'a> {
         {
             grant.generation = generation;
         }
-        Self { context, status, failure: None, message: None, recognised: None }
+        Self { context, status, failure: None, reason: None, message: None, recognised: None }
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.
@@ -244,6 +246,12 @@ impl<'a> Draft<'a> {
         self
     }
 
+    /// A reason that says more than the state's own.
+    pub(super) fn for_reason(mut self, reason: &'static str) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
     /// A sentence that says more than the state's own.
     pub(super) fn saying(mut self, message: String) -> Self {
         self.message = Some(message);
@@ -302,6 +310,9 @@ impl<'a> Draft<'a> {
             return Story::failed(class.reason(), message, retry.stalled);
         }
         let mut story = Story::of_state(status.state(), self.context.observation.account.desired());
+        if let Some(reason) = self.reason {
+            reason.clone_into(&mut story.reason);
+        }
         if let Some(message) = &self.message {
             story.message.clone_from(message);
         }
@@ -328,7 +339,7 @@ impl<'a> Draft<'a> {
         };
         let reason = match self.failure {
             Some(class) => class.reason(),
-            None => conditions::state_reason(status.state()),
+            None => self.reason.unwrap_or_else(|| conditions::state_reason(status.state())),
         };
         Some(Note { warning: self.failure.is_some(), reason: reason.to_owned(), message })
     }

@@ -14,8 +14,53 @@ fn no_agent_uses_no_retry_and_names_the_zone() {
 
 #[test]
 fn no_agent_is_not_said_within_the_grace_of_a_new_leader() {
-    let new = seen(account("a").pinned("east").finalized()).by_a_new_leader();
-    assert_eq!(new.decide(), Decision::wait_until(1030));
+    let asked = seen(account("a").pinned("east").finalized()).by_a_new_leader().written();
+    assert_eq!((asked.state(), reason(&asked)), (State::Inactive, "AwaitingAgents"));
+    let known = account("a").pinned("east").finalized().map(|account| account.status = Some(asked));
+    assert_eq!(seen(known).by_a_new_leader().decide(), Decision::wait_until(1030));
+}
+
+#[test]
+fn a_new_account_says_at_once_that_a_new_leader_awaits_agents() {
+    for (new, sessions) in [
+        (account("a").pinned("east"), vec![]),
+        (account("a"), vec![]),
+        (account("a").pinned("east"), vec![session("agent-1", "west")]),
+    ] {
+        let told =
+            sessions.into_iter().fold(seen(new.finalized()).by_a_new_leader(), |seen, one| seen.with(one));
+        let status = told.written();
+        assert_eq!((status.state, reason(&status)), (Some(State::Inactive), "AwaitingAgents"));
+        assert_eq!(
+            ["Ready", "Reconciling", "Stalled"].map(|one| condition(&status, one)),
+            ["False", "True", "False"]
+        );
+        assert_eq!((status.observed_generation, status.failed_count), (1, 0));
+    }
+}
+
+#[test]
+fn an_account_that_awaits_agents_is_activated_when_one_comes_and_fails_after_the_grace() {
+    let mut world = World::of_a_new_leader(account("a").pinned("east"));
+    world.wait(5);
+    assert_eq!(world.writes(), ["INACTIVE"], "once");
+    world.connect("agent-1", "east").say("agent-1", held());
+    assert_eq!(world.writes(), ["ACTIVATING", "ACTIVE"]);
+    let mut alone = World::of_a_new_leader(account("a").pinned("east"));
+    assert_eq!(alone.until(State::Failed), 30);
+    assert_eq!(alone.writes(), ["INACTIVE", "FAILED"]);
+}
+
+#[test]
+fn a_new_leader_writes_no_account_that_has_a_story_while_it_awaits_agents() {
+    for known in [
+        account("a").active_in("east"),
+        account("a").activating_in("east"),
+        account("a").pinned("east").in_state(State::ToMigrate),
+    ] {
+        let decision = seen(known.finalized()).by_a_new_leader().decide();
+        assert!(!matches!(decision.action, Some(Action::WriteStatus(_))), "{decision:?}");
+    }
 }
 
 #[test]
