@@ -88,7 +88,7 @@ impl<T> Loaded<T> {
     }
 
     /// Every setting that is read, as YAML that could be loaded again, each with its origin in a comment.
-    /// Secrets are redacted, and what was given without being read is named at the end.
+    /// Secrets are redacted, and what was given without being read, or is no setting, is named at the end.
     pub fn print(&self) -> String {
         print::effective(&self.values)
     }

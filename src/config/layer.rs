@@ -62,6 +62,8 @@ pub(crate) struct Values {
     /// Lists of groups, as the last file that gives one has them.
     lists: BTreeMap<String, Listed>,
     pub(crate) warnings: Vec<String>,
+    /// Those of them that name keys which are no settings of this program.
+    pub(crate) ignored: Vec<String>,
     pub(crate) problems: Vec<Problem>,
 }
 
@@ -85,6 +87,7 @@ impl Values {
             asked: BTreeMap::new(),
             lists: BTreeMap::new(),
             warnings: Vec::new(),
+            ignored: Vec::new(),
             problems: Vec::new(),
         }
     }
@@ -117,7 +120,7 @@ impl Values {
                 n => format!(" and {n} more"),
             };
             let names = passed_over.into_iter().take(MAX_PASSED_OVER).collect::<Vec<_>>().join(", ");
-            self.warnings.push(format!("{file}: not for this program, passed over: {names}{more}"));
+            self.ignore(format!("{file}: not for this program, passed over: {names}{more}"));
         }
     }
 
@@ -254,6 +257,11 @@ impl Values {
     /// Whether somebody set this, so that it is no default.
     pub(crate) fn is_given(&self, key: &str) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.origin != Origin::Default)
+    }
+
+    fn ignore(&mut self, warning: String) {
+        self.ignored.push(warning.clone());
+        self.warnings.push(warning);
     }
 
     /// Ends reading: the problems, or the warnings in the order in which they came up.
@@ -446,11 +454,11 @@ impl Walk<'_> {
                 let problem = Problem::Unknown { place, key: join(path), nearest };
                 match unknown {
                     UnknownKeys::Error => self.values.problems.push(problem),
-                    UnknownKeys::Warn => self.values.warnings.push(problem.to_string()),
+                    UnknownKeys::Warn => self.values.ignore(problem.to_string()),
                 }
                 if self.strangers == MAX_PROBLEMS && self.unknown == UnknownKeys::Warn {
                     let more = format!("{}: further unknown settings are not named", self.file);
-                    self.values.warnings.push(more);
+                    self.values.ignore(more);
                 }
             }
             Ground::Shared => {

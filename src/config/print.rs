@@ -50,6 +50,9 @@ pub(crate) fn effective(values: &Values) -> String {
         let why = if unread.row.without_effect().is_some() { "has no effect" } else { "is not read yet" };
         let _ = writeln!(out, "# {} {why}  # {}", unread.row.key, unread.first);
     }
+    for ignored in &values.ignored {
+        let _ = writeln!(out, "# {}", in_one_line(ignored));
+    }
     out
 }
 
@@ -84,15 +87,18 @@ fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
     }
 }
 
+/// A comment that stays one: the names of a file and its keys are not ours to choose.
+fn in_one_line(comment: &str) -> String {
+    comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
 fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) {
     let _ = write!(out, "{:1$}{name}:", "", depth * 2);
     if !value.is_empty() {
         let _ = write!(out, " {value}");
     }
     if !comment.is_empty() {
-        // A file's name is not ours to choose.
-        let comment: String = comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let _ = write!(out, "  # {comment}");
+        let _ = write!(out, "  # {}", in_one_line(comment));
     }
     out.push('\n');
 }

@@ -98,6 +98,18 @@ logging:
 }
 
 #[test]
+fn keys_that_are_no_settings_are_named_at_the_end() {
+    let loaded =
+        operator("server: {port: 7003, maxBodyByte: 1, tomcat.threads.max: 3}\nredis: 5").expect("valid");
+    let printed = loaded.print();
+    let last = printed.lines().last().unwrap_or_default();
+    let named =
+        "c.yml: not for this program, passed over: redis, server.maxBodyByte, server.tomcat.threads.max";
+    assert!(last.starts_with("# ") && last.ends_with(named), "{last}");
+    assert_eq!(operator(&printed).expect("what was printed is valid").settings, loaded.settings);
+}
+
+#[test]
 fn what_is_printed_loads_to_the_same() {
     let first = operator("kubesvc.watchNamespaces: [a]\nlogging.fields: {a.b: c, d: '[]'}").expect("valid");
     let second = operator(&first.print()).expect("what was printed is valid");
