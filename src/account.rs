@@ -51,7 +51,7 @@ pub mod zones;
 pub use fleet_member::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use state::{DesiredState, GrantPhase, State};
-pub use status::{CachingAssignment, Grant, KubesvcAccountStatus};
+pub use status::{CachingAssignment, Grant, KubesvcAccountStatus, ListingAgent, NameHolder};
 
 /// The API group of all kubesvc objects, and the prefix of its labels and annotations.
 pub const GROUP: &str = "kubesvc.io";

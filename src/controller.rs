@@ -10,6 +10,7 @@ mod elections;
 mod events;
 mod foreign;
 mod leader;
+mod listings;
 mod memory;
 mod metrics;
 mod observe;
@@ -28,7 +29,7 @@ use tracing::{info, warn};
 
 use crate::account::failure::FailureClass;
 use crate::account::lifecycle::{Policy, RowFact};
-use crate::account::precedence::{takes_precedence, waits_to_be_asked};
+use crate::account::precedence::waits_to_be_asked;
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::sources::SourceRules;
@@ -36,7 +37,7 @@ use crate::account::{GrantPhase, KubesvcAccount};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
-use crate::objects::{AccountKey, Accounts};
+use crate::objects::{AccountKey, Accounts, Agents};
 use crate::secrets::CredentialSource;
 use crate::store::Store;
 use crate::store::projection::Projection;
@@ -62,6 +63,10 @@ pub struct Context {
     pub accounts: Arc<Accounts>,
     /// The connected agents.
     pub fleet: Arc<dyn Fleet>,
+    /// The agents' objects as last seen.
+    pub agents: Arc<Agents>,
+    /// Names of those that changed.
+    pub changed_agents: Arc<Wakes<String>>,
     /// Where credentials come from.
     pub credentials: Arc<dyn CredentialSource>,
     /// The rows.
@@ -117,6 +122,7 @@ async fn lead(context: Context, stop: CancellationToken, over: CancellationToken
         keep_time(&controller, &stop),
         follow_fleet(&controller, &stop),
         follow_secrets(&controller, &stop),
+        listings::follow(&controller, &stop),
         own_secret::keep_updated(&controller, &stop),
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
@@ -245,14 +251,15 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
 /// Another object that has the account's name, because it takes precedence.
 fn rival_of(context: &Context, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
     let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
-    takes_precedence(&first, account).then_some(first)
+    context.accounts.precedence().takes_precedence(&first, account).then_some(first)
 }
 
 /// Whether another object still has a grant under the account's name, though this one takes precedence.
 fn is_name_held(context: &Context, account: &KubesvcAccount) -> bool {
     let namesakes = context.accounts.by_account_name(account.account_name());
+    let precedence = context.accounts.precedence();
     let holds = |other: &Arc<KubesvcAccount>| {
-        takes_precedence(account, other) && other.status_or_default().phase() != GrantPhase::None
+        precedence.takes_precedence(account, other) && other.status_or_default().phase() != GrantPhase::None
     };
     namesakes.iter().any(holds)
 }

@@ -10,6 +10,8 @@ use super::state::{DesiredState, State};
 /// The type of the condition that says whether the cluster that was reached is the one an account is bound to. It stands
 /// beside those of [`tell`] once a cluster was reached.
 pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
+/// The condition that tells of an agent whose own file lists an account of this name, and which of the two counts.
+pub const LISTED_BY_AGENT: &str = "ListedByAgent";
 
 /// The reason of an account that is to be ACTIVE while the leader does not know yet who is connected.
 pub const AWAITING_AGENTS: &str = "AwaitingAgents";
@@ -123,6 +125,11 @@ pub fn tell(
         one("AgentConnected", agent_connected, agent_reason, agent_message),
         one("Caching", caching.is_some(), caching_reason, &caching_message),
     ]
+}
+
+/// The condition of a type.
+pub fn find<'c>(conditions: &'c [Condition], type_: &str) -> Option<&'c Condition> {
+    conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// One condition. Its time changes only with its status.

@@ -17,6 +17,7 @@ mod tests;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::conditions::LISTED_BY_AGENT;
 use super::lifecycle::shown;
 use super::state::{DesiredState, State};
 use super::{KubesvcAccount, KubesvcAgent, kept_by};
@@ -126,7 +127,11 @@ impl Verdict {
 /// Explains an account. `fleet` is all agents that could be read, of any zone; absent where they may not be read.
 pub fn explain(account: &KubesvcAccount, fleet: Option<&[KubesvcAgent]>, now: Timestamp) -> Explanation {
     let facts = Facts::new(account, fleet, now);
-    let verdict = rules::judge(&facts);
+    let mut verdict = rules::judge(&facts);
+    if let Some(listed) = facts.condition(LISTED_BY_AGENT) {
+        let then = "To end this, take the account out of the agent's file, or delete this object.";
+        verdict = verdict.advise(format!("A second account of this name: {}. {then}", listed.message));
+    }
     let status = &facts.status;
     let desired = match account.desired() {
         _ if account.is_being_deleted() => "deleted",

@@ -27,6 +27,7 @@ mod cluster_identity;
 mod context;
 mod deletion;
 mod leaving;
+mod listed;
 mod observation;
 mod retry;
 mod revoke;
@@ -38,14 +39,12 @@ mod write;
 pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch, short};
 pub use context::silence;
 pub use observation::{
-    CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
+    CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, Rival, RowFact,
     SessionFact, Tick, Word,
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
 pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
-#[cfg(test)]
-pub(crate) use taken::name_is_taken;
 pub use words::runs_in_another_cluster;
 pub use write::{Note, StatusWrite};
 
@@ -119,14 +118,23 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
     }
 }
 
-/// The object is there to stay.
+/// The object is there to stay. Where there is nothing else to do, its status says which agent lists its name too.
 fn live(context: &Context<'_>) -> Decision {
+    let decision = to_desired(context);
+    if decision.action.is_some() || !listed::is_to_be_told(context, decision.wake) {
+        return decision;
+    }
+    write::listing_told(context).into()
+}
+
+/// The way to what is desired.
+fn to_desired(context: &Context<'_>) -> Decision {
     let observation = context.observation;
     if let Some(first) = observation.rival {
         return taken::duplicate(context, first);
     }
     if waits_to_be_asked(observation.account) {
-        return Decision::nothing();
+        return taken::waits(context);
     }
     if let Some(decision) = taken::foreign_row(context) {
         return decision;

@@ -67,6 +67,11 @@ pub fn object_name(account_name: &str) -> String {
     if is_dns_label(account_name) { account_name.to_owned() } else { derived(&[account_name]) }
 }
 
+/// The name of the object of an agent's own account where a declared one has that of [`object_name`].
+pub fn object_name_beside(account_name: &str) -> String {
+    derived(&[account_name, "agent"])
+}
+
 /// The name of the KubesvcAgent for an agent in a zone.
 pub fn agent_object_name(agent_id: &str, zone_id: &str) -> String {
     derived(&[agent_id, zone_id])

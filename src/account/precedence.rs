@@ -6,24 +6,35 @@ use super::failure::FailureClass;
 use super::lifecycle::{generation_is_unhandled, retry_is_unhandled};
 use super::{GrantPhase, KubesvcAccount};
 
-/// The order of objects with one account name; the first has the name. One that waits for a name of another namespace
-/// comes last. Else a declared object comes before one of an agent's own file, then the older before the younger; objects
-/// of the same second come in the order of their uids, so that every replica agrees, but one that was given to a zone before
-/// the other was seen keeps its name.
-pub fn order(one: &KubesvcAccount, other: &KubesvcAccount) -> Ordering {
-    key(one).cmp(&key(other))
+/// The rule by which one of several objects has their account name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Precedence {
+    /// An account of an agent's own file comes before a declared one (`kubesvc.dynamicAccounts.agentWins`).
+    pub agent_wins: bool,
 }
 
-/// Whether this object has the name that both want.
-pub fn takes_precedence(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
-    order(one, other) == Ordering::Less
-}
+impl Precedence {
+    /// The order of objects with one account name; the first has the name. One that waits for a name of another namespace
+    /// comes last. Else a declared object comes before one of an agent's own file, or the other way round as the setting
+    /// says, then the older before the younger; objects of the same second come in the order of their uids, so that every
+    /// replica agrees, but one that was given to a zone before the other was seen keeps its name. Whether an agent is
+    /// connected plays no part, so that none of them changes places with another when its agent comes and goes.
+    pub fn order(self, one: &KubesvcAccount, other: &KubesvcAccount) -> Ordering {
+        self.key(one).cmp(&self.key(other))
+    }
 
-fn key(account: &KubesvcAccount) -> (Claim, bool, Option<jiff::Timestamp>, bool, &str) {
-    let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    // Epochs never go back, so whoever was first stays so without a grant too.
-    let was_never_granted = account.status_or_default().epoch == 0;
-    (claim(account), account.is_static(), made, was_never_granted, account.uid())
+    /// Whether this object has the name that both want.
+    pub fn takes_precedence(self, one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
+        self.order(one, other) == Ordering::Less
+    }
+
+    fn key(self, account: &KubesvcAccount) -> (Claim, bool, Option<jiff::Timestamp>, bool, &str) {
+        let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        // Epochs never go back, so whoever was first stays so without a grant too.
+        let was_never_granted = account.status_or_default().epoch == 0;
+        let comes_second = account.is_static() != self.agent_wins;
+        (claim(account), comes_second, made, was_never_granted, account.uid())
+    }
 }
 
 /// What an object has done to get its name.
@@ -39,10 +50,11 @@ enum Claim {
 
 fn claim(account: &KubesvcAccount) -> Claim {
     let status = account.status_or_default();
+    let holder = status.name_holder.as_ref().map(|holder| holder.namespace.as_str());
+    // A status without a holder is of an earlier version: it is not known to be of the same namespace.
     let lost = status.failure_class() == Some(FailureClass::DuplicateName)
         && status.phase() == GrantPhase::None
-        && status.error_message.as_deref().and_then(namespace_of_holder)
-            != account.metadata.namespace.as_deref();
+        && holder != account.metadata.namespace.as_deref();
     match lost {
         false => Claim::Own,
         true if generation_is_unhandled(account) || retry_is_unhandled(account) => Claim::Asked,
@@ -57,23 +69,20 @@ pub fn waits_to_be_asked(account: &KubesvcAccount) -> bool {
     claim(account) == Claim::Waits
 }
 
-/// What stands before an object's namespace and name in the message that it has the account name.
-pub(crate) const HOLDER: &str = " object ";
-
-/// The namespace of the object that had the name, in the message of `DuplicateName`. The account name in it is quoted.
-fn namespace_of_holder(message: &str) -> Option<&str> {
-    let (_, holder) = message.rsplit_once(HOLDER)?;
-    holder.split_once('/').map(|(namespace, _)| namespace)
-}
-
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::account::conditions::{self, Story};
-    use crate::account::lifecycle::name_is_taken;
-    use crate::account::{KubesvcAccountSpec, ORIGIN_LABEL, RETRY_ANNOTATION, State};
+    use crate::account::{
+        KubesvcAccountSpec, NameHolder, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
+    };
+
+    fn takes_precedence(one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
+        Precedence::default().takes_precedence(one, other)
+    }
 
     fn account(uid: &str, second: i64, origin: Option<&str>) -> KubesvcAccount {
         let mut account = KubesvcAccount::new(uid, KubesvcAccountSpec::default());
@@ -120,17 +129,15 @@ mod tests {
     }
 
     /// As it waits for the name that an object of this namespace has.
-    fn waiting(uid: &str, second: i64, namespace: &str, account_name: &str) -> KubesvcAccount {
+    fn waiting(uid: &str, second: i64, namespace: &str) -> KubesvcAccount {
         let mut waiting = account(uid, second, None);
         waiting.metadata.namespace = Some("team".to_owned());
         waiting.metadata.generation = Some(1);
-        waiting.spec.account_name = Some(account_name.to_owned());
-        let failure = name_is_taken(&waiting, &format!("{namespace}/prod"));
-        let story = Story::failed(failure.class.reason(), failure.message.clone(), true);
+        let story = Story::failed(FailureClass::DuplicateName.reason(), "it is taken".to_owned(), true);
         let status = waiting.status.get_or_insert_default();
         status.state = Some(State::Failed);
         status.observed_generation = 1;
-        status.error_message = Some(failure.message);
+        status.name_holder = Some(NameHolder { namespace: namespace.to_owned(), name: "prod".to_owned() });
         let time = Time(jiff::Timestamp::UNIX_EPOCH);
         status.conditions = conditions::tell(&[], &story, false, None, 1, &time);
         waiting
@@ -139,16 +146,16 @@ mod tests {
     #[test]
     fn one_that_waits_for_a_name_of_another_namespace_gets_it_before_nobody() {
         let younger = account("b", 90, Some("agent"));
-        assert!(takes_precedence(&younger, &waiting("a", 10, "shop", "prod")));
-        assert!(waits_to_be_asked(&waiting("a", 10, "shop", "prod")));
-        let beside = waiting("a", 10, "team", "prod");
+        assert!(takes_precedence(&younger, &waiting("a", 10, "shop")));
+        assert!(waits_to_be_asked(&waiting("a", 10, "shop")));
+        let beside = waiting("a", 10, "team");
         assert!(takes_precedence(&beside, &younger) && !waits_to_be_asked(&beside), "of its own namespace");
     }
 
     #[test]
     fn one_that_is_asked_for_comes_before_those_that_wait_and_takes_no_name_that_is_had() {
         let asked = |change: fn(&mut KubesvcAccount)| {
-            let mut one = waiting("a", 20, "shop", "prod");
+            let mut one = waiting("a", 20, "shop");
             change(&mut one);
             one
         };
@@ -158,17 +165,106 @@ mod tests {
         let edited = asked(|one| one.metadata.generation = Some(2));
         for one in [retried, edited] {
             assert!(!waits_to_be_asked(&one));
-            assert!(takes_precedence(&one, &waiting("b", 10, "shop", "prod")));
+            assert!(takes_precedence(&one, &waiting("b", 10, "shop")));
             assert!(takes_precedence(&account("c", 90, None), &one));
         }
     }
 
     #[test]
-    fn no_account_name_passes_for_the_object_that_has_it() {
-        for name in
-            ["x\" is taken by the older object team/x; delete", " object team/x", &"\u{202e}".repeat(255)]
-        {
-            assert!(waits_to_be_asked(&waiting("a", 10, "shop", name)), "{name}");
+    fn one_without_a_holder_in_its_status_waits_to_be_asked() {
+        let mut earlier = waiting("a", 10, "team");
+        earlier.status.get_or_insert_default().name_holder = None;
+        assert!(waits_to_be_asked(&earlier), "an earlier version wrote none");
+    }
+
+    #[test]
+    fn where_the_agent_wins_its_account_has_the_name_before_an_older_declared_one() {
+        let agent_wins = Precedence { agent_wins: true };
+        for origin in [None, Some("rest"), Some("migrated")] {
+            let (declared, listed) = (account("a", 10, origin), account("b", 20, Some(ORIGIN_AGENT)));
+            assert!(agent_wins.takes_precedence(&listed, &declared));
+            assert!(!agent_wins.takes_precedence(&declared, &listed));
+        }
+        let beaten = waiting("a", 10, "shop");
+        assert!(agent_wins.takes_precedence(&account("b", 20, None), &beaten));
+    }
+
+    /// Any object that wants the name.
+    fn any_account() -> impl Strategy<Value = KubesvcAccount> {
+        let origin = prop::sample::select(vec![None, Some("rest"), Some(ORIGIN_AGENT)]);
+        let holder = prop::sample::select(vec![None, Some("shop"), Some("team")]);
+        (0..4_u8, 0..3_i64, origin, holder, 0..2_i64, any::<bool>(), any::<bool>()).prop_map(
+            |(uid, second, origin, holder, epoch, retries, changes)| {
+                let uid = format!("uid-{uid}");
+                let mut one = match holder {
+                    Some(namespace) => waiting(&uid, second, namespace),
+                    None => account(&uid, second, origin),
+                };
+                one.metadata.labels =
+                    origin.map(|origin| [(ORIGIN_LABEL.to_owned(), origin.to_owned())].into());
+                one.status.get_or_insert_default().epoch = epoch;
+                if retries {
+                    one.metadata.annotations = Some([(RETRY_ANNOTATION.to_owned(), "1".to_owned())].into());
+                }
+                if changes {
+                    one.metadata.generation = Some(2);
+                }
+                one
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn exactly_one_of_any_objects_has_the_name_and_none_that_waits_to_be_asked_before_another(
+            objects in prop::collection::vec(any_account(), 1..6), agent_wins in any::<bool>(),
+        ) {
+            let rule = Precedence { agent_wins };
+            let mut objects = objects;
+            objects.sort_by(|one, other| one.uid().cmp(other.uid()));
+            objects.dedup_by(|one, other| one.uid() == other.uid());
+            let first: Vec<_> = objects
+                .iter()
+                .filter(|one| objects.iter().all(|other| !rule.takes_precedence(other, one)))
+                .collect();
+            prop_assert_eq!(first.len(), 1);
+            let others_can = objects.iter().any(|one| !waits_to_be_asked(one));
+            prop_assert!(!others_can || !waits_to_be_asked(first[0]));
+            for (one, other) in objects.iter().flat_map(|one| objects.iter().map(move |other| (one, other))) {
+                prop_assert_eq!(rule.order(one, other), rule.order(other, one).reverse());
+                let same = one.uid() == other.uid();
+                prop_assert_eq!(rule.order(one, other) == Ordering::Equal, same);
+            }
+        }
+
+        #[test]
+        fn the_setting_decides_between_a_declared_account_and_an_agents_and_nothing_else(
+            one in any_account(), other in any_account(), agent_wins in any::<bool>(),
+        ) {
+            let rule = Precedence { agent_wins };
+            let turned = Precedence { agent_wins: !agent_wins };
+            if one.is_static() == other.is_static() || claim(&one) != claim(&other) {
+                prop_assert_eq!(rule.order(&one, &other), turned.order(&one, &other));
+            } else {
+                prop_assert_eq!(rule.takes_precedence(&one, &other), one.is_static() == agent_wins);
+                prop_assert_eq!(rule.order(&one, &other), turned.order(&one, &other).reverse());
+            }
+        }
+
+        #[test]
+        fn what_its_agents_grant_and_cluster_do_moves_no_object_from_its_place(
+            one in any_account(), other in any_account(), agent_wins in any::<bool>(), count in 0..9_i32,
+        ) {
+            let rule = Precedence { agent_wins };
+            let mut later = one.clone();
+            let status = later.status.get_or_insert_default();
+            status.agent_count = Some(count);
+            status.agents = vec!["agent-1".to_owned()];
+            status.zone_id = Some("east".to_owned());
+            status.listed_by = Some(crate::account::ListingAgent::default());
+            prop_assert_eq!(rule.order(&one, &other), rule.order(&later, &other));
         }
     }
 }

@@ -77,6 +77,12 @@ pub struct KubesvcAccountStatus {
     /// Why the last try failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
+    /// Under FAILED `DuplicateName`: the object that has the account name, or had it last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name_holder: Option<NameHolder>,
+    /// An agent whose own file lists an account of this name beside this object; the condition `ListedByAgent` says which of the two counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed_by: Option<ListingAgent>,
     /// When the next try is due. For people; no timer reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<Time>,
@@ -96,9 +102,47 @@ pub struct KubesvcAccountStatus {
     /// The Secret's uid and resourceVersion that the grant was opened with, or offers were asked for, joined by a slash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credential_version: Option<String>,
-    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, Caching, and ClusterIdentity once a cluster was reached: Unknown where nothing tells whether it is the one that the account is bound to.
+    /// Ready, Reconciling and Stalled as kstatus reads them, AgentConnected, Caching, ClusterIdentity once a cluster was reached: Unknown where nothing tells whether it is the one that the account is bound to; and ListedByAgent while an agent's own file lists an account of this name too: its reason tells which of the two counts, DeclaredWins or AgentWins.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+/// An object that has an account name.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NameHolder {
+    /// Its namespace.
+    #[schemars(length(max = 63))]
+    pub namespace: String,
+    /// Its name.
+    #[schemars(length(max = 253))]
+    pub name: String,
+}
+
+impl NameHolder {
+    /// The object of an account.
+    pub fn of(account: &super::KubesvcAccount) -> Self {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        Self { namespace: part(&account.metadata.namespace), name: part(&account.metadata.name) }
+    }
+}
+
+impl std::fmt::Display for NameHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// An agent whose own file lists an account.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListingAgent {
+    /// The agent's zone.
+    #[schemars(length(max = 255))]
+    pub zone_id: String,
+    /// The agent.
+    #[schemars(length(max = 191))]
+    pub agent_id: String,
 }
 
 /// The right of a zone to hold the account.

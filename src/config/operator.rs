@@ -132,6 +132,8 @@ pub struct DynamicAccountsSettings {
     pub orphan_grace: Duration,
     /// Whether rows that somebody else wrote become accounts.
     pub adopt_rows: bool,
+    /// Whether an account of an agent's own file has its name before a declared one.
+    pub agent_wins: bool,
     /// Where accounts that come by REST are written; none: the operator's own namespace.
     pub namespace: Option<String>,
 }
@@ -264,6 +266,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
             retry_max_delay: v.seconds("kubesvc.dynamicAccounts.retryMaxDelaySeconds")?.max(retry_frequency),
             orphan_grace: v.seconds("kubesvc.dynamicAccounts.orphanGraceSeconds")?,
             adopt_rows: v.boolean("kubesvc.dynamicAccounts.adoptRows")?,
+            agent_wins: v.boolean("kubesvc.dynamicAccounts.agentWins")?,
             namespace: v.optional("kubesvc.dynamicAccounts.namespace")?,
         },
         secrets: SecretsSettings {

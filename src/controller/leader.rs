@@ -5,6 +5,7 @@ use super::adopt::Left;
 use super::elections::Elections;
 use super::events::Events;
 use super::foreign::ForeignRows;
+use super::listings::Listings;
 use super::memory::Memories;
 use super::schedule::Schedule;
 use crate::account::lifecycle::Tick;
@@ -21,6 +22,8 @@ pub(super) struct Controller {
     pub(super) foreign: ForeignRows,
     /// Rows among these that are to be adopted and cannot be.
     pub(super) left: Left,
+    /// Account names in agents' own files.
+    pub(super) listings: Listings,
     pub(super) leading_since: Tick,
 }
 
@@ -36,6 +39,7 @@ impl Controller {
             elections: Elections::default(),
             foreign: ForeignRows::default(),
             left: Left::default(),
+            listings: Listings::default(),
             leading_since,
         }
     }

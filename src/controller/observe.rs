@@ -5,10 +5,11 @@ use jiff::Timestamp;
 use super::leader::Controller;
 use super::memory::Memory;
 use super::{is_name_held, rival_of};
-use crate::account::lifecycle::{Action, Decision, Fact, Observation, RowFact, SessionFact, Tick, decide};
+use crate::account::lifecycle::{
+    Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
+};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
-use crate::objects::AccountKey;
 
 /// When a credential is read again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +28,8 @@ impl Controller {
         for (session, load) in sessions.iter_mut().zip(loads) {
             session.process.load = load + self.elections.of(&session.agent_id);
         }
-        let rival = rival_of(context, account).map(|rival| AccountKey::of(&rival).to_string());
+        let rival = rival_of(context, account).map(|rival| Rival::of(&rival));
+        let listed_by = self.listings.of(account);
         let observation = Observation {
             account,
             now: context.ticks.now(),
@@ -45,7 +47,11 @@ impl Controller {
             sessions: &sessions,
             sessions_are_read: memory.sessions_are_read || context.fleet.is_all_here(),
             backlog_since: context.replicas.backlog_since(context.ticks.now()),
-            rival: rival.as_deref(),
+            rival: rival.as_ref(),
+            listed_by: match &listed_by {
+                Fact::Known(agent) => Fact::Known(agent.as_deref()),
+                Fact::Unknown => Fact::Unknown,
+            },
             name_is_held: is_name_held(context, account),
         };
         let mut decision = decide(&observation);

@@ -10,7 +10,6 @@ use super::act::{Outcome, timed};
 use super::calls_for_row;
 use super::leader::Controller;
 use crate::account::lifecycle::{RowFact, Tick};
-use crate::account::precedence::takes_precedence;
 use crate::account::{KubesvcAccount, row};
 use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
@@ -81,7 +80,8 @@ impl Controller {
     /// Objects that want the account's name, and whose name it is not: one of them may have it still.
     fn wake_younger(&self, account: &KubesvcAccount) {
         let namesakes = self.context.accounts.by_account_name(account.account_name());
-        let younger = namesakes.iter().filter(|other| takes_precedence(account, other));
+        let precedence = self.context.accounts.precedence();
+        let younger = namesakes.iter().filter(|other| precedence.takes_precedence(account, other));
         self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 

@@ -9,8 +9,9 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tracing::warn;
 
+use crate::account::KubesvcAccount;
+use crate::account::precedence::Precedence;
 use crate::account::secret_reference::secret_of;
-use crate::account::{KubesvcAccount, precedence};
 use crate::wakes::Wakes;
 
 /// How long a list that was asked for may take at first: several times what 10,000 accounts need.
@@ -68,6 +69,7 @@ pub struct Accounts {
     /// Watches whose first list is complete, and which of the lists that were asked for their last one is.
     listed: RwLock<HashMap<Option<String>, u64>>,
     watches: usize,
+    precedence: Precedence,
     synced: watch::Sender<bool>,
     /// How many lists were asked for.
     asked: watch::Sender<u64>,
@@ -89,10 +91,22 @@ impl Accounts {
             followers: RwLock::default(),
             listed: RwLock::default(),
             watches,
+            precedence: Precedence::default(),
             synced: watch::Sender::new(false),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
         }
+    }
+
+    /// The same, where this rule says which of several objects has their account name.
+    #[must_use]
+    pub fn with(self, precedence: Precedence) -> Self {
+        Self { precedence, ..self }
+    }
+
+    /// The rule by which one of several objects has their account name.
+    pub fn precedence(&self) -> Precedence {
+        self.precedence
     }
 
     /// The account at a key.
@@ -112,7 +126,7 @@ impl Accounts {
         let keys = index.by_account_name.get(name).map(Vec::as_slice).unwrap_or_default();
         let mut accounts: Vec<_> =
             keys.iter().filter_map(|key| index.entries.get(key)?.account.clone()).collect();
-        accounts.sort_by(|one, other| precedence::order(one, other));
+        accounts.sort_by(|one, other| self.precedence.order(one, other));
         accounts
     }
 

@@ -60,6 +60,7 @@ impl Leader {
                 _ = second.tick() => self.context.ticks.advance(),
                 _ = self.context.wakes.take(DROPPED) => {}
                 _ = self.context.changed_secrets.take(DROPPED) => {}
+                _ = self.context.changed_agents.take(DROPPED) => {}
             }
         }
     }

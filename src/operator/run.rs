@@ -18,8 +18,8 @@ use super::peers::{self, KeyOfReplicas};
 use super::place::Place;
 use super::readiness::OperatorReadiness;
 use super::settings::{
-    Connections, adopted_rows, approves, hub_settings, policy, registrations_of_strangers, rest_settings,
-    source_rules,
+    Connections, adopted_rows, approves, hub_settings, policy, precedence, registrations_of_strangers,
+    rest_settings, source_rules,
 };
 use crate::budget::Budget;
 use crate::cluster::Cluster;
@@ -96,7 +96,7 @@ pub(super) async fn run(
     let seen = Arc::clone(&agents_seen);
     let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &vital, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
-    let accounts = Arc::new(Accounts::over(place.watched.len()));
+    let accounts = Arc::new(Accounts::over(place.watched.len()).with(precedence(settings)));
     let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
     let source_rules = Arc::new(source_rules(settings, &place));
     let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
@@ -196,6 +196,7 @@ pub(super) async fn run(
         vital.spawn("watch over the own Lease", watcher.run(stop.clone()));
     }
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
+    let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
     let fleet = if peers.leases.is_some() {
         everywhere(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
     } else {
@@ -217,6 +218,8 @@ pub(super) async fn run(
         client: place.client,
         accounts,
         fleet,
+        agents,
+        changed_agents,
         credentials,
         projection: Arc::clone(&projection),
         store,

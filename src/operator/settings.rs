@@ -7,6 +7,7 @@ use tracing::warn;
 use super::place::Place;
 use crate::account::lifecycle::Policy;
 use crate::account::not_watched;
+use crate::account::precedence::Precedence;
 use crate::account::sources::{Namespaces, SourceRules};
 use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
@@ -149,7 +150,13 @@ pub(super) fn policy(settings: &OperatorSettings) -> Policy {
         operation_wait: settings.operation_wait.as_secs().max(1),
         account_cleanup: settings.account_cleanup.as_secs(),
         offers: settings.agents.offers,
+        agent_wins: accounts.agent_wins,
     }
+}
+
+/// Which of several objects with one account name has it.
+pub(super) fn precedence(settings: &OperatorSettings) -> Precedence {
+    Precedence { agent_wins: settings.dynamic_accounts.agent_wins }
 }
 
 /// Which accounts may use credentials that are not in their own namespace.

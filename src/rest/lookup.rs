@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::RestState;
 use super::api::{Call, Resource};
 use super::error::Problem;
-use crate::account::precedence::takes_precedence;
+use crate::account::precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
@@ -80,7 +80,9 @@ impl RestState {
                 continue;
             }
             match self.read(key).await? {
-                Some(account) if account.account_name() == name => found.consider(account),
+                Some(account) if account.account_name() == name => {
+                    found.consider(account, self.accounts.precedence());
+                }
                 Some(other) if index == 0 => found.in_the_way = Some(other.account_name().to_owned()),
                 _ => {}
             }
@@ -112,9 +114,9 @@ impl RestState {
 }
 
 impl Found {
-    /// Keeps the account that has the name by right: a declared one before a static one, then the older.
-    fn consider(&mut self, account: KubesvcAccount) {
-        if self.account.as_ref().is_none_or(|known| takes_precedence(&account, known)) {
+    /// Keeps the account that has the name by right.
+    fn consider(&mut self, account: KubesvcAccount, precedence: Precedence) {
+        if self.account.as_ref().is_none_or(|known| precedence.takes_precedence(&account, known)) {
             self.account = Some(account);
         }
     }

@@ -178,14 +178,18 @@ fn mismatch(facts: &Facts<'_>) -> Verdict {
 }
 
 fn duplicate(facts: &Facts<'_>) -> Verdict {
+    let name = facts.account.account_name();
+    if waits_to_be_asked(facts.account) {
+        return Verdict::waits(format!(
+            "An object of another namespace has the account name {name:?}, or had it last: this one is tried when that \
+             one is gone and a retry is asked for."
+        ))
+        .command("If that one is gone, and this one is to have the name:", facts.plugin("retry"))
+        .command("Else delete one of the two. This one:", facts.kubectl("delete", ""))
+        .advise("Or make this one anew under another spec.accountName.");
+    }
     Verdict::waits(format!(
-        "Another object has the account name {:?}. {}",
-        facts.account.account_name(),
-        if waits_to_be_asked(facts.account) {
-            "It is of another namespace: this one is tried when that one is gone and a retry is asked for."
-        } else {
-            "This one is tried when that one is gone."
-        }
+        "Another object has the account name {name:?}. This one is tried when that one is gone."
     ))
     .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
     .advise("Or make this one anew under another spec.accountName.")

@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::account::conditions::{Story, state_reason, tell};
+use crate::account::conditions::{self, Story, state_reason, tell};
 use crate::account::failure::FailureClass;
 use crate::account::status::Grant;
-use crate::account::{FINALIZER, GrantPhase, KubesvcAccountStatus, KubesvcAgentSpec};
+use crate::account::{FINALIZER, GrantPhase, KubesvcAccountStatus, KubesvcAgentSpec, NameHolder};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 const NOW: i64 = 1_800_000_000;
@@ -278,8 +278,23 @@ fn a_missing_credential_names_secret_key_and_namespace() {
 }
 
 #[test]
+fn an_account_that_an_agent_lists_too_says_which_agent_and_which_of_the_two_counts() {
+    let mut account = in_state(pinned("east"), State::Active, GrantPhase::Open);
+    let status = account.status.as_mut().expect("a status");
+    let (told, time) = ("agent a-1 lists it; the declared account counts", Time(at(-60)));
+    status.conditions.push(conditions::one(&[], LISTED_BY_AGENT, "True", "DeclaredWins", told, 1, &time));
+    let explanation = explain(&account, Some(&[]), now());
+    assert_says(&explanation, told);
+    assert!(explanation.ready);
+}
+
+#[test]
 fn a_duplicate_and_a_foreign_row_say_what_holds_the_name() {
-    let account = failed(plain(), FailureClass::DuplicateName, true);
+    let mut account = failed(plain(), FailureClass::DuplicateName, true);
+    let holder = |namespace: &str| Some(NameHolder { namespace: namespace.to_owned(), name: "a".to_owned() });
+    account.status.as_mut().expect("a status").name_holder = holder("other");
+    assert_says(&explain(&account, Some(&[]), now()), "tried when that one is gone and a retry is asked for");
+    account.status.as_mut().expect("a status").name_holder = holder("spin");
     let explanation = explain(&account, Some(&[]), now());
     assert_says(&explanation, "Another object has the account name \"prod\"");
     assert_command(&explanation, "kubectl delete ksa/prod -n spin");

@@ -421,6 +421,7 @@ impl Seen {
             sessions_are_read: self.sessions_are_read,
             backlog_since: None,
             rival: None,
+            listed_by: Fact::Known(None),
             name_is_held: false,
         })
     }

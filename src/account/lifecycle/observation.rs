@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 
-use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
+use crate::account::{KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -27,6 +27,8 @@ pub struct Policy {
     pub account_cleanup: Tick,
     /// Whether a zone may offer to take an account that names none.
     pub offers: bool,
+    /// Whether an account of an agent's own file has its name before a declared one.
+    pub agent_wins: bool,
 }
 
 impl Default for Policy {
@@ -40,6 +42,7 @@ impl Default for Policy {
             operation_wait: 30,
             account_cleanup: 600,
             offers: true,
+            agent_wins: false,
         }
     }
 }
@@ -192,6 +195,22 @@ pub struct SessionFact {
     pub cluster_uid: String,
 }
 
+/// Another object that has the account name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rival {
+    /// The object.
+    pub object: NameHolder,
+    /// It is the account of an agent's own file.
+    pub is_static: bool,
+}
+
+impl Rival {
+    /// The object of an account.
+    pub fn of(account: &KubesvcAccount) -> Self {
+        Self { object: NameHolder::of(account), is_static: account.is_static() }
+    }
+}
+
 /// Everything the decision is made from.
 #[derive(Clone, Debug)]
 pub struct Observation<'a> {
@@ -227,7 +246,10 @@ pub struct Observation<'a> {
     /// is taken for gone, for ten minutes at most.
     pub backlog_since: Option<Tick>,
     /// Another object with the same account name, which [takes precedence](crate::account::precedence).
-    pub rival: Option<&'a str>,
+    pub rival: Option<&'a Rival>,
+    /// An agent whose own file lists an account of this name, beside this object; the one that the status names, if it
+    /// still does. Always known to be none for an account of an agent's own file.
+    pub listed_by: Fact<Option<&'a ListingAgent>>,
     /// A zone still has the grant of another object with the same account name, over which this one takes precedence.
     pub name_is_held: bool,
 }

@@ -1,53 +1,76 @@
 //! Names that are taken: by another object, or by a row that is not ours.
 
 use super::context::{Blocker, Context, Progress, earlier};
-use super::observation::RowFact;
+use super::observation::{Rival, RowFact};
 use super::write::Draft;
-use super::{Action, Decision};
-use crate::account::KubesvcAccount;
+use super::{Action, Decision, listed};
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::precedence::HOLDER;
 use crate::account::state::GrantPhase;
 
 /// Two objects with one account name: one has it, and this one waits without a row and without a grant.
-pub(super) fn duplicate(context: &Context<'_>, first: &str) -> Decision {
-    let failure = name_is_taken(context.observation.account, first);
-    let said = context.fails_already_with(&failure);
+pub(super) fn duplicate(context: &Context<'_>, first: &Rival) -> Decision {
+    let failure = name_is_taken(context, first);
+    let said =
+        context.fails_already_with(&failure) && context.status.name_holder.as_ref() == Some(&first.object);
+    let failed = || Draft::failed(context, &failure).name_held_by(&first.object);
     match context.status.phase() {
-        GrantPhase::Open => Draft::failed(context, &failure).revoking().into(),
+        GrantPhase::Open => failed().revoking().into(),
         GrantPhase::Revoking => match context.revoke_progress() {
-            Progress::Over => Draft::failed(context, &failure).released().into(),
+            Progress::Over => failed().released().into(),
             Progress::ToConfirm => Action::ReadSessions.into(),
-            Progress::Blocked(_) if !said => Draft::failed(context, &failure).into(),
-            Progress::Blocked(blocker) => still_revoking(context, &failure, &blocker),
+            Progress::Blocked(_) if !said => failed().into(),
+            Progress::Blocked(blocker) => still_revoking(context, failed(), &blocker),
         },
-        GrantPhase::None if !said => Draft::failed(context, &failure).into(),
+        GrantPhase::None if !said => failed().into(),
         GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
         GrantPhase::None => Decision::nothing(),
     }
 }
 
-/// What is said of an object whose account name another one has, given as `NAMESPACE/NAME`. Who has it is read back from
-/// the message.
-pub(crate) fn name_is_taken(account: &KubesvcAccount, first: &str) -> Failure {
-    let beside = first.split('/').next() == account.metadata.namespace.as_deref();
-    let then = if beside {
-        "delete one of the two, or give this one another spec.accountName"
-    } else {
-        "give this one another spec.accountName, or have the other deleted and then ask for a retry of this one"
+/// What is said of an object whose account name another one has.
+fn name_is_taken(context: &Context<'_>, first: &Rival) -> Failure {
+    let account = context.observation.account;
+    let beside = Some(first.object.namespace.as_str()) == account.metadata.namespace.as_deref();
+    let whose = if first.is_static { listed::of_whose_file(context) } else { String::new() };
+    let then = match (first.is_static, beside) {
+        (true, true) => "take it out of that file, or give this one another spec.accountName",
+        (true, false) => {
+            "give this one another spec.accountName, or take the account out of that file and then ask for a retry of this one"
+        }
+        (false, true) => "delete one of the two, or give this one another spec.accountName",
+        (false, false) => {
+            "give this one another spec.accountName, or have the other deleted and then ask for a retry of this one"
+        }
     };
+    let (name, object) = (account.account_name(), &first.object);
     Failure::new(
         FailureClass::DuplicateName,
-        format!("account name {:?} is taken by the{HOLDER}{first}; {then}", account.account_name()),
+        format!("account name {name:?} is taken by the object {object}{whose}; {then}"),
     )
 }
 
+/// The name is free, and this one takes it only when it is asked to: no object is named as having it that has it no more.
+pub(super) fn waits(context: &Context<'_>) -> Decision {
+    let name = context.observation.account.account_name();
+    let failure = Failure::new(
+        FailureClass::DuplicateName,
+        format!(
+            "account name {name:?} was taken by an object of another namespace, which has it no more; this one takes it \
+             only when it is asked to: ask for a retry, or change its spec"
+        ),
+    );
+    if context.fails_already_with(&failure) {
+        return Decision::nothing();
+    }
+    Draft::failed(context, &failure).into()
+}
+
 /// Who failed to drop it is asked again at the slowest pace.
-fn still_revoking(context: &Context<'_>, failure: &Failure, blocker: &Blocker) -> Decision {
+fn still_revoking(context: &Context<'_>, failed: Draft<'_>, blocker: &Blocker) -> Decision {
     let observation = context.observation;
     let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
     match blocker {
-        Blocker::Failed(..) if again <= observation.now => Draft::failed(context, failure).revoking().into(),
+        Blocker::Failed(..) if again <= observation.now => failed.revoking().into(),
         Blocker::Failed(_, wake) => Decision { action: None, wake: earlier(Some(again), *wake) },
         Blocker::Waiting(wake) => Decision { action: None, wake: *wake },
     }

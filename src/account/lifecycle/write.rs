@@ -1,16 +1,16 @@
 //! A status to be written, made from the one before it.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::cluster_identity::{self, Recognised};
 use super::context::Context;
 use super::observation::{Fact, Identity, Presence, Tick, Word};
-use super::{Action, Decision, caching, retry};
-use crate::account::conditions::{self, CLUSTER_IDENTITY, Story};
+use super::{Action, Decision, caching, listed, retry};
+use crate::account::conditions::{self, CLUSTER_IDENTITY, LISTED_BY_AGENT, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{
-    CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES,
+    CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES, NameHolder,
 };
 
 /// A status to be written, and the Event that tells of it.
@@ -150,6 +150,12 @@ impl<'a> Draft<'a> {
         draft
     }
 
+    /// This object has the account name.
+    pub(super) fn name_held_by(mut self, holder: &NameHolder) -> Self {
+        self.status.name_holder = Some(holder.clone());
+        self
+    }
+
     /// Something else is wanted now: nothing that failed before counts against it.
     pub(super) fn forgiven(mut self) -> Self {
         self.status.failed_count = 0;
@@ -282,6 +288,10 @@ impl<'a> Draft<'a> {
                 self.status.error_message = None;
             }
         }
+        if self.failure != Some(FailureClass::DuplicateName) {
+            self.status.name_holder = None;
+        }
+        self.status.listed_by = listed::agent(self.context);
         self.show_agents();
         let zone = self.status.granted_zone();
         let connected = zone.is_some_and(|zone| self.context.connected(zone).next().is_some());
@@ -297,6 +307,7 @@ impl<'a> Draft<'a> {
         if let Some((holds, reason, message)) = identity.or(kept) {
             told.push(conditions::one(before, CLUSTER_IDENTITY, holds, reason, message, generation, &wall));
         }
+        told.extend(listing(self.context, generation));
         self.status.conditions = told;
         let note = self.note(&story);
         StatusWrite { status: self.status, note }
@@ -365,6 +376,29 @@ impl<'a> Draft<'a> {
         holders.truncate(MAX_AGENTS_SHOWN);
         self.status.agents = holders;
     }
+}
+
+/// The status as it is but for what it says of an agent that lists the account's name too.
+pub(super) fn listing_told(context: &Context<'_>) -> Action {
+    let mut status = context.status.clone().into_owned();
+    let was_told = conditions::find(&status.conditions, LISTED_BY_AGENT).is_some();
+    status.conditions.retain(|condition| condition.type_ != LISTED_BY_AGENT);
+    let listing = listing(context, status.observed_generation);
+    let news = listing.as_ref().filter(|_| !was_told);
+    let note = news.map(|condition| Note {
+        warning: true,
+        reason: LISTED_BY_AGENT.to_owned(),
+        message: condition.message.clone(),
+    });
+    status.conditions.extend(listing);
+    status.listed_by = listed::agent(context);
+    Action::WriteStatus(Box::new(StatusWrite { status, note }))
+}
+
+fn listing(context: &Context<'_>, generation: i64) -> Option<Condition> {
+    let (reason, message) = listed::told(context)?;
+    let (before, wall) = (&context.status.conditions, Time(context.observation.wall));
+    Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
 }
 
 impl From<Draft<'_>> for Decision {

@@ -275,6 +275,12 @@ const ROWS: &[Row] = &[
         "false",
         "rows that kubesvc did not write become accounts",
     ),
+    read(
+        "kubesvc.dynamicAccounts.agentWins",
+        Kind::Flag,
+        "false",
+        "an account of an agent's own file has its name before a declared one",
+    ),
     read("kubesvc.dynamicAccounts.namespace", Kind::Namespace, "", "where accounts from REST are written"),
     later(
         Migration,

@@ -54,6 +54,7 @@ kubesvc:
     retryMaxDelaySeconds: 300  # default
     orphanGraceSeconds: 30  # default
     adoptRows: false  # default
+    agentWins: false  # default
     namespace: null  # default
   kubernetes:
     qps: 200  # default

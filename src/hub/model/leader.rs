@@ -130,6 +130,7 @@ impl World {
             sessions_are_read: !self.rules.sessions_read || has_read,
             backlog_since: None,
             rival: None,
+            listed_by: Fact::Known(None),
             name_is_held: false,
         };
         decide(&observation).action

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Listed, ORIGIN};
 use crate::account::lifecycle::short;
+use crate::account::precedence::Precedence;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
 
 /// What is to be done about a listed account.
@@ -22,36 +23,51 @@ pub(in crate::hub) enum Verdict {
 }
 
 /// Judges a listed account of a zone. `found` are the objects with its account name, and one that has its object name
-/// whatever its account name; `namespace` is where its object is made.
+/// whatever its account name; `namespace` is where its object is made. Beside a declared account it has one only where that
+/// one does not take precedence.
 pub(in crate::hub) fn judge(
     listed: &Listed,
     zone: &str,
     namespace: &str,
     found: &[&KubesvcAccount],
+    precedence: Precedence,
 ) -> Verdict {
     let (namesakes, others): (Vec<&KubesvcAccount>, Vec<_>) =
         found.iter().partition(|account| account.account_name() == listed.name);
-    if let Some(declared) = namesakes.iter().find(|account| !account.is_static()) {
+    let (ours, declared): (Vec<&KubesvcAccount>, Vec<_>) =
+        namesakes.into_iter().partition(|account| account.is_static());
+    let goes_first = |declared: &&&KubesvcAccount| match ours.first() {
+        Some(ours) => precedence.takes_precedence(declared, ours),
+        None => !precedence.agent_wins,
+    };
+    if let Some(declared) = declared.iter().find(goes_first) {
         return Verdict::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
     }
-    if let Some(other) = namesakes.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
+    if let Some(other) = ours.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
         let zone = other.spec.zone_id.as_deref().unwrap_or_default();
         return Verdict::Conflict(format!(
             "agents of zone {zone:?} list an account of this name{}",
             bound_to(other)
         ));
     }
-    if namesakes.iter().any(|account| account.is_being_deleted()) {
+    if ours.iter().any(|account| account.is_being_deleted()) {
         return Verdict::Wait;
     }
-    match (namesakes.first(), others.first()) {
+    match (ours.first(), others.first()) {
         (Some(ours), _) => update(ours, &listed.spec),
         (None, Some(other)) => Verdict::Conflict(format!(
             "the object {} stands for the account {:?}",
             key(other),
             other.account_name()
         )),
-        (None, None) => Verdict::Create(Box::new(object(listed, namespace))),
+        (None, None) => {
+            let mut object = object(listed, namespace);
+            if declared.iter().any(|declared| key(declared) == key(&object)) {
+                object.metadata.name = Some(names::object_name_beside(&listed.name));
+                object.spec.account_name = Some(listed.name.clone());
+            }
+            Verdict::Create(Box::new(object))
+        }
     }
 }
 
@@ -118,7 +134,7 @@ mod tests {
     #![expect(clippy::panic, reason = "this is how a test fails")]
 
     use super::*;
-    use crate::account::DesiredState;
+    use crate::account::{DesiredState, NameHolder, State, conditions};
     use crate::hub::static_accounts::entry::tests::sent;
     use crate::hub::static_accounts::read;
 
@@ -127,7 +143,11 @@ mod tests {
     }
 
     fn judged(name: &str, found: &[&KubesvcAccount]) -> Verdict {
-        judge(&listed(name), "z", "ns", found)
+        judge(&listed(name), "z", "ns", found, Precedence::default())
+    }
+
+    fn judged_where_the_agent_wins(name: &str, found: &[&KubesvcAccount]) -> Verdict {
+        judge(&listed(name), "z", "ns", found, Precedence { agent_wins: true })
     }
 
     fn made(name: &str) -> KubesvcAccount {
@@ -177,6 +197,39 @@ mod tests {
         assert_eq!(judged("one", &[&made("one"), &declared]), conflict, "also beside one of ours");
         declared.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
         assert_eq!(judged("one", &[&declared]), conflict);
+    }
+
+    #[test]
+    fn where_the_agent_wins_its_account_is_made_beside_the_declared_one() {
+        let mut declared = made("one");
+        declared.metadata.labels = None;
+        let Verdict::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
+            panic!("it is made")
+        };
+        assert!(object.is_static());
+        assert_eq!(object.account_name(), "one");
+        assert_ne!(object.metadata.name, declared.metadata.name, "the declared one has that name");
+        assert_eq!(judged_where_the_agent_wins("one", &[&declared, &object]), Verdict::Keep);
+        declared.metadata.namespace = Some("team".into());
+        let Verdict::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
+            panic!("it is made")
+        };
+        assert_eq!(*object, made("one"), "no other object is in its place");
+    }
+
+    #[test]
+    fn where_the_agent_wins_an_account_of_its_own_that_waits_for_the_name_is_a_conflict_all_the_same() {
+        let (mut ours, mut declared) = (made("one"), made("one"));
+        declared.metadata.labels = None;
+        declared.metadata.namespace = Some("team".into());
+        let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
+        let failed = conditions::Story::failed("DuplicateName", "it is taken".into(), true);
+        let status = ours.status.get_or_insert_default();
+        status.state = Some(State::Failed);
+        status.conditions = conditions::tell(&[], &failed, false, None, 0, &time);
+        status.name_holder = Some(NameHolder::of(&declared));
+        let conflict = Verdict::Conflict("declared as KubesvcAccount team/one".into());
+        assert_eq!(judged_where_the_agent_wins("one", &[&declared, &ours]), conflict);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Accounts of an agent's own file.
 
-use kubesvc::account::{ORIGIN_LABEL, State};
+use kubesvc::account::{KubesvcAccount, ORIGIN_LABEL, State};
 use serde_json::{Value, json};
 
 use super::on_each_database;
@@ -214,6 +214,14 @@ async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) 
     .await;
     let row = world.row("prod").await.expect("its row");
     assert_eq!((row.status.as_str(), row.is_dynamic), ("INACTIVE", true), "{row:?}");
+    let listed = |account: &KubesvcAccount| condition(account, "ListedByAgent");
+    let declared =
+        world.until_account("prod", "says that an agent lists it", |one| listed(one).is_some()).await;
+    let told = listed(&declared).expect("it is there");
+    assert_eq!(told.reason, "DeclaredWins");
+    assert!(told.message.contains("agent-1") && told.message.contains("east"), "{}", told.message);
+    agent.set("kubernetes.accounts", json!([entry(&agent, &cluster, "other")]));
+    world.until_account("prod", "says it no more", |one| listed(one).is_none()).await;
 }
 
 /// Users of other agents lost the permissions of an account because a role was a number, or had a space in it: everybody

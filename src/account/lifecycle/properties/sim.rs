@@ -203,6 +203,7 @@ impl Sim {
             sessions_are_read: self.memory.sessions_are_read,
             backlog_since: self.queue_since,
             rival: None,
+            listed_by: Fact::Known(None),
             name_is_held: false,
         };
         let decision = decide(&observation);

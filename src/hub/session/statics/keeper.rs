@@ -255,12 +255,12 @@ impl Keeper {
         }
         let mut asked = None;
         for _ in 0..CONFLICTS {
-            let written = match self.judge(listed, asked.as_ref()) {
+            let (written, object) = match self.judge(listed, asked.as_ref()) {
                 Verdict::Keep => return self.is_kept_from(listed).map_or(Outcome::Kept, taken),
                 Verdict::Wait => return Outcome::Later,
                 Verdict::Conflict(why) => return taken(why),
-                Verdict::Create(object) => self.create(&object).await,
-                Verdict::Update(object) => self.update(&object).await,
+                Verdict::Create(object) => (self.create(&object).await, object),
+                Verdict::Update(object) => (self.update(&object).await, object),
             };
             match written {
                 Ok(()) => return Outcome::Kept,
@@ -270,7 +270,7 @@ impl Keeper {
                 Err(WriteError::Unavailable(why)) => return self.unavailable(&why),
                 Err(WriteError::Changed) => {}
             }
-            match self.ask(listed).await {
+            match self.ask(&object).await {
                 Ok(found) => asked = found,
                 Err(why) => return self.unavailable(&why.to_string()),
             }
@@ -289,7 +289,8 @@ impl Keeper {
         };
         let found: Vec<_> =
             known.iter().map(Arc::as_ref).filter(|account| !is_asked(account)).chain(asked).collect();
-        let verdict = judge(listed, &self.session.zone, &self.hub.settings.accounts_namespace, &found);
+        let (namespace, precedence) = (&self.hub.settings.accounts_namespace, self.hub.accounts.precedence());
+        let verdict = judge(listed, &self.session.zone, namespace, &found, precedence);
         match &verdict {
             // The file of one agent is never opened at another, and who came first stands.
             Verdict::Update(update) => {
@@ -325,15 +326,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// The object that has the account's object name, or else the one that the index has last seen.
-    async fn ask(&self, listed: &Listed) -> Result<Option<KubesvcAccount>, WriteError> {
-        let known = self.hub.accounts.by_account_name(&listed.name);
-        let known = known.first().map(|account| &account.metadata);
-        let namespace = known.and_then(|known| known.namespace.clone());
-        let name = known.and_then(|known| known.name.clone());
-        let namespace = namespace.unwrap_or_else(|| self.hub.settings.accounts_namespace.clone());
-        let name = name.unwrap_or_else(|| crate::account::names::object_name(&listed.name));
-        self.hub.account_objects.get(&namespace, &name).await
+    /// What stands in the place of an object that could not be written.
+    async fn ask(&self, object: &KubesvcAccount) -> Result<Option<KubesvcAccount>, WriteError> {
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        self.hub.account_objects.get(namespace, name).await
     }
 
     fn unavailable(&self, why: &str) -> Outcome {

@@ -39,7 +39,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("an older object has the same account name", |from| {
         let mut world = at(from);
-        world.rival = Some("spinnaker/older".to_owned());
+        world.taken_by("spinnaker/older");
         world.settle();
         assert_eq!(reason(world.status()), "DuplicateName");
         world

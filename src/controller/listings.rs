@@ -1,0 +1,212 @@
+//! Which agents list which account names in their own files, as their objects tell: what declared accounts of these names
+//! say of it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::leader::Controller;
+use crate::account::lifecycle::Fact;
+use crate::account::{KubesvcAccount, KubesvcAgent, ListingAgent, names};
+use crate::objects::AccountKey;
+
+/// How many changed agents are taken in at once.
+const BATCH: usize = 1000;
+
+/// A digest of an account name, as agents' objects have it.
+type Digest = u64;
+
+/// The names that agents list.
+#[derive(Debug, Default)]
+pub(super) struct Listings(Mutex<Listed>);
+
+#[derive(Debug, Default)]
+struct Listed {
+    /// By name of the agent's object: as it was taken in.
+    by_agent: HashMap<String, Arc<KubesvcAgent>>,
+    by_digest: BTreeSet<(Digest, Arc<ListingAgent>)>,
+    /// All agents that there are have been taken in once.
+    is_complete: bool,
+}
+
+impl Listings {
+    /// Takes in an agent's object as it is now; none: it is gone. The answer is which names are listed, or no more.
+    fn take_in(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<Digest> {
+        // What one says that was never approved counts for no account.
+        let agent = agent.filter(|agent| agent.was_approved() && !listed(agent).is_empty());
+        let mut all = self.0.lock();
+        let before = match &agent {
+            Some(agent) => all.by_agent.insert(name.to_owned(), Arc::clone(agent)),
+            None => all.by_agent.remove(name),
+        };
+        let digests = |agent: Option<&KubesvcAgent>| -> HashSet<Digest> {
+            agent.map(listed).unwrap_or_default().iter().filter_map(|text| parse(text)).collect()
+        };
+        let (was, is) = (digests(before.as_deref()), digests(agent.as_deref()));
+        if let Some(before) = &before {
+            let who = who(before);
+            for digest in was.difference(&is) {
+                all.by_digest.remove(&(*digest, Arc::clone(&who)));
+            }
+        }
+        if let Some(agent) = &agent {
+            let who = who(agent);
+            all.by_digest.extend(is.difference(&was).map(|digest| (*digest, Arc::clone(&who))));
+        }
+        was.symmetric_difference(&is).copied().collect()
+    }
+
+    fn complete(&self) {
+        self.0.lock().is_complete = true;
+    }
+
+    /// An agent that lists the name of a declared account: the one that its status names, if it still does, so that a status
+    /// does not change with each agent that comes or goes; else the first by zone and id.
+    pub(super) fn of(&self, account: &KubesvcAccount) -> Fact<Option<Arc<ListingAgent>>> {
+        if account.is_static() {
+            return Fact::Known(None);
+        }
+        let all = self.0.lock();
+        if !all.is_complete {
+            return Fact::Unknown;
+        }
+        let Some(digest) = parse(&names::digest(account.account_name())) else { return Fact::Known(None) };
+        let named = account.status.as_ref().and_then(|status| status.listed_by.clone());
+        if let Some(named) = named.map(Arc::new)
+            && all.by_digest.contains(&(digest, Arc::clone(&named)))
+        {
+            return Fact::Known(Some(named));
+        }
+        let first = all.by_digest.range((digest, Arc::default())..).next();
+        Fact::Known(first.filter(|(of, _)| *of == digest).map(|(_, agent)| Arc::clone(agent)))
+    }
+}
+
+/// Follows the agents' objects, and wakes the declared accounts whose names they list, or list no more.
+pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
+    let context = &controller.context;
+    if stop.run_until_cancelled(context.agents.synced()).await.is_none() {
+        return;
+    }
+    let mut changed = HashSet::new();
+    for agent in context.agents.all() {
+        let name = agent.metadata.name.clone().unwrap_or_default();
+        changed.extend(controller.listings.take_in(&name, Some(agent)));
+    }
+    controller.listings.complete();
+    wake(controller, &changed, |account| {
+        account.status.as_ref().is_some_and(|status| status.listed_by.is_some())
+    });
+    while let Some(names) = stop.run_until_cancelled(context.changed_agents.take(BATCH)).await {
+        let mut changed = HashSet::new();
+        for name in names {
+            changed.extend(controller.listings.take_in(&name, context.agents.get(&name)));
+        }
+        if !changed.is_empty() {
+            wake(controller, &changed, |_| false);
+        }
+    }
+}
+
+fn wake(controller: &Controller, changed: &HashSet<Digest>, too: impl Fn(&KubesvcAccount) -> bool) {
+    let accounts = controller.context.accounts.all();
+    let declared = accounts.iter().filter(|account| !account.is_static());
+    let concerned = declared.filter(|account| {
+        too(account)
+            || parse(&names::digest(account.account_name())).is_some_and(|one| changed.contains(&one))
+    });
+    controller.schedule.wakes.wake_all(concerned.map(|account| AccountKey::of(account)));
+}
+
+fn listed(agent: &KubesvcAgent) -> &[String] {
+    agent.status.as_ref().and_then(|status| status.static_accounts.as_deref()).unwrap_or_default()
+}
+
+fn who(agent: &KubesvcAgent) -> Arc<ListingAgent> {
+    let (zone_id, agent_id) = (agent.spec.zone_id.clone(), agent.spec.agent_id.clone());
+    Arc::new(ListingAgent { zone_id, agent_id })
+}
+
+fn parse(digest: &str) -> Option<Digest> {
+    Digest::from_str_radix(digest, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::{
+        KubesvcAccountSpec, KubesvcAgentSpec, KubesvcAgentStatus, ORIGIN_AGENT, ORIGIN_LABEL,
+    };
+
+    fn agent(id: &str, approved: bool, names: &[&str]) -> Arc<KubesvcAgent> {
+        let spec = KubesvcAgentSpec { agent_id: id.to_owned(), zone_id: "east".to_owned(), approved };
+        let mut agent = KubesvcAgent::new(id, spec);
+        let digests = names.iter().map(|name| names::digest(name)).collect();
+        agent.status = Some(KubesvcAgentStatus { static_accounts: Some(digests), ..Default::default() });
+        Arc::new(agent)
+    }
+
+    fn account(name: &str) -> KubesvcAccount {
+        KubesvcAccount::new(name, KubesvcAccountSpec::default())
+    }
+
+    fn lister(listings: &Listings, account: &KubesvcAccount) -> Option<String> {
+        match listings.of(account) {
+            Fact::Known(agent) => agent.map(|agent| agent.agent_id.clone()),
+            Fact::Unknown => unreachable!("the list is complete"),
+        }
+    }
+
+    #[test]
+    fn who_lists_a_name_is_unknown_until_all_agents_were_seen() {
+        let listings = Listings::default();
+        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        assert_eq!(listings.of(&account("prod")), Fact::Unknown);
+        listings.complete();
+        assert_eq!(lister(&listings, &account("prod")).as_deref(), Some("a"));
+        assert_eq!(lister(&listings, &account("test")), None);
+    }
+
+    #[test]
+    fn the_agent_that_the_status_names_is_named_as_long_as_it_lists_the_account() {
+        let (listings, mut prod) = (Listings::default(), account("prod"));
+        listings.complete();
+        listings.take_in("b", Some(agent("b", true, &["prod", "other"])));
+        let named = ListingAgent { agent_id: "b".to_owned(), zone_id: "east".to_owned() };
+        prod.status.get_or_insert_default().listed_by = Some(named);
+        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        assert_eq!(lister(&listings, &prod).as_deref(), Some("b"), "though a comes first");
+        listings.take_in("b", Some(agent("b", true, &["other"])));
+        assert_eq!(lister(&listings, &prod).as_deref(), Some("a"));
+        listings.take_in("a", None);
+        assert_eq!(lister(&listings, &prod), None);
+    }
+
+    #[test]
+    fn accounts_are_woken_by_the_names_that_are_listed_anew_or_no_more() {
+        let listings = Listings::default();
+        let digests = |names: &[&str]| -> HashSet<Digest> {
+            names.iter().filter_map(|name| parse(&names::digest(name))).collect()
+        };
+        assert_eq!(listings.take_in("a", Some(agent("a", true, &["x", "y"]))), digests(&["x", "y"]));
+        assert_eq!(listings.take_in("a", Some(agent("a", true, &["y", "z"]))), digests(&["x", "z"]));
+        assert_eq!(listings.take_in("a", Some(agent("a", true, &["y", "z"]))), digests(&[]));
+        assert_eq!(listings.take_in("a", None), digests(&["y", "z"]));
+        assert!(listings.0.lock().by_digest.is_empty());
+    }
+
+    #[test]
+    fn an_agent_that_was_never_approved_lists_nothing_and_an_account_of_an_agents_own_is_beside_none() {
+        let listings = Listings::default();
+        listings.complete();
+        listings.take_in("a", Some(agent("a", false, &["prod"])));
+        assert_eq!(lister(&listings, &account("prod")), None);
+        listings.take_in("a", Some(agent("a", true, &["prod"])));
+        let mut own = account("prod");
+        own.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+        assert_eq!(lister(&listings, &own), None);
+        assert_eq!(lister(&listings, &account("prod")).as_deref(), Some("a"));
+    }
+}
