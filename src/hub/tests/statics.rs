@@ -122,6 +122,17 @@ async fn an_object_follows_the_file_and_one_that_fits_is_not_written() {
 }
 
 #[tokio::test]
+async fn an_agent_that_lists_nothing_costs_no_task_beside_its_session() {
+    let hub = synced().await;
+    let agent = hub.agent("a").await;
+    agent.list_names(&["one"]).await;
+    object(&hub, "one").await;
+    let with_one = hub.hub.tasks.len();
+    agent.list(Vec::new(), true).await;
+    eventually("the task ends", || (hub.hub.tasks.len() < with_one).then_some(())).await;
+}
+
+#[tokio::test]
 async fn an_object_that_the_index_does_not_know_yet_is_found_and_kept() {
     let hub = synced().await;
     let agent = hub.agent("a").await;

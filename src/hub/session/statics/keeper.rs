@@ -69,7 +69,7 @@ impl Keeper {
         Self { hub, session, answers }
     }
 
-    /// Keeps the objects of a list, until another one takes its place or the session ends.
+    /// Keeps the objects of a list, until another one takes its place or the session ends, or none is left to keep.
     pub(super) async fn keep(self, entries: Vec<Entry>) {
         let count = entries.len();
         let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
@@ -90,6 +90,10 @@ impl Keeper {
             self.session.until_approved().await;
             let later = self.round(&mut open, &mut kept, &mut refused).await;
             self.note(count, &refused, &open);
+            // Most agents list nothing, and a task costs memory for as long as the session.
+            if open.is_empty() && kept.is_empty() {
+                return;
+            }
             tries = if later { tries + 1 } else { 0 };
             match tries.checked_sub(1) {
                 Some(tries) => tokio::time::sleep(WAITS[tries.min(WAITS.len() - 1)]).await,
