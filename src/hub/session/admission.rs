@@ -46,6 +46,8 @@ const ELSEWHERE: Duration = Duration::from_secs(5);
 const FORMER_WAIT: Duration = Duration::from_secs(2);
 
 /// What the stream of one agent lives through.
+///
+/// Each part is boxed, so that an idle session keeps no room for the state of those that are over.
 pub(in crate::hub) async fn run(
     hub: Arc<Hub>,
     mut inbound: Streaming<ops::AgentFrame>,
@@ -54,7 +56,7 @@ pub(in crate::hub) async fn run(
 ) {
     let greeting = tokio::select! {
         () = hub.stopping.cancelled() => Err(hub.stops()),
-        greeting = greet(&hub, &mut inbound, &sink) => match greeting {
+        greeting = Box::pin(greet(&hub, &mut inbound, &sink)) => match greeting {
             Some(greeting) => greeting,
             None => return,
         },
@@ -67,7 +69,7 @@ pub(in crate::hub) async fn run(
     if hub.is_cut_off() {
         return refuse(&hub, &sink, (peer, None), hub.stops()).await;
     }
-    let foreign = match hub.weigh(&mut greeting, standing).await {
+    let foreign = match Box::pin(hub.weigh(&mut greeting, standing)).await {
         Ok(foreign) => foreign,
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
@@ -78,10 +80,10 @@ pub(in crate::hub) async fn run(
     };
     let session = Arc::new(Session::new(&greeting, peer, hub.ticks.now()));
     session.claimed(foreign);
-    let lived = live(&hub, &session, &greeting, place, inbound, sink, peer);
+    let lived = Box::pin(live(&hub, &session, greeting, place, inbound, sink, peer));
     // Also after a panic the agent has left: else its id would be taken for as long as the process runs.
     let lived = AssertUnwindSafe(lived).catch_unwind().await;
-    leave(&hub, &session).await;
+    Box::pin(leave(&hub, &session)).await;
     if let Err(panic) = lived {
         std::panic::resume_unwind(panic);
     }
@@ -91,7 +93,7 @@ pub(in crate::hub) async fn run(
 async fn live(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
-    greeting: &Greeting,
+    greeting: Greeting,
     place: InLine<'_>,
     inbound: Streaming<ops::AgentFrame>,
     sink: Sink,
@@ -101,7 +103,7 @@ async fn live(
         () = session.close.cancelled() => None,
         () = sink.closed() => None,
         () = hub.sends_away() => Some(Err(hub.stops())),
-        admitted = admit(hub, session, greeting, place) => Some(admitted),
+        admitted = Box::pin(admit(hub, session, &greeting, place)) => Some(admitted),
     };
     match accepted {
         Some(Ok(())) => {
@@ -116,9 +118,11 @@ async fn live(
             );
             let mut outbox = Outbox::new(sink);
             outbox.push(hub_frame::Frame::Accepted(accepted_frame(hub, session)));
-            Turns::new(Arc::clone(hub), Arc::clone(session), outbox, greeting.max_message_bytes)
-                .run(inbound)
-                .await;
+            let max_message_bytes = greeting.max_message_bytes;
+            // What it claims may be a hundred thousand accounts; the ledger has them by now.
+            drop(greeting);
+            let turns = Turns::new(Arc::clone(hub), Arc::clone(session), outbox, max_message_bytes);
+            Box::pin(turns.run(inbound)).await;
         }
         Some(Err(refusal)) => refuse(hub, &sink, (peer, Some(session)), refusal).await,
         None => {
