@@ -141,7 +141,8 @@ pub struct HubSettings {
     pub forget_after: Tick,
     /// Bound on the connections of one address.
     pub limits: AddressLimits,
-    /// TCP connections at once that have no stream; with one more, the one that has been without for the longest is closed.
+    /// TCP connections at once that have no stream; with one more, one of the address
+    /// that has the most is closed.
     pub without_stream_cap: usize,
     /// How long a connection may take to begin with HTTP/2.
     pub preface_wait: Duration,

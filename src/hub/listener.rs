@@ -24,7 +24,7 @@ use crate::listen::waiting::Waiting;
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
 /// How long the loop rests after the system refused to accept (too many open files).
 const REST: Duration = Duration::from_millis(200);
-/// Why a connection was closed that had been without a stream for the longest.
+/// Why a connection without a stream was closed where there were too many.
 pub(super) const DISPLACED: &str = "displaced";
 /// Connections that were looked at and wait for tonic to take them.
 const READY: usize = 64;
@@ -106,10 +106,11 @@ fn admit(
         return refuse("cap", "the hub has as many as it may have");
     };
     let close = door.close.child_token();
-    let (turn, displaced) = door.without_stream.enter_among(door.without_stream_cap, &close);
+    let caller = Caller::of(peer.ip());
+    let (turn, displaced) = door.without_stream.enter_among(door.without_stream_cap, caller, &close);
     if displaced {
         door.metrics.refuse_connection(DISPLACED);
-        if door.complaints.may_speak(DISPLACED, Caller::of(peer.ip())) {
+        if door.complaints.may_speak(DISPLACED, caller) {
             warn!(%peer, "a connection without a stream gives its place to a newer one: there are as many as may be");
         }
     }
@@ -130,7 +131,7 @@ fn admit(
         match spoken {
             Ok(Ok(Spoken::Http2)) => {
                 let streams = Streams::default();
-                let watched = streams::watch_over(Arc::clone(&door), streams.clone(), close.clone(), turn);
+                let watched = streams::watch_over(Arc::clone(&door), streams.clone(), close.clone(), (caller, turn));
                 let connection = Connection::new(stream, taken, peer, streams, close, places);
                 // Nobody takes it: the hub is stopping.
                 let _ = ready.send(Ok(connection)).await;

@@ -14,6 +14,7 @@ use tower::{Layer, Service};
 
 use super::listener::{DISPLACED, Door};
 use super::transport::Peer;
+use crate::listen::addresses::Caller;
 use crate::listen::waiting::Turn;
 
 /// How many streams of one connection are open; clones share it.
@@ -51,9 +52,14 @@ pub(super) struct Bounds {
     pub(super) idle: Duration,
 }
 
-/// Closes a connection that is without a stream for too long, or has been for the longest where there are too many; ends
+/// Closes a connection that is without a stream for too long, or gives its place to another where there are too many; ends
 /// with the connection.
-pub(super) async fn watch_over(door: Arc<Door>, streams: Streams, close: CancellationToken, turn: Turn) {
+pub(super) async fn watch_over(
+    door: Arc<Door>,
+    streams: Streams,
+    close: CancellationToken,
+    (caller, turn): (Caller, Turn),
+) {
     let Door { bounds, metrics, .. } = &*door;
     let (mut seen, mut turn) = (streams.0.subscribe(), Some(turn));
     drop(streams);
@@ -74,7 +80,7 @@ pub(super) async fn watch_over(door: Arc<Door>, streams: Streams, close: Cancell
             None | Some(Err(_)) => return,
             Some(Ok(_)) => (limit, reason) = (bounds.idle, "idle"),
         }
-        let (waits, displaced) = door.without_stream.enter_among(door.without_stream_cap, &close);
+        let (waits, displaced) = door.without_stream.enter_among(door.without_stream_cap, caller, &close);
         if displaced {
             metrics.refuse_connection(DISPLACED);
         }
@@ -162,8 +168,10 @@ mod tests {
     /// A connection that has just begun; it is watched until the token is cancelled.
     fn watched(door: &Arc<Door>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
         let (streams, close) = (Streams::default(), CancellationToken::new());
-        let (turn, _) = Waiting::enter_among(&door.without_stream, door.without_stream_cap, &close);
-        let watched = tokio::spawn(watch_over(Arc::clone(door), streams.clone(), close.clone(), turn));
+        let caller = Caller::of([192, 0, 2, 1].into());
+        let (turn, _) = Waiting::enter_among(&door.without_stream, door.without_stream_cap, caller, &close);
+        let watched =
+            tokio::spawn(watch_over(Arc::clone(door), streams.clone(), close.clone(), (caller, turn)));
         (streams, close, watched)
     }
 

@@ -1,6 +1,7 @@
 //! Connections that wait for the head of a request: how long each may, and which is closed first where there are too many.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+use super::addresses::Caller;
 
 /// How long a connection may wait for its caller.
 #[derive(Clone, Copy, Debug)]
@@ -39,34 +42,73 @@ impl Drop for Turn {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    connections: BTreeMap<u64, CancellationToken>,
+    connections: BTreeMap<u64, (CancellationToken, Option<Caller>)>,
+    /// Of each caller that is told.
+    callers: HashMap<Caller, BTreeSet<u64>>,
+}
+
+impl Queue {
+    fn remove(&mut self, number: u64) -> Option<CancellationToken> {
+        let (close, caller) = self.connections.remove(&number)?;
+        if let Some(caller) = caller
+            && let Some(of_caller) = self.callers.get_mut(&caller)
+        {
+            of_caller.remove(&number);
+            if of_caller.is_empty() {
+                self.callers.remove(&caller);
+            }
+        }
+        Some(close)
+    }
+
+    /// Of the caller that has the most, the one that has waited the longest.
+    fn first_of_most(&self) -> Option<u64> {
+        let callers = self.callers.values().filter_map(|turns| Some((turns.len(), *turns.first()?)));
+        callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
+    }
 }
 
 impl Waiting {
     /// Closes the one that has waited the longest; false if none waits.
     pub(super) fn close_oldest(&self) -> bool {
-        let oldest = self.0.lock().connections.pop_first();
-        oldest.map(|(_, close)| close.cancel()).is_some()
+        let mut queue = self.0.lock();
+        let oldest = queue.connections.first_key_value().map(|(number, _)| *number);
+        oldest.and_then(|oldest| queue.remove(oldest)).map(|close| close.cancel()).is_some()
     }
 
-    /// One more waits, and is closed by its token. Where more than `most` do, the one that has waited the longest is closed:
-    /// true.
-    pub fn enter_among(self: &Arc<Self>, most: usize, close: &CancellationToken) -> (Turn, bool) {
-        let number = self.enter(close);
-        let is_full = self.0.lock().connections.len() > most;
-        (Turn { waiting: Arc::clone(self), number }, is_full && self.close_oldest())
+    /// One more of a caller waits, and is closed by its token. Where more than `most` do, one is closed: of the caller that
+    /// has the most, the one that has waited the longest, so that a crowd displaces its own. True: one was.
+    pub fn enter_among(
+        self: &Arc<Self>,
+        most: usize,
+        caller: Caller,
+        close: &CancellationToken,
+    ) -> (Turn, bool) {
+        let number = self.enter(close, Some(caller));
+        let displaced = {
+            let mut queue = self.0.lock();
+            let one = if queue.connections.len() > most { queue.first_of_most() } else { None };
+            one.and_then(|one| queue.remove(one))
+        };
+        if let Some(close) = &displaced {
+            close.cancel();
+        }
+        (Turn { waiting: Arc::clone(self), number }, displaced.is_some())
     }
 
-    fn enter(&self, close: &CancellationToken) -> u64 {
+    fn enter(&self, close: &CancellationToken, caller: Option<Caller>) -> u64 {
         let mut queue = self.0.lock();
         queue.next += 1;
         let turn = queue.next;
-        queue.connections.insert(turn, close.clone());
+        queue.connections.insert(turn, (close.clone(), caller));
+        if let Some(caller) = caller {
+            queue.callers.entry(caller).or_default().insert(turn);
+        }
         turn
     }
 
     fn leave(&self, turn: u64) {
-        self.0.lock().connections.remove(&turn);
+        self.0.lock().remove(turn);
     }
 }
 
@@ -106,7 +148,7 @@ impl Phase {
     /// A connection that has just come.
     pub(super) fn new(waiting: Arc<Waiting>, patience: Patience) -> Self {
         let close = CancellationToken::new();
-        let turn = waiting.enter(&close);
+        let turn = waiting.enter(&close, None);
         let doing = Mutex::new(Doing::Head { until: Instant::now() + patience.head, turn });
         Self { doing, changed: Notify::new(), close, waiting, patience }
     }
@@ -138,7 +180,7 @@ impl Phase {
     /// A request was answered.
     pub(super) fn answered(&self) {
         let until = Instant::now() + self.patience.idle;
-        let turn = self.waiting.enter(&self.close);
+        let turn = self.waiting.enter(&self.close, None);
         let was = std::mem::replace(&mut *self.doing.lock(), Doing::Idle { until, turn });
         self.leave(was);
         self.changed.notify_one();
@@ -253,11 +295,15 @@ mod tests {
         assert!(!waiting.close_oldest(), "none waits any more");
     }
 
+    fn caller(last: u8) -> Caller {
+        Caller::of([192, 0, 2, last].into())
+    }
+
     #[test]
     fn among_as_many_as_may_wait_the_next_takes_the_place_of_the_one_that_has_waited_longest() {
         let waiting = Arc::<Waiting>::default();
         let tokens: [CancellationToken; 4] = Default::default();
-        let enter = |one: usize| waiting.enter_among(2, &tokens[one]);
+        let enter = |one: u8| waiting.enter_among(2, caller(one), &tokens[usize::from(one)]);
         let ((first, _), (second, is_full)) = (enter(0), enter(1));
         assert!(!is_full);
         drop(first);
@@ -268,5 +314,22 @@ mod tests {
         assert!([0, 2, 3].iter().all(|one| !tokens[*one].is_cancelled()));
         drop(second);
         assert_eq!(waiting.0.lock().connections.len(), 2);
+    }
+
+    #[test]
+    fn a_crowd_displaces_its_own_and_not_the_one_that_is_alone() {
+        let waiting = Arc::<Waiting>::default();
+        let alone = CancellationToken::new();
+        let (turn, _) = waiting.enter_among(10, caller(1), &alone);
+        let mut crowd = Vec::new();
+        for one in 0..100 {
+            let close = CancellationToken::new();
+            crowd.push((waiting.enter_among(10, caller(2 + one % 3), &close), close));
+        }
+        assert!(!alone.is_cancelled());
+        assert_eq!(crowd.iter().filter(|(_, close)| !close.is_cancelled()).count(), 9);
+        drop((turn, crowd));
+        let queue = waiting.0.lock();
+        assert!(queue.connections.is_empty() && queue.callers.is_empty());
     }
 }
