@@ -26,8 +26,9 @@ test: controlplane databases judge ## All tests: pure, database, real control pl
 	$(CARGO) test --features $(FEATURES) --quiet --no-run
 	$(CARGO) test --features $(FEATURES) --quiet
 
-faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database
+faults: controlplane databases ## The long faults: every crash point on every database, ten minutes without a database, floods
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 4 --skip random_faults:: faults::
+	$(CARGO) test --profile bench --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 floods::
 
 random-faults: controlplane databases ## An hour of random faults on three replicas, half on each server (KUBESVC_SEED, KUBESVC_FAULT_SECONDS)
 	$(CARGO) test --features $(FEATURES) --quiet --test it -- --ignored --nocapture --test-threads 1 random_faults::

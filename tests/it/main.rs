@@ -19,6 +19,7 @@ mod database_servers;
 mod docs;
 mod drift;
 mod faults;
+mod floods;
 mod followers;
 mod gitops;
 mod http_bounds;

@@ -63,15 +63,12 @@ async fn a_disconnected_agents_place_is_kept(approval: &str) {
 
 async fn is_refused(world: &World, stranger: Introduction) {
     let hub = format!("127.0.0.1:{}", world.operator().hub_port());
-    match SimulatedAgent::connect(&hub, stranger, Policy::default()).await {
-        Err(NoSession::Refused(refused)) => {
-            assert_eq!(refused.reason(), Reason::DuplicateAgentId, "{}", refused.message);
-        }
-        Err(problem) => panic!("{problem}"),
-        Ok(session) => {
-            panic!("the stranger has a session: {session:?}, and was sent {:?}", session.received())
-        }
-    }
+    let answer = match SimulatedAgent::connect(&hub, stranger, Policy::default()).await {
+        Err(NoSession::Refused(refused)) => Ok(refused.reason()),
+        Err(problem) => Err(problem.to_string()),
+        Ok(session) => Err(format!("the stranger has {session:?}, and was sent {:?}", session.received())),
+    };
+    assert_eq!(must(answer), Reason::DuplicateAgentId);
 }
 
 async fn approve(world: &World, agent: &Agent) {

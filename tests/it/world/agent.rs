@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::rest::{self, Answer, Call};
-use super::{PATIENCE, World, prepare};
+use super::{PATIENCE, World, operator, prepare};
 use crate::harness::{must, ports, process::Process, wait::eventually};
 
 /// The file of its settings.
@@ -162,7 +162,7 @@ impl Agent {
     }
 
     /// The port of its health server.
-    pub(super) fn health_port(&self) -> u16 {
+    pub(crate) fn health_port(&self) -> u16 {
         self.health
     }
 
@@ -222,8 +222,12 @@ impl Agent {
 
     /// Starts its process, ending one that runs, and waits for nothing.
     pub(crate) fn launch(&self) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-agent"));
-        command.arg("--config-dir").arg(&self.folder).env("AGENT_ID", &self.id);
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", operator::AS_USUAL, env!("CARGO_BIN_EXE_kubesvc-agent")])
+            .arg("--config-dir")
+            .arg(&self.folder)
+            .env("AGENT_ID", &self.id);
         let mut process = self.process.lock();
         // The old one first: it holds the port.
         *process = None;

@@ -11,8 +11,10 @@ use crate::harness::{must, process::Process, wait::try_eventually};
 
 /// How long a start may take.
 const START: Duration = Duration::from_secs(45);
+/// A program starts with the soft bound on open files that processes usually have.
+pub(super) const AS_USUAL: &str = r#"ulimit -Sn 1024; exec "$0" "$@""#;
 /// A program that starts like this gets an error at its file limit and no signal, as at the end of a full disk.
-const BEARING_FILE_LIMITS: &str = r#"trap "" XFSZ && exec "$0" "$@""#;
+const BEARING_FILE_LIMITS: &str = r#"ulimit -Sn 1024; trap "" XFSZ && exec "$0" "$@""#;
 /// SIGTERM ends the programs within 20 s.
 const END: Duration = Duration::from_secs(25);
 
@@ -59,15 +61,10 @@ impl Operator {
 
     /// Starts it with these further environment variables, and waits for nothing: it may end on its way.
     pub(crate) fn launch_with(&self, environment: &[(&str, &str)]) {
-        let program = env!("CARGO_BIN_EXE_kubesvc-operator");
-        let mut command = if self.launch.bears_file_limits {
-            let mut shell = Command::new("/bin/sh");
-            shell.args(["-c", BEARING_FILE_LIMITS, program]);
-            shell
-        } else {
-            Command::new(program)
-        };
+        let script = if self.launch.bears_file_limits { BEARING_FILE_LIMITS } else { AS_USUAL };
+        let mut command = Command::new("/bin/sh");
         command
+            .args(["-c", script, env!("CARGO_BIN_EXE_kubesvc-operator")])
             .arg("--config")
             .arg(&self.launch.config)
             .arg("--kubeconfig")

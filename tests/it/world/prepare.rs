@@ -6,16 +6,29 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::operator::{Launch, Operator};
-use super::{Database, Plane, World, rights};
+use super::{Database, Plane, World, in_repository, rights};
 use crate::harness::{
     controlplane::{self, ControlPlane},
     folder::Folder,
     must, ports,
 };
 
+/// The settings that the others are laid over.
+#[derive(Clone, Copy, Default)]
+enum Base {
+    /// Short times and no bounds on writes.
+    #[default]
+    Quick,
+    /// What the program has of its own.
+    Program,
+    /// What `config/replicas` installs.
+    Shipped,
+}
+
 /// What is said about a world before it starts.
 #[derive(Default)]
 pub(crate) struct Prepare {
+    base: Base,
     settings: Vec<(String, Value)>,
     environment: Vec<(String, String)>,
     own_control_plane: bool,
@@ -26,6 +39,18 @@ pub(crate) struct Prepare {
 }
 
 impl Prepare {
+    /// The settings are those of `config/replicas`, with ports of its own.
+    pub(crate) fn with_shipped_settings(mut self) -> Self {
+        self.base = Base::Shipped;
+        self
+    }
+
+    /// No setting but the ports differs from the program's own.
+    pub(crate) fn with_the_programs_settings(mut self) -> Self {
+        self.base = Base::Program;
+        self
+    }
+
     /// A setting of the operator, by its path with dots.
     pub(crate) fn setting(mut self, path: &str, value: impl Into<Value>) -> Self {
         self.settings.push((path.to_owned(), value.into()));
@@ -95,7 +120,17 @@ impl Prepare {
             Some(url) => url,
             None => self.database.fresh(&folder).await,
         };
-        let mut settings = usual_settings(rest, hub, &database);
+        let mut settings = settings_of(self.base);
+        for (path, value) in [
+            ("server.address", json!("127.0.0.1")),
+            ("server.port", json!(rest)),
+            ("kubesvc.grpc.server.address", json!("127.0.0.1")),
+            ("kubesvc.grpc.server.port", json!(hub)),
+            ("kubesvc.database.url", json!(database)),
+            ("logging.format", json!("text")),
+        ] {
+            set(&mut settings, path, value);
+        }
         for (path, value) in self.settings {
             set(&mut settings, &path, value);
         }
@@ -130,21 +165,26 @@ impl Prepare {
     }
 }
 
-/// Short times and no bounds on writes, so that a test takes seconds.
-fn usual_settings(rest: u16, hub: u16, database: &str) -> Value {
-    json!({
-        "server": {"address": "127.0.0.1", "port": rest},
-        "kubesvc": {
-            "grpc": {"server": {"address": "127.0.0.1", "port": hub}},
-            "database": {"url": database},
-            "dynamicAccounts": {
-                "orphanGraceSeconds": 2, "retryFrequencySeconds": 1, "retryMaxDelaySeconds": 4, "maxRetries": 3,
+fn settings_of(base: Base) -> Value {
+    match base {
+        // A test takes seconds.
+        Base::Quick => json!({
+            "kubesvc": {
+                "dynamicAccounts": {
+                    "orphanGraceSeconds": 2, "retryFrequencySeconds": 1, "retryMaxDelaySeconds": 4, "maxRetries": 3,
+                },
+                "cache": {"operationWaitMs": 3000},
+                "kubernetes": {"qps": 0, "burst": 400, "registrationQps": 0},
             },
-            "cache": {"operationWaitMs": 3000},
-            "kubernetes": {"qps": 0, "burst": 400, "registrationQps": 0},
-        },
-        "logging": {"level": "debug", "format": "text"},
-    })
+            "logging": {"level": "debug"},
+        }),
+        Base::Program => json!({}),
+        Base::Shipped => {
+            let file = in_repository("config/replicas/kubesvc.yml");
+            let text = must(std::fs::read_to_string(&file).map_err(|e| format!("{file}: {e}")));
+            must(serde_saphyr::from_str(&text).map_err(|e| format!("{file}: {e}")))
+        }
+    }
 }
 
 /// Puts a value at a path with dots.
