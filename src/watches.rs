@@ -41,10 +41,40 @@ pub fn pauses() -> impl Backoff {
 /// A watch that shows nothing for a while.
 #[derive(Debug)]
 pub enum Outage {
-    /// It has failed. Said once; the tries that follow fail in silence.
-    Begun(watcher::Error),
-    /// It shows what is so again, after this long.
-    Over(Duration),
+    /// It has failed. Said once; the tries that follow fail in silence, unless the API server answers by then and the
+    /// watch fails for another reason.
+    Begun {
+        /// Why.
+        problem: watcher::Error,
+        /// It was cut, or the API server does not answer, which is said once for all watches.
+        of_api_server: bool,
+    },
+    /// It shows what is so again.
+    Over {
+        /// For how long it did not.
+        lasted: Duration,
+        /// As it was said at the beginning.
+        of_api_server: bool,
+    },
+}
+
+/// Whether a status of HTTP says that nobody is there to answer, rather than what the answer is.
+pub fn is_absence(code: u16) -> bool {
+    matches!(code, 502..=504)
+}
+
+/// Whether a watch has failed because the API server does not answer.
+pub fn is_of_api_server(problem: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    match problem {
+        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
+            kube::Error::Api(status) => is_absence(status.code),
+            kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => true,
+            _ => false,
+        },
+        WatchError(status) => is_absence(status.code),
+        NoResourceVersion => false,
+    }
 }
 
 /// The events of a watch that never ends. After a failure, everything is listed anew.
@@ -77,8 +107,8 @@ struct Kept<K: 'static> {
     pauses: Box<dyn Backoff>,
     /// It has failed, and is begun anew after this long.
     pause: Option<Duration>,
-    /// Since when it shows nothing.
-    lost: Option<Instant>,
+    /// Since when it shows nothing, and whether because of the API server.
+    lost: Option<(Instant, bool)>,
     /// What is said after the end of an outage.
     next: Option<Event<K>>,
 }
@@ -98,15 +128,19 @@ impl<K: 'static> Kept<K> {
                 // It comes before anything was asked.
                 Ok(Event::Init) => return Some(Ok(Event::Init)),
                 Ok(event) => {
-                    let Some(since) = self.lost.take() else { return Some(Ok(event)) };
+                    let Some((since, of_api_server)) = self.lost.take() else { return Some(Ok(event)) };
                     self.next = Some(event);
-                    return Some(Err(Outage::Over(since.elapsed())));
+                    return Some(Err(Outage::Over { lasted: since.elapsed(), of_api_server }));
                 }
                 Err(problem) => {
                     self.pause = self.pauses.next();
-                    if self.lost.is_none() {
-                        self.lost = Some(Instant::now());
-                        return Some(Err(Outage::Begun(problem)));
+                    // One that was begun and is cut again and again is said: nobody else notices.
+                    let is_cut = matches!(problem, watcher::Error::WatchFailed(_));
+                    let of_api_server = is_of_api_server(&problem) && !(is_cut && self.lost.is_some());
+                    let since = self.lost.map_or_else(Instant::now, |(since, _)| since);
+                    if self.lost.is_none_or(|(_, was_of_api_server)| was_of_api_server && !of_api_server) {
+                        self.lost = Some((since, of_api_server));
+                        return Some(Err(Outage::Begun { problem, of_api_server }));
                     }
                 }
             }
@@ -168,8 +202,14 @@ mod tests {
                 Ok(Event::InitApply(one) | Event::Apply(one) | Event::Delete(one)) => {
                     one.metadata.resource_version.expect("it has one")
                 }
-                Err(Outage::Begun(_)) => "away".to_owned(),
-                Err(Outage::Over(_)) => "back".to_owned(),
+                Err(Outage::Begun { of_api_server, .. }) => {
+                    assert!(of_api_server);
+                    "away".to_owned()
+                }
+                Err(Outage::Over { of_api_server, .. }) => {
+                    assert!(of_api_server);
+                    "back".to_owned()
+                }
             });
         }
         let expected = ["list", "5000", "listed", "5001", "away", "list", "list", "list", "back", "3000"];
@@ -188,5 +228,20 @@ mod tests {
             pauses[0] < Duration::from_secs(1) && pauses[999] >= Duration::from_millis(2500),
             "{pauses:?}"
         );
+    }
+
+    #[test]
+    fn a_refusal_is_an_answer_and_a_server_that_is_not_there_is_none() {
+        let api = |code| kube::Error::Api(kube::core::Status::failure("", "").with_code(code).boxed());
+        for (problem, of_api_server) in [
+            (watcher::Error::WatchStartFailed(api(403)), false),
+            (watcher::Error::InitialListFailed(api(503)), true),
+            (watcher::Error::InitialListFailed(api(500)), false),
+            (watcher::Error::WatchFailed(kube::Error::ReadEvents(std::io::Error::other("cut"))), true),
+            (watcher::Error::WatchStartFailed(kube::Error::Service("refused".into())), true),
+            (watcher::Error::NoResourceVersion, false),
+        ] {
+            assert_eq!(is_of_api_server(&problem), of_api_server, "{problem:?}");
+        }
     }
 }

@@ -15,9 +15,10 @@ use secrecy::{ExposeSecret, SecretSlice};
 use sha2::Sha256;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::account::FIELD_MANAGER;
+use crate::telemetry::outages::warn_unless_away;
 
 /// The Secret.
 const NAME: &str = "kubesvc-peer";
@@ -180,9 +181,12 @@ impl PeerKey {
                 *self.current.write() = keys;
             }
             Ok(Ok(_)) => {}
-            Ok(Err(problem)) => warn!("{problem}; the former key stays in use"),
+            Ok(Err(problem)) => warn_unless_away!("{problem}; the former key stays in use"),
             Err(_) => {
-                warn!("Secret {}/{NAME} was not read in time; the former key stays in use", self.namespace);
+                warn_unless_away!(
+                    "Secret {}/{NAME} was not read in time; the former key stays in use",
+                    self.namespace
+                );
             }
         }
     }

@@ -35,6 +35,7 @@ use crate::crash;
 use crate::objects::AccountKey;
 use crate::store::StoreError;
 use crate::telemetry::errors::chain;
+use crate::telemetry::outages::warn_unless_away;
 
 pub(super) use left::Left;
 use secret::Kept;
@@ -73,7 +74,7 @@ pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
             let (wait, next) = match look(controller, home).await {
                 Ok(()) => (ROW_DIFF, AGAIN),
                 Err(error) => {
-                    warn!(error = %chain(&*error), "rows that are not of kubesvc cannot be adopted yet; tried again");
+                    warn_unless_away!(error = %chain(&*error), "rows that are not of kubesvc cannot be adopted yet; tried again");
                     (pause, (2 * pause).min(ROW_DIFF))
                 }
             };

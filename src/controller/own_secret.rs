@@ -17,6 +17,7 @@ use crate::account::{KubesvcAccount, names};
 use crate::budget::Urgency;
 use crate::crash;
 use crate::telemetry::errors::chain;
+use crate::telemetry::outages::warn_unless_away;
 
 /// How often a write is tried against others that write the same Secret.
 const TRIES: usize = 5;
@@ -154,7 +155,7 @@ pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationTok
             return;
         };
         let Some(((namespace, secret), error)) = failed.first() else { continue };
-        warn!(namespace, secret, failed = failed.len(), error = %chain(&**error), "Secrets cannot be brought up to date; tried again");
+        warn_unless_away!(namespace, secret, failed = failed.len(), error = %chain(&**error), "Secrets cannot be brought up to date; tried again");
         if stop.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none() {
             return;
         }

@@ -13,6 +13,7 @@ use crate::account::lifecycle::{RowFact, Tick};
 use crate::account::{KubesvcAccount, row};
 use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
+use crate::telemetry::outages::warn_unless_away;
 
 /// How many actions one look takes before others have their turn.
 const ACTIONS_IN_A_ROW: usize = 8;
@@ -61,7 +62,7 @@ impl Controller {
                 Err(error) => {
                     self.context.metrics.failed_requests.inc();
                     let pause = self.pause_after_error(account.uid());
-                    warn!(account = account.account_name(), error = %chain(error.as_ref()), pause, "tried again in some seconds");
+                    warn_unless_away!(account = account.account_name(), error = %chain(error.as_ref()), pause, "tried again in some seconds");
                     self.schedule.look_again(key, Some(self.context.ticks.now() + pause));
                     return;
                 }
@@ -115,7 +116,7 @@ impl Controller {
             }
             Ok(_) => true,
             Err(error) => {
-                warn!(account = %key, error = %chain(error.as_ref()), "cannot ask whether the account is gone; its row stays for now");
+                warn_unless_away!(account = %key, error = %chain(error.as_ref()), "cannot ask whether the account is gone; its row stays for now");
                 false
             }
         }

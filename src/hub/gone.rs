@@ -10,12 +10,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::Hub;
 use super::registration::KnownAgent;
 use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::{Fact, Tick};
+use crate::telemetry::outages::warn_unless_away;
 
 /// All objects are looked at so often, or at least twice in the time after which one is removed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -149,8 +150,8 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
     }
     let known = match tokio::time::timeout(WAIT, hub.agents.known()).await {
         Ok(Ok(known)) => known,
-        Ok(Err(problem)) => return warn!(error = %problem, "cannot list the agents' objects"),
-        Err(_) => return warn!("the agents' objects were not listed in time"),
+        Ok(Err(problem)) => return warn_unless_away!(error = %problem, "cannot list the agents' objects"),
+        Err(_) => return warn_unless_away!("the agents' objects were not listed in time"),
     };
     gone.keep_only(&known);
     let after = After {
@@ -186,7 +187,7 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
             }
         };
         if let Ok(Err(problem)) = done {
-            warn!(agentId = agent.agent_id, error = %problem, "cannot write the object of an agent that is gone");
+            warn_unless_away!(agentId = agent.agent_id, error = %problem, "cannot write the object of an agent that is gone");
         }
     }
 }

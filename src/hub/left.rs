@@ -11,12 +11,12 @@ use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::Hub;
 use super::session::Session;
 use crate::account::KubesvcAgent;
 use crate::account::fleet_member::SessionEnd;
+use crate::telemetry::outages::warn_unless_away;
 
 /// Objects written at once, and failures in one go after which no further write is begun.
 const MAX_CONCURRENT_WRITES: usize = 16;
@@ -89,7 +89,11 @@ pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
 /// Has the object say that the session has ended, now or as soon as it can be written.
 pub(super) async fn tell(hub: &Hub, left: Left) {
     if let Err(problem) = try_to_tell(hub, &left).await {
-        warn!(agentId = left.agent_id, error = problem, "cannot mark the agent as disconnected; tried again");
+        warn_unless_away!(
+            agentId = left.agent_id,
+            error = problem,
+            "cannot mark the agent as disconnected; tried again"
+        );
         hub.untold.put(left);
     }
 }

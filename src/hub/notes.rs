@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::ledger::Moment;
 use super::registration::AgentNote;
 use super::session::Session;
 use super::{Hub, REGISTERING};
+use crate::telemetry::outages::warn_unless_away;
 
 /// How often it is looked what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -155,7 +155,11 @@ async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
         Err(_) => "the API server does not answer".to_owned(),
     };
     if hub.may_complain("notes", None) {
-        warn!(agentId = session.agent_id, error = problem, "cannot write how many accounts the agent has");
+        warn_unless_away!(
+            agentId = session.agent_id,
+            error = problem,
+            "cannot write how many accounts the agent has"
+        );
     }
     None
 }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
 
 use super::Hub;
 use super::asking::Round;
@@ -18,6 +17,7 @@ use crate::account::KubesvcAccount;
 use crate::account::lifecycle::silence;
 use crate::account::outbox::{OutboxEntry, Packed, Said, Turn, awaited, packed};
 use crate::crash;
+use crate::telemetry::outages::warn_unless_away;
 
 /// An object is written at most so often.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -236,7 +236,7 @@ async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
         Err(problem) => problem.to_string(),
     };
     if hub.may_complain("reports", None) {
-        warn!(
+        warn_unless_away!(
             agentId = session.agent_id,
             error = problem,
             "cannot write what the agent answered; tried again"

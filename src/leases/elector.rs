@@ -12,6 +12,7 @@ use super::election::{Candidate, Moment, Step, Times};
 use super::leadership::{Leadership, Mandate};
 use super::objects::{self, Failed, LEADER_LEASE, LeaseObjects};
 use crate::crash;
+use crate::telemetry::outages::{api_server_is_away, warn_unless_away};
 
 /// By how much the pause between two tries grows at most, at random, so that replicas do not try in step.
 const JITTER: f64 = 1.2;
@@ -195,7 +196,11 @@ impl Elector {
                 Ok(()) => info!(lease = LEADER_LEASE, "the Lease is released"),
                 Err(error) => {
                     let lease = LEADER_LEASE;
-                    warn!(lease, error, "the Lease is not released; others wait until it has run out");
+                    warn_unless_away!(
+                        lease,
+                        error,
+                        "the Lease is not released; others wait until it has run out"
+                    );
                 }
             }
         }
@@ -227,7 +232,7 @@ impl Elector {
             Failed::Changed => "it is not there",
             Failed::Api(error) => error.as_str(),
         };
-        if !std::mem::replace(&mut self.complained, true) {
+        if !api_server_is_away() && !std::mem::replace(&mut self.complained, true) {
             warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; trying again");
         }
     }

@@ -12,6 +12,7 @@ use super::election::Times;
 use super::objects::{self, BACKLOG, Failed, INCARNATION, LeaseObjects, replica_lease};
 use super::replicas::Replicas;
 use crate::crash;
+use crate::telemetry::outages::api_server_is_away;
 
 /// The pause after a write that did not succeed.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -64,7 +65,7 @@ impl OwnLease {
                 }
                 Err(Failed::Changed) => Duration::ZERO,
                 Err(Failed::Api(error)) => {
-                    if !std::mem::replace(&mut complained, true) {
+                    if !api_server_is_away() && !std::mem::replace(&mut complained, true) {
                         warn!(
                             error,
                             "cannot write the Lease of this replica; the others may take it for dead"

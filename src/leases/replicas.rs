@@ -25,6 +25,8 @@ use super::reach::Renewals;
 use super::roll::{Roll, Shown};
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::errors::chain;
+use crate::telemetry::outages::warn_unless_away;
+use crate::watches::is_of_api_server;
 
 /// A Lease that has not changed for so long is removed by the leader.
 const LONG_GONE: Duration = Duration::from_secs(600);
@@ -232,7 +234,7 @@ impl Replicas {
                     }
                     Some(Ok(Event::Delete(lease))) => roll.lock().delete(&lease.name_any()),
                     Some(Err(problem)) => {
-                        if !std::mem::replace(&mut complained, true) {
+                        if !is_of_api_server(&problem) && !std::mem::replace(&mut complained, true) {
                             let error = chain(&problem);
                             warn!(error, "cannot watch Leases; whether other replicas are alive is not known");
                         }
@@ -277,7 +279,9 @@ impl Replicas {
                 Ok(()) => info!(lease = name, "the Lease of a replica that is long gone is removed"),
                 // It is back, or somebody else has removed it.
                 Err(Failed::Changed) => {}
-                Err(Failed::Api(error)) => warn!(lease = name, error, "cannot remove an old Lease"),
+                Err(Failed::Api(error)) => {
+                    warn_unless_away!(lease = name, error, "cannot remove an old Lease");
+                }
             }
         }
     }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
-use tracing::warn;
 
 use crate::account::KubesvcAccount;
 use crate::account::precedence::Precedence;
 use crate::account::secret_reference::secret_of;
+use crate::telemetry::outages::warn_unless_away;
 use crate::wakes::Wakes;
 
 /// How long a list that was asked for may take at first: several times what 10,000 accounts need.
@@ -177,7 +177,7 @@ impl Accounts {
     pub async fn list_anew(&self) {
         let mut patience = LIST;
         while tokio::time::timeout(patience, self.listed_anew()).await.is_err() {
-            warn!(?patience, "the API server does not list the accounts in time; asking anew");
+            warn_unless_away!(?patience, "the API server does not list the accounts in time; asking anew");
             patience = (patience * 2).min(LONGEST_LIST);
         }
     }

@@ -12,6 +12,7 @@ use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder};
 
 use crate::telemetry::errors::chain;
+use crate::telemetry::outages::Noticing;
 use crate::watches::WATCH_SECONDS;
 
 /// How long a connection may take, TLS included.
@@ -43,7 +44,7 @@ pub(super) fn client(config: Config) -> Result<Client, String> {
 fn connect(config: Config) -> kube::Result<Client> {
     if config.proxy_url.is_some() {
         // Ways through a proxy are kube's matter, or it says that there is none.
-        return Client::try_from(config);
+        return Ok(ClientBuilder::try_from(config)?.with_layer(&Noticing).build());
     }
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(Some(CONNECT));
@@ -55,6 +56,7 @@ fn connect(config: Config) -> kube::Result<Client> {
         .pool_timer(TokioTimer::new())
         .build(connector);
     let service = ServiceBuilder::new()
+        .layer(Noticing)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)

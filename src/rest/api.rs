@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use super::error::Problem;
+use crate::telemetry::outages::warn_unless_away;
 
 /// How long the API server may take for one request.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -104,13 +105,13 @@ impl Calls {
             Ok(Err(problem)) => {
                 // An account's error may be shown in the log; a Secret's could hold what was sent.
                 let error = (call.resource == Resource::Account).then(|| problem.to_string());
-                warn!(%call, error, "the API server cannot be asked");
+                warn_unless_away!(%call, error, "the API server cannot be asked");
                 Err(Trouble::Unknown(Problem::unavailable(format!(
                     "the Kubernetes API server cannot be reached ({call}); try again"
                 ))))
             }
             Err(_) => {
-                warn!(%call, "the API server does not answer");
+                warn_unless_away!(%call, "the API server does not answer");
                 Err(Trouble::Unknown(Problem::unavailable(format!(
                     "the Kubernetes API server did not answer within {} s ({call}); try again",
                     TIMEOUT.as_secs()

@@ -28,7 +28,6 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use secrecy::SecretString;
-use tracing::warn;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble};
@@ -40,6 +39,7 @@ use crate::account::owned_secret::{
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
 use crate::objects::AccountKey;
+use crate::telemetry::outages::warn_unless_away;
 
 /// How often a write is tried against others that write the same Secret.
 const TRIES: usize = 8;
@@ -203,7 +203,12 @@ impl<'a> Credential<'a> {
 
     fn stays(&self, trouble: &Trouble) {
         let namespace = &self.key.namespace;
-        warn!(namespace, secret = self.name, ?trouble, "cannot delete the Secret that no account uses");
+        warn_unless_away!(
+            namespace,
+            secret = self.name,
+            ?trouble,
+            "cannot delete the Secret that no account uses"
+        );
     }
 
     /// Whether the account still stands, and names this Secret.

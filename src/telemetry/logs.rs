@@ -88,14 +88,15 @@ where
     })
 }
 
-/// What is written at a level, in the words of [`EnvFilter`].
+/// What is written at a level, in the words of [`EnvFilter`]. The client for API servers warns of each watch that is cut;
+/// the error that it gives as well is told by [`outages`](super::outages).
 fn directives(level: LogLevel) -> &'static str {
     match level {
         LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "info,kubesvc=debug,kubectl_kubesvc=debug",
-        LogLevel::Trace => "info,kubesvc=trace,kubectl_kubesvc=trace",
+        LogLevel::Warn => "warn,kube_client::client=error",
+        LogLevel::Info => "info,kube_client::client=error",
+        LogLevel::Debug => "info,kube_client::client=error,kubesvc=debug,kubectl_kubesvc=debug",
+        LogLevel::Trace => "info,kube_client::client=error,kubesvc=trace,kubectl_kubesvc=trace",
     }
 }
 

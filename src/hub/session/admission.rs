@@ -24,6 +24,7 @@ use crate::hub::left::{self, Left};
 use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, RegistrationError};
 use crate::hub::registry::Taken;
+use crate::telemetry::outages::warn_unless_away;
 use crate::wire::PROTOCOL_VERSION;
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, agent_frame, hub_frame};
@@ -257,7 +258,7 @@ async fn register(
             }
             Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &Taken::Kept(left))),
             Err(problem) => {
-                warn!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
+                warn_unless_away!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
             }
         }
     }

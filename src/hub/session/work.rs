@@ -23,6 +23,7 @@ use crate::hub::duties::{self, Duty, Seat};
 use crate::hub::ledger::{Command, Entry, Moment};
 use crate::hub::{vanished, words};
 use crate::objects::{AccountKey, WriteError, version_of};
+use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
@@ -413,7 +414,7 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
             Ok(true) => session.ledger.lock().confirm(account.uid()),
             Ok(false) => return Ready::Later,
             Err(problem) => {
-                warn!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
+                warn_unless_away!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
                 return Ready::Later;
             }
         }

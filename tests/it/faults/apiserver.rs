@@ -8,7 +8,8 @@ use serde_json::json;
 use super::hold;
 use super::settled::settled;
 use crate::harness::must;
-use crate::world::{Agent, World};
+use crate::harness::wait::eventually;
+use crate::world::{Agent, PATIENCE, World};
 
 /// How many accounts change while it is away.
 const ACCOUNTS: usize = 20;
@@ -40,6 +41,16 @@ async fn flip(world: &World, names: &[String]) {
     futures::future::join_all(changes).await;
 }
 
+const AWAY: &str = "the API server does not answer";
+const BACK: &str = "the API server answers again";
+
+/// The operator's warnings and errors after so many lines.
+fn warnings_since(world: &World, lines: usize) -> Vec<String> {
+    let log = world.operator().log_text();
+    let is_warning = |line: &&str| [" WARN ", "ERROR "].iter().any(|level| line.contains(level));
+    log.lines().skip(lines).filter(is_warning).map(str::to_owned).collect()
+}
+
 async fn flipped(world: &World, agent: &Agent, names: &[String]) {
     let wanted: Vec<_> = names
         .iter()
@@ -55,6 +66,7 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
     let (world, agent, names) = start().await;
     let before = world.object(&names[4]).await.expect("it is there").status_or_default().epoch;
     flip(&world, &names).await;
+    let said_before = world.operator().log_text().lines().count();
     world.control_plane().stop_apiserver();
     hold(Duration::from_secs(3)).await;
     assert!(world.operator().is_running(), "it waits for the API server");
@@ -63,8 +75,20 @@ async fn an_api_server_that_restarts_while_accounts_change_delays_them_only() {
     assert_eq!(world.get("/armory/accounts").await.status, 200);
     let one = world.get(&format!("/armory/accounts/{}", names[0])).await;
     assert!(one.status == 503 && one.text.contains("API server"), "{one}");
+    let warnings = warnings_since(&world, said_before);
+    assert_eq!(warnings.len(), 1, "one line, whoever misses it: {warnings:#?}");
+    assert!(warnings[0].contains(AWAY), "{warnings:#?}");
     must(world.control_plane().start_apiserver().await);
     flipped(&world, &agent, &names).await;
+    let back = eventually("the end of the outage in the log", PATIENCE, async || {
+        let log = world.operator().log_text();
+        let back: Vec<_> = log.lines().filter(|line| line.contains(BACK)).map(str::to_owned).collect();
+        if back.is_empty() { Err(log) } else { Ok(back) }
+    })
+    .await;
+    assert!(back.len() == 1 && back[0].contains("seconds"), "{back:#?}");
+    let away = warnings_since(&world, said_before).iter().filter(|line| line.contains(AWAY)).count();
+    assert_eq!(away, 1, "it was away once");
     let after = world.object(&names[4]).await.expect("it is there").status_or_default().epoch;
     assert_eq!(after, before, "what nobody changed is not activated anew");
 }

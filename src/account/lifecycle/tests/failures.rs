@@ -27,8 +27,10 @@ fn a_new_account_says_at_once_that_a_new_leader_awaits_agents() {
         (account("a"), vec![]),
         (account("a").pinned("east"), vec![session("agent-1", "west")]),
     ] {
-        let told =
-            sessions.into_iter().fold(seen(new.finalized()).by_a_new_leader(), |seen, one| seen.with(one));
+        let mut told = seen(new.finalized()).by_a_new_leader();
+        for session in sessions {
+            told = told.with(session);
+        }
         let status = told.written();
         assert_eq!((status.state, reason(&status)), (Some(State::Inactive), "AwaitingAgents"));
         assert_eq!(

@@ -16,6 +16,7 @@ use crate::hub::static_accounts::{
 };
 use crate::hub::{Hub, notes};
 use crate::objects::WriteError;
+use crate::telemetry::outages::warn_unless_away;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::StaticAnswer;
 
@@ -339,7 +340,11 @@ impl Keeper {
 
     fn unavailable(&self, why: &str) -> Outcome {
         if self.hub.may_complain("static_unavailable", self.session.peer()) {
-            warn!(agentId = self.session.agent_id, why, "accounts of the agent's file cannot be written yet");
+            warn_unless_away!(
+                agentId = self.session.agent_id,
+                why,
+                "accounts of the agent's file cannot be written yet"
+            );
         }
         Outcome::Later
     }
