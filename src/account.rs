@@ -85,6 +85,8 @@ pub const MANAGED_BY: &str = "kubesvc";
 pub const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
 /// On a Secret of ours: the uid of the account that its contents were written for by somebody who had seen that account.
 pub const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
+/// The same of the kubeconfig for agents, where the Secret has one.
+pub const AGENT_CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/agent-contents-of";
 /// Any value stops the waiting for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
 /// Secrets with this label set to `true` are watched, so that a changed credential is seen at once.

@@ -172,7 +172,7 @@ async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
     period.tick().await;
     while stop.run_until_cancelled(period.tick()).await.is_some() {
         for account in controller.context.accounts.all() {
-            if is_read_by_operator(&account.spec.kubeconfig) {
+            if is_read_by_operator(account.spec.agent_source()) {
                 controller.memories.recheck_credential(account.uid());
             }
             controller.schedule.wakes.wake(AccountKey::of(&account));

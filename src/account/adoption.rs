@@ -8,6 +8,8 @@
 //! | `zone_id` | the zone |
 //! | `status` | whether it should be active |
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -15,11 +17,12 @@ use secrecy::zeroize::Zeroize as _;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 
+use super::owned_secret::AGENT_KEY;
 use super::row::ForeignRow;
-use super::spinnaker::{Given, Source, validate};
+use super::spinnaker::{AgentSource, Given, validate};
 use super::{
     DesiredState, FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, ORIGIN_MIGRATED, State,
-    kubeconfig, names, owned_secret,
+    kubeconfig, names,
 };
 
 /// The longest definition that is read, in bytes: a kubeconfig and all else that an account may say.
@@ -29,8 +32,8 @@ const MAX_DEFINITION: usize = 1 << 20;
 pub struct Adoption {
     /// The object. It comes with its finalizer, so that the operator need not write it once more.
     pub object: KubesvcAccount,
-    /// The kubeconfig for the Secret that the object names.
-    pub kubeconfig: Option<SecretString>,
+    /// The kubeconfigs for the Secret that the object names, by key.
+    pub kubeconfigs: BTreeMap<&'static str, SecretString>,
 }
 
 /// Why a row cannot become an account, and what to do. It holds no value of the definition but names.
@@ -44,7 +47,12 @@ pub struct Unreadable(String);
 /// The row tells of no account that could be one: its texts are no JSON, a field is wrong, it has no credential, or one
 /// that is refused.
 pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> {
-    let given = given(row)?;
+    let mut given = given(row)?;
+    if given.source.is_none()
+        && let Some(AgentSource::Set(source)) = given.agent_source.take()
+    {
+        given.source = Some(source); // All that the row has.
+    }
     let object = names::object_name(&row.name);
     let mut spec = KubesvcAccountSpec::default();
     given.apply_to(&mut spec).map_err(unreadable)?;
@@ -53,18 +61,19 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
     if let Some(zone) = row.zone_id.as_ref().filter(|zone| !zone.is_empty()) {
         spec.zone_id = Some(zone.clone());
     }
-    let kubeconfig = match given.source {
-        None => return Err(Unreadable(NO_CREDENTIAL.to_owned())),
-        Some(Source::Contents(contents)) => {
-            let contents = decoded(contents);
-            let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
-                .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()));
-            vetted.map_err(|refusal| Unreadable(format!("its kubeconfig is refused: {refusal}")))?;
-            spec.kubeconfig = owned_secret::source(&object);
-            Some(contents)
-        }
-        Some(_) => None,
-    };
+    if given.source.is_none() {
+        return Err(Unreadable(NO_CREDENTIAL.to_owned()));
+    }
+    given.put_contents_into(&mut spec, &object);
+    let mut kubeconfigs = BTreeMap::new();
+    for (key, contents) in given.contents() {
+        let contents = decoded(contents.clone());
+        let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
+            .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()));
+        let which = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfig" };
+        vetted.map_err(|refusal| Unreadable(format!("its {which} is refused: {refusal}")))?;
+        kubeconfigs.insert(key, contents);
+    }
     let problems = validate(&spec);
     if !problems.is_empty() {
         return Err(Unreadable(problems.join("; ")));
@@ -76,7 +85,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
         finalizers: Some(vec![FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     };
-    Ok(Adoption { object: KubesvcAccount { metadata, spec, status: None }, kubeconfig })
+    Ok(Adoption { object: KubesvcAccount { metadata, spec, status: None }, kubeconfigs })
 }
 
 const NO_CREDENTIAL: &str = "it has no credential: its definition names none of kubeconfigContents, kubeconfigFile and \
@@ -147,6 +156,7 @@ fn unreadable(problem: impl std::fmt::Display) -> Unreadable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::owned_secret::{self, OWN_KEY};
 
     fn row(definition: &str) -> ForeignRow {
         ForeignRow {
@@ -173,6 +183,24 @@ mod tests {
         )
     }
 
+    fn own(kubeconfigs: &BTreeMap<&'static str, SecretString>) -> Option<String> {
+        kubeconfigs.get(OWN_KEY).map(|text| text.expose_secret().to_owned())
+    }
+
+    #[test]
+    fn the_kubeconfig_for_agents_of_a_row_stands_beside_its_own_or_is_all_it_has() {
+        let (one, other) = (kubeconfig("{token: own}"), kubeconfig("{token: agents}"));
+        let both = json!({"kubeconfigContents": one, "kubeconfigAgent": other}).to_string();
+        let Adoption { object, kubeconfigs } = adopted(&row(&both));
+        assert_eq!(owned_secret::keys_named_by(&object), [OWN_KEY, AGENT_KEY].into());
+        assert_eq!(kubeconfigs[AGENT_KEY].expose_secret(), other);
+        let alone = adopted(&row(&json!({"kubeconfigAgent": other}).to_string()));
+        assert_eq!((own(&alone.kubeconfigs), alone.object.spec.agent_kubeconfig), (Some(other), None));
+        let bad = json!({"serviceAccount": true, "kubeconfigAgent": "s3cret: 1"}).to_string();
+        let why = why(&row(&bad));
+        assert!(why.contains("kubeconfigAgent is refused") && !why.contains("s3cret"), "{why}");
+    }
+
     #[test]
     fn a_row_becomes_an_object_with_all_that_it_says() {
         let row = ForeignRow {
@@ -183,8 +211,8 @@ mod tests {
                     "zoneId": "west", "kinds": ["pod"], "permissions": {"READ": ["dev"]}, "cacheThreads": 4}"#,
             )
         };
-        let Adoption { object, kubeconfig } = adopted(&row);
-        assert!(kubeconfig.is_none());
+        let Adoption { object, kubeconfigs } = adopted(&row);
+        assert!(kubeconfigs.is_empty());
         assert_eq!(object.metadata.name, Some(names::object_name("Old Prod")));
         assert_eq!(object.metadata.namespace.as_deref(), Some("ns"));
         assert_eq!(object.label(ORIGIN_LABEL), Some("migrated"));
@@ -219,9 +247,9 @@ mod tests {
     #[test]
     fn a_kubeconfig_goes_beside_the_object_and_not_into_it() {
         let contents = kubeconfig("{token: t0ps3cret}");
-        let Adoption { object, kubeconfig } =
+        let Adoption { object, kubeconfigs } =
             adopted(&row(&json!({"kubeconfigContents": contents}).to_string()));
-        assert_eq!(kubeconfig.map(|text| text.expose_secret().to_owned()), Some(contents));
+        assert_eq!(own(&kubeconfigs), Some(contents));
         assert!(owned_secret::is_named_by(&object));
         assert!(!format!("{object:?}").contains("t0ps3cret"));
     }
@@ -231,8 +259,8 @@ mod tests {
         let contents = kubeconfig("{token: t0ps3cret}");
         let mut encoded = STANDARD.encode(&contents);
         encoded.insert(76, '\n');
-        let Adoption { kubeconfig, .. } = adopted(&row(&json!({"kubeconfigContents": encoded}).to_string()));
-        assert_eq!(kubeconfig.map(|text| text.expose_secret().to_owned()), Some(contents));
+        let Adoption { kubeconfigs, .. } = adopted(&row(&json!({"kubeconfigContents": encoded}).to_string()));
+        assert_eq!(own(&kubeconfigs), Some(contents));
         let why = why(&row(&json!({"kubeconfigContents": STANDARD.encode("s3cret: 1")}).to_string()));
         assert!(why.contains("kubeconfig is refused") && !why.contains("s3cret"), "{why}");
     }

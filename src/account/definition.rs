@@ -28,7 +28,7 @@ struct Definition<'a> {
 /// its version, which stands beside it in the status.
 pub fn digest(spec: &KubesvcAccountSpec) -> String {
     let definition = Definition {
-        kubeconfig: &spec.kubeconfig,
+        kubeconfig: spec.agent_source(),
         context: spec.context.as_deref(),
         insecure: spec.insecure.unwrap_or_default(),
         namespaces: &spec.namespaces,

@@ -102,7 +102,7 @@ pub fn digest(account_name: &str) -> String {
 /// A digest of an account name and of what its kubeconfig is, for the same lists: where it comes from, its context, and
 /// whether the server is verified.
 pub fn source_digest(account_name: &str, spec: &KubesvcAccountSpec) -> String {
-    let source = &spec.kubeconfig;
+    let source = spec.agent_source();
     let mut digest = Sha256::new();
     for part in [account_name, source.file.as_deref().unwrap_or_default()] {
         digest.update(Sha256::digest(part));

@@ -9,6 +9,8 @@
 //! the object stands, and only then replaces it at the claimed version. So whoever has made the object and finds the
 //! Secret as it has prepared it knows that nobody writes over it any more; else it writes its contents once more.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -19,9 +21,17 @@ use serde_json::json;
 
 use super::spec::{DEFAULT_SECRET_KEY, KubeconfigSource, SecretKeyReference};
 use super::{
-    ACCOUNT_LABEL, CLAIMED_ANNOTATION, CONTENTS_OF_ANNOTATION, KubesvcAccount, MANAGED_BY, MANAGED_BY_LABEL,
-    ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
+    ACCOUNT_LABEL, AGENT_CONTENTS_OF_ANNOTATION, CLAIMED_ANNOTATION, CONTENTS_OF_ANNOTATION, KubesvcAccount,
+    MANAGED_BY, MANAGED_BY_LABEL, ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
 };
+
+/// The key of the Secret for the account's own kubeconfig.
+pub const OWN_KEY: &str = DEFAULT_SECRET_KEY;
+/// The key of the Secret for the agents' kubeconfig.
+pub const AGENT_KEY: &str = "agent-kubeconfig";
+
+/// Kubeconfigs by their key in the Secret.
+pub type Contents<'a> = BTreeMap<&'static str, &'a SecretString>;
 
 /// Namespace and name of an account's object.
 pub type Place<'a> = (&'a str, &'a str);
@@ -90,10 +100,16 @@ pub fn completion(
     wanted: &Secret,
 ) -> Option<Secret> {
     let metadata = &present.metadata;
-    if Version::of(metadata) == *prepared || contents_of(metadata) == Some(made.uid()) {
+    let stored: BTreeSet<&str> = marked_as(metadata, made.uid()).collect();
+    let all_stored = wanted.data.iter().flatten().all(|(key, _)| stored.contains(key.as_str()));
+    if Version::of(metadata) == *prepared || all_stored {
         return None;
     }
-    Some(replaced(present.clone(), wanted))
+    let mut secret = replaced(present.clone(), wanted);
+    for key in stored {
+        keep(present, &mut secret, key);
+    }
+    Some(secret)
 }
 
 /// The merge patch that claims a Secret at the version that was read.
@@ -105,31 +121,41 @@ pub fn claim(read: &ObjectMeta) -> serde_json::Value {
     }})
 }
 
-/// The reference to the Secret of the account at an object name.
-pub fn source(object: &str) -> KubeconfigSource {
+/// The reference to a key of the Secret of the account at an object name: [`OWN_KEY`] or [`AGENT_KEY`].
+pub fn source(object: &str, key: &str) -> KubeconfigSource {
     let name = names::credential_secret_name(object);
-    KubeconfigSource { secret_ref: Some(SecretKeyReference { name, key: None }), ..Default::default() }
+    let key = (key != DEFAULT_SECRET_KEY).then(|| key.to_owned());
+    KubeconfigSource { secret_ref: Some(SecretKeyReference { name, key }), ..Default::default() }
+}
+
+/// The keys of the Secret of an account's own object that its spec names.
+pub fn keys_named_by(account: &KubesvcAccount) -> BTreeSet<&str> {
+    let secret = names::credential_secret_name(account.metadata.name.as_deref().unwrap_or_default());
+    let named = account.spec.sources().filter_map(|(_, source)| source.secret_ref.as_ref());
+    named.filter(|named| named.name == secret).map(SecretKeyReference::key).collect()
 }
 
 /// Whether an account's spec names the Secret of its own object.
 pub fn is_named_by(account: &KubesvcAccount) -> bool {
-    let object = account.metadata.name.as_deref().unwrap_or_default();
-    let named = account.spec.kubeconfig.secret_ref.as_ref();
-    named.is_some_and(|secret| secret.name == names::credential_secret_name(object))
+    !keys_named_by(account).is_empty()
 }
 
 /// The Secret for the object at a place. With an account, its contents are marked as that account's.
 pub fn wanted(
     place: Place<'_>,
     origin: &str,
-    contents: &SecretString,
+    contents: &Contents<'_>,
     account: Option<&KubesvcAccount>,
 ) -> Secret {
     let (namespace, object) = place;
-    let bytes = ByteString(contents.expose_secret().as_bytes().to_vec());
+    let bytes = |contents: &SecretString| ByteString(contents.expose_secret().as_bytes().to_vec());
     let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
     let labels = [(WATCH_LABEL, "true"), (ORIGIN_LABEL, origin)].into_iter().map(owned);
-    let annotations = account.map(|account| owned((CONTENTS_OF_ANNOTATION, account.uid())));
+    let marks = |account: &KubesvcAccount| {
+        let keys = contents.keys().map(|key| mark_of(key));
+        keys.map(|mark| owned((mark, account.uid()))).collect::<Vec<_>>()
+    };
+    let annotations = account.map(marks).unwrap_or_default();
     Secret {
         metadata: ObjectMeta {
             name: Some(names::credential_secret_name(object)),
@@ -138,7 +164,7 @@ pub fn wanted(
             annotations: Some(annotations.into_iter().chain([identity_annotation(place)]).collect()),
             ..ObjectMeta::default()
         },
-        data: Some([(DEFAULT_SECRET_KEY.to_owned(), bytes)].into()),
+        data: Some(contents.iter().map(|(key, contents)| ((*key).to_owned(), bytes(contents))).collect()),
         ..Secret::default()
     }
 }
@@ -178,22 +204,59 @@ pub fn update_of(read: &ObjectMeta, place: Place<'_>) -> Option<serde_json::Valu
     Some(json!({"metadata": {
         "uid": read.uid,
         "resourceVersion": read.resource_version,
-        "labels": identity_labels(place.1).into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "labels": identity_labels(place.1).into_iter().collect::<BTreeMap<_, _>>(),
         "annotations": {key: identity},
         "ownerReferences": owners,
     }}))
 }
 
-/// The uid of the account that a Secret's contents are marked as.
-pub fn contents_of(metadata: &ObjectMeta) -> Option<&str> {
-    annotation(metadata, CONTENTS_OF_ANNOTATION)
+/// Whether some of a Secret's contents are marked as those of the account with this uid.
+pub fn has_contents_of(metadata: &ObjectMeta, uid: &str) -> bool {
+    marked_as(metadata, uid).next().is_some()
 }
 
-/// A Secret of ours that stands brought to what is wanted; none if it is that already.
-pub fn brought_to(present: Secret, wanted: &Secret) -> Option<Secret> {
+/// The keys whose contents are marked as those of the account with this uid.
+fn marked_as(metadata: &ObjectMeta, uid: &str) -> impl Iterator<Item = &'static str> {
+    [OWN_KEY, AGENT_KEY].into_iter().filter(move |key| annotation(metadata, mark_of(key)) == Some(uid))
+}
+
+/// The annotation that says whose the contents of a key are.
+fn mark_of(key: &str) -> &'static str {
+    if key == AGENT_KEY { AGENT_CONTENTS_OF_ANNOTATION } else { CONTENTS_OF_ANNOTATION }
+}
+
+/// Gives a Secret the contents that another one has under a key, and says whose they are.
+fn keep(from: &Secret, to: &mut Secret, key: &str) {
+    let Some(contents) = from.data.as_ref().and_then(|data| data.get(key)) else { return };
+    to.data.get_or_insert_default().insert(key.to_owned(), contents.clone());
+    if let Some(uid) = annotation(&from.metadata, mark_of(key)) {
+        to.metadata.annotations.get_or_insert_default().insert(mark_of(key).to_owned(), uid.to_owned());
+    }
+}
+
+/// A Secret of ours that stands brought to what is wanted; none if it is that already. Of its contents those stay that
+/// are not wanted otherwise and that the account names by these keys: a change of one kubeconfig loses no other.
+pub fn brought_to(present: Secret, wanted: &Secret, keys: &BTreeSet<&str>) -> Option<Secret> {
     let before = present.clone();
-    let after = replaced(present, wanted);
+    let mut after = replaced(present, wanted);
+    let is_wanted = |key: &str| wanted.data.as_ref().is_some_and(|data| data.contains_key(key));
+    for key in keys.iter().filter(|key| !is_wanted(key)) {
+        keep(&before, &mut after, key);
+    }
     (after != before).then_some(after)
+}
+
+/// A Secret of ours without the kubeconfigs that its account does not name: it names these keys alone. None if it has no
+/// others.
+pub fn trimmed(present: &Secret, keys: &BTreeSet<&str>) -> Option<Secret> {
+    let is_unused = |key: &str| [OWN_KEY, AGENT_KEY].contains(&key) && !keys.contains(key);
+    let mut after = present.clone();
+    after.data.get_or_insert_default().retain(|key, _| !is_unused(key));
+    let annotations = after.metadata.annotations.get_or_insert_default();
+    [OWN_KEY, AGENT_KEY].into_iter().filter(|key| is_unused(key)).for_each(|key| {
+        annotations.remove(mark_of(key));
+    });
+    (after.data != present.data).then_some(after)
 }
 
 /// Contents, labels and marks as wanted; what others have added stays.
@@ -201,7 +264,7 @@ fn replaced(mut present: Secret, wanted: &Secret) -> Secret {
     let metadata = &mut present.metadata;
     metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.clone().unwrap_or_default());
     let annotations = metadata.annotations.get_or_insert_default();
-    for ours in [CONTENTS_OF_ANNOTATION, CLAIMED_ANNOTATION] {
+    for ours in [CONTENTS_OF_ANNOTATION, AGENT_CONTENTS_OF_ANNOTATION, CLAIMED_ANNOTATION] {
         annotations.remove(ours);
     }
     annotations.extend(wanted.metadata.annotations.clone().unwrap_or_default());
@@ -249,12 +312,12 @@ mod tests {
     fn account(uid: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
         account.metadata.uid = Some(uid.to_owned());
-        account.spec.kubeconfig = source("prod");
+        account.spec.kubeconfig = source("prod", OWN_KEY);
         account
     }
 
     fn secret(contents: &str, account: Option<&KubesvcAccount>) -> Secret {
-        wanted(PLACE, ORIGIN_REST, &SecretString::from(contents.to_owned()), account)
+        wanted(PLACE, ORIGIN_REST, &[(OWN_KEY, &SecretString::from(contents.to_owned()))].into(), account)
     }
 
     /// As an earlier version made it, owned by the account of this uid.
@@ -294,7 +357,7 @@ mod tests {
     #[test]
     fn names_that_are_no_label_value_have_secrets_that_are_told_apart() {
         let [one, other] = ["a", "b"].map(|end| format!("{}{end}", "x".repeat(200)));
-        let of = |object: &str| wanted(("ns", object), "rest", &SecretString::from("c"), None).metadata;
+        let of = |object: &str| wanted(("ns", object), "rest", &Contents::new(), None).metadata;
         for object in [&one, &other] {
             let value = label(&of(object), ACCOUNT_LABEL).map(str::to_owned).unwrap_or_default();
             assert!(names::is_label_value(&value), "{value}");
@@ -332,15 +395,52 @@ mod tests {
 
     #[test]
     fn a_secret_is_written_only_where_it_differs() {
-        let wanted = secret("new", Some(&account("1")));
-        assert!(brought_to(wanted.clone(), &wanted).is_none());
+        let (wanted, none) = (secret("new", Some(&account("1"))), BTreeSet::new());
+        assert!(brought_to(wanted.clone(), &wanted, &none).is_none());
         for present in [secret("old", Some(&account("1"))), secret("new", None)] {
-            assert_eq!(brought_to(present, &wanted), Some(wanted.clone()));
+            assert_eq!(brought_to(present, &wanted, &none), Some(wanted.clone()));
         }
         let mut labelled = wanted.clone();
         labelled.metadata.labels.get_or_insert_default().insert("mine".to_owned(), "x".to_owned());
         labelled.metadata.annotations.get_or_insert_default().insert("mine".to_owned(), "x".to_owned());
-        assert!(brought_to(labelled, &wanted).is_none(), "other labels are left alone");
+        assert!(brought_to(labelled, &wanted, &none).is_none(), "other labels are left alone");
+    }
+
+    #[test]
+    fn who_has_made_the_account_leaves_what_was_stored_of_the_other_kubeconfig_since() {
+        let [mine, theirs, agents] =
+            ["mine", "theirs", "agents"].map(|text| SecretString::from(text.to_owned()));
+        let made = account("1");
+        let secret = |contents: Contents<'_>, of| wanted(PLACE, ORIGIN_REST, &contents, of);
+        let prepared = secret([(OWN_KEY, &mine)].into(), None);
+        let others = secret([(OWN_KEY, &theirs)].into(), None);
+        let put = secret([(AGENT_KEY, &agents)].into(), Some(&made));
+        let mut after_put = brought_to(others, &put, &keys_named_by(&made)).expect("it differs");
+        after_put.metadata.resource_version = Some("3".to_owned());
+        let wanted = secret([(OWN_KEY, &mine)].into(), Some(&made));
+        let version = Version::of(&prepared.metadata);
+        let completed = completion(&after_put, &version, &made, &wanted).expect("its own was written over");
+        assert_eq!(completed.data, secret([(OWN_KEY, &mine), (AGENT_KEY, &agents)].into(), None).data);
+        assert_eq!(completion(&completed, &version, &made, &wanted), None, "all of it is the account's");
+    }
+
+    #[test]
+    fn a_change_of_one_kubeconfig_keeps_the_other_that_the_account_names_and_no_more() {
+        let [own, agents, new] = ["own", "agents", "new"].map(|text| SecretString::from(text.to_owned()));
+        let secret = |contents: Contents<'_>| wanted(PLACE, ORIGIN_REST, &contents, Some(&account("1")));
+        let both = secret([(OWN_KEY, &own), (AGENT_KEY, &agents)].into());
+        let mut named = account("1");
+        named.spec.agent_kubeconfig = Some(source("prod", AGENT_KEY));
+        assert_eq!(keys_named_by(&named), BTreeSet::from([OWN_KEY, AGENT_KEY]));
+        let change = secret([(AGENT_KEY, &new)].into());
+        let after = brought_to(both.clone(), &change, &keys_named_by(&named)).expect("it differs");
+        assert_eq!(after, secret([(OWN_KEY, &own), (AGENT_KEY, &new)].into()));
+        named.spec.kubeconfig = KubeconfigSource { file: Some("/k".to_owned()), ..Default::default() };
+        assert_eq!(keys_named_by(&named), BTreeSet::from([AGENT_KEY]));
+        let after = brought_to(both.clone(), &change, &keys_named_by(&named)).expect("it differs");
+        assert_eq!(after, change, "of an account that was before, nothing stays");
+        assert_eq!(trimmed(&both, &keys_named_by(&named)), Some(secret([(AGENT_KEY, &agents)].into())));
+        assert_eq!(trimmed(&both, &BTreeSet::from([OWN_KEY, AGENT_KEY])), None);
     }
 
     #[test]

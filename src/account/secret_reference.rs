@@ -198,11 +198,23 @@ pub fn is_redacted(text: &str) -> bool {
     Reference::parse(text).is_ok_and(|one| one.holds_the_secret() && one.get("v") == Some(REDACTED))
 }
 
-/// The Secret, as namespace and name, from which the operator reads an account's kubeconfig: by `secretRef`, or by a
-/// reference of the engine `k8s`. None where there is none, or the reference is refused.
-pub fn secret_of(account: &KubesvcAccount) -> Option<(String, String)> {
+/// The Secrets, as namespace and name, that the kubeconfigs of an account are in: its own, and the agents'. Each once.
+pub fn secrets_of(account: &KubesvcAccount) -> Vec<(String, String)> {
+    let mut secrets: Vec<_> =
+        account.spec.sources().filter_map(|(_, source)| secret_in(account, source)).collect();
+    secrets.dedup();
+    secrets
+}
+
+/// The Secret, as namespace and name, from which the operator reads the kubeconfig that agents are sent.
+pub fn sent_secret_of(account: &KubesvcAccount) -> Option<(String, String)> {
+    secret_in(account, account.spec.agent_source())
+}
+
+/// The Secret of a source: by `secretRef`, or by a reference of the engine `k8s`. None where there is none, or the
+/// reference is refused.
+fn secret_in(account: &KubesvcAccount, source: &KubeconfigSource) -> Option<(String, String)> {
     let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
-    let source = &account.spec.kubeconfig;
     let named = |name: &str| (namespace.to_owned(), name.to_owned());
     if let Some(secret) = &source.secret_ref {
         return Some(named(&secret.name));

@@ -47,33 +47,36 @@ impl Default for SourceRules {
 }
 
 impl SourceRules {
-    /// Checks the source of an account. One of an agent's own file goes to agents alone that list it themselves, so that
-    /// it uses nothing that is not its own.
+    /// Checks both sources of an account: its own, and the agents'. One of an agent's own file goes to agents alone that
+    /// list it themselves, so that it uses nothing that is not its own; no list has a second source.
     ///
     /// # Errors
     /// `SourceForbidden`, which names the setting.
     pub fn check(&self, account: &KubesvcAccount) -> Result<(), Failure> {
-        if account.is_static() {
+        if account.is_static() && account.spec.agent_kubeconfig.is_none() {
             return Ok(());
         }
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
-        self.check_source(namespace, &account.spec.kubeconfig)
+        account.spec.sources().try_for_each(|(field, source)| self.check_source(namespace, field, source))
     }
 
-    /// Checks a source for the accounts of a namespace.
+    /// Checks a source, which stands in this field, for the accounts of a namespace.
     ///
     /// # Errors
     /// See [`check`](Self::check).
-    pub fn check_source(&self, namespace: &str, source: &KubeconfigSource) -> Result<(), Failure> {
-        let of_an_agent = [
-            (source.file.is_some(), "spec.kubeconfig.file"),
-            (source.service_account == Some(true), "spec.kubeconfig.serviceAccount"),
-        ];
-        if let Some((_, field)) = of_an_agent.iter().find(|(used, _)| *used)
+    pub fn check_source(
+        &self,
+        namespace: &str,
+        field: &str,
+        source: &KubeconfigSource,
+    ) -> Result<(), Failure> {
+        let of_an_agent =
+            [(source.file.is_some(), "file"), (source.service_account == Some(true), "serviceAccount")];
+        if let Some((_, part)) = of_an_agent.iter().find(|(used, _)| *used)
             && !self.agent_sources.contain(namespace)
         {
             return Err(forbidden(format!(
-                "{field} is an agent's own, and accounts of namespace {namespace:?} may not use it \
+                "{field}.{part} is an agent's own, and accounts of namespace {namespace:?} may not use it \
                  (kubesvc.accounts.agentSources); put a kubeconfig into a Secret beside the account"
             )));
         }
@@ -81,23 +84,24 @@ impl SourceRules {
         let reference = source.reference.as_deref().and_then(|text| Reference::parse(text).ok());
         match reference.as_ref().map(Reference::engine) {
             Some("file") if !self.operator_files.contain(namespace) => Err(forbidden(format!(
-                "spec.kubeconfig.reference: engine file reads the operator's files, and accounts of namespace \
+                "{field}.reference: engine file reads the operator's files, and accounts of namespace \
                  {namespace:?} may not use it (kubesvc.accounts.operatorFiles); put the kubeconfig into a Secret"
             ))),
-            Some("noop") if !self.noop => Err(forbidden(
-                "spec.kubeconfig.reference: engine noop is off (kubesvc.secrets.noop); put the kubeconfig into a Secret"
-                    .to_owned(),
-            )),
-            Some("k8s") => self.check_secret(namespace, reference.as_ref().and_then(|one| one.get("ns"))),
+            Some("noop") if !self.noop => Err(forbidden(format!(
+                "{field}.reference: engine noop is off (kubesvc.secrets.noop); put the kubeconfig into a Secret"
+            ))),
+            Some("k8s") => {
+                self.check_secret(namespace, field, reference.as_ref().and_then(|one| one.get("ns")))
+            }
             _ => Ok(()),
         }
     }
 
     /// The operator's rights are not for everyone who may write an account.
-    fn check_secret(&self, own: &str, named: Option<&str>) -> Result<(), Failure> {
+    fn check_secret(&self, own: &str, field: &str, named: Option<&str>) -> Result<(), Failure> {
         match named {
             Some(other) if other != own && !self.secrets.contains(other) => Err(forbidden(format!(
-                "spec.kubeconfig.reference: ns names namespace {other:?}, and an account may use Secrets of its own \
+                "{field}.reference: ns names namespace {other:?}, and an account may use Secrets of its own \
                  namespace {own:?} and of those in kubesvc.secrets.namespaces alone; put the Secret beside the \
                  account, or have that setting changed"
             ))),
@@ -113,6 +117,7 @@ fn forbidden(message: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::spec::{AGENT_SOURCE, OWN_SOURCE};
     use crate::account::{KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
 
     fn source(field: &str, value: &str) -> KubeconfigSource {
@@ -138,24 +143,25 @@ mod tests {
             (source("reference", "secret://file?p=/creds/x"), "operatorFiles"),
         ];
         for (source, setting) in used {
-            assert_eq!(shipped().check_source("kubesvc", &source), Ok(()), "{source:?}");
-            let failure = shipped().check_source("team", &source).expect_err("another namespace");
+            assert_eq!(shipped().check_source("kubesvc", OWN_SOURCE, &source), Ok(()), "{source:?}");
+            let failure = shipped().check_source("team", OWN_SOURCE, &source).expect_err("another namespace");
             assert_eq!(failure.class, FailureClass::SourceForbidden);
             assert!(failure.message.contains(setting) && failure.message.contains("team"), "{failure}");
-            assert_eq!(SourceRules::default().check_source("team", &source), Ok(()));
+            assert_eq!(SourceRules::default().check_source("team", OWN_SOURCE, &source), Ok(()));
         }
         let own = source("reference", "encryptedFile:k8s!n:prod!k:kubeconfig");
-        assert_eq!(shipped().check_source("team", &own), Ok(()));
+        assert_eq!(shipped().check_source("team", OWN_SOURCE, &own), Ok(()));
     }
 
     #[test]
     fn secrets_are_of_the_accounts_own_namespace_and_of_those_of_the_setting() {
         let named = |ns: &str| source("reference", &format!("encryptedFile:k8s!n:prod!k:kubeconfig!ns:{ns}"));
         let allowing = SourceRules { secrets: ["spinnaker".to_owned()].into(), ..SourceRules::default() };
-        assert_eq!(allowing.check_source("team", &named("team")), Ok(()));
-        assert_eq!(allowing.check_source("team", &named("spinnaker")), Ok(()));
+        assert_eq!(allowing.check_source("team", OWN_SOURCE, &named("team")), Ok(()));
+        assert_eq!(allowing.check_source("team", OWN_SOURCE, &named("spinnaker")), Ok(()));
         for (rules, other) in [(SourceRules::default(), "spinnaker"), (allowing, "kube-system")] {
-            let failure = rules.check_source("team", &named(other)).expect_err("another namespace");
+            let failure =
+                rules.check_source("team", OWN_SOURCE, &named(other)).expect_err("another namespace");
             assert_eq!(failure.class, FailureClass::SourceForbidden);
             let names_both =
                 failure.message.contains("kubesvc.secrets.namespaces") && failure.message.contains(other);
@@ -165,10 +171,44 @@ mod tests {
 
     #[test]
     fn the_engine_noop_is_taken_from_no_namespace_where_it_is_off() {
-        let failure = shipped().check_source("kubesvc", &source("reference", "encrypted:noop!v:S3CRET"));
+        let failure =
+            shipped().check_source("kubesvc", OWN_SOURCE, &source("reference", "encrypted:noop!v:S3CRET"));
         let failure = failure.expect_err("it is off");
         assert_eq!(failure.class, FailureClass::SourceForbidden);
         assert!(failure.message.contains("kubesvc.secrets.noop") && !failure.message.contains("S3CRET"));
+    }
+
+    #[test]
+    fn the_agents_kubeconfig_is_no_way_around_the_rules_and_the_message_says_which_of_the_two_it_is() {
+        let secret = KubeconfigSource { secret_ref: Some(Default::default()), ..Default::default() };
+        let account = |own: &KubeconfigSource, agents: &KubeconfigSource| {
+            let spec = KubesvcAccountSpec {
+                kubeconfig: own.clone(),
+                agent_kubeconfig: Some(agents.clone()),
+                ..Default::default()
+            };
+            let mut account = KubesvcAccount::new("a", spec);
+            account.metadata.namespace = Some("team".to_owned());
+            account
+        };
+        for forbidden in [
+            source("file", "/etc/kubesvc/x"),
+            source("serviceAccount", ""),
+            source("reference", "encryptedFile:file!p:/creds/x"),
+            source("reference", "encrypted:noop!v:S3CRET"),
+            source("reference", "encryptedFile:k8s!n:prod!k:kubeconfig!ns:spinnaker"),
+        ] {
+            let agents =
+                shipped().check(&account(&secret, &forbidden)).expect_err("the agents' is forbidden");
+            assert_eq!(agents.class, FailureClass::SourceForbidden);
+            assert!(agents.message.starts_with(AGENT_SOURCE), "{agents}");
+            let own = shipped().check(&account(&forbidden, &secret)).expect_err("its own is forbidden");
+            assert!(own.message.starts_with(OWN_SOURCE), "{own}");
+            let mut listed = account(&secret, &forbidden);
+            listed.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
+            assert!(shipped().check(&listed).is_err(), "no agent lists a second source");
+        }
+        assert_eq!(shipped().check(&account(&secret, &secret)), Ok(()));
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
     validation = Rule::new("!(has(self.onlyNamespacedResources) && self.onlyNamespacedResources) || (has(self.namespaces) && self.namespaces.size() > 0)")
         .message("spec.onlyNamespacedResources needs spec.namespaces: list the namespaces to watch"),
     validation = Rule::new("!has(self.context) || (!has(self.kubeconfig.serviceAccount) || !self.kubeconfig.serviceAccount)")
-        .message("spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it")
+        .message("spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it"),
+    validation = Rule::new("!has(self.context) || !has(self.agentKubeconfig) || (!has(self.agentKubeconfig.serviceAccount) || !self.agentKubeconfig.serviceAccount)")
+        .message("spec.context has no meaning with spec.agentKubeconfig.serviceAccount: remove it")
 )]
 pub struct KubesvcAccountSpec {
     /// The name Spinnaker knows the account by. Default: the name of the object. Set it for names that are no DNS label. It cannot be changed, and must be unique among the accounts the operator watches: the older object wins, and a declared one before one of an agent's own file.
@@ -67,6 +69,10 @@ pub struct KubesvcAccountSpec {
 
     /// How an agent reaches the cluster: exactly one of secretRef, reference, file and serviceAccount.
     pub kubeconfig: KubeconfigSource,
+
+    /// How agents reach the cluster, where that differs from kubeconfig: exactly one of secretRef, reference, file and serviceAccount. Agents are sent this one alone; what Spinnaker reads goes on showing kubeconfig. Context and insecure hold for both. Default: kubeconfig.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_kubeconfig: Option<KubeconfigSource>,
 
     /// The context of the kubeconfig to use. Default: its current-context.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +162,28 @@ pub struct KubesvcAccountSpec {
     pub custom_resources: Vec<CustomResourceTreatment>,
 }
 
+/// The field of the account's own kubeconfig.
+pub const OWN_SOURCE: &str = "spec.kubeconfig";
+/// The field of the agents' kubeconfig, where that is another one.
+pub const AGENT_SOURCE: &str = "spec.agentKubeconfig";
+
 impl KubesvcAccountSpec {
+    /// What agents reach the cluster by: their own kubeconfig where there is one, else the account's.
+    pub fn agent_source(&self) -> &KubeconfigSource {
+        self.agent_kubeconfig.as_ref().unwrap_or(&self.kubeconfig)
+    }
+
+    /// The field that [`agent_source`](Self::agent_source) stands in.
+    pub fn agent_source_field(&self) -> &'static str {
+        if self.agent_kubeconfig.is_some() { AGENT_SOURCE } else { OWN_SOURCE }
+    }
+
+    /// All kubeconfigs that the spec names, with their fields: the account's own, then the agents'.
+    pub fn sources(&self) -> impl Iterator<Item = (&'static str, &KubeconfigSource)> {
+        let agent = self.agent_kubeconfig.as_ref().map(|source| (AGENT_SOURCE, source));
+        [(OWN_SOURCE, &self.kubeconfig)].into_iter().chain(agent)
+    }
+
     /// Fields that are set and change nothing in this version, by their names in the spec.
     pub fn without_effect(&self) -> Vec<&'static str> {
         let set = [
@@ -173,7 +200,7 @@ impl KubesvcAccountSpec {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("[has(self.secretRef), has(self.reference), has(self.file), has(self.serviceAccount) && self.serviceAccount].filter(present, present).size() == 1")
-    .message("spec.kubeconfig needs exactly one of secretRef, reference, file and serviceAccount: true"))]
+    .message("exactly one of secretRef, reference, file and serviceAccount: true is needed"))]
 pub struct KubeconfigSource {
     /// A Secret in the namespace of the account.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,8 +211,8 @@ pub struct KubeconfigSource {
     #[schemars(length(min = 1, max = 2048))]
     #[x_kube(
         validation = Rule::new("self.startsWith('encrypted:') || self.startsWith('encryptedFile:') || self.startsWith('secret://')")
-            .message("spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://"),
-        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.kubeconfig.reference must not contain control characters")
+            .message("reference must start with encrypted:, encryptedFile: or secret://"),
+        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("reference must not contain control characters")
     )]
     pub reference: Option<String>,
 
@@ -193,9 +220,9 @@ pub struct KubeconfigSource {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = Rule::new("self.startsWith('/')").message("spec.kubeconfig.file must be an absolute path"),
-        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("spec.kubeconfig.file must not contain .. as a part"),
-        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("spec.kubeconfig.file must not contain control characters")
+        validation = Rule::new("self.startsWith('/')").message("file must be an absolute path"),
+        validation = Rule::new("!self.split('/').exists(part, part == '..')").message("file must not contain .. as a part"),
+        validation = Rule::new("!self.matches('\\\\p{Cc}')").message("file must not contain control characters")
     )]
     pub file: Option<String>,
 

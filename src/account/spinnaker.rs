@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 pub use fields::FieldError;
-pub use given::{Given, Ignored, Source};
+pub use given::{AgentSource, Given, Ignored, Source};
 pub use rules::{is_account_name, validate};
 
 use super::KubesvcAccount;

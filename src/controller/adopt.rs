@@ -28,6 +28,7 @@ use super::leader::Controller;
 use super::{ROW_DIFF, calls_for_row};
 use crate::account::adoption::{self, Adoption};
 use crate::account::lifecycle::RowFact;
+use crate::account::owned_secret::Contents;
 use crate::account::row::{self, ForeignRow};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_LABEL, ORIGIN_MIGRATED, not_watched};
 use crate::budget::Urgency;
@@ -163,9 +164,11 @@ impl Controller {
     async fn make(&self, adoption: &Adoption) -> Result<Outcome, BoxedError> {
         let object = &adoption.object;
         let mut prepared = None;
-        if let Some(contents) = &adoption.kubeconfig {
-            match self.keep_secret(object, contents).await? {
-                Kept::Ready(version) => prepared = Some((contents, version)),
+        let contents: Contents<'_> =
+            adoption.kubeconfigs.iter().map(|(key, contents)| (*key, contents)).collect();
+        if !contents.is_empty() {
+            match self.keep_secret(object, &contents).await? {
+                Kept::Ready(version) => prepared = Some((&contents, version)),
                 Kept::Stands => return Ok(Outcome::Taken),
                 Kept::Refused(why) => return Ok(Outcome::Left(why)),
             }

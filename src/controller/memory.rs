@@ -76,7 +76,7 @@ impl Memories {
         }
         let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
             // Judged once, though nothing of the object changed: the Secret may have, while nobody led.
-            recheck: is_read_by_operator(&account.spec.kubeconfig),
+            recheck: is_read_by_operator(account.spec.agent_source()),
             account_name: account.account_name().to_owned(),
             ..Memory::default()
         });

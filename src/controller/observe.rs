@@ -72,7 +72,7 @@ impl Controller {
     /// else tells.
     fn when_doubted(&self, account: &KubesvcAccount) -> Again {
         let is_asked_for = account.status_or_default().state() != State::Failed;
-        if !is_asked_for || !is_read_by_operator(&account.spec.kubeconfig) {
+        if !is_asked_for || !is_read_by_operator(account.spec.agent_source()) {
             return Again::Never;
         }
         if !self.context.fleet.doubts(account.uid()) {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::account::KubesvcAccount;
 use crate::account::precedence::Precedence;
-use crate::account::secret_reference::secret_of;
+use crate::account::secret_reference::secrets_of;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wakes::Wakes;
 
@@ -130,7 +130,7 @@ impl Accounts {
         accounts
     }
 
-    /// The accounts whose kubeconfig the operator reads from a Secret.
+    /// The accounts that have a kubeconfig in a Secret.
     pub fn by_secret(&self, namespace: &str, name: &str) -> Vec<Arc<KubesvcAccount>> {
         let index = self.index.read();
         let keys = index.by_secret.get(&(namespace.to_owned(), name.to_owned())).into_iter().flatten();
@@ -337,7 +337,7 @@ impl Index {
         if let Some(agent) = caching_agent(&account) {
             *self.cached.entry(agent.to_owned()).or_default() += 1;
         }
-        if let Some(secret) = secret_of(&account) {
+        for secret in secrets_of(&account) {
             self.by_secret.entry(secret).or_default().insert(key.clone());
         }
         self.entries.insert(key.clone(), Entry { account: Some(Arc::new(account)), superseded });
@@ -364,9 +364,8 @@ impl Index {
                 self.cached.remove(agent);
             }
         }
-        if let Some(secret) = secret_of(&old)
-            && let Some(keys) = self.by_secret.get_mut(&secret)
-        {
+        for secret in secrets_of(&old) {
+            let Some(keys) = self.by_secret.get_mut(&secret) else { continue };
             keys.remove(key);
             if keys.is_empty() {
                 self.by_secret.remove(&secret);

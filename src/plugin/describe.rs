@@ -10,6 +10,7 @@ use super::arguments::{Place, names_have_a_namespace};
 use super::failure::Ended;
 use super::session::Session;
 use crate::account::lifecycle::shown;
+use crate::account::spec::KubeconfigSource;
 use crate::account::{DesiredState, ORIGIN_LABEL, age, kept_by};
 use crate::ui::{Fields, Table, out, text};
 
@@ -118,6 +119,16 @@ fn about(fields: &mut Fields, item: &Item, now: Timestamp) {
     fields.top("Labels", if labels.is_empty() { "<none>" } else { &labels });
 }
 
+/// Where a kubeconfig is.
+fn kubeconfig(source: &KubeconfigSource) -> String {
+    match (&source.secret_ref, &source.reference, &source.file) {
+        (Some(secret), _, _) => format!("key {} of Secret {}", secret.key(), secret.name),
+        (None, Some(reference), _) => reference.clone(),
+        (None, None, Some(file)) => format!("file {file} on the agent"),
+        (None, None, None) => "the agent's own service account".to_owned(),
+    }
+}
+
 fn spec(fields: &mut Fields, item: &Item) {
     let spec = &item.account.spec;
     fields.section("Desired");
@@ -127,14 +138,8 @@ fn spec(fields: &mut Fields, item: &Item) {
     };
     fields.field("State", desired);
     fields.field("Zone", spec.zone_id.as_deref().unwrap_or("<any>"));
-    let source = &spec.kubeconfig;
-    let kubeconfig = match (&source.secret_ref, &source.reference, &source.file) {
-        (Some(secret), _, _) => format!("key {} of Secret {}", secret.key(), secret.name),
-        (None, Some(reference), _) => reference.clone(),
-        (None, None, Some(file)) => format!("file {file} on the agent"),
-        (None, None, None) => "the agent's own service account".to_owned(),
-    };
-    fields.field("Kubeconfig", kubeconfig);
+    fields.field("Kubeconfig", kubeconfig(&spec.kubeconfig));
+    fields.optional("Agent Kubeconfig", spec.agent_kubeconfig.as_ref().map(kubeconfig));
     fields.optional("Context", spec.context.as_ref());
     let flags = [
         ("insecure", spec.insecure),

@@ -17,10 +17,10 @@ use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
 use crate::account::lifecycle::shown;
-use crate::account::owned_secret::Version;
+use crate::account::owned_secret::{Contents, Version, keys_named_by};
 use crate::account::spec::KubesvcAccountSpec;
-use crate::account::spinnaker::{Given, Source};
-use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION, owned_secret};
+use crate::account::spinnaker::Given;
+use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION};
 use crate::crash;
 use crate::objects::AccountKey;
 
@@ -98,7 +98,7 @@ impl Change<'_> {
         let changes = difference(&json!(account.spec), &json!(spec));
         let write =
             if changes.is_empty() && !retry { Write::Nothing } else { Write::Patch { spec: changes, retry } };
-        Ok(Plan { write, contents: self.contents().is_some() })
+        Ok(Plan { write, contents: !self.contents().is_empty() })
     }
 
     fn new_spec(
@@ -110,10 +110,7 @@ impl Change<'_> {
         if let Some(given) = self.given.filter(|given| self.sets || !given.is_bare()) {
             let mut changed = spec.clone();
             given.apply_to(&mut changed).map_err(|problem| about(self.name, &problem.to_string()))?;
-            if matches!(given.source, Some(Source::Contents(_))) {
-                let object = account.metadata.name.as_deref().unwrap_or_default();
-                changed.kubeconfig = owned_secret::source(object);
-            }
+            given.put_contents_into(&mut changed, account.metadata.name.as_deref().unwrap_or_default());
             check(self.name, &changed)?;
             check_contents(given, &changed)?;
             if self.sets {
@@ -130,11 +127,8 @@ impl Change<'_> {
         self.given.filter(|_| self.sets)
     }
 
-    fn contents(&self) -> Option<&secrecy::SecretString> {
-        match self.set()?.source.as_ref()? {
-            Source::Contents(contents) => Some(contents),
-            _ => None,
-        }
+    fn contents(&self) -> Contents<'_> {
+        self.set().map(Given::contents).unwrap_or_default()
     }
 
     /// Does it: reads, judges and writes, anew as long as others are faster.
@@ -174,25 +168,23 @@ impl Change<'_> {
         Err(Problem::conflict(format!("account {:?} is being changed by others; try again", self.name)))
     }
 
-    /// After the source has changed: the Secret that is no longer used goes, and the one that is used now is there,
-    /// even if another request has just deleted it because the account did not use it.
+    /// After a source has changed: what of the Secret is no longer used goes, and what is used now is there, even if another
+    /// request has just taken it out because the account did not use it.
     async fn tidy(
         &self,
         credential: &Credential<'_>,
         account: &KubesvcAccount,
         plan: &Plan,
     ) -> Result<(), Trouble> {
-        let sourced = self.set().is_some_and(|given| given.source.is_some());
-        match self.contents() {
-            Some(contents) if plan.contents && !credential.is_of(account) => {
-                credential.change(contents, account).await.map(drop).map_err(trouble)
-            }
-            None if sourced && credential.is_of(account) => {
-                credential.discard().await;
-                Ok(())
-            }
-            _ => Ok(()),
+        let (contents, named) = (self.contents(), keys_named_by(account));
+        if plan.contents && !contents.keys().all(|key| named.contains(key)) {
+            credential.change(&contents, account).await.map_err(trouble)?;
         }
+        let may_be_unused = named.iter().any(|key| !contents.contains_key(key));
+        if self.set().is_some_and(Given::has_source) && may_be_unused {
+            credential.discard().await;
+        }
+        Ok(())
     }
 
     async fn write(
@@ -204,8 +196,8 @@ impl Change<'_> {
     ) -> Result<(), Trouble> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
-        if let Some(contents) = self.contents().filter(|_| plan.contents)
-            && let Some(version) = credential.change(contents, account).await.map_err(trouble)?
+        if plan.contents
+            && let Some(version) = credential.change(&self.contents(), account).await.map_err(trouble)?
         {
             *stored = Some((key.clone(), version));
         }

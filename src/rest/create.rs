@@ -12,11 +12,12 @@ use super::api::{Call, Resource, Trouble};
 use super::credential::{Credential, Denied};
 use super::error::Problem;
 use crate::account::kubeconfig;
-use crate::account::spec::KubesvcAccountSpec;
-use crate::account::spinnaker::{Given, Source, validate};
+use crate::account::owned_secret::AGENT_KEY;
+use crate::account::spec::{AGENT_SOURCE, KubesvcAccountSpec, OWN_SOURCE};
+use crate::account::spinnaker::{AgentSource, Given, Source, validate};
 use crate::account::{
     DesiredState, FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountSpec as Spec, ORIGIN_LABEL,
-    ORIGIN_REST, names, owned_secret,
+    ORIGIN_REST, names,
 };
 use crate::crash;
 use crate::objects::AccountKey;
@@ -38,16 +39,13 @@ pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
         ..KubesvcAccountSpec::default()
     };
     given.apply_to(&mut spec).map_err(|problem| about(&given.name, &problem.to_string()))?;
-    match &given.source {
-        Some(Source::Contents(_)) => spec.kubeconfig = owned_secret::source(&object),
-        Some(_) => {}
-        None => {
-            return Err(about(
-                &given.name,
-                "give exactly one of kubeconfigContents, kubeconfigFile and serviceAccount: true",
-            ));
-        }
+    if given.source.is_none() {
+        return Err(about(
+            &given.name,
+            "give exactly one of kubeconfigContents, kubeconfigFile and serviceAccount: true",
+        ));
     }
+    given.put_contents_into(&mut spec, &object);
     check(&given.name, &spec)?;
     check_contents(given, &spec)?;
     let mut account = KubesvcAccount::new(&object, spec);
@@ -63,21 +61,30 @@ pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem
 }
 
 impl RestState {
-    /// Refuses a source that accounts of the namespace may not use.
+    /// Refuses sources that accounts of the namespace may not use.
     pub(super) fn may_use(&self, given: &Given, namespace: &str) -> Result<(), Problem> {
-        let Some(source) = given.source.as_ref().and_then(Source::in_spec) else { return Ok(()) };
-        let checked = self.settings.source_rules.check_source(namespace, &source);
-        checked.map_err(|failure| about(&given.name, &failure.message))
+        let agents = match &given.agent_source {
+            Some(AgentSource::Set(source)) => Some(source),
+            _ => None,
+        };
+        for (field, source) in [(OWN_SOURCE, given.source.as_ref()), (AGENT_SOURCE, agents)] {
+            let Some(source) = source.and_then(Source::in_spec) else { continue };
+            let checked = self.settings.source_rules.check_source(namespace, field, &source);
+            checked.map_err(|failure| about(&given.name, &failure.message))?;
+        }
+        Ok(())
     }
 }
 
 /// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
 pub(super) fn check_contents(given: &Given, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
-    let Some(Source::Contents(contents)) = &given.source else { return Ok(()) };
-    kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
-        .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()))
-        .map(drop)
-        .map_err(|refusal| about(&given.name, &format!("kubeconfigContents is refused: {refusal}")))
+    given.contents().into_iter().try_for_each(|(key, contents)| {
+        let field = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfigContents" };
+        kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
+            .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()))
+            .map(drop)
+            .map_err(|refusal| about(&given.name, &format!("{field} is refused: {refusal}")))
+    })
 }
 
 pub(super) fn about(name: &str, problem: &str) -> Problem {
@@ -95,14 +102,11 @@ pub(super) async fn create(
         name: account.metadata.name.clone().unwrap_or_default(),
     };
     let credential = Credential::of(state, &key);
-    let contents = match &given.source {
-        Some(Source::Contents(contents)) => Some(contents),
-        _ => None,
-    };
+    let contents = given.contents();
     let mut prepared = None;
-    if let Some(contents) = contents {
-        match credential.prepare(contents).await {
-            Ok(version) => prepared = Some((contents, version)),
+    if !contents.is_empty() {
+        match credential.prepare(&contents).await {
+            Ok(version) => prepared = Some((&contents, version)),
             Err(Denied::Taken) => return existing(state, given).await,
             Err(Denied::Problem(problem)) => return Err(problem),
         }

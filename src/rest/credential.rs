@@ -14,10 +14,14 @@
 //! the Secret since it was prepared, the winner writes its own content once more, and from then on the loser finds that
 //! the object stands, and answers 409.
 //!
-//! Whose the content is stands in an annotation (`kubesvc.io/contents-of`): the uid of the account, written with the
+//! Whose the content is stands in an annotation for each key (`kubesvc.io/contents-of`, `kubesvc.io/agent-contents-of`): the uid of the account, written with the
 //! content by whoever knew the account, which are the last step of POST, PATCH and PUT. So the last step of a POST tells
 //! what another POST has prepared, and writes over it, from what a PATCH or PUT has stored meanwhile, and leaves that as
 //! it is. It also leaves a Secret absent that the account no longer names.
+//!
+//! It has a key for the account's own kubeconfig and one for the agents'. A PATCH or PUT writes the keys that it gives; of
+//! the others it leaves those that the account names. Once the spec names a key no more it is taken out: the Secret then
+//! stands without it, or goes with its last. If the process dies before that, the key stays unused until the Secret goes.
 //!
 //! A PATCH or PUT writes only where the account that it has judged still stands and is not being deleted, as read after
 //! the Secret. If the account goes before its spec is patched, the request deletes what it has written, at the version
@@ -27,14 +31,13 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use secrecy::SecretString;
 
 use super::RestState;
 use super::api::{Call, Resource, Trouble};
 use super::error::Problem;
 use crate::account::owned_secret::{
-    self, Place, Preparation, Version, brought_to, claim, completion, contents_of, is_of_earlier_version,
-    is_ours, preparation,
+    self, Contents, Place, Preparation, Version, brought_to, claim, completion, has_contents_of, is_named_by,
+    is_of_earlier_version, is_ours, keys_named_by, preparation, trimmed,
 };
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
@@ -79,7 +82,7 @@ impl<'a> Credential<'a> {
     }
 
     /// The first step of a POST: there is no account yet. The answer is the version that holds these contents.
-    pub(super) async fn prepare(&self, contents: &SecretString) -> Result<Version, Denied> {
+    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<Version, Denied> {
         let wanted = self.wanted(contents, None);
         for _ in 0..TRIES {
             let present = self.get().await?;
@@ -116,7 +119,7 @@ impl<'a> Credential<'a> {
     /// The last step of a POST that has made this account, of which `prepared` is the Secret.
     pub(super) async fn complete(
         &self,
-        contents: &SecretString,
+        contents: &Contents<'_>,
         prepared: &Version,
         made: &KubesvcAccount,
     ) -> Result<(), Denied> {
@@ -142,14 +145,14 @@ impl<'a> Credential<'a> {
     /// the version that was written.
     pub(super) async fn change(
         &self,
-        contents: &SecretString,
+        contents: &Contents<'_>,
         account: &KubesvcAccount,
     ) -> Result<Option<Version>, Denied> {
         let wanted = self.wanted(contents, Some(account));
         for _ in 0..TRIES {
             let present = self.get().await?;
             let is_of_account =
-                present.as_ref().is_some_and(|secret| contents_of(&secret.metadata) == Some(account.uid()));
+                present.as_ref().is_some_and(|secret| has_contents_of(&secret.metadata, account.uid()));
             if !is_of_account {
                 let now = self.state.read(self.key).await?;
                 if now.is_none_or(|now| now.uid() != account.uid() || now.is_being_deleted()) {
@@ -160,7 +163,9 @@ impl<'a> Credential<'a> {
                 None => self.create(&wanted).await?,
                 Some(present) => {
                     self.check_ours(&present)?;
-                    let Some(secret) = brought_to(present, &wanted) else { return Ok(None) };
+                    let Some(secret) = brought_to(present, &wanted, &keys_named_by(account)) else {
+                        return Ok(None);
+                    };
                     self.replace(&secret).await?
                 }
             };
@@ -171,9 +176,9 @@ impl<'a> Credential<'a> {
         Err(Problem::from(Trouble::Changed).into())
     }
 
-    /// Deletes the Secret of an account that does not name it any more. What goes wrong is only logged.
+    /// Takes out of the Secret of an account what it does not name any more. What goes wrong is only logged.
     ///
-    /// The Secret is read before the account, and deleted only at the version that was read: a request that has
+    /// The Secret is read before the account, and changed or deleted only at the version that was read: a request that has
     /// meanwhile made use of it again has either written it or is seen in the account.
     pub(super) async fn discard(&self) {
         let read = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
@@ -186,18 +191,30 @@ impl<'a> Credential<'a> {
         }
     }
 
-    /// Deletes the Secret at the version that a request has written, if no account makes use of it: none stands, or it is
-    /// being deleted, or names another credential. What goes wrong is only logged.
+    /// Takes out of the Secret, at the version that a request has written, what no account makes use of; without a use for
+    /// any of it, because no account stands, or it is being deleted, or names other credentials, deletes it. What goes
+    /// wrong is only logged.
     pub(super) async fn discard_written(&self, written: &Version) {
-        let deleted = match self.state.read(self.key).await {
-            Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => return,
+        let discarded = match self.state.read(self.key).await {
+            Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => self.trim(written, &now).await,
             Ok(_) => self.delete(written).await,
             Err(problem) => Err(Trouble::Unknown(problem)),
         };
-        match deleted {
+        match discarded {
             // Others have written it since: it is theirs.
             Ok(()) | Err(Trouble::Changed | Trouble::Exists | Trouble::NotFound) => {}
             Err(trouble) => self.stays(&trouble),
+        }
+    }
+
+    /// Takes out what the account does not name, if the Secret is still this version.
+    async fn trim(&self, version: &Version, account: &KubesvcAccount) -> Result<(), Trouble> {
+        let Some(present) = self.get().await? else { return Ok(()) };
+        match trimmed(&present, &keys_named_by(account)) {
+            Some(secret) if Version::of(&present.metadata) == *version => {
+                self.replace(&secret).await.map(drop)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -207,7 +224,7 @@ impl<'a> Credential<'a> {
             namespace,
             secret = self.name,
             ?trouble,
-            "cannot delete the Secret that no account uses"
+            "a kubeconfig that no account uses stays in its Secret"
         );
     }
 
@@ -219,7 +236,7 @@ impl<'a> Credential<'a> {
 
     /// Whether an account's spec names this Secret.
     pub(super) fn is_of(&self, account: &KubesvcAccount) -> bool {
-        account.spec.kubeconfig.secret_ref.as_ref().is_some_and(|secret| secret.name == self.name)
+        account.metadata.name.as_deref() == Some(self.key.name.as_str()) && is_named_by(account)
     }
 
     fn place(&self) -> Place<'_> {
@@ -230,7 +247,7 @@ impl<'a> Credential<'a> {
         Call { verb, resource: Resource::Secret, namespace: &self.key.namespace, name: &self.name }
     }
 
-    fn wanted(&self, contents: &SecretString, account: Option<&KubesvcAccount>) -> Secret {
+    fn wanted(&self, contents: &Contents<'_>, account: Option<&KubesvcAccount>) -> Secret {
         owned_secret::wanted(self.place(), ORIGIN_REST, contents, account)
     }
 

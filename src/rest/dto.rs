@@ -115,8 +115,9 @@ pub(super) struct AccountDefinition {
     /// A path on the agent, or a secret reference: `encryptedFile:`, `encrypted:` or `secret://`.
     #[schema(min_length = 1, max_length = 2048)]
     kubeconfig_file: Option<String>,
-    /// A kubeconfig, path or secret reference for the agent, where it differs from Clouddriver's.
-    #[schema(min_length = 1, max_length = 262144)]
+    /// A kubeconfig, path or secret reference for the agent, where it differs from Clouddriver's. It stands beside the
+    /// account's own, which is what is shown; null or an empty text takes it away.
+    #[schema(max_length = 262144)]
     kubeconfig_agent: Option<String>,
     /// Use the agent's own service account.
     service_account: Option<bool>,

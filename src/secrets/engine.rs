@@ -26,12 +26,13 @@ pub(super) trait Engine: Send + Sync {
     /// Its name in references.
     fn name(&self) -> &'static str;
 
-    /// Reads what a reference stands for. Its parameters have been checked; `namespace` is the account's.
+    /// Reads what a reference stands for. Its parameters have been checked; `namespace` is the account's, `field` the one
+    /// of its spec that has the reference.
     ///
     /// # Errors
     /// `BadReference` where it cannot be used as it stands, `CredentialMissing` where nothing is there, `Internal`
     /// where the engine cannot be asked. No message holds what was read.
-    async fn resolve(&self, reference: &Reference, namespace: &str) -> Result<Found, Failure>;
+    async fn resolve(&self, reference: &Reference, namespace: &str, field: &str) -> Result<Found, Failure>;
 }
 
 /// The engines there are.
@@ -42,8 +43,18 @@ impl Engines {
         Self(engines.into_iter().map(|engine| (engine.name(), engine)).collect())
     }
 
-    /// Reads what a reference stands for.
-    pub(super) async fn resolve(&self, text: &str, namespace: &str) -> Result<Found, Failure> {
+    /// Reads what the reference of a source stands for, which stands in this field of the spec.
+    pub(super) async fn resolve(&self, text: &str, namespace: &str, source: &str) -> Result<Found, Failure> {
+        let field = format!("{source}.reference");
+        self.read(text, namespace, &field).await.map_err(|failure| match failure.class {
+            FailureClass::BadReference => {
+                Failure::new(FailureClass::BadReference, format!("{field}: {}", failure.message))
+            }
+            _ => failure,
+        })
+    }
+
+    async fn read(&self, text: &str, namespace: &str, field: &str) -> Result<Found, Failure> {
         let reference = Reference::parse(text).map_err(|problem| refused(&problem))?;
         let Some(engine) = self.0.get(reference.engine()) else {
             let there: Vec<_> = self.0.keys().copied().collect();
@@ -54,7 +65,7 @@ impl Engines {
             )));
         };
         reference.check_parameters().map_err(|problem| refused(&problem))?;
-        engine.resolve(&reference, namespace).await
+        engine.resolve(&reference, namespace, field).await
     }
 }
 
@@ -65,7 +76,7 @@ pub(super) fn refused(problem: &ReferenceError) -> Failure {
 
 /// As [`refused`].
 pub(super) fn refused_because(problem: impl AsRef<str>) -> Failure {
-    Failure::new(FailureClass::BadReference, format!("spec.kubeconfig.reference: {}", problem.as_ref()))
+    Failure::new(FailureClass::BadReference, problem.as_ref().to_owned())
 }
 
 /// Nothing is there, yet.

@@ -37,7 +37,7 @@ impl Engine for Files {
         "file"
     }
 
-    async fn resolve(&self, reference: &Reference, _: &str) -> Result<Found, Failure> {
+    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<Found, Failure> {
         let path = PathBuf::from(reference.get("p").unwrap_or_default());
         let folders = self.folders.clone();
         let shown = path.display().to_string();
@@ -107,7 +107,7 @@ fn check(path: &Path, folders: &[PathBuf]) -> Result<(), Failure> {
 fn told(shown: &str, error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::NotFound {
         return missing(format!(
-            "the file {shown} is not there on the operator; put it there, or correct p in spec.kubeconfig.reference"
+            "the file {shown} is not there on the operator; put it there, or correct p in the reference"
         ));
     }
     unreadable(shown, &error.kind().to_string())

@@ -16,15 +16,15 @@ impl Engine for K8s {
         "k8s"
     }
 
-    async fn resolve(&self, reference: &Reference, namespace: &str) -> Result<Found, Failure> {
+    async fn resolve(&self, reference: &Reference, namespace: &str, field: &str) -> Result<Found, Failure> {
         let named = reference.secret_key(namespace).map_err(|problem| refused(&problem))?;
         let (namespace, name, key) = named.map(|one| (one.namespace, one.name, one.key)).unwrap_or_default();
         let place = Place {
             namespace,
             name,
             key,
-            name_field: "n in spec.kubeconfig.reference",
-            key_field: "k in spec.kubeconfig.reference",
+            name_field: &format!("n in {field}"),
+            key_field: &format!("k in {field}"),
         };
         self.0.read(&place).await
     }

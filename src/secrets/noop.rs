@@ -16,7 +16,7 @@ impl Engine for Noop {
         "noop"
     }
 
-    async fn resolve(&self, reference: &Reference, _: &str) -> Result<Found, Failure> {
+    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<Found, Failure> {
         let value = reference.get("v").unwrap_or_default();
         Ok(Found {
             content: SecretSlice::from(value.as_bytes().to_vec()),

@@ -19,7 +19,7 @@ use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
-use crate::account::secret_reference::secret_of;
+use crate::account::secret_reference::sent_secret_of;
 use crate::account::sources::SourceRules;
 
 /// How long a copy may be sent to agents without asking again. A Secret that is not watched may be gone for so long.
@@ -93,7 +93,7 @@ impl Credentials {
     /// What was read of an account a moment ago, if nothing is known to have changed since.
     fn copy(&self, account: &KubesvcAccount, key: &(String, i64)) -> Option<Credential> {
         let copy = self.copies.get(key)?;
-        let changed = secret_of(account).and_then(|secret| self.changed.get(&secret));
+        let changed = sent_secret_of(account).and_then(|secret| self.changed.get(&secret));
         changed.is_none_or(|changed| changed < copy.begun).then_some(copy.credential)
     }
 
@@ -144,21 +144,23 @@ impl Credentials {
 
     async fn find(&self, account: &KubesvcAccount) -> Result<Found, Failure> {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
-        let source = &account.spec.kubeconfig;
+        let (source, field) = (account.spec.agent_source(), account.spec.agent_source_field());
         if let Some(secret) = &source.secret_ref {
             let place = Place {
                 namespace,
                 name: &secret.name,
                 key: secret.key(),
-                name_field: "spec.kubeconfig.secretRef.name",
-                key_field: "spec.kubeconfig.secretRef.key",
+                name_field: &format!("{field}.secretRef.name"),
+                key_field: &format!("{field}.secretRef.key"),
             };
             return self.secrets.read(&place).await;
         }
         if let Some(reference) = &source.reference {
-            return self.engines.resolve(reference, namespace).await;
+            return self.engines.resolve(reference, namespace, field).await;
         }
-        let message = "spec.kubeconfig names no credential; set one of secretRef, reference, file and serviceAccount: true";
+        let message = format!(
+            "{field} names no credential; set one of secretRef, reference, file and serviceAccount: true"
+        );
         Err(Failure::new(FailureClass::BadReference, message))
     }
 
@@ -173,7 +175,8 @@ impl Credentials {
         let vetted = vetted.map_err(|refusal| {
             let class =
                 if refusal.is_exec() { FailureClass::ExecForbidden } else { FailureClass::BadKubeconfig };
-            Failure::new(class, format!("kubeconfig refused: {refusal}"))
+            let which = if account.spec.agent_kubeconfig.is_some() { "spec.agentKubeconfig: " } else { "" };
+            Failure::new(class, format!("{which}kubeconfig refused: {refusal}"))
         })?;
         Ok(Credential { kind: CredentialKind::Kubeconfig(kubeconfig::render(&vetted)), version, same_as })
     }
@@ -183,7 +186,7 @@ impl Credentials {
 impl CredentialSource for Credentials {
     async fn resolve(&self, account: &KubesvcAccount, fresh: bool) -> Result<Credential, Failure> {
         self.rules.check(account)?;
-        let source = &account.spec.kubeconfig;
+        let source = account.spec.agent_source();
         let without_content = if let Some(path) = &source.file {
             Some(CredentialKind::File(path.clone()))
         } else if source.service_account == Some(true) {

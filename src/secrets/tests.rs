@@ -12,6 +12,7 @@ use super::engine::{Engines, Found};
 use super::file::Files;
 use super::noop::Noop;
 use crate::account::failure::{Failure, FailureClass};
+use crate::account::spec::OWN_SOURCE;
 
 const SECRET: &str = "S3CRET";
 
@@ -21,7 +22,7 @@ fn engines(folders: &[&Path]) -> Engines {
 }
 
 async fn resolve(engines: &Engines, reference: &str) -> Result<Found, Failure> {
-    engines.resolve(reference, "own").await
+    engines.resolve(reference, "own", OWN_SOURCE).await
 }
 
 async fn failure(engines: &Engines, reference: &str) -> Failure {

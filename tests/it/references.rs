@@ -186,12 +186,6 @@ async fn rest_takes_a_reference_wherever_it_takes_a_file() {
             json!([{"name": "prod", "state": "ACTIVE", "kubeconfigFile": reference("two")}]),
             Some("two"),
         ),
-        (
-            "PUT",
-            dynamic,
-            json!({"name": "prod", "kubeconfigAgent": reference("three"), "kubeconfigFile": "/x"}),
-            Some("three"),
-        ),
     ] {
         let answer = world.rest(method, path, &body).await;
         assert_eq!(answer.status, 202, "{method}: {answer}");
@@ -200,6 +194,11 @@ async fn rest_takes_a_reference_wherever_it_takes_a_file() {
         assert_eq!(kubeconfig.secret_ref.is_some(), expected.is_none(), "{method}: one source stands alone");
         assert_eq!(kubeconfig.file, None, "{method}");
     }
+    let beside = json!({"name": "prod", "kubeconfigAgent": reference("three")});
+    let answer = world.rest("PUT", dynamic, &beside).await;
+    assert_eq!(answer.status, 202, "{answer}");
+    let agents = world.object("prod").await.expect("it is there").spec.agent_kubeconfig;
+    assert_eq!(agents.and_then(|source| source.reference), Some(reference("three")));
     let secret = world.api::<Secret>().get_opt("prod-kubeconfig").await.expect("the API server runs");
     assert_eq!(secret, None, "nothing uses the Secret of the first kubeconfig any more");
     for (method, path, body) in [
@@ -219,6 +218,6 @@ async fn rest_takes_a_reference_wherever_it_takes_a_file() {
             "{told}"
         );
     }
-    assert_eq!(stored().await.reference, Some(reference("three")));
+    assert_eq!(stored().await.reference, Some(reference("two")));
     assert!(world.object("new").await.is_none());
 }

@@ -71,7 +71,9 @@ fn remedy(class: FailureClass) -> &'static str {
         FailureClass::ExecForbidden => {
             "Use a token, or client-certificate-data with client-key-data, in place of exec."
         }
-        FailureClass::BadReference => "Correct spec.kubeconfig as the message says.",
+        FailureClass::BadReference => {
+            "Correct spec.kubeconfig, or spec.agentKubeconfig, as the message says."
+        }
         FailureClass::CredentialDiffers => "See that every replica has the same file, and the same Secret.",
         FailureClass::Internal => "See the operator's log.",
         FailureClass::ZoneSpansClusters => {
@@ -102,7 +104,7 @@ fn outlook(facts: &Facts<'_>) -> String {
 }
 
 /// Something to mend, then a try at once.
-fn retry(facts: &Facts<'_>, mut verdict: Verdict, remedy: &str) -> Verdict {
+fn retry(facts: &Facts<'_>, mut verdict: Verdict, remedy: impl Into<String>) -> Verdict {
     verdict.waits_for = format!("{} {}", verdict.waits_for, outlook(facts));
     verdict = verdict.advise(remedy);
     if let Some(secret) = secret(facts) {
@@ -121,22 +123,19 @@ fn retry(facts: &Facts<'_>, mut verdict: Verdict, remedy: &str) -> Verdict {
 }
 
 fn secret<'a>(facts: &'a Facts<'_>) -> Option<&'a SecretKeyReference> {
-    facts.account.spec.kubeconfig.secret_ref.as_ref()
+    facts.account.spec.agent_source().secret_ref.as_ref()
 }
 
 fn credential_missing(facts: &Facts<'_>) -> Verdict {
     let Some(secret) = secret(facts) else {
-        let place = facts.account.spec.kubeconfig.file.as_deref().or(facts
-            .account
-            .spec
-            .kubeconfig
-            .reference
-            .as_deref());
+        let spec = &facts.account.spec;
+        let (source, field) = (spec.agent_source(), spec.agent_source_field());
+        let place = source.file.as_deref().or(source.reference.as_deref());
         let what = place.map_or_else(
             || "Its credential is not there.".to_owned(),
             |place| format!("{place} is not there, or cannot be read."),
         );
-        return retry(facts, Verdict::waits(what), "Put it in its place, or correct spec.kubeconfig.");
+        return retry(facts, Verdict::waits(what), format!("Put it in its place, or correct {field}."));
     };
     let (name, key) = (&secret.name, secret.key());
     Verdict::waits(format!(

@@ -51,7 +51,7 @@ pub(super) fn spans(context: &Context<'_>, zone: &str) -> Option<Failure> {
     const NAMED: usize = 4;
     let account = context.observation.account;
     let is_bound = context.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
-    let asks = account.spec.kubeconfig.service_account == Some(true) && !account.is_static();
+    let asks = account.spec.agent_source().service_account == Some(true) && !account.is_static();
     let clusters = if asks && !is_bound { context.clusters_of(zone) } else { BTreeMap::new() };
     if clusters.len() < 2 {
         return None;
@@ -119,7 +119,7 @@ fn others_matter(context: &Context<'_>, tried: &[String]) -> bool {
 
 /// A path or a service account may mean another cluster at each agent: everyone is heard before one is chosen.
 fn hears_everyone(context: &Context<'_>) -> bool {
-    let source = &context.observation.account.spec.kubeconfig;
+    let source = context.observation.account.spec.agent_source();
     source.file.is_some() || source.service_account == Some(true)
 }
 

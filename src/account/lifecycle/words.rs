@@ -69,7 +69,7 @@ impl<'a> Words<'a> {
 pub fn runs_in_another_cluster(account: &KubesvcAccount, own: &str) -> bool {
     let status = account.status_or_default();
     let bound = status.cluster_uid.as_deref().filter(|bound| !bound.is_empty());
-    account.spec.kubeconfig.service_account == Some(true)
+    account.spec.agent_source().service_account == Some(true)
         && !own.is_empty()
         && bound.is_some_and(|bound| bound != own)
 }

@@ -183,10 +183,10 @@ fn a_reference_is_shown_as_it_is_unless_it_may_hold_the_secret() {
 fn the_secret_of_an_account_is_found_by_either_way_of_naming_it() {
     let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
     account.metadata.namespace = Some("own".to_owned());
-    assert_eq!(secret_of(&account), None);
+    assert_eq!(sent_secret_of(&account), None);
     let here = |name: &str| Some(("own".to_owned(), name.to_owned()));
     account.spec.kubeconfig.secret_ref = Some(SecretKeyReference { name: "one".to_owned(), key: None });
-    assert_eq!(secret_of(&account), here("one"));
+    assert_eq!(sent_secret_of(&account), here("one"));
     account.spec.kubeconfig.secret_ref = None;
     for (reference, secret) in [
         ("encryptedFile:k8s!n:two!k:x", here("two")),
@@ -197,7 +197,7 @@ fn the_secret_of_an_account_is_found_by_either_way_of_naming_it() {
         ("nothing", None),
     ] {
         account.spec.kubeconfig.reference = Some(reference.to_owned());
-        assert_eq!(secret_of(&account), secret, "{reference}");
+        assert_eq!(sent_secret_of(&account), secret, "{reference}");
         assert!(is_read_by_operator(&account.spec.kubeconfig));
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::fields::{self, FieldError, flag, text};
 use super::rules;
+use crate::account::owned_secret::{self, AGENT_KEY, Contents, OWN_KEY};
 use crate::account::secret_reference::{Reference, is_redacted, is_reference};
 use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
 use crate::account::state::DesiredState;
@@ -14,7 +15,7 @@ pub const MAX_KUBECONFIG: usize = 256 * 1024;
 
 /// The fields that say how the cluster is reached; a caller gives one of them.
 const SOURCES: [&str; 3] = ["kubeconfigContents", "kubeconfigFile", "serviceAccount"];
-/// A kubeconfig for the agent that differs from Clouddriver's; it goes before the three others.
+/// A kubeconfig for the agent that differs from Clouddriver's; it stands beside the account's own.
 const AGENT_SOURCE: &str = "kubeconfigAgent";
 
 /// How an agent is to reach the cluster, as a caller says it.
@@ -52,6 +53,15 @@ impl Source {
     }
 }
 
+/// What becomes of the kubeconfig for the agent.
+#[derive(Clone)]
+pub enum AgentSource {
+    /// It is this one.
+    Set(Source),
+    /// There is none any more: agents are sent the account's own.
+    Remove,
+}
+
 /// Fields without an effect: how many, and what the first of them are called. A caller may send any number of any length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
@@ -80,6 +90,8 @@ pub struct Given {
     pub state: Option<DesiredState>,
     /// How the cluster is reached, if that was said.
     pub source: Option<Source>,
+    /// How the agent reaches it, if that was said.
+    pub agent_source: Option<AgentSource>,
     /// Fields that kubesvc has no use for.
     pub ignored: Ignored,
     fields: Map<String, Value>,
@@ -95,6 +107,7 @@ impl Given {
         account_type(&fields)?;
         let state = state(&fields)?;
         let source = source(&mut fields)?;
+        let agent_source = agent_source(&mut fields)?;
         for key in ["name", "type", "@type", "state"] {
             fields.remove(key);
         }
@@ -107,12 +120,40 @@ impl Given {
                 ignored.count(&field);
             }
         }
-        Ok(Self { name, state, source, ignored, fields: used })
+        Ok(Self { name, state, source, agent_source, ignored, fields: used })
     }
 
     /// Whether nothing was given but name and state.
     pub fn is_bare(&self) -> bool {
-        self.fields.is_empty() && self.source.is_none()
+        self.fields.is_empty() && !self.has_source()
+    }
+
+    /// Whether one of the kubeconfigs was given, or taken away.
+    pub fn has_source(&self) -> bool {
+        self.source.is_some() || self.agent_source.is_some()
+    }
+
+    /// The kubeconfigs themselves that were given, by their key in the Secret they go into.
+    pub fn contents(&self) -> Contents<'_> {
+        let mut contents = Contents::new();
+        if let Some(Source::Contents(own)) = &self.source {
+            contents.insert(OWN_KEY, own);
+        }
+        if let Some(AgentSource::Set(Source::Contents(agents))) = &self.agent_source {
+            contents.insert(AGENT_KEY, agents);
+        }
+        contents
+    }
+
+    /// Sets in a spec that the kubeconfigs themselves are in the Secret of the account at an object name.
+    pub fn put_contents_into(&self, spec: &mut KubesvcAccountSpec, object: &str) {
+        for key in self.contents().into_keys() {
+            let source = owned_secret::source(object, key);
+            match key {
+                AGENT_KEY => spec.agent_kubeconfig = Some(source),
+                _ => spec.kubeconfig = source,
+            }
+        }
     }
 
     /// Sets in a spec what was given; what was not given stays. State, account name and contents of a kubeconfig are
@@ -132,6 +173,13 @@ impl Given {
         }
         if let Some(source) = self.source.as_ref().and_then(Source::in_spec) {
             spec.kubeconfig = source;
+        }
+        match &self.agent_source {
+            Some(AgentSource::Set(source)) => {
+                spec.agent_kubeconfig = source.in_spec().or(spec.agent_kubeconfig.take());
+            }
+            Some(AgentSource::Remove) => spec.agent_kubeconfig = None,
+            None => {}
         }
         Ok(())
     }
@@ -166,30 +214,35 @@ fn state(fields: &Map<String, Value>) -> Result<Option<DesiredState>, FieldError
     }
 }
 
-/// Takes the source out of the fields, so that no credential stays among them.
+/// Takes the account's own source out of the fields, so that no credential stays among them.
 fn source(fields: &mut Map<String, Value>) -> Result<Option<Source>, FieldError> {
     let mut taken = |key: &str| fields.remove(key).unwrap_or(Value::Null);
     let contents = text(SOURCES[0], &taken(SOURCES[0]))?;
     let file = text(SOURCES[1], &taken(SOURCES[1]))?;
     let service_account = flag(SOURCES[2], &taken(SOURCES[2]))? == Some(true);
-    let agent = text(AGENT_SOURCE, &taken(AGENT_SOURCE))?;
     if [contents.is_some(), file.is_some(), service_account].into_iter().filter(|given| *given).count() > 1 {
         return Err(FieldError::new(
             SOURCES.join(", "),
             "given only once: they say how the cluster is reached, and exclude each other",
         ));
     }
-    let own = match (contents, file) {
+    let source = match (contents, file) {
         (Some(contents), _) => Some(self::contents(SOURCES[0], contents)?),
         (None, Some(file)) => Some(path(SOURCES[1], file)?),
         (None, None) => service_account.then_some(Source::ServiceAccount),
     };
-    let source = match agent {
-        Some(agent) if agent.starts_with('/') => Some(path(AGENT_SOURCE, agent)?),
-        Some(agent) => Some(self::contents(AGENT_SOURCE, agent)?),
-        None => own,
-    };
     Ok(source.filter(Source::says_something))
+}
+
+/// Takes the agent's out of the fields as well: a path, a reference or a kubeconfig. Null or nothing takes it away.
+fn agent_source(fields: &mut Map<String, Value>) -> Result<Option<AgentSource>, FieldError> {
+    let Some(given) = fields.remove(AGENT_SOURCE) else { return Ok(None) };
+    let source = match text(AGENT_SOURCE, &given)?.filter(|text| !text.is_empty()) {
+        None => return Ok(Some(AgentSource::Remove)),
+        Some(agent) if agent.starts_with('/') => path(AGENT_SOURCE, agent)?,
+        Some(agent) => contents(AGENT_SOURCE, agent)?,
+    };
+    Ok(source.says_something().then_some(AgentSource::Set(source)))
 }
 
 fn contents(field: &str, contents: String) -> Result<Source, FieldError> {

@@ -1,7 +1,7 @@
 //! What the API server would refuse, said before it is asked: the rules of the spec, in the words of its schema.
 
 use crate::account::secret_reference::is_reference;
-use crate::account::spec::KubesvcAccountSpec;
+use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
 
 const MAX_ITEMS: usize = 1000;
 const MAX_RESUMABLE_AGE_MS: i64 = 86_400_000;
@@ -13,16 +13,17 @@ pub(super) const NEEDS_NAMESPACES: &str =
     "spec.onlyNamespacedResources needs spec.namespaces: list the namespaces to watch";
 pub(super) const CONTEXT_MEANINGLESS: &str =
     "spec.context has no meaning with spec.kubeconfig.serviceAccount: remove it";
+pub(super) const AGENT_CONTEXT_MEANINGLESS: &str =
+    "spec.context has no meaning with spec.agentKubeconfig.serviceAccount: remove it";
 pub(super) const NAME_CONTROL: &str = "spec.accountName must not contain control characters";
 pub(super) const ZONE_CONTROL: &str = "spec.zoneId must not contain control characters";
 pub(super) const RIGHTS: &str = "spec.permissions knows READ and WRITE, in capital letters";
 pub(super) const ONE_SOURCE: &str =
-    "spec.kubeconfig needs exactly one of secretRef, reference, file and serviceAccount: true";
-pub(super) const REFERENCE: &str =
-    "spec.kubeconfig.reference must start with encrypted:, encryptedFile: or secret://";
-pub(super) const FILE_ABSOLUTE: &str = "spec.kubeconfig.file must be an absolute path";
-pub(super) const FILE_DOTS: &str = "spec.kubeconfig.file must not contain .. as a part";
-pub(super) const FILE_CONTROL: &str = "spec.kubeconfig.file must not contain control characters";
+    "exactly one of secretRef, reference, file and serviceAccount: true is needed";
+pub(super) const REFERENCE: &str = "reference must start with encrypted:, encryptedFile: or secret://";
+pub(super) const FILE_ABSOLUTE: &str = "file must be an absolute path";
+pub(super) const FILE_DOTS: &str = "file must not contain .. as a part";
+pub(super) const FILE_CONTROL: &str = "file must not contain control characters";
 pub(super) const PRIORITY: &str = "spec.customResources[].deployPriority must be digits, as a string";
 
 /// Whether a name can be an account's: 1 to 255 characters, none of them a control character.
@@ -36,7 +37,13 @@ pub fn validate(spec: &KubesvcAccountSpec) -> Vec<String> {
     let mut problems = Problems(Vec::new());
     names(spec, &mut problems);
     lists(spec, &mut problems);
-    kubeconfig(spec, &mut problems);
+    for (field, kubeconfig) in spec.sources() {
+        source(field, kubeconfig, &mut problems);
+    }
+    let has_context = spec.context.is_some();
+    let own = |source: &KubeconfigSource| has_context && source.service_account == Some(true);
+    problems.unless(!own(&spec.kubeconfig), CONTEXT_MEANINGLESS);
+    problems.unless(!spec.agent_kubeconfig.as_ref().is_some_and(own), AGENT_CONTEXT_MEANINGLESS);
     custom_resources(spec, &mut problems);
     let permissions = &spec.permissions;
     problems.unless(permissions.keys().all(|right| right == "READ" || right == "WRITE"), RIGHTS);
@@ -64,8 +71,19 @@ impl Problems {
     }
 
     fn length(&mut self, field: &str, text: Option<&String>, max: usize) {
+        self.length_at(&format!("spec.{field}"), text, max);
+    }
+
+    fn length_at(&mut self, path: &str, text: Option<&String>, max: usize) {
         if text.is_some_and(|text| !has_length(text, max)) {
-            self.add(format!("spec.{field} must have 1 to {max} characters"));
+            self.add(format!("{path} must have 1 to {max} characters"));
+        }
+    }
+
+    /// A rule about a part of a source, which the text begins with.
+    fn unless_in(&mut self, good: bool, source: &str, rule: &str) {
+        if !good {
+            self.add(format!("{source}.{rule}"));
         }
     }
 
@@ -107,21 +125,21 @@ fn lists(spec: &KubesvcAccountSpec, problems: &mut Problems) {
     problems.unless(!bare, NEEDS_NAMESPACES);
 }
 
-fn kubeconfig(spec: &KubesvcAccountSpec, problems: &mut Problems) {
-    let source = &spec.kubeconfig;
+fn source(field: &str, source: &KubeconfigSource, problems: &mut Problems) {
     let own = source.service_account == Some(true);
     let given = [source.secret_ref.is_some(), source.reference.is_some(), source.file.is_some(), own];
-    problems.unless(given.into_iter().filter(|given| *given).count() == 1, ONE_SOURCE);
-    problems.unless(!(own && spec.context.is_some()), CONTEXT_MEANINGLESS);
-    problems.length("kubeconfig.reference", source.reference.as_ref(), 2048);
-    problems.length("kubeconfig.file", source.file.as_ref(), 1024);
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        problems.add(format!("{field}: {ONE_SOURCE}"));
+    }
+    problems.length_at(&format!("{field}.reference"), source.reference.as_ref(), 2048);
+    problems.length_at(&format!("{field}.file"), source.file.as_ref(), 1024);
     if let Some(reference) = &source.reference {
-        problems.unless(is_reference(reference), REFERENCE);
+        problems.unless_in(is_reference(reference), field, REFERENCE);
     }
     if let Some(file) = &source.file {
-        problems.unless(file.starts_with('/'), FILE_ABSOLUTE);
-        problems.unless(!file.split('/').any(|part| part == ".."), FILE_DOTS);
-        problems.unless(!has_control(file), FILE_CONTROL);
+        problems.unless_in(file.starts_with('/'), field, FILE_ABSOLUTE);
+        problems.unless_in(!file.split('/').any(|part| part == ".."), field, FILE_DOTS);
+        problems.unless_in(!has_control(file), field, FILE_CONTROL);
     }
 }
 

@@ -7,6 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::rules;
 use super::*;
+use crate::account::owned_secret::AGENT_KEY;
+use crate::account::secret_reference::{secrets_of, sent_secret_of};
 use crate::account::spec::{
     CustomResourceTreatment, ExposedCustomResource, KubesvcAccountSpec, Scope, SecretKeyReference,
     SpinnakerKind,
@@ -159,8 +161,48 @@ fn a_secret_reference_is_told_from_a_path_and_from_contents() {
         ));
     }
     assert!(matches!(source(json!({"name": "a", "kubeconfigFile": "/a"})), Source::File(_)));
-    let both = source(json!({"name": "a", "kubeconfigFile": "/a", "kubeconfigAgent": "apiVersion: v1"}));
-    assert!(matches!(both, Source::Contents(contents) if contents.expose_secret() == "apiVersion: v1"));
+}
+
+#[test]
+fn the_kubeconfig_for_the_agent_stands_beside_the_accounts_own() {
+    let both = given(&json!({"name": "a", "kubeconfigFile": "/a", "kubeconfigAgent": "apiVersion: v1"}));
+    assert!(matches!(&both.source, Some(Source::File(file)) if file == "/a"));
+    assert_eq!(both.contents()[AGENT_KEY].expose_secret(), "apiVersion: v1");
+    let mut spec = KubesvcAccountSpec::default();
+    both.apply_to(&mut spec).expect("good");
+    both.put_contents_into(&mut spec, "a");
+    assert_eq!(spec.kubeconfig.file.as_deref(), Some("/a"));
+    let agents = spec.agent_kubeconfig.clone().and_then(|source| source.secret_ref).expect("a Secret");
+    assert_eq!((agents.name.as_str(), agents.key()), ("a-kubeconfig", AGENT_KEY));
+    assert_eq!(definition(&KubesvcAccount::new("a", spec.clone()))["kubeconfigFile"], "/a");
+    for kept in [json!({"name": "a"}), json!({"name": "a", "kubeconfigFile": "/b"})] {
+        given(&kept).apply_to(&mut spec).expect("good");
+        assert!(spec.agent_kubeconfig.is_some(), "it was not named: {kept}");
+    }
+    given(&json!({"name": "a", "kubeconfigAgent": "encryptedFile:k8s!n:a!k:b"}))
+        .apply_to(&mut spec)
+        .expect("good");
+    assert!(spec.agent_source().reference.is_some() && spec.kubeconfig.file.is_some());
+    for gone in [json!(null), json!("")] {
+        let mut spec = spec.clone();
+        given(&json!({"name": "a", "kubeconfigAgent": gone})).apply_to(&mut spec).expect("good");
+        assert_eq!(spec.agent_kubeconfig, None);
+        assert_eq!(spec.agent_source(), &spec.kubeconfig);
+    }
+}
+
+#[test]
+fn a_secret_that_either_kubeconfig_is_in_is_one_of_the_account() {
+    let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
+    account.metadata.namespace = Some("ns".to_owned());
+    let named = |name: &str| Some(SecretKeyReference { name: name.to_owned(), key: None });
+    account.spec.kubeconfig.secret_ref = named("own");
+    assert_eq!(secrets_of(&account).len(), 1);
+    let agents = account.spec.agent_kubeconfig.get_or_insert_default();
+    agents.reference = Some("encryptedFile:k8s!n:agents!k:b!ns:other".to_owned());
+    let in_ns = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+    assert_eq!(secrets_of(&account), [in_ns("ns", "own"), in_ns("other", "agents")]);
+    assert_eq!(sent_secret_of(&account), Some(in_ns("other", "agents")));
 }
 
 #[test]
@@ -220,6 +262,7 @@ fn the_rules_are_said_in_the_words_of_the_schema() {
         rules::KINDS_EXCLUDE,
         rules::NEEDS_NAMESPACES,
         rules::CONTEXT_MEANINGLESS,
+        rules::AGENT_CONTEXT_MEANINGLESS,
         rules::NAME_CONTROL,
         rules::ZONE_CONTROL,
         rules::RIGHTS,
@@ -245,9 +288,10 @@ fn each_rule_is_held() {
         (json!({"zoneId": ""}), "spec.zoneId must have 1 to 255 characters"),
         (json!({"zoneId": "z".repeat(256)}), "spec.zoneId must have 1 to 255 characters"),
         (json!({"permissions": {"read": ["a"]}}), rules::RIGHTS),
-        (json!({"kubeconfigFile": "k"}), rules::FILE_ABSOLUTE),
-        (json!({"kubeconfigFile": "/a/../b"}), rules::FILE_DOTS),
-        (json!({"kubeconfigFile": "/a\u{7f}"}), rules::FILE_CONTROL),
+        (json!({"kubeconfigFile": "k"}), "spec.kubeconfig.file must be an absolute path"),
+        (json!({"kubeconfigFile": "/a/../b"}), "spec.kubeconfig.file must not contain .. as a part"),
+        (json!({"kubeconfigFile": "/a\u{7f}"}), "spec.kubeconfig.file must not contain control characters"),
+        (json!({"kubeconfigAgent": "/a/../b"}), "spec.agentKubeconfig.file must not contain .. as a part"),
         (json!({"customResources": [{"kubernetesKind": "a.b", "deployPriority": "x"}]}), rules::PRIORITY),
         (
             json!({"maxResumableResourceAgeMs": -1}),
@@ -263,7 +307,13 @@ fn each_rule_is_held() {
         }
         assert_eq!(validate(&spec_of(&fields)), [message]);
     }
-    assert_eq!(validate(&KubesvcAccountSpec::default()), [rules::ONE_SOURCE]);
+    let neither = format!("spec.kubeconfig: {}", rules::ONE_SOURCE);
+    assert_eq!(validate(&KubesvcAccountSpec::default()), [neither]);
+    let two = KubeconfigSource { file: Some("/k".into()), service_account: Some(true), ..Default::default() };
+    let mut spec = spec_of(&json!({"name": "a", "kubeconfigFile": "/k", "context": "c"}));
+    spec.agent_kubeconfig = Some(two);
+    let agents = format!("spec.agentKubeconfig: {}", rules::ONE_SOURCE);
+    assert_eq!(validate(&spec), [agents.as_str(), rules::AGENT_CONTEXT_MEANINGLESS]);
 }
 
 fn word() -> impl Strategy<Value = String> {
@@ -316,6 +366,7 @@ prop_compose! {
             state: None,
             zone_id: None,
             kubeconfig,
+            agent_kubeconfig: None,
             context: texts.0,
             environment: texts.1,
             account_type: texts.2,

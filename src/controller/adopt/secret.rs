@@ -4,10 +4,11 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use secrecy::SecretString;
 
 use super::{BoxedError, Controller, timed};
-use crate::account::owned_secret::{self, Preparation, Version, claim, completion, is_ours, preparation};
+use crate::account::owned_secret::{
+    self, Contents, Preparation, Version, claim, completion, is_ours, preparation,
+};
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
 use crate::controller::own_secret::{Answer, place, without_contents};
 
@@ -31,7 +32,7 @@ impl Controller {
     pub(super) async fn keep_secret(
         &self,
         object: &KubesvcAccount,
-        contents: &SecretString,
+        contents: &Contents<'_>,
     ) -> Result<Kept, BoxedError> {
         let place @ (namespace, object_name) = place(object);
         let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, None);
@@ -86,7 +87,7 @@ impl Controller {
     pub(super) async fn complete_secret(
         &self,
         made: &KubesvcAccount,
-        contents: &SecretString,
+        contents: &Contents<'_>,
         prepared: &Version,
     ) -> Result<(), BoxedError> {
         let place @ (namespace, object_name) = place(made);

@@ -66,6 +66,17 @@ impl Rest {
     }
 }
 
+impl Rest {
+    /// The account's own kubeconfig in the Secret, and that for the agent.
+    fn both(&self) -> [Option<String>; 2] {
+        let secret = self.api.get(SECRET).unwrap_or_default();
+        ["kubeconfig", "agent-kubeconfig"].map(|key| {
+            let data = secret["data"][key].as_str()?;
+            Some(String::from_utf8(BASE64_STANDARD.decode(data).expect("base64")).expect("UTF-8"))
+        })
+    }
+}
+
 fn given(token: &str) -> Value {
     json!({"name": "prod", "kubeconfigContents": kubeconfig(token)})
 }
@@ -173,6 +184,68 @@ async fn a_secret_that_the_account_no_longer_names_is_not_made_anew_by_the_post(
     assert_eq!(rest.stored(), None);
 }
 
+fn with_agents(token: &str) -> Value {
+    json!({"name": "prod", "kubeconfigAgent": kubeconfig(token)})
+}
+
+#[tokio::test]
+async fn the_kubeconfig_for_the_agent_is_kept_beside_the_accounts_own_until_it_is_taken_away() {
+    let rest = Rest::new();
+    let mut both = given("own");
+    both["kubeconfigAgent"] = json!(kubeconfig("agents"));
+    assert_eq!(rest.call("POST", DYNAMIC, both).await.status, 202);
+    let of = |own: Option<&str>, agents: Option<&str>| [own.map(kubeconfig), agents.map(kubeconfig)];
+    assert_eq!(rest.both(), of(Some("own"), Some("agents")));
+    assert_eq!(rest.call("PUT", DYNAMIC, given("own-2")).await.status, 202);
+    assert_eq!(rest.both(), of(Some("own-2"), Some("agents")), "it was not named");
+    assert_eq!(rest.call("PUT", DYNAMIC, with_agents("agents-2")).await.status, 202);
+    assert_eq!(rest.both(), of(Some("own-2"), Some("agents-2")));
+    let shown = rest.call("GET", "/armory/accounts/prod", Value::Null).await;
+    assert!(!shown.text.contains("agents-2") && !shown.text.contains("own-2"), "{}", shown.text);
+    let file = json!({"name": "prod", "kubeconfigFile": "/opt/armory/k"});
+    assert_eq!(rest.call("PUT", DYNAMIC, file).await.status, 202);
+    assert_eq!(rest.both(), of(None, Some("agents-2")), "nothing names the other any more");
+    let spec = rest.api.get(ACCOUNT).expect("it is there")["spec"].clone();
+    assert_eq!(spec["kubeconfig"], json!({"file": "/opt/armory/k"}));
+    let agents = json!({"secretRef": {"name": "prod-kubeconfig", "key": "agent-kubeconfig"}});
+    assert_eq!(spec["agentKubeconfig"], agents);
+    let gone = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigAgent": null})).await;
+    assert_eq!(gone.status, 202, "{}", gone.text);
+    assert!(rest.api.get(SECRET).is_none(), "nobody uses it");
+    let spec = rest.api.get(ACCOUNT).expect("it is there")["spec"].clone();
+    assert!(spec.get("agentKubeconfig").is_none_or(Value::is_null), "{spec}");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_for_the_agent_that_is_refused_is_stored_nowhere_and_named() {
+    let rest = Rest::new();
+    assert_eq!(rest.call("POST", DYNAMIC, given("own")).await.status, 202);
+    let answer = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigAgent": "s3cret: 1"})).await;
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.message(DYNAMIC).contains("kubeconfigAgent is refused") && !answer.text.contains("s3cret"),
+        "{}",
+        answer.text
+    );
+    assert_eq!(rest.both(), [Some(kubeconfig("own")), None]);
+    let alone = rest.call("POST", DYNAMIC, json!({"name": "new", "kubeconfigAgent": kubeconfig("x")})).await;
+    assert!(alone.message(DYNAMIC).contains("give exactly one of"), "{}", alone.text);
+}
+
+#[tokio::test]
+async fn a_put_of_one_kubeconfig_makes_that_of_a_losing_post_nobodys() {
+    let Both { rest, winner, loser } = Both::prepared().await;
+    let mut last = rest.api.hold("GET", SECRET);
+    winner.1.go();
+    last.reached().await;
+    assert_eq!(rest.call("PUT", DYNAMIC, with_agents("agents")).await.status, 202);
+    last.go();
+    assert_eq!(winner.0.await.expect("no panic").status, 202);
+    loser.1.go();
+    assert_eq!(loser.0.await.expect("no panic").status, 409);
+    assert_eq!(rest.both(), [Some(kubeconfig("winner")), Some(kubeconfig("agents"))]);
+}
+
 #[tokio::test]
 async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_anything_is_made() {
     let api = Arc::<FakeApi>::default();
@@ -206,9 +279,11 @@ async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_an
     }
     assert!(rest.api.get(ACCOUNT).is_none());
     assert_eq!(rest.call("POST", DYNAMIC, given("first")).await.status, 202);
-    let put = rest.call("PUT", DYNAMIC, json!({"name": "prod", "kubeconfigFile": "/etc/kubesvc/x"})).await;
-    assert_eq!(put.status, 400, "{}", put.text);
-    assert!(put.message(DYNAMIC).contains("kubesvc.accounts.agentSources"), "{}", put.text);
+    for field in ["kubeconfigFile", "kubeconfigAgent"] {
+        let put = rest.call("PUT", DYNAMIC, json!({"name": "prod", field: "/etc/kubesvc/x"})).await;
+        assert_eq!(put.status, 400, "{}", put.text);
+        assert!(put.message(DYNAMIC).contains("kubesvc.accounts.agentSources"), "{}", put.text);
+    }
 }
 
 #[tokio::test]

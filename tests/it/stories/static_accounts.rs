@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::on_each_database;
 use crate::harness::{must, wait::eventually};
+use crate::world::row::Row;
 use crate::world::{Agent, Cluster, Database, PATIENCE, World, condition};
 
 on_each_database! {
@@ -222,6 +223,50 @@ async fn a_declared_account_wins_over_one_of_an_agents_file(database: Database) 
     assert!(told.message.contains("agent-1") && told.message.contains("east"), "{}", told.message);
     agent.set("kubernetes.accounts", json!([entry(&agent, &cluster, "other")]));
     world.until_account("prod", "says it no more", |one| listed(one).is_none()).await;
+}
+
+/// Waits until the row of `prod` is that of an account of this origin in this state. Two objects have the name.
+async fn until_row_of(world: &World, origin: &str, state: &str) -> Row {
+    eventually("the row of prod", PATIENCE, async || match world.row("prod").await {
+        Some(row) if row.origin == origin && row.status == state => Ok(row),
+        other => Err(format!("{other:?}")),
+    })
+    .await
+}
+
+/// The agent goes and comes back while its account has the name: nothing changes hands.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_agent_wins_the_declared_account_gives_way_until_the_agent_lists_the_name_no_more() {
+    let world = World::prepare().setting("kubesvc.dynamicAccounts.agentWins", true).start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let other = world.agent("agent-0").start().await;
+    world.account("prod").zone(other.zone()).kubeconfig(&cluster.kubeconfig()).create().await;
+    let declared = world.until("prod", State::Active).await;
+    let agent = agent_with(&world, &cluster, &["prod"]).await;
+    world.until_reason("prod", State::Failed, "DuplicateName").await;
+    let names_the_agent =
+        |one: &KubesvcAccount| condition(one, "ListedByAgent").is_some_and(|told| told.reason == "AgentWins");
+    let beaten = world.until_account("prod", "says which agent has its name", names_the_agent).await;
+    let why = beaten.status_or_default().error_message.clone().unwrap_or_default();
+    assert!(why.contains("agent-1") && why.contains("kubesvc.dynamicAccounts.agentWins: true"), "{why}");
+    let row = until_row_of(&world, "agent", "ACTIVE").await;
+    assert!(!row.is_dynamic && row.uid != declared.metadata.uid, "{row:?}");
+
+    agent.kill();
+    until_row_of(&world, "agent", "ORPHANED").await;
+    agent.launch();
+    assert_eq!(until_row_of(&world, "agent", "ACTIVE").await.uid, row.uid);
+    let still = world.until_reason("prod", State::Failed, "DuplicateName").await;
+    assert_eq!(still.status_or_default().epoch, beaten.status_or_default().epoch);
+
+    agent.set("kubernetes.accounts", json!([]));
+    world.until("prod", State::Active).await;
+    assert_eq!(until_row_of(&world, "declared", "ACTIVE").await.uid, declared.metadata.uid);
+    world
+        .until_account("prod", "names no agent any more", |one| {
+            condition(one, "ListedByAgent").is_none() && one.status_or_default().name_holder.is_none()
+        })
+        .await;
 }
 
 /// Users of other agents lost the permissions of an account because a role was a number, or had a space in it: everybody

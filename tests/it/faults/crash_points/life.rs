@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, PostParams};
+use kubesvc::account::owned_secret::OWN_KEY;
 use kubesvc::account::{
     KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, ORIGIN_REST, State, WATCH_LABEL, names,
     owned_secret,
@@ -43,7 +44,7 @@ pub(super) async fn leave_rows(world: &World, database: Database) -> String {
 async fn leave_secrets(world: &World, kubeconfig: &str) {
     let of = |object: &'static str, kubeconfig: &str| {
         let kubeconfig = SecretString::from(kubeconfig.to_owned());
-        owned_secret::wanted((world.namespace(), object), ORIGIN_REST, &kubeconfig, None)
+        owned_secret::wanted((world.namespace(), object), ORIGIN_REST, &[(OWN_KEY, &kubeconfig)].into(), None)
     };
     let mut earlier = of("earlier", kubeconfig);
     earlier.metadata.annotations = None;
@@ -62,7 +63,7 @@ async fn leave_secrets(world: &World, kubeconfig: &str) {
     }
     let spec = KubesvcAccountSpec {
         zone_id: Some("east".to_owned()),
-        kubeconfig: owned_secret::source("earlier"),
+        kubeconfig: owned_secret::source("earlier", OWN_KEY),
         ..KubesvcAccountSpec::default()
     };
     let mut account = KubesvcAccount::new("earlier", spec);
