@@ -187,6 +187,22 @@ proptest! {
 }
 
 #[test]
+fn an_agent_that_lists_a_static_account_no_more_loses_it_and_another_streams_it() {
+    let steps = [
+        Step::Connect(1),
+        Step::Person(Deed::CreateStatic),
+        Step::Work(1),
+        Step::Person(Deed::Define(0)),
+        Step::Decide { lag: 0, crash: Crash::No },
+        Step::Decide { lag: 0, crash: Crash::No },
+        Step::List { agent: 1, lists: false },
+        Step::Connect(0),
+        Step::Person(Deed::Wish(DesiredState::Active)),
+    ];
+    live(&steps).expect("no invariant is broken");
+}
+
+#[test]
 fn a_life_without_faults_reaches_every_state_that_is_written() {
     let mut seen = std::collections::BTreeSet::new();
     let mut sim = Sim::new();

@@ -56,6 +56,10 @@ impl Sim {
         else {
             return false;
         };
+        // An account of agents' own files goes from one that does not list it.
+        if seen.is_static() && !agent.lists {
+            return true;
+        }
         if agent.connected {
             let is_another = caching.boot_id != Some(agent.boot_id());
             return is_another || agent.says_no(seen.uid(), status.epoch);
