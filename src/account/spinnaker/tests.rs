@@ -195,8 +195,7 @@ fn the_kubeconfig_for_the_agent_stands_beside_the_accounts_own() {
 fn a_secret_that_either_kubeconfig_is_in_is_one_of_the_account() {
     let mut account = KubesvcAccount::new("a", KubesvcAccountSpec::default());
     account.metadata.namespace = Some("ns".to_owned());
-    let named = |name: &str| Some(SecretKeyReference { name: name.to_owned(), key: None });
-    account.spec.kubeconfig.secret_ref = named("own");
+    account.spec.kubeconfig.secret_ref = Some(SecretKeyReference { name: "own".to_owned(), key: None });
     assert_eq!(secrets_of(&account).len(), 1);
     let agents = account.spec.agent_kubeconfig.get_or_insert_default();
     agents.reference = Some("encryptedFile:k8s!n:agents!k:b!ns:other".to_owned());
