@@ -287,7 +287,10 @@ impl Spec {
     pub(crate) fn is_guarded(&self, path: &[Step]) -> bool {
         self.guarded.iter().any(|group| {
             let group = pattern(group);
-            let same = |(step, name): (&Step, &String)| matches!(step, Step::Name(n) if fold(n) == *name);
+            let same = |(step, name): (&Step, &String)| match step {
+                Step::Name(written) => fold(written) == *name,
+                Step::Index(_) => name == "[]",
+            };
             path.len() >= group.len() && path.iter().zip(&group).all(same)
         })
     }

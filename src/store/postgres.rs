@@ -56,10 +56,11 @@ fn options(address: &Address) -> Result<PgConnectOptions, StoreError> {
     if let Some(password) = &address.password {
         options = options.password(password.expose_secret());
     }
-    if let Some(mode) = &address.tls_mode {
-        let mode: PgSslMode = mode.parse().map_err(|error| errors::at_start(address, error))?;
-        options = options.ssl_mode(mode);
-    }
+    // Also the default, or PGSSLMODE would be read.
+    options = options.ssl_mode(match &address.tls_mode {
+        Some(mode) => mode.parse().map_err(|error| errors::at_start(address, error))?,
+        None => PgSslMode::Prefer,
+    });
     if let Some(path) = &address.authority {
         options = options.ssl_root_cert(path);
     }

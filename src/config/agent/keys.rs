@@ -11,7 +11,14 @@ pub(crate) static SPEC: Spec = Spec {
     moved: &[],
     ours: &[],
     shared: &[],
-    guarded: &["clouddriver.auth", "clouddriver.tls", "kubernetes.policy", "secrets", "server.ssl"],
+    guarded: &[
+        "clouddriver.auth",
+        "clouddriver.tls",
+        "kubernetes.accounts[].policy",
+        "kubernetes.policy",
+        "secrets",
+        "server.ssl",
+    ],
 };
 
 const DAY: i64 = 86_400;

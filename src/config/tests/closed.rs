@@ -139,8 +139,12 @@ fn an_unknown_key_of_security_is_an_error_whatever_unknown_keys_are() {
         let message = error(files.operator(&["c.yml"], UnknownKeys::Warn));
         assert!(message.starts_with("c.yml:1: "), "{yaml}: {message}");
     }
-    for yaml in ["clouddriver.tls.caFile: /x", "clouddriver.auth.tokn: x", "kubernetes.policy.inscure: false"]
-    {
+    for yaml in [
+        "clouddriver.tls.caFile: /x",
+        "clouddriver.auth.tokn: x",
+        "kubernetes.policy.inscure: false",
+        "kubernetes.accounts: [{name: a, serviceAccount: true, policy: {inscure: false}}]",
+    ] {
         let message = error(Files::new(&[("armory-agent.yml", yaml)]).agent(UnknownKeys::Warn));
         assert!(message.contains("unknown setting"), "{yaml}: {message}");
     }
