@@ -118,7 +118,7 @@ pub(super) async fn metrics(State(state): State<RestState>) -> impl IntoResponse
 /// This description.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "openapi", tag = "health",
     responses(
-        (status = 200, description = "The OpenAPI document", body = String, content_type = "application/json"),
+        (status = 200, description = "The OpenAPI document", body = std::collections::BTreeMap<String, serde_json::Value>),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
     ))]
 pub(super) async fn description() -> impl IntoResponse {

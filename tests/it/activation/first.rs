@@ -163,10 +163,10 @@ async fn without_an_agent_it_says_so_and_heals_when_one_connects() {
     }
     let_others_pass(&world, &cluster, "next", "east").await;
     for name in ["pinned", "free"] {
-        assert_eq!(
-            writes(&world, name),
-            4,
-            "finalizer, FAILED, ACTIVATING, ACTIVE: {:#?}",
+        // One made while the leader still waits for agents is told so first.
+        assert!(
+            matches!(writes(&world, name), 4 | 5),
+            "finalizer, at most once AwaitingAgents, FAILED, ACTIVATING, ACTIVE: {:#?}",
             world.writes_to(name)
         );
     }
