@@ -68,17 +68,17 @@ impl KubeAgentObjects {
 
     async fn get_or_create(&self, registration: &Registration) -> Result<KubesvcAgent, RegistrationError> {
         let name = names::agent_object_name(&registration.agent_id, &registration.zone);
-        if let Some(agent) = self.api.get_opt(&name).await.map_err(failed(&name))? {
+        if let Some(agent) = self.read(&name).await? {
             return Ok(agent);
         }
         let new = status::new_object(&name, registration, self.approve_new);
         self.pace(registration).await;
         crash::point("agent-create:before");
-        let created = self.api.create(&post_params(), &new).await;
+        let created = timed(&name, self.api.create(&post_params(), &new)).await?;
         crash::point("agent-create:after");
         match created {
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                self.api.get(&name).await.map_err(failed(&name))
+                timed(&name, self.api.get(&name)).await?.map_err(failed(&name))
             }
             created => created.map_err(|problem| self.heed(&name, problem)),
         }
@@ -445,7 +445,8 @@ mod tests {
         let objects = objects(silent_api_server());
         let left = objects.disconnected("a", "z", "s", SessionEnd::Cut).await;
         let approved = objects.approved("a", "z", "s").await;
-        for problem in [left, approved] {
+        let registered = objects.register(&registration("a", Standing::Known)).await.map(drop);
+        for problem in [left, approved, registered] {
             let problem = problem.expect_err("there is no answer").to_string();
             assert!(problem.contains("does not answer within 10s"), "{problem}");
         }

@@ -97,3 +97,34 @@ async fn a_kubeconfig_file_of_the_agent_is_read_there() {
     std::fs::write(&file, cluster.kubeconfig()).expect("the folder is there");
     world.until("prod", State::Active).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_reaches_the_cluster_by_the_kubeconfig_that_is_meant_for_agents() {
+    let world = World::start().await;
+    let cluster = world.cluster("spinnaker").await;
+    let _agent = world.agent("agent-1").start().await;
+    // Whoever reads the account's own kubeconfig reaches the cluster by an address that is none for an agent.
+    let own = cluster.kubeconfig_at("https://127.0.0.1:1");
+    world.secret("for-agents", cluster.kubeconfig().as_bytes(), true).await;
+    let source = json!({"secretRef": {"name": "for-agents"}});
+    world.account("prod").zone("east").kubeconfig(&own).spec("agentKubeconfig", source).create().await;
+    let active = world.until("prod", State::Active).await;
+    let host = active.status_or_default().kube_host.clone().unwrap_or_default();
+    assert_eq!(host, cluster.server(), "the agent says where it connected");
+
+    // Its Secret counts as the account's own one does: what is spoilt there is found at once.
+    world.secret("for-agents", b"{", true).await;
+    world.until_reason("prod", State::Failed, "KubeconfigRefused").await;
+    world.secret("for-agents", cluster.kubeconfig().as_bytes(), true).await;
+    world.until("prod", State::Active).await;
+
+    // Without it the agent gets the other one, and cannot connect.
+    world.patch("prod", json!({"spec": {"agentKubeconfig": null}})).await;
+    world
+        .until_account("prod", "fails at the other address", |account| {
+            let status = account.status_or_default();
+            status.state() == State::Failed
+                && status.error_message.as_deref().is_some_and(|message| message.contains("127.0.0.1:1"))
+        })
+        .await;
+}

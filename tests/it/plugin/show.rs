@@ -20,7 +20,13 @@ async fn three() -> (World, crate::world::Agent) {
         .create()
         .await;
     world.account("bad").zone("east").kubeconfig(EXEC).create().await;
-    world.account("lonely").zone("esat").kubeconfig(&cluster.kubeconfig()).create().await;
+    world
+        .account("lonely")
+        .zone("esat")
+        .spec("agentKubeconfig", serde_json::json!({"secretRef": {"name": "good"}}))
+        .kubeconfig(&cluster.kubeconfig())
+        .create()
+        .await;
     world.until("good", State::Active).await;
     world.until_reason("bad", State::Failed, "ExecForbidden").await;
     world.until_reason("lonely", State::Failed, "NoAgent").await;
@@ -115,6 +121,8 @@ async fn the_description(world: &World) {
     let two = shown(world, &["describe", "good", "lonely"]).await;
     assert_eq!(two.matches("Namespace:").count(), 2, "{two}");
     assert!(two.contains("Good one"), "{two}");
+    let for_agents = two.lines().find(|line| line.trim_start().starts_with("Agent Kubeconfig:"));
+    assert!(for_agents.is_some_and(|line| line.ends_with("key kubeconfig of Secret good")), "{two}");
 }
 
 async fn the_reasons(world: &World) {

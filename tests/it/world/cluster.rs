@@ -64,6 +64,11 @@ impl Cluster {
         crate::harness::kubeconfig::yaml(&self.server, &self.authority, proof)
     }
 
+    /// As [`Cluster::kubeconfig`], with another address of the API server.
+    pub(crate) fn kubeconfig_at(&self, server: &str) -> String {
+        crate::harness::kubeconfig::yaml(server, &self.authority, Proof::Token(&self.token))
+    }
+
     /// A kubeconfig on one line and without an exclamation mark, as a secret reference may hold it.
     pub(crate) fn kubeconfig_in_one_line(&self) -> String {
         let (server, token) = (&self.server, &self.token);
