@@ -62,9 +62,9 @@ pub(super) async fn try_all(world: &World) {
     let mut before = Vec::new();
     for index in 0..EDITS.len() {
         world.until(&account(index), State::Active).await;
-        let whole = eventually("a row with its namespaces", PATIENCE, async || {
+        let whole = eventually("a row with its namespaces and its connection", PATIENCE, async || {
             let row = world.until_row(&account(index), "ACTIVE").await;
-            if row.namespaces.is_some() { Ok(row) } else { Err(format!("{row:?}")) }
+            if row.namespaces.is_some() && row.connections == 1 { Ok(row) } else { Err(format!("{row:?}")) }
         });
         before.push(whole.await);
     }
