@@ -25,7 +25,7 @@
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
 //! | [`patience`] | questions that may get no answer |
-//! | [`view`] | the port [`Fleet`](crate::fleet::Fleet) |
+//! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod approvals;
 mod asking;
@@ -37,6 +37,7 @@ mod dispatch;
 mod drain;
 mod duties;
 mod fences;
+mod fleet_view;
 mod gone;
 mod hello;
 mod ledger;
@@ -59,7 +60,6 @@ mod strangers;
 mod streams;
 mod transport;
 mod vanished;
-mod view;
 mod words;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -518,9 +518,9 @@ impl BoundHub {
         vital.spawn("agents that are gone", gone::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("agents that have left", left::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("accounts that vanish", vanished::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("fences", fences::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("lists of namespaces", namespaces::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("assignments", assignments::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
         let told = cut_off::tell_health(Arc::clone(&hub), health.clone(), stop.clone());
         vital.spawn("health", told);
         info!(address = %self.address, "agents may connect");

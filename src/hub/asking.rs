@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::duties::Seat;
+use super::duties::SessionView;
 use super::ledger::{Moment, PACE};
 use crate::account::KubesvcAccount;
 use crate::account::zones;
@@ -81,13 +81,13 @@ impl Questions {
     /// Decides about one account; absent where no object has the uid.
     pub(super) fn step(
         &self,
-        seat: Seat<'_>,
+        view: SessionView<'_>,
         uid: &str,
         account: Option<&KubesvcAccount>,
         now: Moment,
     ) -> Step {
         let known = self.questions.get(uid);
-        let round = account.and_then(Round::of).filter(|_| seat.approved && !seat.draining);
+        let round = account.and_then(Round::of).filter(|_| view.approved && !view.draining);
         match (round, known) {
             (None, None) => Step::Nothing,
             (None, Some(_)) => Step::Forget,

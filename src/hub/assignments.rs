@@ -4,7 +4,7 @@
 //! is held, in all replicas; the numbers are compared when the rows are.
 
 mod checks;
-mod desk;
+mod row_diff;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use super::Hub;
 use crate::crash;
 use crate::store::{Assignment, AssignmentChanges, Store, StoreError};
 pub use checks::AssignmentChecks;
-use checks::Schedule;
-use desk::{Desk, Held, Pair};
+use checks::CheckSchedule;
+use row_diff::{AssignmentKey, HoldChange, RowDiff};
 
 /// How often the rows are brought in step.
-const FLUSH: Duration = Duration::from_secs(1);
+const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest wait after the database could not be used.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// Rows in one transaction.
-const ROWS: usize = 2048;
+const MAX_ROWS_PER_TRANSACTION: usize = 2048;
 /// Sessions and accounts that are looked at in one go.
-const MANY: usize = 1_000_000;
+const MAX_CHANGES_PER_FLUSH: usize = 1_000_000;
 /// How long the database may take.
-const WRITE_WAIT: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last rows may take when the hub stops.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The rows of this replica.
 #[async_trait]
@@ -88,9 +88,9 @@ impl AssignmentRows for StoredAssignments {
 }
 
 /// Keeps the rows in step until the hub stops; when all sessions have ended, the last of them go.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut keeper = Keeper::new(hub);
-    let mut flush = tokio::time::interval(FLUSH);
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut writer = AssignmentWriter::new(hub);
+    let mut flush = tokio::time::interval(FLUSH_INTERVAL);
     flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -99,20 +99,20 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
         }
         tokio::select! {
             () = stop.cancelled() => break,
-            () = keeper.turn() => {}
+            () = writer.turn() => {}
         }
     }
-    let emptied = keeper.hub.emptied();
+    let emptied = writer.hub.emptied();
     if tokio::time::timeout(super::STOP_WAIT, emptied).await.is_err() {
         return;
     }
-    keeper.follow();
+    writer.follow();
     // Twice: a row says that its agent cannot be reached, and then goes.
     let last = async {
-        keeper.flush().await?;
-        keeper.flush().await
+        writer.flush().await?;
+        writer.flush().await
     };
-    match tokio::time::timeout(LAST_WAIT, last).await {
+    match tokio::time::timeout(FINAL_FLUSH_TIMEOUT, last).await {
         Ok(Ok(())) => {}
         Ok(Err(problem)) => {
             warn!(error = problem.in_full(), "the last rows of kubesvc_assignments were not written");
@@ -121,23 +121,30 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-struct Keeper {
+struct AssignmentWriter {
     hub: Arc<Hub>,
-    desk: Desk,
+    diff: RowDiff,
     /// Not before this moment: the database could not be used.
     not_before: Duration,
     wait: Duration,
     /// When the rows are read again.
-    checks: Schedule,
+    checks: CheckSchedule,
     /// Replicas come and go, and so does what this one knows of them; the leader clears up after those that are gone.
     replicas: watch::Receiver<u64>,
 }
 
-impl Keeper {
+impl AssignmentWriter {
     fn new(hub: Arc<Hub>) -> Self {
-        let checks = Schedule::new(hub.settings.assignment_checks, hub.moment());
+        let checks = CheckSchedule::new(hub.settings.assignment_checks, hub.moment());
         let replicas = hub.replicas.changes();
-        Self { hub, desk: Desk::default(), not_before: Duration::ZERO, wait: FLUSH, checks, replicas }
+        Self {
+            hub,
+            diff: RowDiff::default(),
+            not_before: Duration::ZERO,
+            wait: FLUSH_INTERVAL,
+            checks,
+            replicas,
+        }
     }
 
     async fn turn(&mut self) {
@@ -152,21 +159,21 @@ impl Keeper {
             return;
         }
         if self.checks.is_due(now) {
-            self.desk.doubt();
+            self.diff.mark_stale();
         }
         match self.flush().await {
             Ok(()) if self.not_before > Duration::ZERO => {
                 info!("kubesvc_assignments is in step again");
                 // Rows of accounts may come only now, and say that nobody holds them.
                 self.checks.hasten(now);
-                (self.not_before, self.wait) = (Duration::ZERO, FLUSH);
+                (self.not_before, self.wait) = (Duration::ZERO, FLUSH_INTERVAL);
             }
             Ok(()) => {}
             Err(problem) => {
                 if self.not_before == Duration::ZERO {
                     warn!(error = problem.in_full(), "kubesvc_assignments cannot be written; its rows wait");
                 }
-                self.wait = (self.wait * 2).min(MAX_WAIT);
+                self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
                 self.not_before = self.hub.moment() + self.wait;
             }
         }
@@ -174,9 +181,9 @@ impl Keeper {
 
     /// Takes in what the sessions have said since.
     fn follow(&mut self) {
-        for (serial, uid) in self.hub.assigned.try_take(MANY) {
+        for (serial, uid) in self.hub.assigned.try_take(MAX_CHANGES_PER_FLUSH) {
             let Some(session) = self.hub.registry.by_serial(serial) else {
-                self.desk.look(serial, uid, Held::Ended);
+                self.diff.look(serial, uid, HoldChange::Ended);
                 continue;
             };
             let held = session.held_name(&uid).map(|account| {
@@ -186,35 +193,35 @@ impl Keeper {
                     status.caching_agent() == Some(&session.agent_id)
                         && process == Some(session.boot_id.as_str())
                 });
-                Held::As(Pair { account, agent: session.agent_id.clone() }, caching)
+                HoldChange::As(AssignmentKey { account, agent: session.agent_id.clone() }, caching)
             });
-            self.desk.look(serial, uid, held.unwrap_or(Held::Nothing));
+            self.diff.look(serial, uid, held.unwrap_or(HoldChange::Nothing));
         }
     }
 
     async fn flush(&mut self) -> Result<(), StoreError> {
         let rows = &self.hub.assignment_rows;
-        self.desk.begin_round();
-        let is_check = !self.desk.is_read();
+        self.diff.begin_round();
+        let is_check = !self.diff.is_read();
         if is_check {
-            let read = in_time(rows.read()).await?;
-            self.desk.read(read.into_iter());
+            let read = with_timeout(rows.read()).await?;
+            self.diff.read(read.into_iter());
         }
-        while let Some(changes) = self.desk.changes(ROWS) {
-            in_time(rows.write(&changes)).await?;
-            self.desk.written(&changes);
+        while let Some(changes) = self.diff.changes(MAX_ROWS_PER_TRANSACTION) {
+            with_timeout(rows.write(&changes)).await?;
+            self.diff.written(&changes);
         }
         if is_check {
-            for names in in_time(rows.miscounted()).await?.chunks(ROWS) {
+            for names in with_timeout(rows.miscounted()).await?.chunks(MAX_ROWS_PER_TRANSACTION) {
                 let changes = AssignmentChanges { recounts: names.to_vec(), ..AssignmentChanges::default() };
-                in_time(rows.write(&changes)).await?;
+                with_timeout(rows.write(&changes)).await?;
             }
         }
         Ok(())
     }
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let late = |_| Err(StoreError::unavailable("it does not answer"));
-    tokio::time::timeout(WRITE_WAIT, answer).await.unwrap_or_else(late)
+    tokio::time::timeout(WRITE_TIMEOUT, answer).await.unwrap_or_else(late)
 }

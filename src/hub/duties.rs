@@ -14,7 +14,7 @@ use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as far as its duties go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat<'a> {
+pub(super) struct SessionView<'a> {
     pub(super) zone: &'a str,
     /// Whether the agent is given accounts.
     pub(super) approved: bool,
@@ -29,7 +29,7 @@ pub(super) struct Seat<'a> {
 }
 
 #[cfg(test)]
-impl Default for Seat<'_> {
+impl Default for SessionView<'_> {
     fn default() -> Self {
         Self { zone: "", approved: false, draining: false, synced: true, lists: None, cluster_uid: "" }
     }
@@ -58,35 +58,35 @@ pub(super) enum Duty {
 /// Decides for one account and one session. `account` is absent where no object has the uid, `entry` where the session
 /// never had to do with it.
 pub(super) fn duty(
-    seat: Seat<'_>,
+    view: SessionView<'_>,
     account: Option<&KubesvcAccount>,
     entry: Option<&Entry>,
     now: Moment,
 ) -> Duty {
     let status = account.map(KubesvcAccount::status_or_default);
     let is_ours = |status: &&KubesvcAccountStatus| {
-        status.granted_zone() == Some(seat.zone) && (seat.approved || status.phase() == GrantPhase::Revoking)
+        status.granted_zone() == Some(view.zone) && (view.approved || status.phase() == GrantPhase::Revoking)
     };
     let ours = status.as_deref().filter(is_ours);
     if let (Some(account), Some(status)) = (account, ours)
         && status.phase() == GrantPhase::Open
     {
-        match seat.lists {
+        match view.lists {
             // What it holds is looked at when it has said which accounts are its own.
             None if account.is_static() => return Duty::Nothing,
-            Some(false) if account.is_static() => return clean(seat, Some(status), entry, now),
-            _ if runs_in_another_cluster(account, seat.cluster_uid) => {
-                return clean(seat, Some(status), entry, now);
+            Some(false) if account.is_static() => return clean(view, Some(status), entry, now),
+            _ if runs_in_another_cluster(account, view.cluster_uid) => {
+                return clean(view, Some(status), entry, now);
             }
             _ => {}
         }
     }
     match (account, ours) {
         (_, Some(status)) if is_astray(status, entry) => Duty::DropAstray(status.epoch),
-        (Some(account), Some(status)) if wanted(status) => add(seat, account, status, entry, now),
-        (_, Some(status)) if status.phase() == GrantPhase::Open => keep(status, entry, seat, now),
-        (_, Some(status)) => revoke(seat, status, entry),
-        _ => clean(seat, status.as_deref(), entry, now),
+        (Some(account), Some(status)) if wanted(status) => add(view, account, status, entry, now),
+        (_, Some(status)) if status.phase() == GrantPhase::Open => keep(status, entry, view, now),
+        (_, Some(status)) => revoke(view, status, entry),
+        _ => clean(view, status.as_deref(), entry, now),
     }
 }
 
@@ -103,7 +103,7 @@ fn wanted(status: &KubesvcAccountStatus) -> bool {
 }
 
 fn add(
-    seat: Seat<'_>,
+    view: SessionView<'_>,
     account: &KubesvcAccount,
     status: &KubesvcAccountStatus,
     entry: Option<&Entry>,
@@ -125,18 +125,18 @@ fn add(
         }
     }
     let granted = status.grant.as_ref().map(|grant| grant.generation);
-    if seat.draining || granted != Some(account.generation()) {
+    if view.draining || granted != Some(account.generation()) {
         return Duty::Nothing;
     }
     Duty::Add(epoch)
 }
 
 /// FAILED under an open grant: neither add nor drop. Any other state is none that an open grant goes with.
-fn keep(status: &KubesvcAccountStatus, entry: Option<&Entry>, seat: Seat<'_>, now: Moment) -> Duty {
-    if status.state() == State::Failed { Duty::Nothing } else { clean(seat, Some(status), entry, now) }
+fn keep(status: &KubesvcAccountStatus, entry: Option<&Entry>, view: SessionView<'_>, now: Moment) -> Duty {
+    if status.state() == State::Failed { Duty::Nothing } else { clean(view, Some(status), entry, now) }
 }
 
-fn revoke(seat: Seat<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) -> Duty {
+fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) -> Duty {
     let epoch = status.epoch;
     let Some(entry) = entry else { return Duty::SayDropped(epoch) };
     if matches!(entry.command, Some(Command::Drop(sent)) if sent >= epoch) {
@@ -144,7 +144,7 @@ fn revoke(seat: Seat<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) 
     }
     match entry.believed {
         Some(_) if entry.drop_failed >= Some(epoch) => Duty::Nothing,
-        Some(_) if !seat.synced => Duty::Nothing,
+        Some(_) if !view.synced => Duty::Nothing,
         Some(believed) => Duty::Drop(believed.max(epoch)),
         None if matches!(&entry.word, Some((said, Word::Dropped)) if *said >= epoch) => Duty::Nothing,
         None => Duty::SayDropped(epoch),
@@ -152,9 +152,14 @@ fn revoke(seat: Seat<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) 
 }
 
 /// The account is none of this session's: whatever it may hold of it goes.
-fn clean(seat: Seat<'_>, status: Option<&KubesvcAccountStatus>, entry: Option<&Entry>, now: Moment) -> Duty {
+fn clean(
+    view: SessionView<'_>,
+    status: Option<&KubesvcAccountStatus>,
+    entry: Option<&Entry>,
+    now: Moment,
+) -> Duty {
     let Some(entry) = entry else { return Duty::Nothing };
-    if !seat.synced {
+    if !view.synced {
         return Duty::Nothing;
     }
     let Some(believed) = entry.believed else {

@@ -22,17 +22,17 @@ use crate::wire::common;
 use crate::wire::ops::{self, hub_frame::Frame};
 
 /// Fences in one transaction.
-const TOGETHER: usize = 256;
+const MAX_FENCES_PER_TRANSACTION: usize = 256;
 /// How long the database may take for one.
-const WRITE_WAIT: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// When a fence is tried again that has no row yet, or while the database cannot be used.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The longest wait after the database could not be used.
-const MAX_WAIT: Duration = Duration::from_secs(30);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// How often all fences are read and compared.
-const CHECK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Accounts that are looked at in one go.
-const MANY: usize = 100_000;
+const MAX_ACCOUNTS_PER_PASS: usize = 100_000;
 
 /// The fences.
 #[async_trait]
@@ -68,57 +68,61 @@ impl FenceRows for StoredFences {
 }
 
 /// Keeps the fences in step until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut keeper =
-        Keeper { hub: Arc::clone(&hub), standing: HashMap::new(), again: HashSet::new(), wait: AGAIN };
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut reconciler = FenceReconciler {
+        hub: Arc::clone(&hub),
+        stored: HashMap::new(),
+        retry: HashSet::new(),
+        wait: RETRY_DELAY,
+    };
     let mut leads = hub.leadership.follow();
-    let mut check = tokio::time::interval(CHECK);
+    let mut check = tokio::time::interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut retry_at = Instant::now();
     loop {
         let next = async {
             tokio::select! {
-                _ = check.tick() => keeper.check().await,
-                uids = hub.fenced.take(MANY) => uids,
+                _ = check.tick() => reconciler.check().await,
+                uids = hub.fenced.take(MAX_ACCOUNTS_PER_PASS) => uids,
                 // The sender lives as long as the hub.
                 _ = leads.changed() => hub.accounts.all().iter().map(|one| one.uid().to_owned()).collect(),
-                () = tokio::time::sleep_until(retry_at), if !keeper.again.is_empty() => {
-                    keeper.again.drain().collect()
+                () = tokio::time::sleep_until(retry_at), if !reconciler.retry.is_empty() => {
+                    reconciler.retry.drain().collect()
                 }
             }
         };
         let Some(uids) = stop.run_until_cancelled(next).await else { return };
-        if stop.run_until_cancelled(keeper.raise(uids)).await.is_none() {
+        if stop.run_until_cancelled(reconciler.raise(uids)).await.is_none() {
             return;
         }
-        if !keeper.again.is_empty() && retry_at <= Instant::now() {
-            retry_at = Instant::now() + keeper.wait;
+        if !reconciler.retry.is_empty() && retry_at <= Instant::now() {
+            retry_at = Instant::now() + reconciler.wait;
         }
     }
 }
 
-struct Keeper {
+struct FenceReconciler {
     hub: Arc<Hub>,
     /// The fences as they are known to stand; none of an account that is gone.
-    standing: HashMap<String, i64>,
-    again: HashSet<String>,
+    stored: HashMap<String, i64>,
+    retry: HashSet<String>,
     wait: Duration,
 }
 
-impl Keeper {
+impl FenceReconciler {
     /// Reads all fences. Answers with accounts whose fence is to be raised again.
     async fn check(&mut self) -> Vec<String> {
-        let rows = match in_time(self.hub.fence_rows.standing()).await {
+        let rows = match with_timeout(self.hub.fence_rows.standing()).await {
             Ok(rows) => rows,
             Err(problem) => {
                 debug!(error = problem.in_full(), "kubesvc_caching cannot be read");
                 return Vec::new();
             }
         };
-        self.standing = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
+        self.stored = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
         let mut uids = Vec::new();
         for session in self.hub.registry.standing() {
-            uids.extend(session.cached.lock().compare(&self.standing));
+            uids.extend(session.cached.lock().compare(&self.stored));
         }
         if self.hub.is_leading() {
             let accounts = self.hub.accounts.all();
@@ -130,11 +134,11 @@ impl Keeper {
     /// Raises what is to be raised for these accounts, and has the agents told.
     async fn raise(&mut self, uids: Vec<String>) {
         let wanted: Vec<_> = uids.iter().filter_map(|uid| self.wanted(uid)).collect();
-        for some in wanted.chunks(TOGETHER) {
+        for some in wanted.chunks(MAX_FENCES_PER_TRANSACTION) {
             let fences: Vec<Fence> = some.iter().map(|(fence, _)| fence.clone()).collect();
             match self.try_raise(&fences).await {
                 Ok(raised) => {
-                    self.wait = AGAIN;
+                    self.wait = RETRY_DELAY;
                     let raised: HashMap<_, _> = raised.into_iter().collect();
                     for (fence, session) in some {
                         self.settle(fence, session.as_deref(), raised.get(&fence.uid).copied());
@@ -144,8 +148,8 @@ impl Keeper {
                     if self.hub.may_complain("fences", None) {
                         warn!(error = problem.in_full(), "kubesvc_caching cannot be written; tried again");
                     }
-                    self.wait = (self.wait * 2).min(MAX_WAIT);
-                    self.again.extend(fences.into_iter().map(|fence| fence.uid));
+                    self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);
+                    self.retry.extend(fences.into_iter().map(|fence| fence.uid));
                 }
             }
         }
@@ -153,11 +157,11 @@ impl Keeper {
 
     /// One that the database refuses must not keep the others out.
     async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
-        match in_time(self.hub.fence_rows.raise(fences)).await {
+        match with_timeout(self.hub.fence_rows.raise(fences)).await {
             Err(StoreError::Refused { .. }) if fences.len() > 1 => {
                 let mut raised = Vec::new();
                 for fence in fences.chunks(1) {
-                    match in_time(self.hub.fence_rows.raise(fence)).await {
+                    match with_timeout(self.hub.fence_rows.raise(fence)).await {
                         Ok(one) => raised.extend(one),
                         Err(problem @ StoreError::Refused { .. }) => {
                             warn!(error = problem.in_full(), "a fence is left as it is");
@@ -174,7 +178,7 @@ impl Keeper {
     fn settle(&mut self, fence: &Fence, session: Option<&Session>, raised: Option<Raised>) {
         match raised {
             Some(Raised::Stands) => {
-                self.standing.insert(fence.uid.clone(), fence.epoch);
+                self.stored.insert(fence.uid.clone(), fence.epoch);
                 let Some(session) = session else { return };
                 session.cached.lock().fenced(&fence.uid, fence.epoch);
                 session.wakes.wake(fence.uid.clone());
@@ -187,14 +191,14 @@ impl Keeper {
             }
             // The object will tell who was elected since.
             Some(Raised::Higher(epoch)) => {
-                self.standing.insert(fence.uid.clone(), epoch);
+                self.stored.insert(fence.uid.clone(), epoch);
                 debug!(uid = fence.uid, epoch = fence.epoch, stands = epoch, "somebody else was elected");
             }
             Some(Raised::Missing) => {
-                self.standing.remove(&fence.uid);
+                self.stored.remove(&fence.uid);
                 // The leader inserts it a moment later. Nothing is taken of an account that has none.
                 if session.is_some() {
-                    self.again.insert(fence.uid.clone());
+                    self.retry.insert(fence.uid.clone());
                 }
             }
             None => {}
@@ -204,13 +208,13 @@ impl Keeper {
     /// The fence that is to be raised for an account, and the session it is raised for.
     fn wanted(&mut self, uid: &str) -> Option<(Fence, Option<Arc<Session>>)> {
         let Some(account) = self.hub.accounts.by_uid(uid) else {
-            self.standing.remove(uid);
+            self.stored.remove(uid);
             return None;
         };
         let status = account.status_or_default();
         let caching = status.caching.as_ref()?;
         let Some(agent_id) = &caching.agent_id else {
-            let is_to_rise = self.standing.get(uid).is_none_or(|stands| *stands < caching.epoch);
+            let is_to_rise = self.stored.get(uid).is_none_or(|stands| *stands < caching.epoch);
             // Where no row is left there is nothing to be taken either.
             let is_ours = self.hub.is_leading() && !account.is_being_deleted();
             let fence = Fence {
@@ -227,8 +231,8 @@ impl Keeper {
             return None;
         }
         // Before the lock: it looks into the ledger.
-        let seat = seat(&session, uid);
-        let epoch = session.cached.lock().to_raise(seat, &account)?;
+        let process = candidate(&session, uid);
+        let epoch = session.cached.lock().to_raise(process, &account)?;
         let fence = Fence {
             uid: uid.to_owned(),
             epoch,
@@ -245,7 +249,7 @@ fn is_nobodys(account: &KubesvcAccount) -> bool {
     account.status_or_default().caching.as_ref().is_some_and(|caching| caching.agent_id.is_none())
 }
 
-fn seat<'s>(session: &'s Session, uid: &str) -> Seat<'s> {
+fn candidate<'s>(session: &'s Session, uid: &str) -> Seat<'s> {
     Seat {
         agent_id: &session.agent_id,
         boot_id: &session.boot_id,
@@ -263,9 +267,9 @@ pub(super) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Fram
         return None;
     };
     let say = {
-        let seat = seat(session, uid);
+        let process = candidate(session, uid);
         let mut cached: parking_lot::MutexGuard<'_, Cached> = session.cached.lock();
-        cached.say(seat, &account)
+        cached.say(process, &account)
     };
     let (epoch, on) = match say {
         Say::Nothing => return None,
@@ -284,7 +288,7 @@ pub(super) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Fram
     }))
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn with_timeout<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
     let late = |_| Err(StoreError::unavailable("it does not answer"));
-    tokio::time::timeout(WRITE_WAIT, answer).await.unwrap_or_else(late)
+    tokio::time::timeout(WRITE_TIMEOUT, answer).await.unwrap_or_else(late)
 }

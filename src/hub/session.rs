@@ -1,17 +1,17 @@
 //! One stream of one agent: who it is, what it was told and what it has said.
 //!
-//! A task of its own owns the stream (`turns`); the rest of the hub reads the session and wakes it.
+//! A task of its own owns the stream (`session_loop`); the rest of the hub reads the session and wakes it.
 
+mod account_work;
 mod admission;
-mod apart;
 mod asker;
 mod claims;
+mod detached;
 mod hearing;
 mod lining_up;
 mod outbox;
+mod session_loop;
 mod statics;
-mod turns;
-mod work;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -38,16 +38,16 @@ use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::{Ending, Fact, Offer, Presence, Process, SessionFact, Tick, Word};
 use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
-use claims::Foreign;
+use claims::ForeignClaims;
 use statics::List;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
 /// Why the stream of an agent ends that was approved after it had said what it holds.
-const SAYS_ANEW: &str = "it was approved, and says anew what it holds";
+const APPROVED_AFTER_HELLO: &str = "it was approved, and says anew what it holds";
 
 /// Why the stream of an agent ends that claimed more accounts than were taken in at once.
-const CLAIMS_MORE: &str = "it holds more accounts that are none of its zone, and says them anew";
+const CLAIMS_LEFT: &str = "it holds more accounts that are none of its zone, and says them anew";
 
 /// One stream of one agent, as the whole hub sees it.
 pub(super) struct Session {
@@ -181,12 +181,12 @@ impl Session {
     fn leave_unheard(&self) {
         self.has_unheard.store(true, Ordering::SeqCst);
         if self.was_approved() {
-            self.close(SAYS_ANEW);
+            self.close(APPROVED_AFTER_HELLO);
         }
     }
 
     /// What it claimed of accounts that are none of its zone.
-    fn claimed(&self, foreign: Foreign) {
+    fn claimed(&self, foreign: ForeignClaims) {
         *self.foreign_uids.lock() = foreign.uids;
         *self.foreign.lock() = foreign.room;
         self.claims_more.store(foreign.more, Ordering::Relaxed);
@@ -206,7 +206,7 @@ impl Session {
         let one = self.foreign.lock().as_mut().and_then(|room| room.split(1));
         drop(one);
         if no_more && self.claims_more.load(Ordering::Relaxed) {
-            self.close(CLAIMS_MORE);
+            self.close(CLAIMS_LEFT);
         }
     }
 
@@ -215,7 +215,7 @@ impl Session {
         if approved {
             self.set_was_approved();
             if self.has_unheard.load(Ordering::SeqCst) {
-                self.close(SAYS_ANEW);
+                self.close(APPROVED_AFTER_HELLO);
                 return false;
             }
         }
@@ -374,12 +374,12 @@ impl Session {
     /// An account is kept from the agent because of the cluster that it is in or has reached, and why; absent: no longer.
     /// Answers whether that is new.
     pub(super) fn keep_from(&self, uid: &str, why: Option<String>) -> bool {
-        const REMEMBERED: usize = 100;
+        const MAX_WRONG_CLUSTER_ACCOUNTS: usize = 100;
         let mut kept = self.kept_from.lock();
         match why {
             None => kept.remove(uid).is_some(),
             Some(why) if kept.get(uid) == Some(&why) => false,
-            Some(_) if kept.len() >= REMEMBERED && !kept.contains_key(uid) => false,
+            Some(_) if kept.len() >= MAX_WRONG_CLUSTER_ACCOUNTS && !kept.contains_key(uid) => false,
             Some(why) => {
                 kept.insert(uid.to_owned(), why);
                 true

@@ -188,7 +188,7 @@ fn stay(context: &Context<'_>, zone: &str) -> Decision {
     if let Fact::Known(Err(failure)) = &context.observation.credential {
         return Draft::failed(context, failure).into();
     }
-    let decision = caching::tended(context, zone, weigh(context, zone, &words));
+    let decision = caching::maintain_election(context, zone, weigh(context, zone, &words));
     if decision.action.is_none() && context.credential_is_restated() {
         return Draft::acknowledged(context).with_credential().into();
     }

@@ -10,7 +10,7 @@ use crate::account::caching::{Election, Holding, Outcome, Seat, elect};
 use crate::account::state::State;
 
 /// What is to be done for an ACTIVE account that needs nothing else.
-pub(super) fn tended(context: &Context<'_>, zone: &str, decision: Decision) -> Decision {
+pub(super) fn maintain_election(context: &Context<'_>, zone: &str, decision: Decision) -> Decision {
     if decision.action.is_some() || context.state() != State::Active {
         return decision;
     }
@@ -33,7 +33,7 @@ pub(super) fn with_election<'a>(context: &'a Context<'a>, zone: &str, draft: Dra
 
 fn outcome<'a>(context: &Context<'a>, zone: &str) -> Outcome<'a> {
     let in_zone = context.observation.sessions.iter().filter(|session| session.zone == zone);
-    let seats: Vec<_> = in_zone.map(|session| seat(context, session)).collect();
+    let seats: Vec<_> = in_zone.map(|session| candidate(context, session)).collect();
     let caching = context.status.caching.as_ref();
     elect(&Election {
         uid: context.observation.account.uid(),
@@ -52,7 +52,7 @@ fn asked<'a>(context: &Context<'a>) -> Option<&'a str> {
     (context.status.election_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
 }
 
-fn seat<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
+fn candidate<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
     Seat {
         agent_id: &session.agent_id,
         boot_id: &session.process.boot_id,

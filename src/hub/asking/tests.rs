@@ -17,12 +17,12 @@ pub(in crate::hub) fn round(account: &KubesvcAccount) -> Round {
     Round::of(account).expect("it asks")
 }
 
-fn seat() -> Seat<'static> {
-    Seat { zone: "z", approved: true, ..Seat::default() }
+fn view() -> SessionView<'static> {
+    SessionView { zone: "z", approved: true, ..SessionView::default() }
 }
 
 fn step(questions: &Questions, account: &KubesvcAccount, now: Moment) -> Step {
-    questions.step(seat(), "u", Some(account), now)
+    questions.step(view(), "u", Some(account), now)
 }
 
 fn asked(account: &KubesvcAccount) -> Questions {
@@ -119,7 +119,7 @@ fn an_account_that_asks_no_more_is_forgotten_so_that_the_next_round_asks_anew() 
     questions.answer("u", 3, 2, false, NOW);
     let active = changed(|account| status(account).state = Some(State::Active));
     assert_eq!(step(&questions, &active, NOW), Step::Forget);
-    assert_eq!(questions.step(seat(), "u", None, NOW), Step::Forget, "its object is gone");
+    assert_eq!(questions.step(view(), "u", None, NOW), Step::Forget, "its object is gone");
     questions.forget("u");
     assert_eq!(step(&questions, &active, NOW), Step::Nothing);
     assert_eq!(step(&questions, &asking(), NOW), Step::Ask(round(&asking())));
@@ -129,9 +129,9 @@ fn an_account_that_asks_no_more_is_forgotten_so_that_the_next_round_asks_anew() 
 fn an_agent_that_is_not_approved_or_is_stopping_is_asked_nothing() {
     let questions = Questions::default();
     let asked = asked(&asking());
-    for seat in [Seat { approved: false, ..seat() }, Seat { draining: true, ..seat() }] {
-        assert_eq!(questions.step(seat, "u", Some(&asking()), NOW), Step::Nothing);
-        assert_eq!(asked.step(seat, "u", Some(&asking()), NOW), Step::Forget);
+    for view in [SessionView { approved: false, ..view() }, SessionView { draining: true, ..view() }] {
+        assert_eq!(questions.step(view, "u", Some(&asking()), NOW), Step::Nothing);
+        assert_eq!(asked.step(view, "u", Some(&asking()), NOW), Step::Forget);
     }
 }
 

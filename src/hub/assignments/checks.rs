@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::hub::ledger::Moment;
 
 /// The first comparison after something has happened.
-const SOON: Duration = Duration::from_secs(5);
+const FIRST_CHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// When the rows are read again and mended, though nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,21 +26,21 @@ impl Default for AssignmentChecks {
 /// Whoever leads may have taken this replica, or the process that had its id before, for dead; then it removes the
 /// rows, at the latest some seconds after.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct CheckSchedule {
     period: Duration,
     pace: Duration,
     next: Moment,
 }
 
-impl Schedule {
+impl CheckSchedule {
     pub(super) fn new(checks: AssignmentChecks, now: Moment) -> Self {
         let period = checks.period.max(Duration::from_secs(1));
-        Self { period, pace: SOON, next: now + checks.initial_delay }
+        Self { period, pace: FIRST_CHECK_DELAY, next: now + checks.initial_delay }
     }
 
     /// Something has happened by which rows may have been lost.
     pub(super) fn hasten(&mut self, now: Moment) {
-        self.pace = SOON;
+        self.pace = FIRST_CHECK_DELAY;
         self.next = self.next.min(now + self.pace.min(self.period));
     }
 
@@ -49,7 +49,7 @@ impl Schedule {
         let is_due = now >= self.next;
         if is_due {
             self.next = now + self.pace.min(self.period);
-            self.pace = (self.pace * 2).min(self.period.max(SOON));
+            self.pace = (self.pace * 2).min(self.period.max(FIRST_CHECK_DELAY));
         }
         is_due
     }
@@ -60,19 +60,19 @@ mod tests {
     use super::*;
 
     /// The seconds in which rows are compared.
-    fn seconds(schedule: &mut Schedule, seconds: std::ops::Range<u64>) -> Vec<u64> {
+    fn seconds(schedule: &mut CheckSchedule, seconds: std::ops::Range<u64>) -> Vec<u64> {
         seconds.filter(|second| schedule.is_due(Duration::from_secs(*second))).collect()
     }
 
     #[test]
     fn after_the_start_rows_are_compared_soon_and_then_with_the_period() {
-        let mut schedule = Schedule::new(AssignmentChecks::default(), Duration::ZERO);
+        let mut schedule = CheckSchedule::new(AssignmentChecks::default(), Duration::ZERO);
         assert_eq!(seconds(&mut schedule, 0..200), [0, 5, 15, 35, 75, 135, 195]);
     }
 
     #[test]
     fn after_a_change_they_are_compared_soon_again() {
-        let mut schedule = Schedule::new(AssignmentChecks::default(), Duration::ZERO);
+        let mut schedule = CheckSchedule::new(AssignmentChecks::default(), Duration::ZERO);
         seconds(&mut schedule, 0..140);
         schedule.hasten(Duration::from_secs(140));
         assert_eq!(seconds(&mut schedule, 140..300), [145, 150, 160, 180, 220, 280]);
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn changes_in_a_row_put_nothing_off() {
-        let mut schedule = Schedule::new(AssignmentChecks::default(), Duration::ZERO);
+        let mut schedule = CheckSchedule::new(AssignmentChecks::default(), Duration::ZERO);
         seconds(&mut schedule, 0..100);
         let compared: Vec<_> = (100..120)
             .filter(|second| {
@@ -95,7 +95,7 @@ mod tests {
     fn a_period_and_a_delay_that_are_set_hold() {
         let checks =
             AssignmentChecks { initial_delay: Duration::from_secs(3), period: Duration::from_secs(2) };
-        let mut schedule = Schedule::new(checks, Duration::ZERO);
+        let mut schedule = CheckSchedule::new(checks, Duration::ZERO);
         assert_eq!(seconds(&mut schedule, 0..9), [3, 5, 7]);
     }
 }

@@ -8,8 +8,8 @@ use crate::account::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIG
 const NOW: Moment = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
 
-fn seat() -> Seat<'static> {
-    Seat { zone: "z", approved: true, ..Seat::default() }
+fn view() -> SessionView<'static> {
+    SessionView { zone: "z", approved: true, ..SessionView::default() }
 }
 
 fn account(state: State, phase: GrantPhase, zone: &str) -> KubesvcAccount {
@@ -53,13 +53,13 @@ fn failure() -> Failure {
 }
 
 fn decide(account: &KubesvcAccount, entry: &Entry) -> Duty {
-    duty(seat(), Some(account), Some(entry), NOW)
+    duty(view(), Some(account), Some(entry), NOW)
 }
 
 #[test]
 fn a_wanted_account_that_was_never_sent_is_added() {
     for state in [State::Activating, State::Active, State::Orphaned] {
-        assert_eq!(duty(seat(), Some(&open(state)), None, NOW), Duty::Add(EPOCH), "{state}");
+        assert_eq!(duty(view(), Some(&open(state)), None, NOW), Duty::Add(EPOCH), "{state}");
     }
 }
 
@@ -69,38 +69,38 @@ fn no_other_state_adds() {
         if matches!(state, State::Activating | State::Active | State::Orphaned) {
             continue;
         }
-        assert_eq!(duty(seat(), Some(&open(state)), None, NOW), Duty::Nothing, "{state}");
+        assert_eq!(duty(view(), Some(&open(state)), None, NOW), Duty::Nothing, "{state}");
     }
 }
 
 #[test]
 fn nothing_is_added_without_an_open_grant_for_the_zone() {
     let elsewhere = account(State::Active, GrantPhase::Open, "other");
-    assert_eq!(duty(seat(), Some(&elsewhere), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view(), Some(&elsewhere), None, NOW), Duty::Nothing);
     let none = account(State::Active, GrantPhase::None, "z");
-    assert_eq!(duty(seat(), Some(&none), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view(), Some(&none), None, NOW), Duty::Nothing);
 }
 
 #[test]
 fn an_agent_that_is_not_approved_gets_nothing_and_keeps_nothing() {
-    let seat = Seat { approved: false, ..seat() };
-    assert_eq!(duty(seat, Some(&open(State::Active)), None, NOW), Duty::Nothing);
-    assert_eq!(duty(seat, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
-    assert_eq!(duty(seat, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
+    let view = SessionView { approved: false, ..view() };
+    assert_eq!(duty(view, Some(&open(State::Active)), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
+    assert_eq!(duty(view, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
 }
 
 #[test]
 fn an_agent_that_is_stopping_gets_nothing_new() {
-    let seat = Seat { draining: true, ..seat() };
-    assert_eq!(duty(seat, Some(&open(State::Active)), None, NOW), Duty::Nothing);
-    assert_eq!(duty(seat, Some(&revoking()), Some(&believed(4)), NOW), Duty::Drop(EPOCH));
+    let view = SessionView { draining: true, ..view() };
+    assert_eq!(duty(view, Some(&open(State::Active)), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view, Some(&revoking()), Some(&believed(4)), NOW), Duty::Drop(EPOCH));
 }
 
 #[test]
 fn an_object_whose_generation_is_not_the_grants_waits_for_the_leader() {
     let mut account = open(State::Activating);
     account.metadata.generation = Some(4);
-    assert_eq!(duty(seat(), Some(&account), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view(), Some(&account), None, NOW), Duty::Nothing);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_revoke_reaches_what_is_held_under_a_later_epoch() {
 
 #[test]
 fn a_revoke_says_dropped_for_what_was_never_sent() {
-    assert_eq!(duty(seat(), Some(&revoking()), None, NOW), Duty::SayDropped(EPOCH));
+    assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::SayDropped(EPOCH));
     assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(EPOCH));
     let prepared = Entry { command: Some(Command::Prepare(EPOCH - 1)), ..entry() };
     assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(EPOCH));
@@ -235,9 +235,9 @@ fn what_is_granted_elsewhere_or_nowhere_is_dropped() {
 
 #[test]
 fn what_vanished_is_dropped() {
-    assert_eq!(duty(seat(), None, Some(&believed(7)), NOW), Duty::Drop(7));
-    assert_eq!(duty(seat(), None, Some(&entry()), NOW), Duty::Forget);
-    assert_eq!(duty(seat(), None, None, NOW), Duty::Nothing);
+    assert_eq!(duty(view(), None, Some(&believed(7)), NOW), Duty::Drop(7));
+    assert_eq!(duty(view(), None, Some(&entry()), NOW), Duty::Forget);
+    assert_eq!(duty(view(), None, None, NOW), Duty::Nothing);
 }
 
 #[test]
@@ -245,17 +245,17 @@ fn a_drop_without_a_grant_that_failed_is_tried_again_at_its_pace() {
     let at = NOW + Duration::from_secs(10);
     let again = Some(Again { epoch: 7, count: 1, at, astray: false });
     let mut failed = Entry { drop_failed: Some(7), again, ..believed(7) };
-    assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Later(at));
+    assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Later(at));
     failed.again = Some(Again { epoch: 7, count: 1, at: NOW, astray: false });
-    assert_eq!(duty(seat(), None, Some(&failed), NOW), Duty::Drop(7));
+    assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Drop(7));
 }
 
 #[test]
 fn nothing_is_dropped_before_all_objects_were_seen() {
-    let seat = Seat { synced: false, ..seat() };
-    assert_eq!(duty(seat, None, Some(&believed(7)), NOW), Duty::Nothing);
-    assert_eq!(duty(seat, Some(&revoking()), Some(&believed(4)), NOW), Duty::Nothing);
-    assert_eq!(duty(seat, None, Some(&entry()), NOW), Duty::Nothing);
+    let view = SessionView { synced: false, ..view() };
+    assert_eq!(duty(view, None, Some(&believed(7)), NOW), Duty::Nothing);
+    assert_eq!(duty(view, Some(&revoking()), Some(&believed(4)), NOW), Duty::Nothing);
+    assert_eq!(duty(view, None, Some(&entry()), NOW), Duty::Nothing);
 }
 
 fn in_cluster(name: &str) -> Entry {
@@ -276,7 +276,7 @@ fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_
         assert_eq!(decide(&bound(state), &in_cluster("prod")), Duty::Nothing, "{state}");
         assert_eq!(decide(&open(state), &in_cluster("staging")), Duty::Nothing, "{state}: not bound yet");
     }
-    let stopping = Seat { draining: true, ..seat() };
+    let stopping = SessionView { draining: true, ..view() };
     let account = bound(State::Active);
     assert_eq!(duty(stopping, Some(&account), Some(&in_cluster("staging")), NOW), Duty::DropAstray(EPOCH));
 }
@@ -296,14 +296,14 @@ fn a_word_of_an_older_epoch_about_another_cluster_is_answered_by_the_newer_defin
 
 #[test]
 fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
-    let seat = Seat { approved: false, ..seat() };
-    let owed = |entry: Option<&Entry>| duty(seat, Some(&revoking()), entry, NOW);
+    let view = SessionView { approved: false, ..view() };
+    let owed = |entry: Option<&Entry>| duty(view, Some(&revoking()), entry, NOW);
     assert_eq!(owed(None), Duty::SayDropped(EPOCH));
     assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(EPOCH));
     let sent = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
     assert_eq!(owed(Some(&sent)), Duty::Drop(EPOCH));
     let elsewhere = account(State::Deactivating, GrantPhase::Revoking, "other");
-    assert_eq!(duty(seat, Some(&elsewhere), None, NOW), Duty::Nothing);
+    assert_eq!(duty(view, Some(&elsewhere), None, NOW), Duty::Nothing);
 }
 
 fn listed(state: State) -> KubesvcAccount {
@@ -315,7 +315,7 @@ fn listed(state: State) -> KubesvcAccount {
 #[test]
 fn an_account_of_an_agents_own_file_is_sent_to_no_agent_that_does_not_list_it_itself() {
     let account = listed(State::Activating);
-    let of = |lists, entry: Option<&Entry>| duty(Seat { lists, ..seat() }, Some(&account), entry, NOW);
+    let of = |lists, entry: Option<&Entry>| duty(SessionView { lists, ..view() }, Some(&account), entry, NOW);
     assert_eq!(of(Some(true), None), Duty::Add(EPOCH));
     assert_eq!(of(Some(false), None), Duty::Nothing);
     assert_eq!(of(None, None), Duty::Nothing, "it has not sent its list yet");
@@ -330,7 +330,7 @@ fn an_account_of_the_agents_own_cluster_is_sent_to_none_in_another_than_it_is_bo
     let mut account = open(State::Active);
     account.spec.kubeconfig.service_account = Some(true);
     let of = |account: &KubesvcAccount, cluster_uid| {
-        duty(Seat { cluster_uid, ..seat() }, Some(account), None, NOW)
+        duty(SessionView { cluster_uid, ..view() }, Some(account), None, NOW)
     };
     assert_eq!(of(&account, "other"), Duty::Add(EPOCH), "it is bound to none");
     account.status.get_or_insert_default().cluster_uid = Some("own".into());

@@ -15,7 +15,7 @@ use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatu
 use crate::agent::activation::Reached;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
-use crate::hub::duties::{Duty, Seat, duty};
+use crate::hub::duties::{Duty, SessionView, duty};
 use crate::hub::ledger::{Ledger, Moment};
 use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, status};
@@ -140,11 +140,11 @@ impl World {
     fn do_duty(&mut self, index: usize, uid: &str, account: Option<&KubesvcAccount>) -> bool {
         let session = &self.sessions[index];
         let is_connected = self.processes[session.process].stream == Some(session.id);
-        let seat = Seat {
+        let seat = SessionView {
             zone: session.zone,
             approved: session.approved,
             lists: Some(self.lists(session.agent_id) || !self.rules.own_lists),
-            ..Seat::default()
+            ..SessionView::default()
         };
         let owed = duty(seat, account, session.ledger.entry(uid), LOOKED);
         let is_known = self.is_seen_since(session) || !self.rules.object_read;

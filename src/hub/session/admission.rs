@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::Session;
 use super::lining_up::InLine;
 use super::outbox::{Outbox, Sink};
-use super::turns::Turns;
+use super::session_loop::SessionLoop;
 use crate::account::fleet_member::{AgentSession, ID_KEPT};
 use crate::account::lifecycle::Fact;
 use crate::account::names;
@@ -122,7 +122,7 @@ async fn live(
             let max_message_bytes = greeting.max_message_bytes;
             // What it claims may be a hundred thousand accounts; the ledger has them by now.
             drop(greeting);
-            let turns = Turns::new(Arc::clone(hub), Arc::clone(session), outbox, max_message_bytes);
+            let turns = SessionLoop::new(Arc::clone(hub), Arc::clone(session), outbox, max_message_bytes);
             Box::pin(turns.run(inbound)).await;
         }
         Some(Err(refusal)) => refuse(hub, &sink, (peer, Some(session)), refusal).await,

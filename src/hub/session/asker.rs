@@ -11,14 +11,14 @@ use futures::{FutureExt, StreamExt};
 use secrecy::ExposeSecret;
 
 use super::Session;
-use super::apart::apart;
+use super::detached::detached;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Offer;
 use crate::account::{KubesvcAccount, kubeconfig};
 use crate::hub::Hub;
 use crate::hub::asking::{Round, Step};
-use crate::hub::duties::Seat;
+use crate::hub::duties::SessionView;
 use crate::hub::ledger::Moment;
 use crate::hub::offers::Looked;
 use crate::hub::words;
@@ -52,10 +52,10 @@ impl Asker {
     }
 
     /// Looks at an account. Answers when to look again.
-    pub(super) fn look(&mut self, seat: Seat<'_>, uid: &str) -> Option<Moment> {
+    pub(super) fn look(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
         let account = self.hub.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
-        let step = self.session.questions.lock().step(seat, uid, account.as_deref(), self.hub.moment());
+        let step = self.session.questions.lock().step(view, uid, account.as_deref(), self.hub.moment());
         match step {
             Step::Nothing => None,
             Step::Later(at) => Some(at),
@@ -96,7 +96,7 @@ impl Asker {
         while self.looking_up.len() + self.ready.len() < LOOKING_UP {
             let Some((uid, round)) = self.session.questions.lock().next() else { return };
             let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
-            self.looking_up.push(apart(ready(Arc::clone(&self.hub), uid, round, looked)).boxed());
+            self.looking_up.push(detached(ready(Arc::clone(&self.hub), uid, round, looked)).boxed());
         }
     }
 

@@ -20,7 +20,7 @@ pub(in crate::hub) const MAX_FOREIGN_OF_REPLICA: usize = 200_000;
 /// With more claims than these, the accounts must have been listed: before that all of them look foreign.
 const MAX_UNLISTED: usize = 1000;
 /// Bound on the wait for the list of accounts; an agent waits longer for an answer to its hello.
-const LIST_WAIT: Duration = Duration::from_secs(4);
+const ACCOUNT_LIST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time after which an agent comes again that could not be judged before the accounts were listed.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);
 /// Time after which a newcomer comes again whose claims there is no room for.
@@ -28,7 +28,7 @@ const NO_ROOM_RETRY: Duration = Duration::from_secs(60);
 
 /// The foreign accounts of a hello.
 #[derive(Debug, Default)]
-pub(super) struct Foreign {
+pub(super) struct ForeignClaims {
     /// Those that are taken in.
     pub(super) uids: HashSet<String>,
     /// Their room.
@@ -43,16 +43,16 @@ impl Hub {
         &self,
         greeting: &mut Greeting,
         standing: Standing,
-    ) -> Result<Foreign, Refusal> {
+    ) -> Result<ForeignClaims, Refusal> {
         if standing == Standing::Stranger {
             greeting.leave_claims_unheard();
-            return Ok(Foreign::default());
+            return Ok(ForeignClaims::default());
         }
         if !self.accounts.is_synced() {
             if greeting.held.len() <= MAX_UNLISTED {
-                return Ok(Foreign::default());
+                return Ok(ForeignClaims::default());
             }
-            if tokio::time::timeout(LIST_WAIT, self.accounts.synced()).await.is_err() {
+            if tokio::time::timeout(ACCOUNT_LIST_TIMEOUT, self.accounts.synced()).await.is_err() {
                 let message = "the operator has not listed the accounts yet";
                 return Err(Refusal::for_now(Reason::Overloaded, message, UNLISTED_RETRY));
             }
@@ -87,8 +87,8 @@ impl Hub {
 }
 
 /// The first [`MAX_FOREIGN`] accounts that are none of the zone. One look at each claim.
-fn sort_out(held: &[(String, String, i64)], is_of_zone: impl Fn(&str) -> bool) -> Foreign {
-    let mut foreign = Foreign::default();
+fn sort_out(held: &[(String, String, i64)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
+    let mut foreign = ForeignClaims::default();
     for (uid, _, _) in held {
         if is_of_zone(uid) || foreign.uids.contains(uid) {
             continue;

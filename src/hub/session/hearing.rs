@@ -5,27 +5,28 @@ use std::ops::ControlFlow;
 use tonic::Status;
 use tracing::{debug, warn};
 
-use super::turns::{End, Turns};
+use super::session_loop::{LoopEnd, SessionLoop};
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{Word, is_another_cluster};
 use crate::hub::ledger::Heard;
 use crate::hub::words::{self, Answer};
 use crate::wire::ops::{self, agent_frame};
 
-impl Turns {
+impl SessionLoop {
     /// Takes in a frame of the agent, or the end of its stream.
-    pub(super) fn hear(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<End> {
+    pub(super) fn hear(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<LoopEnd> {
         let frame = match frame {
-            None => return ControlFlow::Break(End::Gone("the agent closed the stream")),
+            None => return ControlFlow::Break(LoopEnd::Gone("the agent closed the stream")),
             Some(Err(status)) => {
                 debug!(agentId = self.session.agent_id, code = ?status.code(), "stream of agent failed");
                 return ControlFlow::Break(match status.code() {
                     tonic::Code::Cancelled | tonic::Code::Unknown | tonic::Code::Unavailable => {
-                        End::Gone("the connection broke")
+                        LoopEnd::Gone("the connection broke")
                     }
-                    code => {
-                        End::Cut("a frame was malformed or too large", Status::new(code, status.message()))
-                    }
+                    code => LoopEnd::Cut(
+                        "a frame was malformed or too large",
+                        Status::new(code, status.message()),
+                    ),
                 });
             }
             Some(Ok(frame)) => frame,
@@ -58,21 +59,21 @@ impl Turns {
             Some(agent_frame::Frame::Working(working)) => self.working(working),
             Some(agent_frame::Frame::Heartbeat(_)) => {}
             Some(agent_frame::Frame::Draining(_)) => {
-                self.work.agent_drains();
+                self.accounts.agent_drains();
                 // What it was asked is of no use any more.
                 self.session.wakes.wake_all(self.session.questions.lock().uids());
             }
             Some(agent_frame::Frame::Goodbye(_)) => {
                 self.session.said_goodbye();
-                return ControlFlow::Break(End::Gone("the agent said goodbye"));
+                return ControlFlow::Break(LoopEnd::Gone("the agent said goodbye"));
             }
             Some(agent_frame::Frame::Hello(_)) => {
                 self.hub.metrics.ignore("second_hello");
                 warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
             }
-            Some(agent_frame::Frame::StaticAccounts(list)) => self.statics.take_in(list),
-            Some(agent_frame::Frame::ProbeResult(result)) => match self.asker.hear(result) {
-                Ok(again) => self.work.look_later(again),
+            Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
+            Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.hear(result) {
+                Ok(again) => self.accounts.check_later(again),
                 Err(("late", _)) => self.hub.metrics.ignore("late"),
                 Err((reason, uid)) => self.ignore(reason, &uid),
             },

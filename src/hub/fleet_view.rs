@@ -16,11 +16,11 @@ use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
 
 /// How many zones an account that takes any zone is shown.
-const ZONES_SHOWN: usize = 64;
+const MAX_ZONES_SHOWN: usize = 64;
 /// How many sessions of a zone that gave the same answer an account that asks is shown.
-const OF_A_KIND: usize = 16;
+const MAX_EQUAL_ANSWERS_SHOWN: usize = 16;
 /// How many sessions an account that asks is shown, beside those of its last zone.
-const ASKED_SHOWN: usize = 256;
+const MAX_PROBED_SESSIONS_SHOWN: usize = 256;
 
 #[async_trait]
 impl Fleet for Hub {
@@ -75,7 +75,7 @@ impl Fleet for Hub {
         if let Some(round) = round {
             facts.extend(self.asked(uid, round, &zones));
         } else if account.is_none_or(|account| zones::takes_any_zone(&account)) {
-            let others = self.registry.representatives(ZONES_SHOWN).into_iter();
+            let others = self.registry.representatives(MAX_ZONES_SHOWN).into_iter();
             let others = others.filter(|session| !zones.contains(&session.zone));
             facts.extend(others.map(|session| session.stranger(None)));
         }
@@ -156,7 +156,7 @@ impl Hub {
                         Offer::No(_) => (&mut no, &mut unable),
                     };
                     *count += 1;
-                    if *count <= OF_A_KIND {
+                    if *count <= MAX_EQUAL_ANSWERS_SHOWN {
                         kind.push(session.stranger(Some((round.generation, offer.clone()))));
                     }
                 }
@@ -164,11 +164,11 @@ impl Hub {
                 if answers.map_or(0, BTreeMap::len) < zone.standing.len() {
                     let owing = zone.standing.iter().filter(|(serial, _)| !has_answered(serial));
                     let owing = owing.map(|(_, session)| session).filter(|session| session.is_approved());
-                    silent.extend(owing.take(OF_A_KIND).map(|session| session.stranger(None)));
+                    silent.extend(owing.take(MAX_EQUAL_ANSWERS_SHOWN).map(|session| session.stranger(None)));
                 }
             }
         });
-        offering.into_iter().chain(silent).chain(unable).take(ASKED_SHOWN).collect()
+        offering.into_iter().chain(silent).chain(unable).take(MAX_PROBED_SESSIONS_SHOWN).collect()
     }
 
     /// The cluster that an agent was in when it last registered, by its object.

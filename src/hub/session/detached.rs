@@ -8,7 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 ///
 /// A session's loop polls nothing while its agent takes no frames. What others wait for, a place among those that read
 /// credentials or a look for all sessions, must not stand still with it.
-pub(super) fn apart<T: Send + 'static>(
+pub(super) fn detached<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send {
     let task = AbortOnDropHandle::new(tokio::spawn(work));

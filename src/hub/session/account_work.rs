@@ -13,13 +13,13 @@ use prost::Message;
 use tracing::warn;
 
 use super::Session;
-use super::apart::apart;
+use super::detached::detached;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{self, Fact, Word};
 use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
-use crate::hub::duties::{self, Duty, Seat};
+use crate::hub::duties::{self, Duty, SessionView};
 use crate::hub::ledger::{Command, Entry, Moment};
 use crate::hub::{vanished, words};
 use crate::objects::{AccountKey, WriteError, version_of};
@@ -28,16 +28,16 @@ use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
 /// How many credentials a session asks for at once.
-const PREPARING: usize = 32;
+const MAX_CREDENTIAL_READS: usize = 32;
 /// How long a credential may take once it is its turn.
-const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// When an account is looked at again that could not be sent: the leader decides meanwhile.
-const AGAIN: Duration = Duration::from_secs(5);
+const UNSENT_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Room for what stands around the accounts in a frame.
-const ENVELOPE: usize = 1024;
+const FRAME_OVERHEAD_BYTES: usize = 1024;
 
 /// An account that is ready to be sent, or why it is not.
-enum Ready {
+enum PreparedAccount {
     Spec(Box<ops::AccountSpec>),
     Failed(Failure),
     /// The credential is another one than the grant's.
@@ -48,30 +48,30 @@ enum Ready {
     Unwanted,
 }
 
-struct Prepared {
+struct PreparedAdd {
     uid: String,
     epoch: i64,
-    ready: Ready,
+    ready: PreparedAccount,
 }
 
-pub(super) struct Work {
+pub(super) struct AccountWork {
     hub: Arc<Hub>,
     session: Arc<Session>,
     batch_bytes: usize,
     to_prepare: VecDeque<(String, i64)>,
-    preparing: FuturesUnordered<BoxFuture<'static, Prepared>>,
+    preparing: FuturesUnordered<BoxFuture<'static, PreparedAdd>>,
     adds: Vec<ops::AccountSpec>,
     drops: Vec<common::AccountRef>,
     later: BTreeSet<(Moment, String)>,
     agent_drains: bool,
 }
 
-impl Work {
+impl AccountWork {
     pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>, max_message_bytes: usize) -> Self {
         Self {
             hub,
             session,
-            batch_bytes: MAX_BATCH_BYTES.min(max_message_bytes.saturating_sub(ENVELOPE)),
+            batch_bytes: MAX_BATCH_BYTES.min(max_message_bytes.saturating_sub(FRAME_OVERHEAD_BYTES)),
             to_prepare: VecDeque::new(),
             preparing: FuturesUnordered::new(),
             adds: Vec::new(),
@@ -87,7 +87,7 @@ impl Work {
     }
 
     /// Looks at accounts and begins what is to be done.
-    pub(super) fn look_at(&mut self, uids: Vec<String>) {
+    pub(super) fn check_accounts(&mut self, uids: Vec<String>) {
         if !self.session.was_approved() {
             // It was given nothing, and nothing it says of accounts counts.
             return;
@@ -95,19 +95,19 @@ impl Work {
         let doubted = vanished::doubted(&self.hub, &self.session, &uids);
         for uid in uids {
             if !doubted.contains(&uid) {
-                self.look(uid);
+                self.check(uid);
             }
         }
         self.begin_preparing();
     }
 
     /// Looks at an account again at a moment, if one is given.
-    pub(super) fn look_later(&mut self, again: Option<(Moment, String)>) {
+    pub(super) fn check_later(&mut self, again: Option<(Moment, String)>) {
         self.later.extend(again);
     }
 
     /// When an account is to be looked at again by itself.
-    pub(super) fn next_look(&self) -> Option<Instant> {
+    pub(super) fn next_check(&self) -> Option<Instant> {
         self.later.first().map(|(at, _)| self.hub.started + *at)
     }
 
@@ -164,8 +164,8 @@ impl Work {
     }
 
     /// The session, as far as its duties go.
-    pub(super) fn seat(&self) -> Seat<'_> {
-        Seat {
+    pub(super) fn view(&self) -> SessionView<'_> {
+        SessionView {
             zone: &self.session.zone,
             approved: self.session.is_approved(),
             draining: self.agent_drains,
@@ -176,22 +176,22 @@ impl Work {
     }
 
     /// The same, as far as its duties about one account go.
-    fn seat_for(&self, account: Option<&KubesvcAccount>) -> Seat<'_> {
+    fn view_for(&self, account: Option<&KubesvcAccount>) -> SessionView<'_> {
         let lists = match account.filter(|account| account.is_static()).map(|one| self.session.lists(one)) {
             Some(Fact::Known(lists)) => Some(lists),
             _ => None,
         };
-        Seat { lists, ..self.seat() }
+        SessionView { lists, ..self.view() }
     }
 
-    fn look(&mut self, uid: String) {
+    fn check(&mut self, uid: String) {
         let account = self.hub.accounts.by_uid(&uid);
         let (now, tick) = (self.hub.moment(), self.hub.ticks.now());
-        let seat = self.seat_for(account.as_deref());
+        let view = self.view_for(account.as_deref());
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(&uid);
-        let duty = duties::duty(seat, account.as_deref(), entry, now);
-        self.tell_what_is_kept(&uid, account.as_deref(), entry, duty);
+        let duty = duties::duty(view, account.as_deref(), entry, now);
+        self.publish_kept_accounts(&uid, account.as_deref(), entry, duty);
         let name = match (&account, entry) {
             (Some(account), _) => account.account_name().to_owned(),
             (None, Some(entry)) => entry.name.clone(),
@@ -249,7 +249,7 @@ impl Work {
 
     /// The agent's object says which accounts are kept from it because they are bound to another cluster, from when that is
     /// so until it holds them or they are none of its zone.
-    fn tell_what_is_kept(
+    fn publish_kept_accounts(
         &self,
         uid: &str,
         account: Option<&KubesvcAccount>,
@@ -314,14 +314,14 @@ impl Work {
     }
 
     fn begin_preparing(&mut self) {
-        while self.preparing.len() < PREPARING
+        while self.preparing.len() < MAX_CREDENTIAL_READS
             && let Some((uid, epoch)) = self.to_prepare.pop_front()
         {
             if !self.is_to_prepare(&uid, epoch) {
                 continue;
             }
             let (hub, session) = (Arc::clone(&self.hub), Arc::clone(&self.session));
-            self.preparing.push(apart(prepare(hub, session, uid, epoch)).boxed());
+            self.preparing.push(detached(prepare(hub, session, uid, epoch)).boxed());
         }
     }
 
@@ -335,23 +335,25 @@ impl Work {
         self.session.wakes.wake(uid.to_owned());
     }
 
-    fn settle(&mut self, prepared: Prepared) {
-        let Prepared { uid, epoch, ready } = prepared;
+    fn settle(&mut self, prepared: PreparedAdd) {
+        let PreparedAdd { uid, epoch, ready } = prepared;
         if !self.is_to_prepare(&uid, epoch) {
             return;
         }
         let failure = match ready {
-            Ready::Spec(spec) if spec.encoded_len() > self.batch_bytes => Some(too_large(spec.encoded_len())),
-            Ready::Spec(spec) => return self.add(&uid, epoch, *spec),
-            Ready::Failed(failure) => Some(failure),
-            Ready::Doubted => {
-                self.session.ledger.lock().doubt(&uid, epoch, self.hub.moment(), AGAIN);
+            PreparedAccount::Spec(spec) if spec.encoded_len() > self.batch_bytes => {
+                Some(too_large(spec.encoded_len()))
+            }
+            PreparedAccount::Spec(spec) => return self.add(&uid, epoch, *spec),
+            PreparedAccount::Failed(failure) => Some(failure),
+            PreparedAccount::Doubted => {
+                self.session.ledger.lock().doubt(&uid, epoch, self.hub.moment(), UNSENT_RETRY_DELAY);
                 return self.unsent(uid);
             }
-            Ready::Later => None,
-            Ready::Unwanted => return self.abandon(&uid, epoch),
+            PreparedAccount::Later => None,
+            PreparedAccount::Unwanted => return self.abandon(&uid, epoch),
         };
-        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), AGAIN);
+        self.session.ledger.lock().not_sent(&uid, epoch, failure, self.hub.moment(), UNSENT_RETRY_DELAY);
         self.unsent(uid);
     }
 
@@ -370,8 +372,8 @@ impl Work {
             entry.command = None;
             entry
         });
-        let seat = self.seat_for(account.as_deref());
-        let duty = duties::duty(seat, account.as_deref(), entry.as_ref(), self.hub.moment());
+        let view = self.view_for(account.as_deref());
+        let duty = duties::duty(view, account.as_deref(), entry.as_ref(), self.hub.moment());
         let free = entry.is_some_and(|entry| !ledger.name_is_busy(&entry.name));
         if duty == Duty::Add(epoch) && free {
             ledger.added(uid, epoch, self.hub.ticks.now());
@@ -383,18 +385,20 @@ impl Work {
     }
 }
 
-async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) -> Prepared {
+async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) -> PreparedAdd {
     // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
     let _place = hub.resolving.acquire().await;
     let ready = match hub.accounts.by_uid(&uid) {
         // In the queue it may have become another account's turn, or nobody's.
         Some(account) if is_to_prepare(&session, &uid, epoch) => {
             let ready = ready(&hub, &session, &account, epoch);
-            tokio::time::timeout(CREDENTIAL_WAIT, ready).await.unwrap_or_else(|_| Ready::Failed(too_slow()))
+            tokio::time::timeout(CREDENTIAL_TIMEOUT, ready)
+                .await
+                .unwrap_or_else(|_| PreparedAccount::Failed(too_slow()))
         }
-        _ => Ready::Unwanted,
+        _ => PreparedAccount::Unwanted,
     };
-    Prepared { uid, epoch, ready }
+    PreparedAdd { uid, epoch, ready }
 }
 
 fn is_to_prepare(session: &Session, uid: &str, epoch: i64) -> bool {
@@ -403,19 +407,19 @@ fn is_to_prepare(session: &Session, uid: &str, epoch: i64) -> bool {
 }
 
 fn too_slow() -> Failure {
-    let message = format!("the credential of the account was not read within {CREDENTIAL_WAIT:?}");
+    let message = format!("the credential of the account was not read within {CREDENTIAL_TIMEOUT:?}");
     Failure::new(FailureClass::Timeout, message)
 }
 
-async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> Ready {
+async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> PreparedAccount {
     let may_be_old = !session.stood_before(version_of(account));
     if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),
-            Ok(false) => return Ready::Later,
+            Ok(false) => return PreparedAccount::Later,
             Err(problem) => {
                 warn_unless_away!(account = account.account_name(), error = %problem, "the account cannot be read; tried again");
-                return Ready::Later;
+                return PreparedAccount::Later;
             }
         }
     }
@@ -424,13 +428,13 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
     for fresh in [false, true] {
         match hub.credentials.resolve(account, fresh).await {
             Ok(credential) if credential.is(granted) => {
-                return Ready::Spec(Box::new(words::account_spec(account, epoch, &credential)));
+                return PreparedAccount::Spec(Box::new(words::account_spec(account, epoch, &credential)));
             }
             Ok(_) => {}
-            Err(failure) => return Ready::Failed(failure),
+            Err(failure) => return PreparedAccount::Failed(failure),
         }
     }
-    Ready::Doubted
+    PreparedAccount::Doubted
 }
 
 /// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that

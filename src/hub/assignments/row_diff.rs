@@ -6,24 +6,24 @@ use crate::store::{Assignment, AssignmentChanges};
 
 /// The key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Pair {
+pub(super) struct AssignmentKey {
     pub(super) account: String,
     pub(super) agent: String,
 }
 
 /// What a session has of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hold {
+pub(super) struct AccountHold {
     uid: String,
     caching: bool,
 }
 
 /// What the database holds under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Row {
+enum StoredRow {
     /// As it should be, for the account with this uid, whose objects the agent streams or not. An account that is made anew under its name gets its row anew,
     /// because the old one went with the old account.
-    Right(Hold),
+    Right(AccountHold),
     /// It says that the agent cannot be reached, since the session has ended, and goes with the next round.
     Unreachable,
     /// It was read, and may be anything.
@@ -31,43 +31,43 @@ enum Row {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct RowDiff {
     /// The pair of each session and account that it holds.
-    held: HashMap<(u64, String), (Pair, bool)>,
+    holds: HashMap<(u64, String), (AssignmentKey, bool)>,
     /// For each pair the sessions that hold it, and what they have: two for a moment, when an agent connects anew.
-    pairs: HashMap<Pair, BTreeMap<u64, Hold>>,
+    pairs: HashMap<AssignmentKey, BTreeMap<u64, AccountHold>>,
     /// What the database holds; absent while that must be read.
-    rows: Option<HashMap<Pair, Row>>,
-    dirty: HashSet<Pair>,
+    rows: Option<HashMap<AssignmentKey, StoredRow>>,
+    dirty: HashSet<AssignmentKey>,
     /// Pairs whose session has ended, until their row says so: readers of the table see that before it goes.
-    lost: HashSet<Pair>,
+    lost: HashSet<AssignmentKey>,
     /// Pairs whose row was marked in this round, to go with the next.
-    marked: HashSet<Pair>,
+    marked: HashSet<AssignmentKey>,
 }
 
 /// What a session has of an account.
-pub(super) enum Held {
+pub(super) enum HoldChange {
     /// It holds it as this pair, and streams its objects or not.
-    As(Pair, bool),
+    As(AssignmentKey, bool),
     /// It has dropped it.
     Nothing,
     /// The session has ended.
     Ended,
 }
 
-impl Desk {
+impl RowDiff {
     /// A session was looked at for what it has of an account.
-    pub(super) fn look(&mut self, serial: u64, uid: String, held: Held) {
+    pub(super) fn look(&mut self, serial: u64, uid: String, held: HoldChange) {
         let key = (serial, uid);
         let (held, has_ended) = match held {
-            Held::As(pair, caching) => (Some((pair, caching)), false),
-            Held::Nothing => (None, false),
-            Held::Ended => (None, true),
+            HoldChange::As(pair, caching) => (Some((pair, caching)), false),
+            HoldChange::Nothing => (None, false),
+            HoldChange::Ended => (None, true),
         };
-        if self.held.get(&key) == held.as_ref() {
+        if self.holds.get(&key) == held.as_ref() {
             return;
         }
-        if let Some((before, _)) = self.held.remove(&key) {
+        if let Some((before, _)) = self.holds.remove(&key) {
             if let Some(sessions) = self.pairs.get_mut(&before) {
                 sessions.remove(&serial);
                 if sessions.is_empty() {
@@ -80,15 +80,15 @@ impl Desk {
             self.dirty.insert(before);
         }
         if let Some((pair, caching)) = held {
-            let hold = Hold { uid: key.1.clone(), caching };
+            let hold = AccountHold { uid: key.1.clone(), caching };
             self.pairs.entry(pair.clone()).or_default().insert(serial, hold);
             self.dirty.insert(pair.clone());
-            self.held.insert(key, (pair, caching));
+            self.holds.insert(key, (pair, caching));
         }
     }
 
     /// The database may hold something else than is known: it is to be read.
-    pub(super) fn doubt(&mut self) {
+    pub(super) fn mark_stale(&mut self) {
         self.rows = None;
     }
 
@@ -101,10 +101,10 @@ impl Desk {
     pub(super) fn read(&mut self, rows: impl Iterator<Item = Assignment>) {
         let mut known = HashMap::new();
         for row in rows {
-            let pair = Pair { account: row.account_name.clone(), agent: row.agent_id.clone() };
+            let pair = AssignmentKey { account: row.account_name.clone(), agent: row.agent_id.clone() };
             // The account of a row that is as it should be is the one that holds it.
             let hold = self.hold(&pair).filter(|hold| row == right(&pair, hold.caching));
-            known.insert(pair, hold.map_or(Row::Unsure, Row::Right));
+            known.insert(pair, hold.map_or(StoredRow::Unsure, StoredRow::Right));
         }
         self.dirty = known.keys().chain(self.pairs.keys()).cloned().collect();
         self.rows = Some(known);
@@ -126,13 +126,13 @@ impl Desk {
             }
             let hold = pairs.get(pair).and_then(|sessions| sessions.values().next_back());
             match (hold, rows.get(pair)) {
-                (Some(hold), Some(Row::Right(known))) if known == hold => {
+                (Some(hold), Some(StoredRow::Right(known))) if known == hold => {
                     lost.remove(pair);
                     return false;
                 }
                 (Some(hold), _) => changes.puts.push(right(pair, hold.caching)),
-                (None, Some(Row::Unreachable)) if marked.contains(pair) => return false,
-                (None, Some(Row::Right(known))) if lost.contains(pair) => {
+                (None, Some(StoredRow::Unreachable)) if marked.contains(pair) => return false,
+                (None, Some(StoredRow::Right(known))) if lost.contains(pair) => {
                     changes.puts.push(Assignment { reachable: false, ..right(pair, known.caching) });
                 }
                 (None, Some(_)) => changes.deletes.push((pair.account.clone(), pair.agent.clone())),
@@ -152,21 +152,21 @@ impl Desk {
     /// These changes are committed.
     pub(super) fn written(&mut self, changes: &AssignmentChanges) {
         for (account, agent) in &changes.deletes {
-            let pair = Pair { account: account.clone(), agent: agent.clone() };
+            let pair = AssignmentKey { account: account.clone(), agent: agent.clone() };
             self.lost.remove(&pair);
             if let Some(rows) = &mut self.rows {
                 rows.remove(&pair);
             }
         }
         for put in &changes.puts {
-            let pair = Pair { account: put.account_name.clone(), agent: put.agent_id.clone() };
+            let pair = AssignmentKey { account: put.account_name.clone(), agent: put.agent_id.clone() };
             let hold = self.hold(&pair).filter(|hold| put.reachable && hold.caching == put.caching);
             let row = match hold {
-                Some(hold) => Row::Right(hold),
-                None if put.reachable => Row::Unsure,
+                Some(hold) => StoredRow::Right(hold),
+                None if put.reachable => StoredRow::Unsure,
                 None => {
                     self.marked.insert(pair.clone());
-                    Row::Unreachable
+                    StoredRow::Unreachable
                 }
             };
             self.lost.remove(&pair);
@@ -176,7 +176,7 @@ impl Desk {
         }
     }
 
-    fn hold(&self, pair: &Pair) -> Option<Hold> {
+    fn hold(&self, pair: &AssignmentKey) -> Option<AccountHold> {
         self.pairs.get(pair)?.values().next_back().cloned()
     }
 }
@@ -186,7 +186,7 @@ fn key(row: &Assignment) -> (&str, &str) {
 }
 
 /// The row of a pair.
-fn right(pair: &Pair, caching: bool) -> Assignment {
+fn right(pair: &AssignmentKey, caching: bool) -> Assignment {
     Assignment {
         account_name: pair.account.clone(),
         agent_id: pair.agent.clone(),
@@ -200,157 +200,157 @@ fn right(pair: &Pair, caching: bool) -> Assignment {
 mod tests {
     use super::*;
 
-    fn pair(account: &str) -> Pair {
-        Pair { account: account.into(), agent: "a".into() }
+    fn pair(account: &str) -> AssignmentKey {
+        AssignmentKey { account: account.into(), agent: "a".into() }
     }
 
-    fn holds(account: &str) -> Held {
-        Held::As(pair(account), false)
+    fn holds(account: &str) -> HoldChange {
+        HoldChange::As(pair(account), false)
     }
 
-    fn empty() -> Desk {
-        let mut desk = Desk::default();
-        desk.read(std::iter::empty());
-        desk
+    fn empty() -> RowDiff {
+        let mut diff = RowDiff::default();
+        diff.read(std::iter::empty());
+        diff
     }
 
     /// Writes everything that is to be written; answers with the numbers of rows put and deleted.
-    fn flush(desk: &mut Desk) -> (usize, usize) {
+    fn flush(diff: &mut RowDiff) -> (usize, usize) {
         let (mut puts, mut deletes) = (0, 0);
-        while let Some(changes) = desk.changes(100) {
+        while let Some(changes) = diff.changes(100) {
             (puts, deletes) = (puts + changes.puts.len(), deletes + changes.deletes.len());
-            desk.written(&changes);
+            diff.written(&changes);
         }
         (puts, deletes)
     }
 
     #[test]
     fn a_row_comes_when_an_account_is_held_and_goes_when_it_is_not() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        let changes = desk.changes(100).expect("a row is to come");
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        let changes = diff.changes(100).expect("a row is to come");
         assert_eq!(changes.puts, [right(&pair("one"), false)]);
-        desk.written(&changes);
-        desk.look(1, "u".into(), holds("one"));
-        assert_eq!(flush(&mut desk), (0, 0), "nothing has changed");
-        desk.look(1, "u".into(), Held::Nothing);
-        assert_eq!(flush(&mut desk), (0, 1));
-        assert!(desk.dirty.is_empty() && desk.held.is_empty() && desk.pairs.is_empty());
+        diff.written(&changes);
+        diff.look(1, "u".into(), holds("one"));
+        assert_eq!(flush(&mut diff), (0, 0), "nothing has changed");
+        diff.look(1, "u".into(), HoldChange::Nothing);
+        assert_eq!(flush(&mut diff), (0, 1));
+        assert!(diff.dirty.is_empty() && diff.holds.is_empty() && diff.pairs.is_empty());
     }
 
     #[test]
     fn a_row_says_whether_the_agent_streams_the_accounts_objects() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        flush(&mut desk);
-        desk.look(1, "u".into(), Held::As(pair("one"), true));
-        let changes = desk.changes(100).expect("it does now");
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        flush(&mut diff);
+        diff.look(1, "u".into(), HoldChange::As(pair("one"), true));
+        let changes = diff.changes(100).expect("it does now");
         assert_eq!(changes.puts, [right(&pair("one"), true)]);
-        desk.look(1, "u".into(), holds("one"));
-        desk.written(&changes);
-        assert_eq!(desk.changes(100).expect("it does no longer").puts, [right(&pair("one"), false)]);
-        flush(&mut desk);
-        desk.doubt();
-        desk.read([right(&pair("one"), true)].into_iter());
-        assert_eq!(flush(&mut desk), (1, 0), "somebody has changed it");
+        diff.look(1, "u".into(), holds("one"));
+        diff.written(&changes);
+        assert_eq!(diff.changes(100).expect("it does no longer").puts, [right(&pair("one"), false)]);
+        flush(&mut diff);
+        diff.mark_stale();
+        diff.read([right(&pair("one"), true)].into_iter());
+        assert_eq!(flush(&mut diff), (1, 0), "somebody has changed it");
     }
 
     #[test]
     fn what_comes_and_goes_between_two_writes_costs_none() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        desk.look(1, "u".into(), Held::Nothing);
-        assert_eq!(flush(&mut desk), (0, 0));
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        diff.look(1, "u".into(), HoldChange::Nothing);
+        assert_eq!(flush(&mut diff), (0, 0));
     }
 
     #[test]
     fn an_agent_that_connects_anew_keeps_its_row_when_the_former_session_ends() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        flush(&mut desk);
-        desk.look(2, "u".into(), holds("one"));
-        desk.look(1, "u".into(), Held::Nothing);
-        assert_eq!(flush(&mut desk), (0, 0));
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        flush(&mut diff);
+        diff.look(2, "u".into(), holds("one"));
+        diff.look(1, "u".into(), HoldChange::Nothing);
+        assert_eq!(flush(&mut diff), (0, 0));
     }
 
     #[test]
     fn an_account_made_anew_under_its_name_gets_its_row_anew() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        flush(&mut desk);
-        desk.look(1, "u".into(), Held::Nothing);
-        desk.look(1, "v".into(), holds("one"));
-        assert_eq!(flush(&mut desk), (1, 0));
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        flush(&mut diff);
+        diff.look(1, "u".into(), HoldChange::Nothing);
+        diff.look(1, "v".into(), holds("one"));
+        assert_eq!(flush(&mut diff), (1, 0));
     }
 
     #[test]
     fn rows_that_no_session_has_are_removed_and_wrong_ones_mended() {
-        let mut desk = Desk::default();
-        desk.look(1, "u".into(), holds("one"));
-        desk.look(1, "v".into(), holds("two"));
-        assert_eq!(desk.changes(100), None, "nothing is written before the rows were read");
+        let mut diff = RowDiff::default();
+        diff.look(1, "u".into(), holds("one"));
+        diff.look(1, "v".into(), holds("two"));
+        assert_eq!(diff.changes(100), None, "nothing is written before the rows were read");
         let wrong = Assignment { connections: 7, ..right(&pair("two"), false) };
-        desk.read([right(&pair("one"), false), wrong, right(&pair("old"), false)].into_iter());
-        let changes = desk.changes(100).expect("two differ");
+        diff.read([right(&pair("one"), false), wrong, right(&pair("old"), false)].into_iter());
+        let changes = diff.changes(100).expect("two differ");
         assert_eq!(changes.puts, [right(&pair("two"), false)]);
         assert_eq!(changes.deletes, [("old".to_owned(), "a".to_owned())]);
-        desk.written(&changes);
-        assert_eq!(flush(&mut desk), (0, 0));
-        desk.doubt();
-        desk.read([right(&pair("two"), false)].into_iter());
-        assert_eq!(flush(&mut desk), (1, 0), "somebody has removed the other one");
+        diff.written(&changes);
+        assert_eq!(flush(&mut diff), (0, 0));
+        diff.mark_stale();
+        diff.read([right(&pair("two"), false)].into_iter());
+        assert_eq!(flush(&mut diff), (1, 0), "somebody has removed the other one");
     }
 
     #[test]
     fn a_transaction_has_a_bound_and_what_failed_is_written_again() {
-        let mut desk = empty();
+        let mut diff = empty();
         for number in 0..250 {
-            desk.look(1, format!("u{number}"), holds(&format!("a{number}")));
+            diff.look(1, format!("u{number}"), holds(&format!("a{number}")));
         }
-        let first = desk.changes(100).expect("there is much to write");
+        let first = diff.changes(100).expect("there is much to write");
         assert_eq!(first.puts.len(), 100);
-        assert_eq!(flush(&mut desk), (250, 0), "nothing of it was committed before");
+        assert_eq!(flush(&mut diff), (250, 0), "nothing of it was committed before");
     }
 
     #[test]
     fn what_changes_while_a_row_is_being_written_is_written_after_it() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        let changes = desk.changes(100).expect("a row is to come");
-        desk.look(1, "u".into(), Held::Nothing);
-        desk.written(&changes);
-        assert_eq!(flush(&mut desk), (0, 1));
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        let changes = diff.changes(100).expect("a row is to come");
+        diff.look(1, "u".into(), HoldChange::Nothing);
+        diff.written(&changes);
+        assert_eq!(flush(&mut diff), (0, 1));
     }
 
     #[test]
     fn a_row_says_that_its_agent_cannot_be_reached_before_it_goes() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        flush(&mut desk);
-        desk.look(1, "u".into(), Held::Ended);
-        let changes = desk.changes(100).expect("it is told first");
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        flush(&mut diff);
+        diff.look(1, "u".into(), HoldChange::Ended);
+        let changes = diff.changes(100).expect("it is told first");
         let unreachable = Assignment { reachable: false, ..right(&pair("one"), false) };
         assert_eq!((changes.puts.as_slice(), changes.deletes.len()), ([unreachable].as_slice(), 0));
-        desk.written(&changes);
-        assert_eq!(flush(&mut desk), (0, 0), "it stands for a round");
-        desk.begin_round();
-        assert_eq!(flush(&mut desk), (0, 1));
-        assert!(desk.dirty.is_empty() && desk.lost.is_empty() && desk.marked.is_empty());
+        diff.written(&changes);
+        assert_eq!(flush(&mut diff), (0, 0), "it stands for a round");
+        diff.begin_round();
+        assert_eq!(flush(&mut diff), (0, 1));
+        assert!(diff.dirty.is_empty() && diff.lost.is_empty() && diff.marked.is_empty());
     }
 
     #[test]
     fn an_agent_that_is_back_before_its_row_goes_keeps_it() {
-        let mut desk = empty();
-        desk.look(1, "u".into(), holds("one"));
-        flush(&mut desk);
-        desk.look(1, "u".into(), Held::Ended);
-        assert_eq!(flush(&mut desk), (1, 0));
-        desk.look(2, "u".into(), holds("one"));
-        let changes = desk.changes(100).expect("it can be reached again");
+        let mut diff = empty();
+        diff.look(1, "u".into(), holds("one"));
+        flush(&mut diff);
+        diff.look(1, "u".into(), HoldChange::Ended);
+        assert_eq!(flush(&mut diff), (1, 0));
+        diff.look(2, "u".into(), holds("one"));
+        let changes = diff.changes(100).expect("it can be reached again");
         assert_eq!(changes.puts, [right(&pair("one"), false)]);
-        desk.written(&changes);
-        desk.begin_round();
-        assert_eq!(flush(&mut desk), (0, 0));
-        assert!(desk.dirty.is_empty() && desk.lost.is_empty() && desk.marked.is_empty());
+        diff.written(&changes);
+        diff.begin_round();
+        assert_eq!(flush(&mut diff), (0, 0));
+        assert!(diff.dirty.is_empty() && diff.lost.is_empty() && diff.marked.is_empty());
     }
 }
