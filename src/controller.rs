@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::account::failure::FailureClass;
-use crate::account::lifecycle::{Policy, RowFact};
+use crate::account::lifecycle::{LifecyclePolicy, RowFact};
 use crate::account::precedence::waits_to_be_asked;
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
@@ -76,7 +76,7 @@ pub struct Context {
     /// Where rows of somebody else's become accounts; none: they are left alone.
     pub adopts: Option<AdoptedRows>,
     /// The lifecycle's settings.
-    pub policy: Policy,
+    pub policy: LifecyclePolicy,
     /// Which accounts may use credentials that are not in their own namespace.
     pub source_rules: Arc<SourceRules>,
     /// The leader's seconds.

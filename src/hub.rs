@@ -16,7 +16,7 @@
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
 //! | [`asking`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
 //! | [`static_accounts`] | accounts of an agent's own file: what becomes of each; pure |
-//! | [`words`] | the wire's messages as the lifecycle's words |
+//! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`approvals`] | approvals that people give to connected agents, written down before they count |
@@ -60,7 +60,7 @@ mod strangers;
 mod streams;
 mod transport;
 mod vanished;
-mod words;
+mod wire_conversion;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -39,7 +39,7 @@ use crate::{
         process::Process,
         simulated_agent::{
             SimulatedAgent,
-            words::{Introduction, NoSession, Policy},
+            frames::{Introduction, NoSession, Policy},
         },
         wait::try_eventually,
     },

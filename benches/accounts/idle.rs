@@ -20,7 +20,7 @@ use crate::{
         process::Process,
         simulated_agent::{
             SimulatedAgent,
-            words::{Introduction, Policy},
+            frames::{Introduction, Policy},
         },
         wait::try_eventually,
     },

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 
 use sha2::{Digest, Sha256};
 
-use super::lifecycle::{Ending, Presence, Tick};
+use super::lifecycle::{Presence, SessionEnding, Tick};
 
 /// Whether a session holds the account, under the epoch of the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Seat<'a> {
     /// Since when, where it does.
     pub since: Tick,
     /// How it ended, where it does not.
-    pub ending: Ending,
+    pub ending: SessionEnding,
     /// Whether it holds the account.
     pub holds: Holding,
     /// The objects of how many accounts the agent streams.
@@ -77,11 +77,11 @@ pub enum Outcome<'a> {
 }
 
 /// For how many ticks an agent may be away before another one is elected.
-pub fn patience(ending: Ending) -> Tick {
+pub fn patience(ending: SessionEnding) -> Tick {
     match ending {
-        Ending::Goodbye => 2,
-        Ending::Cut => 10,
-        Ending::ReplicaLost => 60,
+        SessionEnding::Goodbye => 2,
+        SessionEnding::Cut => 10,
+        SessionEnding::ReplicaLost => 60,
     }
 }
 
@@ -103,7 +103,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> Outcome<'a> {
                     return Outcome::Goes(seat.agent_id, seat.boot_id);
                 }
                 // The former process is gone, and this one is on its way.
-                (false, Holding::NotYet) => after(election.since(seat.since), Ending::Cut),
+                (false, Holding::NotYet) => after(election.since(seat.since), SessionEnding::Cut),
             }
         }
         Some(seat) => match seat.presence {
@@ -111,7 +111,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> Outcome<'a> {
             Presence::Connected => election.now,
         },
         // Nobody has seen it since this leader began.
-        None => after(election.leading_since, Ending::ReplicaLost),
+        None => after(election.leading_since, SessionEnding::ReplicaLost),
     };
     if due > election.now {
         return Outcome::StaysUntil(due);
@@ -120,7 +120,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> Outcome<'a> {
 }
 
 /// The first tick at which the whole time has passed, however late in its tick it began.
-fn after(since: Tick, ending: Ending) -> Tick {
+fn after(since: Tick, ending: SessionEnding) -> Tick {
     since.saturating_add(patience(ending)).saturating_add(1)
 }
 

@@ -9,7 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lifecycle::Ending;
+use super::lifecycle::SessionEnding;
 use super::outbox::OutboxEntry;
 use super::{KubesvcAccount, names};
 
@@ -173,17 +173,17 @@ impl KubesvcAgentStatus {
     }
 }
 
-impl From<Ending> for SessionEnd {
-    fn from(ending: Ending) -> Self {
+impl From<SessionEnding> for SessionEnd {
+    fn from(ending: SessionEnding) -> Self {
         match ending {
-            Ending::Goodbye => Self::Goodbye,
-            Ending::Cut => Self::Cut,
-            Ending::ReplicaLost => Self::ReplicaLost,
+            SessionEnding::Goodbye => Self::Goodbye,
+            SessionEnding::Cut => Self::Cut,
+            SessionEnding::ReplicaLost => Self::ReplicaLost,
         }
     }
 }
 
-impl From<SessionEnd> for Ending {
+impl From<SessionEnd> for SessionEnding {
     fn from(end: SessionEnd) -> Self {
         match end {
             SessionEnd::Goodbye => Self::Goodbye,

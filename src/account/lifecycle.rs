@@ -33,20 +33,20 @@ mod retry;
 mod revoke;
 mod shown;
 mod taken;
-mod words;
 mod write;
+mod zone_reports;
 
 pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch, short};
 pub use context::silence;
 pub use observation::{
-    CredentialFact, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, Rival, RowFact,
-    SessionFact, Tick, Word,
+    AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Fact, LifecyclePolicy, Observation, Offer,
+    Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
 };
 pub use retry::{Retry, backoff, plan};
 pub use shown::shown;
 pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
-pub use words::runs_in_another_cluster;
 pub use write::{Note, StatusWrite};
+pub use zone_reports::runs_in_another_cluster;
 
 use super::precedence::waits_to_be_asked;
 use super::state::{DesiredState, GrantPhase, State};

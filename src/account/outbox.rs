@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureClass, truncate};
-use super::lifecycle::{Identity, Offer, Word};
+use super::lifecycle::{AgentReport, ClusterIdentity, Offer};
 use super::zones::{asks, round};
 use super::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
@@ -99,35 +99,36 @@ pub struct OutboxIdentity {
 
 /// What one session has said about one account.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said<'a> {
+pub struct SessionReport<'a> {
     /// Its last word, with the epoch it was said for.
-    pub word: Option<&'a (i64, Word)>,
+    pub report: Option<&'a (i64, AgentReport)>,
     /// It owes an answer for the status's epoch, and is overdue.
     pub overdue: Option<&'a Failure>,
     /// The credential that its replica reads is another one than the grant's.
-    pub doubts: bool,
+    pub credential_mismatch: bool,
     /// It could reach the account, and was the first of its zone here to say so.
     pub offers: bool,
 }
 
 /// The entry that the account's status waits for from a session of this zone; absent: it waits for none, or the session
 /// has not said it yet.
-pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<Awaited> {
+pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) -> Option<Awaited> {
     let status = account.status_or_default();
     let entry = match status.phase() {
         GrantPhase::None => offered(account, said)?,
         _ if status.granted_zone().is_some_and(|granted| granted != zone) => return None,
         phase => {
-            let counts = |epoch: i64, word: &Word| match phase {
+            let counts = |epoch: i64, word: &AgentReport| match phase {
                 GrantPhase::Revoking => {
-                    epoch >= status.epoch && matches!(word, Word::Dropped | Word::Failed(_))
+                    epoch >= status.epoch && matches!(word, AgentReport::Dropped | AgentReport::Failed(_))
                 }
                 _ => epoch == status.epoch && waits_for(&status, word),
             };
-            let word = said.word.filter(|(epoch, word)| counts(*epoch, word)).cloned();
-            let overdue = || Some((status.epoch, Word::Failed(said.overdue?.clone())));
+            let word = said.report.filter(|(epoch, word)| counts(*epoch, word)).cloned();
+            let overdue = || Some((status.epoch, AgentReport::Failed(said.overdue?.clone())));
             let word = word.or_else(|| overdue().filter(|(epoch, word)| counts(*epoch, word)));
-            let doubts = said.doubts && phase == GrantPhase::Open && status.state() != State::Failed;
+            let doubts =
+                said.credential_mismatch && phase == GrantPhase::Open && status.state() != State::Failed;
             match word {
                 Some((epoch, word)) => OutboxEntry::of(account.uid(), epoch, &word),
                 None if doubts => OutboxEntry::doubt(account.uid(), status.epoch),
@@ -138,7 +139,7 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<A
     Some(Awaited { need: Need::of(status.state(), entry.result), entry })
 }
 
-fn offered(account: &KubesvcAccount, said: Said<'_>) -> Option<OutboxEntry> {
+fn offered(account: &KubesvcAccount, said: SessionReport<'_>) -> Option<OutboxEntry> {
     let round = round(account).filter(|_| said.offers)?;
     let entry = OutboxEntry::new(account.uid(), account.status_or_default().epoch, OutboxResult::Offer);
     Some(OutboxEntry { generation: Some(account.generation()), round: Some(round), ..entry })
@@ -146,16 +147,16 @@ fn offered(account: &KubesvcAccount, said: Said<'_>) -> Option<OutboxEntry> {
 
 /// Whether an account with an open grant waits for such a word. A FAILED one knows that it failed, and is healed by who
 /// holds it after all; only that an agent reached another cluster is news to it.
-fn waits_for(status: &KubesvcAccountStatus, word: &Word) -> bool {
+fn waits_for(status: &KubesvcAccountStatus, word: &AgentReport) -> bool {
     let failed = status.state() == State::Failed;
     match word {
-        Word::Held(_) => status.state() != State::Active,
-        Word::Failed(failure) if failed => {
+        AgentReport::Held(_) => status.state() != State::Active,
+        AgentReport::Failed(failure) if failed => {
             failure.class == FailureClass::ClusterMismatch && status.failure_class() != Some(failure.class)
         }
-        Word::Lost(_) if failed => false,
-        Word::Failed(_) | Word::Lost(_) => true,
-        Word::Dropped => false,
+        AgentReport::Lost(_) if failed => false,
+        AgentReport::Failed(_) | AgentReport::Lost(_) => true,
+        AgentReport::Dropped => false,
     }
 }
 
@@ -164,15 +165,17 @@ impl OutboxEntry {
         Self { uid: uid.to_owned(), epoch, result, ..Self::default() }
     }
 
-    fn of(uid: &str, epoch: i64, word: &Word) -> Self {
+    fn of(uid: &str, epoch: i64, word: &AgentReport) -> Self {
         match word {
-            Word::Held(identity) => Self {
+            AgentReport::Held(identity) => Self {
                 identity: Some(OutboxIdentity::of(identity)),
                 ..Self::new(uid, epoch, OutboxResult::Held)
             },
-            Word::Failed(failure) => Self::failed(uid, epoch, failure),
-            Word::Lost(failure) => Self { result: OutboxResult::Lost, ..Self::failed(uid, epoch, failure) },
-            Word::Dropped => Self::new(uid, epoch, OutboxResult::Dropped),
+            AgentReport::Failed(failure) => Self::failed(uid, epoch, failure),
+            AgentReport::Lost(failure) => {
+                Self { result: OutboxResult::Lost, ..Self::failed(uid, epoch, failure) }
+            }
+            AgentReport::Dropped => Self::new(uid, epoch, OutboxResult::Dropped),
         }
     }
 
@@ -200,13 +203,13 @@ impl OutboxEntry {
     }
 
     /// The word, with the epoch it was said for; absent where the entry is none.
-    pub fn word(&self) -> Option<(i64, Word)> {
+    pub fn report(&self) -> Option<(i64, AgentReport)> {
         let word = match self.result {
-            OutboxResult::Held => Word::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
+            OutboxResult::Held => AgentReport::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
             OutboxResult::Failed if self.reason.is_none() && self.doubts().is_some() => return None,
-            OutboxResult::Failed => Word::Failed(self.failure()),
-            OutboxResult::Lost => Word::Lost(self.failure()),
-            OutboxResult::Dropped => Word::Dropped,
+            OutboxResult::Failed => AgentReport::Failed(self.failure()),
+            OutboxResult::Lost => AgentReport::Lost(self.failure()),
+            OutboxResult::Dropped => AgentReport::Dropped,
             OutboxResult::Offer | OutboxResult::Unknown => return None,
         };
         Some((self.epoch, word))
@@ -259,7 +262,7 @@ impl OutboxEntry {
 }
 
 impl OutboxIdentity {
-    fn of(identity: &Identity) -> Self {
+    fn of(identity: &ClusterIdentity) -> Self {
         Self {
             cluster_uid: identity.cluster_uid.clone(),
             token_keys_digest: identity.token_keys_digest.clone(),
@@ -271,8 +274,8 @@ impl OutboxIdentity {
         }
     }
 
-    fn read(&self) -> Identity {
-        Identity {
+    fn read(&self) -> ClusterIdentity {
+        ClusterIdentity {
             cluster_uid: self.cluster_uid.clone(),
             token_keys_digest: self.token_keys_digest.clone(),
             authority_key_digest: self.authority_key_digest.clone(),
@@ -308,18 +311,24 @@ mod tests {
         Failure::new(FailureClass::Unreachable, "x".repeat(2000))
     }
 
-    fn words() -> [Word; 4] {
-        [Word::Held(Identity::default()), Word::Failed(failure()), Word::Dropped, Word::Lost(failure())]
+    fn words() -> [AgentReport; 4] {
+        [
+            AgentReport::Held(ClusterIdentity::default()),
+            AgentReport::Failed(failure()),
+            AgentReport::Dropped,
+            AgentReport::Lost(failure()),
+        ]
     }
 
-    fn awaited(account: &KubesvcAccount, zone: &str, said: Said<'_>) -> Option<OutboxEntry> {
+    fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) -> Option<OutboxEntry> {
         super::awaited(account, zone, said).map(|awaited| awaited.entry)
     }
 
     fn results(state: State, phase: GrantPhase, zone: &str) -> Vec<OutboxResult> {
         let account = account(state, phase, 4);
-        let entries =
-            words().map(|word| awaited(&account, zone, Said { word: Some(&(4, word)), ..Said::default() }));
+        let entries = words().map(|word| {
+            awaited(&account, zone, SessionReport { report: Some(&(4, word)), ..SessionReport::default() })
+        });
         entries.into_iter().flatten().map(|entry| entry.result).collect()
     }
 
@@ -344,44 +353,50 @@ mod tests {
 
     #[test]
     fn a_word_for_another_epoch_is_none_and_a_later_drop_is_one() {
-        let said = |epoch: i64, word: Word, account: &KubesvcAccount| {
-            awaited(account, "z", Said { word: Some(&(epoch, word)), ..Said::default() })
+        let said = |epoch: i64, word: AgentReport, account: &KubesvcAccount| {
+            awaited(account, "z", SessionReport { report: Some(&(epoch, word)), ..SessionReport::default() })
                 .map(|entry| entry.epoch)
         };
         let open = account(State::Activating, GrantPhase::Open, 4);
         let revoking = account(State::Deactivating, GrantPhase::Revoking, 4);
         for epoch in [3, 5] {
-            assert_eq!(said(epoch, Word::Held(Identity::default()), &open), None);
+            assert_eq!(said(epoch, AgentReport::Held(ClusterIdentity::default()), &open), None);
         }
-        assert_eq!(said(3, Word::Dropped, &revoking), None);
-        assert_eq!(said(5, Word::Dropped, &revoking), Some(5));
+        assert_eq!(said(3, AgentReport::Dropped, &revoking), None);
+        assert_eq!(said(5, AgentReport::Dropped, &revoking), Some(5));
     }
 
     #[test]
     fn who_is_overdue_has_failed_until_it_says_something() {
         let account = account(State::Activating, GrantPhase::Open, 4);
         let late = Failure::new(FailureClass::Timeout, "no answer");
-        let overdue = Said { overdue: Some(&late), ..Said::default() };
+        let overdue = SessionReport { overdue: Some(&late), ..SessionReport::default() };
         let entry = awaited(&account, "z", overdue).expect("it is awaited");
-        assert_eq!(entry.word(), Some((4, Word::Failed(late.clone()))));
-        let word = (4, Word::Held(Identity::default()));
-        let entry = awaited(&account, "z", Said { word: Some(&word), ..overdue }).expect("it is awaited");
+        assert_eq!(entry.report(), Some((4, AgentReport::Failed(late.clone()))));
+        let word = (4, AgentReport::Held(ClusterIdentity::default()));
+        let entry =
+            awaited(&account, "z", SessionReport { report: Some(&word), ..overdue }).expect("it is awaited");
         assert_eq!(entry.result, OutboxResult::Held);
     }
 
     #[test]
     fn a_doubt_is_told_until_there_is_a_word_and_is_none_itself() {
-        let doubts = Said { doubts: true, ..Said::default() };
+        let doubts = SessionReport { credential_mismatch: true, ..SessionReport::default() };
         for state in [State::Activating, State::Active, State::Orphaned] {
             let account = account(state, GrantPhase::Open, 4);
             let entry = awaited(&account, "z", doubts).expect("it is awaited");
             let json = serde_json::to_string(&entry).expect("it is JSON");
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
-            assert_eq!((read.doubts(), read.word(), read.offer(&account)), (Some(4), None, None), "{state}");
+            assert_eq!(
+                (read.doubts(), read.report(), read.offer(&account)),
+                (Some(4), None, None),
+                "{state}"
+            );
             assert!(!read.may_stand(Some(&account)));
-            let word = (4, Word::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
-            let entry = awaited(&account, "z", Said { word: Some(&word), ..doubts }).expect("it is awaited");
-            assert_eq!((entry.doubts(), entry.word()), (Some(4), Some(word)), "{state}");
+            let word = (4, AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
+            let entry = awaited(&account, "z", SessionReport { report: Some(&word), ..doubts })
+                .expect("it is awaited");
+            assert_eq!((entry.doubts(), entry.report()), (Some(4), Some(word)), "{state}");
         }
         assert_eq!(awaited(&account(State::Failed, GrantPhase::Open, 4), "z", doubts), None);
         assert_eq!(awaited(&account(State::Deactivating, GrantPhase::Revoking, 4), "z", doubts), None);
@@ -390,11 +405,11 @@ mod tests {
 
     #[test]
     fn a_failed_account_is_told_once_that_an_agent_reached_another_cluster() {
-        let mismatch = (4, Word::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
-        let said = Said { word: Some(&mismatch), ..Said::default() };
+        let mismatch = (4, AgentReport::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
+        let said = SessionReport { report: Some(&mismatch), ..SessionReport::default() };
         let mut failed = account(State::Failed, GrantPhase::Open, 4);
         let entry = awaited(&failed, "z", said).expect("it is news");
-        assert_eq!(entry.word().map(|(epoch, _)| epoch), Some(4));
+        assert_eq!(entry.report().map(|(epoch, _)| epoch), Some(4));
         let reason = FailureClass::ClusterMismatch.reason().to_owned();
         let time = Time(jiff::Timestamp::UNIX_EPOCH);
         let ready = Condition {
@@ -408,15 +423,18 @@ mod tests {
         failed.status.get_or_insert_default().conditions = vec![ready];
         assert_eq!(awaited(&failed, "z", said), None);
         let late = Failure::new(FailureClass::Timeout, "no answer");
-        assert_eq!(awaited(&failed, "z", Said { overdue: Some(&late), ..Said::default() }), None);
+        assert_eq!(
+            awaited(&failed, "z", SessionReport { overdue: Some(&late), ..SessionReport::default() }),
+            None
+        );
     }
 
     #[test]
     fn an_offer_is_said_while_the_account_asks() {
-        let offers = Said { offers: true, ..Said::default() };
+        let offers = SessionReport { offers: true, ..SessionReport::default() };
         let mut asking = account(State::ToMigrate, GrantPhase::None, 4);
         let entry = awaited(&asking, "y", offers).expect("it asks");
-        assert_eq!((entry.offer(&asking), entry.word()), (Some((3, Offer::Yes)), None));
+        assert_eq!((entry.offer(&asking), entry.report()), (Some((3, Offer::Yes)), None));
         assert_eq!(awaited(&account(State::Inactive, GrantPhase::None, 4), "y", offers), None);
         asking.spec.zone_id = Some("z".into());
         assert_eq!(awaited(&asking, "y", offers), None, "it is pinned by now");
@@ -426,7 +444,8 @@ mod tests {
     #[test]
     fn an_offer_counts_in_the_round_it_was_made_in_and_may_not_stand_while_another_goes_on() {
         let asking = account(State::ToMigrate, GrantPhase::None, 4);
-        let entry = awaited(&asking, "y", Said { offers: true, ..Said::default() }).expect("it is awaited");
+        let entry = awaited(&asking, "y", SessionReport { offers: true, ..SessionReport::default() })
+            .expect("it is awaited");
         let after = |change: &dyn Fn(&mut KubesvcAccountStatus)| {
             let mut account = asking.clone();
             change(account.status.get_or_insert_default());
@@ -456,9 +475,9 @@ mod tests {
             let entry = OutboxEntry::of("u", 4, &word);
             let json = serde_json::to_string(&entry).expect("it is JSON");
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
-            let (epoch, read) = read.word().expect("it is a word");
+            let (epoch, read) = read.report().expect("it is a word");
             assert_eq!((epoch, std::mem::discriminant(&read)), (4, std::mem::discriminant(&word)));
-            if let Word::Failed(failure) | Word::Lost(failure) = read {
+            if let AgentReport::Failed(failure) | AgentReport::Lost(failure) = read {
                 assert_eq!((failure.class, failure.message.len()), (FailureClass::Unreachable, 256));
             }
         }
@@ -469,6 +488,6 @@ mod tests {
         let read: OutboxEntry =
             serde_json::from_str(r#"{"uid": "u", "epoch": 1, "result": "Juggled"}"#).expect("it is an entry");
         let asking = account(State::ToMigrate, GrantPhase::None, 1);
-        assert_eq!((read.result, read.word(), read.offer(&asking)), (OutboxResult::Unknown, None, None));
+        assert_eq!((read.result, read.report(), read.offer(&asking)), (OutboxResult::Unknown, None, None));
     }
 }

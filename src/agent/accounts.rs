@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, Id, JoinSet};
 
-use crate::agent::activation::{Activator, Reached, Word};
+use crate::agent::activation::{ActivatedAccount, Activator, DefinitionOrigin};
 use crate::agent::answers::Answers;
 use crate::agent::definition::Definition;
 use crate::agent::failure::{after_send, before_send};
@@ -23,7 +23,7 @@ use crate::wire::ops::{
     AccountResult, AccountResults, AddAccounts, CachingAssignment, DeleteAccounts, HeldAccount,
 };
 
-type Outcomes = (Attempt, Result<Reached, Failure>);
+type Outcomes = (Attempt, Result<ActivatedAccount, Failure>);
 
 /// What the accounts of an agent share with its other parts.
 #[derive(Debug)]
@@ -107,13 +107,18 @@ impl Accounts {
     }
 
     /// Whose word an account is.
-    pub fn word(&self, name: &str, credential: Option<&Credential>) -> Word {
-        if self.parts.own.current().gives(name, credential) { Word::Owners } else { Word::Strangers }
+    pub fn word(&self, name: &str, credential: Option<&Credential>) -> DefinitionOrigin {
+        if self.parts.own.current().gives(name, credential) {
+            DefinitionOrigin::OwnFile
+        } else {
+            DefinitionOrigin::Hub
+        }
     }
 
     /// Why this agent does not take an account at all.
     pub fn objection(&self, name: &str, credential: Option<&Credential>) -> Option<Failure> {
-        let is_taken = self.parts.dynamic_accounts || self.word(name, credential) == Word::Owners;
+        let is_taken =
+            self.parts.dynamic_accounts || self.word(name, credential) == DefinitionOrigin::OwnFile;
         (!is_taken).then(|| {
             before_send(
                 Class::Forbidden,
@@ -128,11 +133,11 @@ impl Accounts {
     }
 
     /// What starts or probes an account, under the policy for it.
-    pub fn activator(&self, name: &str, word: Word) -> Activator {
+    pub fn activator(&self, name: &str, word: DefinitionOrigin) -> Activator {
         let all = &self.parts.activator;
         let policy = match word {
-            Word::Owners => self.parts.own.policy(name, &all.policy),
-            Word::Strangers => all.policy.clone(),
+            DefinitionOrigin::OwnFile => self.parts.own.policy(name, &all.policy),
+            DefinitionOrigin::Hub => all.policy.clone(),
         };
         Activator { policy, ..all.clone() }
     }
@@ -279,7 +284,7 @@ impl Accounts {
         }
     }
 
-    fn ended(&mut self, task: Id, attempt: Attempt, result: Result<Reached, Failure>) {
+    fn ended(&mut self, task: Id, attempt: Attempt, result: Result<ActivatedAccount, Failure>) {
         self.handles.remove(&attempt);
         let Some(Running { uid, .. }) = self.of_task.remove(&task) else { return };
         let effects = self.parts.table.lock().finished(&uid, attempt, result);

@@ -63,16 +63,16 @@ pub struct Activator {
 
 /// Whose word a definition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum DefinitionOrigin {
     /// Somebody's, over the wire: only what is vetted holds.
-    Strangers,
+    Hub,
     /// The owner's, in the agent's own file: paths may lead anywhere, and kubeconfigs may name files.
-    Owners,
+    OwnFile,
 }
 
 /// An account that was started.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reached {
+pub struct ActivatedAccount {
     /// What its cluster says of itself.
     pub identity: ClusterIdentity,
     /// The files that its credential was read from.
@@ -99,11 +99,15 @@ impl Activator {
 
     /// Starts a stranger's account, and says what it found.
     pub async fn activate(&self, definition: &Definition) -> Result<ClusterIdentity, Failure> {
-        self.start(definition, Word::Strangers).await.map(|reached| reached.identity)
+        self.start(definition, DefinitionOrigin::Hub).await.map(|reached| reached.identity)
     }
 
     /// Starts an account: waits for its turn, reaches its cluster, and says what it found there.
-    pub async fn start(&self, definition: &Definition, word: Word) -> Result<Reached, Failure> {
+    pub async fn start(
+        &self,
+        definition: &Definition,
+        word: DefinitionOrigin,
+    ) -> Result<ActivatedAccount, Failure> {
         let Ok(_turn) = self.turns.acquire().await else {
             return Err(after_send(Class::Internal, "the agent is stopping"));
         };
@@ -129,7 +133,7 @@ impl Activator {
     }
 
     /// Reaches a cluster. Where it refuses what a program gave for an earlier account, the program is run once more.
-    async fn reach(&self, spec: &AccountSpec, word: Word) -> Result<Reached, Failure> {
+    async fn reach(&self, spec: &AccountSpec, word: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
         let source = self.source(spec, word).await?;
         let login = source.login.clone();
         let result = self.look(source, spec).await;
@@ -144,7 +148,7 @@ impl Activator {
         self.look(self.source(spec, word).await?, spec).await
     }
 
-    async fn look(&self, source: Source, spec: &AccountSpec) -> Result<Reached, Failure> {
+    async fn look(&self, source: Source, spec: &AccountSpec) -> Result<ActivatedAccount, Failure> {
         let Source { cluster, files, .. } = source;
         let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
         let mut access = access.counted_in(&self.requests);
@@ -164,6 +168,6 @@ impl Activator {
             token_keys_digest,
             authority_key_digest: access.authority_key_digest().to_owned(),
         };
-        Ok(Reached { identity, files, at: Timestamp::now() })
+        Ok(ActivatedAccount { identity, files, at: Timestamp::now() })
     }
 }

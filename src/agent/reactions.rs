@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::agent::activation::Reached;
+use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
@@ -98,7 +98,7 @@ struct Account {
 struct Held {
     account: AccountRef,
     definition: Arc<Definition>,
-    reached: Reached,
+    reached: ActivatedAccount,
     since: Timestamp,
 }
 
@@ -182,7 +182,12 @@ impl Table {
     }
 
     /// Takes the end of an attempt. That of one which is no longer wanted is ignored.
-    pub fn finished(&mut self, uid: &str, attempt: Attempt, result: Result<Reached, Failure>) -> Vec<Effect> {
+    pub fn finished(
+        &mut self,
+        uid: &str,
+        attempt: Attempt,
+        result: Result<ActivatedAccount, Failure>,
+    ) -> Vec<Effect> {
         let Entry::Occupied(mut entry) = self.by_uid.entry(uid.to_owned()) else { return Vec::new() };
         let known = entry.get_mut();
         let Some(Starting { account, definition, by_itself, .. }) =

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Ticks;
-use crate::account::lifecycle::{Ending, Fact, Presence, Process, SessionFact, Tick};
+use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionEnding, SessionFact, Tick};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAgent, zones};
 use crate::leases::Replicas;
@@ -26,7 +26,7 @@ struct Member {
     /// Since when its stream stands, as far as this replica knows.
     since: Tick,
     /// How it ended, where it has.
-    ending: Ending,
+    ending: SessionEnding,
 }
 
 #[derive(Default)]
@@ -158,13 +158,13 @@ impl Elsewhere {
     }
 
     /// How its stream ended. One that says connected has lost its replica; one that was cut there may have lost it since.
-    fn ending(&self, agent: &KubesvcAgent) -> Ending {
+    fn ending(&self, agent: &KubesvcAgent) -> SessionEnding {
         let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
-        let said: Option<Ending> = session.and_then(|session| session.ended).map(Ending::from);
+        let said: Option<SessionEnding> = session.and_then(|session| session.ended).map(SessionEnding::from);
         let is_lost =
             || session.is_none_or(|session| self.replicas.is_alive(&session.replica) == Fact::Known(false));
         match said {
-            Some(Ending::Cut) if is_lost() => Ending::ReplicaLost,
+            Some(SessionEnding::Cut) if is_lost() => SessionEnding::ReplicaLost,
             said => said.unwrap_or_default(),
         }
     }
@@ -212,7 +212,7 @@ impl Members {
         &mut self,
         name: &str,
         agent: Option<Arc<KubesvcAgent>>,
-        (connected, ending): (bool, Ending),
+        (connected, ending): (bool, SessionEnding),
         now: Tick,
     ) -> Change {
         let before = self.remove(name);
@@ -300,14 +300,14 @@ impl Member {
             zone: self.agent.spec.zone_id.clone(),
             approved: self.agent.spec.approved,
             presence: self.presence,
-            process: Process {
+            process: AgentProcess {
                 boot_id: boot_of(&self.agent).unwrap_or_default().to_owned(),
                 since: self.since,
                 ending: self.ending,
                 elsewhere: true,
                 load: 0,
             },
-            word: entry.and_then(OutboxEntry::word),
+            report: entry.and_then(OutboxEntry::report),
             // Its own replica counts, and says that it failed.
             silent_for: None,
             offer: entry.and_then(|entry| entry.offer(account)),

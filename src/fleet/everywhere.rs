@@ -161,7 +161,7 @@ fn stays_longer(one: Presence, other: Presence) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::lifecycle::{Fact, Process};
+    use crate::account::lifecycle::{AgentProcess, Fact};
     use crate::leases::{Replicas, Times};
 
     fn fact(agent: &str, presence: Presence) -> SessionFact {
@@ -170,8 +170,8 @@ mod tests {
             zone: "z".into(),
             approved: true,
             presence,
-            process: Process::default(),
-            word: None,
+            process: AgentProcess::default(),
+            report: None,
             silent_for: None,
             offer: None,
             lists: Fact::Unknown,

@@ -2,13 +2,13 @@
 //!
 //! An account *asks* while it is TO_MIGRATE without a grant, is to be ACTIVE, names no zone and is not being deleted.
 //! Each approved session is asked once in a round; one that said No is asked again, at the pace of
-//! [`PACE`]. What was answered counts for its round only, and is forgotten when the account asks no more.
+//! [`RETRY_DELAYS_SECONDS`]. What was answered counts for its round only, and is forgotten when the account asks no more.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::duties::SessionView;
-use super::ledger::{Moment, PACE};
+use super::ledger::{Moment, RETRY_DELAYS_SECONDS};
 use crate::account::KubesvcAccount;
 use crate::account::zones;
 
@@ -130,7 +130,7 @@ impl Questions {
 
     /// The question cannot be sent: it is tried again after a while. Answers when.
     pub(super) fn not_sent(&mut self, uid: &str, round: Round, now: Moment) -> Option<Moment> {
-        let at = now + Duration::from_secs(PACE[0]);
+        let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
         self.advance(uid, round, Stage::Readying, Stage::Again(at)).then_some(at)
     }
 
@@ -148,7 +148,8 @@ impl Questions {
         if !asked || question.stage != Stage::Sent {
             return None;
         }
-        let wait = Duration::from_secs(PACE[question.refused.min(PACE.len() - 1)]);
+        let wait =
+            Duration::from_secs(RETRY_DELAYS_SECONDS[question.refused.min(RETRY_DELAYS_SECONDS.len() - 1)]);
         let (stage, more) = if yes { (Stage::Yes, 0) } else { (Stage::Again(now + wait), 1) };
         self.put(uid, Question { stage, refused: question.refused + more, ..question });
         Some(question.round)

@@ -10,7 +10,7 @@ use super::Hub;
 use super::registry::Away;
 use super::static_accounts::Listing;
 use crate::account::KubesvcAccount;
-use crate::account::lifecycle::{Fact, Presence, Process, SessionFact, Tick};
+use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
 
 /// An agent that was forgotten.
 struct Gone {
@@ -76,8 +76,8 @@ fn fact(agent_id: &str, zone: &str, approved: bool, since: Tick) -> SessionFact 
         zone: zone.to_owned(),
         approved,
         presence: Presence::Away(since),
-        process: Process::default(),
-        word: None,
+        process: AgentProcess::default(),
+        report: None,
         silent_for: None,
         offer: None,
         lists: Fact::Known(true),

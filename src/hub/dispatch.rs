@@ -13,7 +13,7 @@ use super::registration::KnownAgent;
 use super::registry::Away;
 use super::session::Session;
 use crate::account::KubesvcAgent;
-use crate::account::lifecycle::Ending;
+use crate::account::lifecycle::SessionEnding;
 use crate::objects::{AccountKey, version_of};
 
 /// How many changes are routed in one go.
@@ -168,7 +168,7 @@ pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
     for KnownAgent { agent_id, zone, session_id, replica, approved, approved_once, connected, .. } in known {
         if connected && approved_once && replica == hub.settings.replica_id {
             // Its stream was not seen to end.
-            let ending = Ending::ReplicaLost;
+            let ending = SessionEnding::ReplicaLost;
             let away = Away { approved, since, ending, session_id, session: None };
             hub.registry.remember(&agent_id, &zone, away);
         }

@@ -8,8 +8,8 @@
 //! to agents alone that list it themselves, with its source, and one that asks for the agent's own cluster to none that
 //! runs in another one than it is bound to. A newer epoch of the same account supersedes a command that is not answered; an Add waits for a Drop.
 
-use super::ledger::{Again, Command, Entry, Moment};
-use crate::account::lifecycle::{Word, is_another_cluster, runs_in_another_cluster};
+use super::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
+use crate::account::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as far as its duties go.
@@ -60,7 +60,7 @@ pub(super) enum Duty {
 pub(super) fn duty(
     view: SessionView<'_>,
     account: Option<&KubesvcAccount>,
-    entry: Option<&Entry>,
+    entry: Option<&LedgerEntry>,
     now: Moment,
 ) -> Duty {
     let status = account.map(KubesvcAccount::status_or_default);
@@ -90,10 +90,10 @@ pub(super) fn duty(
     }
 }
 
-fn is_astray(status: &KubesvcAccountStatus, entry: Option<&Entry>) -> bool {
-    let word = entry.filter(|entry| entry.command.is_none()).and_then(|entry| entry.word.as_ref());
+fn is_astray(status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> bool {
+    let report = entry.filter(|entry| entry.command.is_none()).and_then(|entry| entry.report.as_ref());
     status.phase() == GrantPhase::Open
-        && matches!(word, Some((said, Word::Held(identity)))
+        && matches!(report, Some((said, AgentReport::Held(identity)))
             if *said == status.epoch && is_another_cluster(status, identity))
 }
 
@@ -106,21 +106,25 @@ fn add(
     view: SessionView<'_>,
     account: &KubesvcAccount,
     status: &KubesvcAccountStatus,
-    entry: Option<&Entry>,
+    entry: Option<&LedgerEntry>,
     now: Moment,
 ) -> Duty {
     let epoch = status.epoch;
     if let Some(entry) = entry {
-        match (&entry.command, &entry.word) {
-            (Some(Command::Drop(_)), _) => return Duty::Nothing,
-            (Some(Command::Add(sent) | Command::Prepare(sent)), _) if *sent >= epoch => return Duty::Nothing,
-            (None, Some((said, Word::Held(_)))) if *said == epoch => return Duty::Nothing,
-            (None, Some((said, Word::Failed(_)))) if *said == epoch && status.state() != State::Active => {
+        match (&entry.command, &entry.report) {
+            (Some(PendingCommand::Drop(_)), _) => return Duty::Nothing,
+            (Some(PendingCommand::Add(sent) | PendingCommand::Prepare(sent)), _) if *sent >= epoch => {
+                return Duty::Nothing;
+            }
+            (None, Some((said, AgentReport::Held(_)))) if *said == epoch => return Duty::Nothing,
+            (None, Some((said, AgentReport::Failed(_))))
+                if *said == epoch && status.state() != State::Active =>
+            {
                 return Duty::Nothing;
             }
             _ => {}
         }
-        if let Some(later) = not_before(entry.again, epoch, now) {
+        if let Some(later) = not_before(entry.retry, epoch, now) {
             return later;
         }
     }
@@ -132,21 +136,28 @@ fn add(
 }
 
 /// FAILED under an open grant: neither add nor drop. Any other state is none that an open grant goes with.
-fn keep(status: &KubesvcAccountStatus, entry: Option<&Entry>, view: SessionView<'_>, now: Moment) -> Duty {
+fn keep(
+    status: &KubesvcAccountStatus,
+    entry: Option<&LedgerEntry>,
+    view: SessionView<'_>,
+    now: Moment,
+) -> Duty {
     if status.state() == State::Failed { Duty::Nothing } else { clean(view, Some(status), entry, now) }
 }
 
-fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&Entry>) -> Duty {
+fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> Duty {
     let epoch = status.epoch;
     let Some(entry) = entry else { return Duty::SayDropped(epoch) };
-    if matches!(entry.command, Some(Command::Drop(sent)) if sent >= epoch) {
+    if matches!(entry.command, Some(PendingCommand::Drop(sent)) if sent >= epoch) {
         return Duty::Nothing;
     }
     match entry.believed {
         Some(_) if entry.drop_failed >= Some(epoch) => Duty::Nothing,
         Some(_) if !view.synced => Duty::Nothing,
         Some(believed) => Duty::Drop(believed.max(epoch)),
-        None if matches!(&entry.word, Some((said, Word::Dropped)) if *said >= epoch) => Duty::Nothing,
+        None if matches!(&entry.report, Some((said, AgentReport::Dropped)) if *said >= epoch) => {
+            Duty::Nothing
+        }
         None => Duty::SayDropped(epoch),
     }
 }
@@ -155,7 +166,7 @@ fn revoke(view: SessionView<'_>, status: &KubesvcAccountStatus, entry: Option<&E
 fn clean(
     view: SessionView<'_>,
     status: Option<&KubesvcAccountStatus>,
-    entry: Option<&Entry>,
+    entry: Option<&LedgerEntry>,
     now: Moment,
 ) -> Duty {
     let Some(entry) = entry else { return Duty::Nothing };
@@ -163,21 +174,21 @@ fn clean(
         return Duty::Nothing;
     }
     let Some(believed) = entry.believed else {
-        let dropping = matches!(entry.command, Some(Command::Drop(_)));
+        let dropping = matches!(entry.command, Some(PendingCommand::Drop(_)));
         return if dropping { Duty::Nothing } else { Duty::Forget };
     };
     let epoch = believed.max(status.map_or(believed, |status| status.epoch));
-    if matches!(entry.command, Some(Command::Drop(sent)) if sent >= epoch) {
+    if matches!(entry.command, Some(PendingCommand::Drop(sent)) if sent >= epoch) {
         return Duty::Nothing;
     }
     let failed = entry.drop_failed >= Some(epoch);
-    match not_before(entry.again, epoch, now) {
+    match not_before(entry.retry, epoch, now) {
         Some(later) if failed => later,
         _ => Duty::Drop(epoch),
     }
 }
 
-fn not_before(again: Option<Again>, epoch: i64, now: Moment) -> Option<Duty> {
+fn not_before(again: Option<RetryAt>, epoch: i64, now: Moment) -> Option<Duty> {
     let again = again.filter(|again| again.epoch == epoch && again.at > now)?;
     Some(Duty::Later(again.at))
 }

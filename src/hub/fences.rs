@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 use super::Hub;
 use super::cached::{Cached, Say, Seat};
 use super::session::Session;
-use super::words;
+use super::wire_conversion;
 use crate::account::KubesvcAccount;
 use crate::crash;
 use crate::store::{Fence, Raised, Standing, Store, StoreError};
@@ -277,7 +277,8 @@ pub(super) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Fram
         Say::Off(epoch) => (epoch, false),
     };
     let name = account.account_name();
-    let account = words::account_ref(uid, name, account.status_or_default().epoch, account.generation());
+    let account =
+        wire_conversion::account_ref(uid, name, account.status_or_default().epoch, account.generation());
     Some(Frame::CachingAssignment(ops::CachingAssignment {
         fence: Some(common::Fence {
             account_uid: uid.to_owned(),

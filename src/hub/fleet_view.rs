@@ -11,7 +11,7 @@ use super::asking::Round;
 use super::namespaces::NoRoom;
 use super::offers::Changed;
 use super::session::Session;
-use crate::account::lifecycle::{Fact, Offer, Presence, Process, SessionFact};
+use crate::account::lifecycle::{AgentProcess, Fact, Offer, Presence, SessionFact};
 use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
 
@@ -50,12 +50,12 @@ impl Fleet for Hub {
                     zone: zone_id.clone(),
                     approved: away.approved,
                     presence: Presence::Away(away.since),
-                    process: Process {
+                    process: AgentProcess {
                         boot_id: away.session.as_ref().map(|one| one.boot_id.clone()).unwrap_or_default(),
                         ending: away.ending,
-                        ..Process::default()
+                        ..AgentProcess::default()
                     },
-                    word: None,
+                    report: None,
                     silent_for: None,
                     offer: None,
                     lists: match (&account, &away.session) {
@@ -184,7 +184,7 @@ impl Hub {
 
     /// A session has said something about an account, or has nothing to do with it any more: those who tell of it look
     /// again.
-    pub(super) fn word_changed(&self, session: &Session, uid: &str) {
+    pub(super) fn report_changed(&self, session: &Session, uid: &str) {
         self.noteworthy.wake(session.serial);
         self.reportable.wake(session.serial);
         self.assigned.wake((session.serial, uid.to_owned()));
@@ -220,7 +220,7 @@ impl Hub {
             session.wakes.wake_all(places.asking());
             uids
         };
-        uids.iter().for_each(|uid| self.word_changed(session, uid));
+        uids.iter().for_each(|uid| self.report_changed(session, uid));
         self.leader.wake_all(uids.iter().cloned());
         session.wakes.wake_all(uids);
     }

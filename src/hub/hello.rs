@@ -49,7 +49,7 @@ impl Greeting {
     }
 
     /// Takes nothing in of what an agent says to hold that was never approved, nor keeps it in memory while it waits.
-    pub(super) fn leave_claims_unheard(&mut self) {
+    pub(super) fn ignore_claims(&mut self) {
         self.has_unheard |= self.claims();
         self.held = Vec::new();
         self.cached = Vec::new();

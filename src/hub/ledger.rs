@@ -4,21 +4,21 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{Tick, Word};
+use crate::account::lifecycle::{AgentReport, Tick};
 
 /// Time since the hub began.
 pub(super) type Moment = Duration;
 
 /// How long after a failure the same epoch is asked for again; the last one stays.
-pub(super) const PACE: [u64; 4] = [10, 20, 40, 60];
+pub(super) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
 /// How often an epoch's credential may be found to be another one than the grant's before that is a failure.
 const MOST_DOUBTS: u32 = 12;
 /// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
-const LISTENING: Tick = 15;
+const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 
 /// What was begun for an account and is not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum PendingCommand {
     /// An Add of this epoch awaits its credential; nothing was sent.
     Prepare(i64),
     /// AddAccounts was sent for this epoch.
@@ -29,30 +29,30 @@ pub(super) enum Command {
 
 /// When an epoch that failed is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Again {
+pub(super) struct RetryAt {
     pub(super) epoch: i64,
     pub(super) count: usize,
     pub(super) at: Moment,
     /// The failure was that the agent held it in the wrong cluster. So it said Held before, and the next Held does not
     /// end the series.
-    pub(super) astray: bool,
+    pub(super) wrong_cluster: bool,
 }
 
 /// One account in one session.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct LedgerEntry {
     /// The account's name.
     pub(super) name: String,
     /// The greatest epoch that the agent may hold: told in its hello, or sent. Absent: it holds nothing.
     pub(super) believed: Option<i64>,
     /// It said in its hello that it holds the account. It is asked again all the same, for what it reaches.
     pub(super) said_held: bool,
-    pub(super) command: Option<Command>,
+    pub(super) command: Option<PendingCommand>,
     /// The last word, with its epoch.
-    pub(super) word: Option<(i64, Word)>,
+    pub(super) report: Option<(i64, AgentReport)>,
     /// The object was read from the API server itself since the session was registered.
     pub(super) confirmed: bool,
-    pub(super) again: Option<Again>,
+    pub(super) retry: Option<RetryAt>,
     /// The epoch whose credential was found to be another one than the grant's, and how often in a row.
     pub(super) doubted: Option<(i64, u32)>,
     /// The epoch of a drop that the agent could not do.
@@ -65,7 +65,7 @@ pub(super) struct Entry {
 
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum AnswerEffect {
     /// It is the account's last word now.
     Taken,
     /// A duplicate, or for an older epoch: harmless.
@@ -76,7 +76,7 @@ pub(super) enum Heard {
     Future,
 }
 
-/// Counts ticks, but only those at most [`LISTENING`] after a frame.
+/// Counts ticks, but only those at most [`MAX_TICKS_WITHOUT_FRAME`] after a frame.
 #[derive(Clone, Copy, Debug, Default)]
 struct SilenceClock {
     counted: Tick,
@@ -85,7 +85,7 @@ struct SilenceClock {
 
 impl SilenceClock {
     fn read(self, now: Tick) -> Tick {
-        self.counted + now.saturating_sub(self.last_frame).min(LISTENING)
+        self.counted + now.saturating_sub(self.last_frame).min(MAX_TICKS_WITHOUT_FRAME)
     }
 
     fn frame(&mut self, now: Tick) {
@@ -97,7 +97,7 @@ impl SilenceClock {
 /// All accounts of one session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, LedgerEntry>,
     /// Account names with drops under way, and how many.
     dropping: HashMap<String, usize>,
     /// Accounts that wait until their name is free.
@@ -112,7 +112,7 @@ impl Ledger {
         Self { clock: SilenceClock { counted: 0, last_frame: now }, ..Self::default() }
     }
 
-    pub(super) fn entry(&self, uid: &str) -> Option<&Entry> {
+    pub(super) fn entry(&self, uid: &str) -> Option<&LedgerEntry> {
         self.entries.get(uid)
     }
 
@@ -120,7 +120,7 @@ impl Ledger {
         self.entries.keys()
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &Entry)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&String, &LedgerEntry)> {
         self.entries.iter()
     }
 
@@ -134,7 +134,7 @@ impl Ledger {
     pub(super) fn silent_for(&self, uid: &str, now: Tick) -> Option<Tick> {
         let entry = self.entries.get(uid)?;
         let (_, since) = entry.owed?;
-        let is_preparing = matches!(entry.command, Some(Command::Prepare(_)));
+        let is_preparing = matches!(entry.command, Some(PendingCommand::Prepare(_)));
         Some(if is_preparing { 0 } else { self.clock.read(now).saturating_sub(since) })
     }
 
@@ -165,36 +165,37 @@ impl Ledger {
             self.believe(uid, &entry.name, entry.believed.unwrap_or_default(), None);
         }
         for (uid, name, epoch) in held {
-            let word =
-                former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.word.clone());
-            let word = word.filter(|(said, word)| said == epoch && matches!(word, Word::Held(_)));
-            self.believe(uid, name, *epoch, word);
+            let report =
+                former.entry(uid).filter(|entry| entry.may_hold()).and_then(|entry| entry.report.clone());
+            let report =
+                report.filter(|(said, report)| said == epoch && matches!(report, AgentReport::Held(_)));
+            self.believe(uid, name, *epoch, report);
             self.at(uid, name).said_held = true;
         }
     }
 
-    fn believe(&mut self, uid: &str, name: &str, epoch: i64, word: Option<(i64, Word)>) {
+    fn believe(&mut self, uid: &str, name: &str, epoch: i64, report: Option<(i64, AgentReport)>) {
         let entry = self.at(uid, name);
         entry.believed = entry.believed.max(Some(epoch));
-        if word.is_some() {
-            entry.word = word;
+        if report.is_some() {
+            entry.report = report;
         }
     }
 
     /// How many accounts the agent holds, and how many it could not take or drop or has lost.
     pub(super) fn counts(&self) -> (usize, usize) {
-        self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.word {
-            Some((_, Word::Held(_))) => (held + 1, failed),
-            Some((_, Word::Failed(_) | Word::Lost(_))) => (held, failed + 1),
+        self.entries.values().fold((0, 0), |(held, failed), entry| match &entry.report {
+            Some((_, AgentReport::Held(_))) => (held + 1, failed),
+            Some((_, AgentReport::Failed(_) | AgentReport::Lost(_))) => (held, failed + 1),
             // An agent that has come back holds what it says, though it is asked once more.
             None if entry.said_held => (held + 1, failed),
-            Some((_, Word::Dropped)) | None => (held, failed),
+            Some((_, AgentReport::Dropped)) | None => (held, failed),
         })
     }
 
     /// An Add is wanted. The account owes an answer from now on, though its credential is still awaited.
     pub(super) fn prepare(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
-        self.owe(uid, name, epoch, now).command = Some(Command::Prepare(epoch));
+        self.owe(uid, name, epoch, now).command = Some(PendingCommand::Prepare(epoch));
     }
 
     /// An Add is wanted, and the name is not free: the account is looked at again when it is.
@@ -215,7 +216,7 @@ impl Ledger {
     pub(super) fn added(&mut self, uid: &str, epoch: i64, now: Tick) {
         let since = self.clock.read(now);
         if let Some(entry) = self.entries.get_mut(uid) {
-            entry.command = Some(Command::Add(epoch));
+            entry.command = Some(PendingCommand::Add(epoch));
             entry.owed = Some((epoch, since));
             entry.believed = entry.believed.max(Some(epoch));
             self.foreign -= usize::from(std::mem::take(&mut entry.foreign));
@@ -227,11 +228,11 @@ impl Ledger {
     /// A drop was given to the stream.
     pub(super) fn dropping(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
         let before = self.entries.get(uid).and_then(|entry| entry.command);
-        if !matches!(before, Some(Command::Drop(_))) {
+        if !matches!(before, Some(PendingCommand::Drop(_))) {
             *self.dropping.entry(name.to_owned()).or_default() += 1;
         }
         let entry = self.owe(uid, name, epoch, now);
-        entry.command = Some(Command::Drop(epoch));
+        entry.command = Some(PendingCommand::Drop(epoch));
     }
 
     /// A drop was given to the stream because the agent holds the account in the wrong cluster: that is its failure.
@@ -240,9 +241,9 @@ impl Ledger {
         let Some(name) = self.entries.get(uid).map(|entry| entry.name.clone()) else { return };
         self.dropping(uid, &name, epoch, tick);
         let entry = self.at(uid, &name);
-        entry.word = Some((epoch, Word::Failed(failure)));
+        entry.report = Some((epoch, AgentReport::Failed(failure)));
         entry.pace(epoch, now);
-        entry.again = entry.again.map(|again| Again { astray: true, ..again });
+        entry.retry = entry.retry.map(|again| RetryAt { wrong_cluster: true, ..again });
     }
 
     /// Dropped, said for an agent that was never sent the account.
@@ -250,10 +251,10 @@ impl Ledger {
         let entry = self.at(uid, name);
         entry.command = None;
         entry.owed = None;
-        entry.word = Some((epoch, Word::Dropped));
+        entry.report = Some((epoch, AgentReport::Dropped));
     }
 
-    /// The Add was not sent: the account's own fault is the session's word, anything else is tried again at `again`.
+    /// The Add was not sent: the account's own fault is the session's word, anything else is tried again at `retry`.
     pub(super) fn not_sent(
         &mut self,
         uid: &str,
@@ -263,16 +264,16 @@ impl Ledger {
         wait: Moment,
     ) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
-        if entry.command != Some(Command::Prepare(epoch)) {
+        if entry.command != Some(PendingCommand::Prepare(epoch)) {
             return;
         }
         entry.command = None;
         entry.owed = None;
         if let Some(failure) = failure {
-            entry.word = Some((epoch, Word::Failed(failure)));
+            entry.report = Some((epoch, AgentReport::Failed(failure)));
             entry.pace(epoch, now);
         } else {
-            entry.again = Some(Again { epoch, count: 0, at: now + wait, astray: false });
+            entry.retry = Some(RetryAt { epoch, count: 0, at: now + wait, wrong_cluster: false });
         }
     }
 
@@ -295,7 +296,7 @@ impl Ledger {
     /// The Add is not to be sent as it was prepared.
     pub(super) fn abandon(&mut self, uid: &str, epoch: i64) {
         if let Some(entry) =
-            self.entries.get_mut(uid).filter(|one| one.command == Some(Command::Prepare(epoch)))
+            self.entries.get_mut(uid).filter(|one| one.command == Some(PendingCommand::Prepare(epoch)))
         {
             entry.command = None;
         }
@@ -310,25 +311,32 @@ impl Ledger {
     }
 
     /// Takes in an answer. `of_drop`: a failure to drop.
-    pub(super) fn hear(&mut self, uid: &str, epoch: i64, word: Word, of_drop: bool, now: Moment) -> Heard {
-        let Some(entry) = self.entries.get_mut(uid) else { return Heard::NeverSent };
+    pub(super) fn record_answer(
+        &mut self,
+        uid: &str,
+        epoch: i64,
+        report: AgentReport,
+        of_drop: bool,
+        now: Moment,
+    ) -> AnswerEffect {
+        let Some(entry) = self.entries.get_mut(uid) else { return AnswerEffect::NeverSent };
         let Some(known) = entry.known_epoch() else {
-            let duplicate =
-                word == Word::Dropped && matches!(&entry.word, Some((said, Word::Dropped)) if *said >= epoch);
-            return if duplicate { Heard::Late } else { Heard::NeverSent };
+            let duplicate = report == AgentReport::Dropped
+                && matches!(&entry.report, Some((said, AgentReport::Dropped)) if *said >= epoch);
+            return if duplicate { AnswerEffect::Late } else { AnswerEffect::NeverSent };
         };
         if epoch > known {
-            return Heard::Future;
+            return AnswerEffect::Future;
         }
-        let was_dropping = matches!(entry.command, Some(Command::Drop(_)));
-        let heard = match word {
-            Word::Dropped => entry.hear_dropped(epoch, now),
-            Word::Held(identity) => entry.hear_held(epoch, Word::Held(identity), now),
-            Word::Failed(failure) if of_drop => entry.hear_drop_failed(epoch, failure, now),
-            Word::Failed(failure) => entry.hear_failed(epoch, failure, now),
-            Word::Lost(failure) => entry.hear_lost(epoch, failure, now),
+        let was_dropping = matches!(entry.command, Some(PendingCommand::Drop(_)));
+        let heard = match report {
+            AgentReport::Dropped => entry.record_dropped(epoch, now),
+            AgentReport::Held(identity) => entry.record_held(epoch, AgentReport::Held(identity), now),
+            AgentReport::Failed(failure) if of_drop => entry.record_drop_failed(epoch, failure, now),
+            AgentReport::Failed(failure) => entry.record_failed(epoch, failure, now),
+            AgentReport::Lost(failure) => entry.record_lost(epoch, failure, now),
         };
-        if was_dropping && !matches!(entry.command, Some(Command::Drop(_))) {
+        if was_dropping && !matches!(entry.command, Some(PendingCommand::Drop(_))) {
             let name = entry.name.clone();
             self.release_name(&name);
         }
@@ -343,7 +351,7 @@ impl Ledger {
     /// Nothing about the account matters to this session any more. Answers whether it was a foreign one.
     pub(super) fn forget(&mut self, uid: &str) -> bool {
         let Some(entry) = self.entries.remove(uid) else { return false };
-        if matches!(entry.command, Some(Command::Drop(_))) {
+        if matches!(entry.command, Some(PendingCommand::Drop(_))) {
             self.release_name(&entry.name);
         }
         self.foreign -= usize::from(entry.foreign);
@@ -385,25 +393,25 @@ impl Ledger {
     }
 
     /// An answer for this epoch is owed; one for another epoch is owed no longer.
-    fn owe(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) -> &mut Entry {
+    fn owe(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) -> &mut LedgerEntry {
         let since = self.clock.read(now);
         let entry = self.at(uid, name);
         // An agent's hello may have named it otherwise. A drop under way is counted by the name it was begun with.
-        if entry.name != name && !matches!(entry.command, Some(Command::Drop(_))) {
+        if entry.name != name && !matches!(entry.command, Some(PendingCommand::Drop(_))) {
             name.clone_into(&mut entry.name);
         }
         let same = entry.owed.is_some_and(|(owed, _)| owed == epoch)
-            && !matches!(entry.command, Some(Command::Drop(_)));
+            && !matches!(entry.command, Some(PendingCommand::Drop(_)));
         if !same {
             entry.owed = Some((epoch, since));
         }
         entry
     }
 
-    fn at(&mut self, uid: &str, name: &str) -> &mut Entry {
+    fn at(&mut self, uid: &str, name: &str) -> &mut LedgerEntry {
         self.entries
             .entry(uid.to_owned())
-            .or_insert_with(|| Entry { name: name.to_owned(), ..Entry::default() })
+            .or_insert_with(|| LedgerEntry { name: name.to_owned(), ..LedgerEntry::default() })
     }
 }
 
@@ -413,7 +421,7 @@ fn another_credential() -> Failure {
     Failure::new(FailureClass::CredentialDiffers, message)
 }
 
-impl Entry {
+impl LedgerEntry {
     /// Whether the agent may hold the account.
     pub(super) fn may_hold(&self) -> bool {
         self.believed.is_some()
@@ -422,13 +430,13 @@ impl Entry {
     /// The greatest epoch that the agent can know of.
     fn known_epoch(&self) -> Option<i64> {
         match self.command {
-            Some(Command::Add(epoch) | Command::Drop(epoch)) => self.believed.max(Some(epoch)),
+            Some(PendingCommand::Add(epoch) | PendingCommand::Drop(epoch)) => self.believed.max(Some(epoch)),
             _ => self.believed,
         }
     }
 
     fn newest_said(&self) -> i64 {
-        self.word.as_ref().map_or(i64::MIN, |(epoch, _)| *epoch)
+        self.report.as_ref().map_or(i64::MIN, |(epoch, _)| *epoch)
     }
 
     fn answered(&mut self) {
@@ -437,95 +445,98 @@ impl Entry {
     }
 
     fn pace(&mut self, epoch: i64, now: Moment) {
-        let count = self.again.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
-        let wait = PACE[count.min(PACE.len() - 1)];
+        let count = self.retry.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
+        let wait = RETRY_DELAYS_SECONDS[count.min(RETRY_DELAYS_SECONDS.len() - 1)];
         let at = now + Duration::from_secs(wait);
-        self.again = Some(Again { epoch, count: count + 1, at, astray: false });
+        self.retry = Some(RetryAt { epoch, count: count + 1, at, wrong_cluster: false });
     }
 
     /// Whether what is dropped under this epoch was held in the wrong cluster: that goes on being its word.
     fn failed_astray(&self, epoch: i64) -> bool {
-        self.again.is_some_and(|again| again.astray && again.epoch == epoch)
-            && matches!(&self.word, Some((said, Word::Failed(_))) if *said == epoch)
+        self.retry.is_some_and(|again| again.wrong_cluster && again.epoch == epoch)
+            && matches!(&self.report, Some((said, AgentReport::Failed(_))) if *said == epoch)
     }
 
-    fn hear_dropped(&mut self, epoch: i64, now: Moment) -> Heard {
+    fn record_dropped(&mut self, epoch: i64, now: Moment) -> AnswerEffect {
         match self.command {
-            Some(Command::Add(sent) | Command::Drop(sent)) if epoch < sent => return Heard::Late,
+            Some(PendingCommand::Add(sent) | PendingCommand::Drop(sent)) if epoch < sent => {
+                return AnswerEffect::Late;
+            }
             // In answer to an Add it makes no sense; it must not become a loop.
-            Some(Command::Add(sent)) => self.pace(sent, now),
+            Some(PendingCommand::Add(sent)) => self.pace(sent, now),
             _ => {}
         }
         if self.believed > Some(epoch) {
-            return Heard::Late;
+            return AnswerEffect::Late;
         }
         self.believed = None;
         self.drop_failed = None;
         self.answered();
         if !self.failed_astray(epoch) {
-            self.word = Some((epoch, Word::Dropped));
+            self.report = Some((epoch, AgentReport::Dropped));
         }
-        Heard::Taken
+        AnswerEffect::Taken
     }
 
-    fn hear_held(&mut self, epoch: i64, word: Word, now: Moment) -> Heard {
+    fn record_held(&mut self, epoch: i64, report: AgentReport, now: Moment) -> AnswerEffect {
         match self.command {
-            Some(Command::Add(sent)) if epoch > sent => {
+            Some(PendingCommand::Add(sent)) if epoch > sent => {
                 let message = format!(
                     "the agent holds epoch {epoch} of the account, later than epoch {sent} of the grant"
                 );
                 self.answered();
                 self.pace(sent, now);
-                self.word = Some((sent, Word::Failed(Failure::new(FailureClass::Internal, message))));
-                return Heard::Taken;
+                self.report =
+                    Some((sent, AgentReport::Failed(Failure::new(FailureClass::Internal, message))));
+                return AnswerEffect::Taken;
             }
-            Some(Command::Add(sent)) if epoch == sent => {
+            Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
-                self.again = self.again.filter(|again| again.astray);
+                self.retry = self.retry.filter(|again| again.wrong_cluster);
             }
             _ => {}
         }
         if epoch < self.newest_said() {
-            return Heard::Late;
+            return AnswerEffect::Late;
         }
-        self.word = Some((epoch, word));
-        Heard::Taken
+        self.report = Some((epoch, report));
+        AnswerEffect::Taken
     }
 
-    fn hear_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+    fn record_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
         match self.command {
-            Some(Command::Add(sent)) if epoch == sent => {
+            Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
                 self.pace(epoch, now);
-                self.word = Some((epoch, Word::Failed(failure)));
-                Heard::Taken
+                self.report = Some((epoch, AgentReport::Failed(failure)));
+                AnswerEffect::Taken
             }
-            _ => Heard::Late,
+            _ => AnswerEffect::Late,
         }
     }
 
-    fn hear_drop_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+    fn record_drop_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
         match self.command {
-            Some(Command::Drop(sent)) if epoch == sent => {
+            Some(PendingCommand::Drop(sent)) if epoch == sent => {
                 self.answered();
                 self.pace(epoch, now);
                 self.drop_failed = Some(epoch);
-                self.word = Some((epoch, Word::Failed(failure)));
-                Heard::Taken
+                self.report = Some((epoch, AgentReport::Failed(failure)));
+                AnswerEffect::Taken
             }
-            _ => Heard::Late,
+            _ => AnswerEffect::Late,
         }
     }
 
-    fn hear_lost(&mut self, epoch: i64, failure: Failure, now: Moment) -> Heard {
+    fn record_lost(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
         if epoch < self.newest_said() {
-            return Heard::Late;
+            return AnswerEffect::Late;
         }
         if self.command.is_none() {
             self.pace(epoch, now);
         }
-        self.word = Some((epoch, Word::Lost(failure)));
-        Heard::Taken
+        self.report = Some((epoch, AgentReport::Lost(failure)));
+        AnswerEffect::Taken
     }
 }
 

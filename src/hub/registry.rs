@@ -9,14 +9,14 @@ use parking_lot::{Mutex, RwLock};
 use super::ledger::Moment;
 use super::session::Session;
 use crate::account::fleet_member::ID_KEPT;
-use crate::account::lifecycle::{Ending, Tick};
+use crate::account::lifecycle::{SessionEnding, Tick};
 
 /// A session that ended, or an agent that an earlier operator had.
 #[derive(Clone)]
 pub(super) struct Away {
     pub(super) approved: bool,
     pub(super) since: Tick,
-    pub(super) ending: Ending,
+    pub(super) ending: SessionEnding,
     pub(super) session_id: String,
     /// What it was told and has said; absent for an agent of an earlier operator.
     pub(super) session: Option<Arc<Session>>,
@@ -129,7 +129,7 @@ impl Registry {
     }
 
     /// A session has ended. Answers whether its agent has no other one.
-    pub(super) fn leave(&self, session: &Arc<Session>, now: Tick, ending: Ending) -> bool {
+    pub(super) fn leave(&self, session: &Arc<Session>, now: Tick, ending: SessionEnding) -> bool {
         let mut inner = self.inner.write();
         let in_force = inner.is_claimed_by(session);
         if in_force {

@@ -15,7 +15,7 @@ use super::registration::Reported;
 use super::session::Session;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::silence;
-use crate::account::outbox::{OutboxEntry, Packed, Said, Turn, awaited, packed};
+use crate::account::outbox::{OutboxEntry, Packed, SessionReport, Turn, awaited, packed};
 use crate::crash;
 use crate::telemetry::outages::warn_unless_away;
 
@@ -257,17 +257,18 @@ fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
         let owed = entry.and_then(|entry| entry.owed).map(|(epoch, _)| epoch);
         let overdue = owed == Some(account.status_or_default().epoch)
             && ledger.silent_for(&uid, now).is_some_and(|silent| silent >= hub.settings.operation_wait);
-        let said = Said {
-            word: entry.and_then(|entry| entry.word.as_ref()),
+        let said = SessionReport {
+            report: entry.and_then(|entry| entry.report.as_ref()),
             overdue: overdue.then_some(&late),
-            doubts: ledger.doubts(&uid, account.status_or_default().epoch),
+            credential_mismatch: ledger.doubts(&uid, account.status_or_default().epoch),
             offers: false,
         };
         entries.extend(awaited(&account, &session.zone, said));
     }
     for uid in session.questions.lock().uids() {
         let Some(account) = hub.accounts.by_uid(&uid) else { continue };
-        let said = Said { offers: speaks_for_its_zone(hub, session, &account), ..Said::default() };
+        let said =
+            SessionReport { offers: speaks_for_its_zone(hub, session, &account), ..SessionReport::default() };
         entries.extend(awaited(&account, &session.zone, said));
     }
     packed(entries, turn)

@@ -4,10 +4,10 @@
 
 mod account_work;
 mod admission;
+mod answers;
 mod asker;
 mod claims;
 mod detached;
-mod hearing;
 mod lining_up;
 mod outbox;
 mod session_loop;
@@ -35,7 +35,9 @@ use super::ledger::Ledger;
 use super::vanished::Verdict;
 use crate::account::KubesvcAccount;
 use crate::account::fleet_member::SessionEnd;
-use crate::account::lifecycle::{Ending, Fact, Offer, Presence, Process, SessionFact, Tick, Word};
+use crate::account::lifecycle::{
+    AgentProcess, AgentReport, Fact, Offer, Presence, SessionEnding, SessionFact, Tick,
+};
 use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
 use claims::ForeignClaims;
@@ -178,7 +180,7 @@ impl Session {
 
     /// What an agent that was never approved says of its accounts is not taken in. Once it is approved it has to say it
     /// anew, on a new stream.
-    fn leave_unheard(&self) {
+    fn ignore_claims(&self) {
         self.has_unheard.store(true, Ordering::SeqCst);
         if self.was_approved() {
             self.close(APPROVED_AFTER_HELLO);
@@ -296,21 +298,21 @@ impl Session {
     }
 
     /// How its end is written down: one that was requested is told apart, since its id is kept.
-    fn end(&self, ending: Ending) -> SessionEnd {
+    fn end(&self, ending: SessionEnding) -> SessionEnd {
         if self.was_closed_on_request() { SessionEnd::Requested } else { ending.into() }
     }
 
     /// How it ended.
-    fn ending(&self, replica_is_ending: bool) -> Ending {
+    fn ending(&self, replica_is_ending: bool) -> SessionEnding {
         match replica_is_ending {
-            _ if self.goodbye.load(Ordering::Relaxed) => Ending::Goodbye,
-            true => Ending::ReplicaLost,
-            false => Ending::Cut,
+            _ if self.goodbye.load(Ordering::Relaxed) => SessionEnding::Goodbye,
+            true => SessionEnding::ReplicaLost,
+            false => SessionEnding::Cut,
         }
     }
 
-    fn process(&self) -> Process {
-        Process { boot_id: self.boot_id.clone(), since: self.since, ..Process::default() }
+    fn process(&self) -> AgentProcess {
+        AgentProcess { boot_id: self.boot_id.clone(), since: self.since, ..AgentProcess::default() }
     }
 
     /// For how long no frame has come.
@@ -339,7 +341,7 @@ impl Session {
             approved: self.is_approved(),
             presence: Presence::Connected,
             process: self.process(),
-            word: ledger.entry(uid).and_then(|entry| entry.word.clone()),
+            report: ledger.entry(uid).and_then(|entry| entry.report.clone()),
             silent_for: ledger.silent_for(uid, now).filter(|_| owes),
             offer: None,
             lists: Fact::Unknown,
@@ -355,7 +357,7 @@ impl Session {
             approved: self.is_approved(),
             presence: Presence::Connected,
             process: self.process(),
-            word: None,
+            report: None,
             silent_for: None,
             offer,
             lists: Fact::Unknown,
@@ -411,7 +413,8 @@ impl Session {
     /// The name of an account that the agent holds, as far as it has said.
     pub(super) fn held_name(&self, uid: &str) -> Option<String> {
         let ledger = self.ledger.lock();
-        let held = ledger.entry(uid).filter(|entry| matches!(entry.word, Some((_, Word::Held(_)))))?;
+        let held =
+            ledger.entry(uid).filter(|entry| matches!(entry.report, Some((_, AgentReport::Held(_)))))?;
         Some(held.name.clone())
     }
 
@@ -424,7 +427,8 @@ impl Session {
     pub(super) fn held_names(&self) -> Vec<String> {
         let mut names: Vec<_> = {
             let ledger = self.ledger.lock();
-            let held = ledger.entries().filter(|(_, entry)| matches!(entry.word, Some((_, Word::Held(_)))));
+            let held =
+                ledger.entries().filter(|(_, entry)| matches!(entry.report, Some((_, AgentReport::Held(_)))));
             held.map(|(_, entry)| entry.name.clone()).collect()
         };
         names.sort();

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Hub;
-use super::ledger::{Entry, Ledger};
+use super::ledger::{Ledger, LedgerEntry};
 use super::session::Session;
 
 /// More than so many of a session's accounts, and more than a tenth of them, are many.
@@ -113,7 +113,7 @@ pub(super) fn doubted(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<
     let has_vanished = |uid: &str| hub.accounts.by_uid(uid).is_none();
     let mut to_judge = false;
     for uid in uids {
-        if ledger.entry(uid).is_some_and(Entry::may_hold) && has_vanished(uid) {
+        if ledger.entry(uid).is_some_and(LedgerEntry::may_hold) && has_vanished(uid) {
             to_judge |= !judged.contains_key(uid);
         } else {
             judged.remove(uid);

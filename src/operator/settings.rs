@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::place::Place;
-use crate::account::lifecycle::Policy;
+use crate::account::lifecycle::LifecyclePolicy;
 use crate::account::not_watched;
 use crate::account::precedence::Precedence;
 use crate::account::sources::{Namespaces, SourceRules};
@@ -139,9 +139,9 @@ pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestS
 }
 
 /// What the lifecycle goes by.
-pub(super) fn policy(settings: &OperatorSettings) -> Policy {
+pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
     let accounts = &settings.dynamic_accounts;
-    Policy {
+    LifecyclePolicy {
         max_retries: accounts.max_retries,
         retry_first: accounts.retry_frequency.as_secs(),
         retry_multiplier: accounts.retry_multiplier,

@@ -23,9 +23,9 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::{Streaming, transport::Endpoint};
 
-pub(crate) mod words;
+pub(crate) mod frames;
 
-use words::{Introduction, NoSession, OnAdd, OnDelete, Policy, Received};
+use frames::{Introduction, NoSession, OnAdd, OnDelete, Policy, Received};
 
 /// How long a hub may take to answer a hello.
 const HELLO: Duration = Duration::from_secs(20);

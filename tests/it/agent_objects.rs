@@ -17,7 +17,7 @@ use kubesvc::wire::ops::{AccountSpec, StaticAccounts};
 use crate::harness::controlplane;
 use crate::harness::namespace::TestNamespace;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, Policy};
+use crate::harness::simulated_agent::frames::{Introduction, Policy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World, install_definitions};
 

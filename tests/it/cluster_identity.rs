@@ -9,7 +9,7 @@ use crate::harness::controlplane::{ControlPlane, StartOptions};
 use crate::harness::kubeconfig::{self, Proof};
 use crate::harness::must;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, OnAdd, Policy, identity};
+use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 use crate::world::{Agent, Cluster, World, condition};
 
 /// The world's own control plane, and another one that takes the same tokens.

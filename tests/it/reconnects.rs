@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, NoSession, Policy};
+use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, PATIENCE, World};
 

@@ -12,7 +12,7 @@ use url::Url;
 use crate::faults::proxy::{Line, Proxy};
 use crate::harness::simulated_agent::{
     SimulatedAgent,
-    words::{Introduction, OnAdd, Policy, identity},
+    frames::{Introduction, OnAdd, Policy, identity},
 };
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World};

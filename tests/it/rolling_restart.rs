@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::harness::simulated_agent::{
     SimulatedAgent,
-    words::{Introduction, Policy},
+    frames::{Introduction, Policy},
 };
 use crate::harness::{folder::Folder, must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, World};

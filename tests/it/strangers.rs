@@ -9,9 +9,8 @@ use serde_json::json;
 
 use crate::harness::must;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, NoSession, Policy};
-use crate::harness::wait::eventually;
-use crate::world::{Agent, Call, PATIENCE, World};
+use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
+use crate::world::{Agent, Call, World};
 
 /// Hellos that a stranger tries after each disconnect.
 const TRIES: usize = 10;

@@ -19,7 +19,7 @@ use kubesvc::wire::common::AccountRef;
 use crate::harness::controlplane::second::SecondServer;
 use crate::harness::simulated_agent::{
     SimulatedAgent,
-    words::{Introduction, Policy},
+    frames::{Introduction, Policy},
 };
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, Operator, PATIENCE, Prepare, World};

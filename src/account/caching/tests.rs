@@ -12,13 +12,13 @@ fn seat<'a>(agent: &'a str, boot: &'a str) -> Seat<'a> {
         boot_id: boot,
         presence: Presence::Connected,
         since: 0,
-        ending: Ending::Cut,
+        ending: SessionEnding::Cut,
         holds: Holding::Yes,
         load: 0,
     }
 }
 
-fn away<'a>(agent: &'a str, since: Tick, ending: Ending) -> Seat<'a> {
+fn away<'a>(agent: &'a str, since: Tick, ending: SessionEnding) -> Seat<'a> {
     Seat { presence: Presence::Away(since), ending, holds: Holding::NotYet, ..seat(agent, "1") }
 }
 
@@ -36,7 +36,7 @@ fn the_one_that_streams_the_fewest_accounts_is_elected_among_those_that_hold_it(
     let idle = Seat { load: 2, ..seat("b", "1") };
     let none = Seat { load: 0, holds: Holding::NotYet, ..seat("c", "1") };
     let failed = Seat { holds: Holding::No, ..seat("d", "1") };
-    let gone = away("e", 0, Ending::Cut);
+    let gone = away("e", 0, SessionEnding::Cut);
     let seats = [busy, idle, none, failed, gone];
     assert_eq!(elected(None, &seats), Outcome::Goes("b", "1"));
     assert_eq!(elected(None, &seats[2..]), Outcome::Stays);
@@ -53,7 +53,9 @@ fn whoever_has_it_keeps_it_however_idle_others_are() {
 
 #[test]
 fn another_one_has_it_when_the_time_is_over_and_not_before() {
-    for (ending, ticks) in [(Ending::Goodbye, 2), (Ending::Cut, 10), (Ending::ReplicaLost, 60)] {
+    for (ending, ticks) in
+        [(SessionEnding::Goodbye, 2), (SessionEnding::Cut, 10), (SessionEnding::ReplicaLost, 60)]
+    {
         let due = NOW + ticks + 1;
         let seats = [away("a", NOW, ending), seat("b", "1")];
         for now in NOW..due {
@@ -69,7 +71,7 @@ fn another_one_has_it_when_the_time_is_over_and_not_before() {
 
 #[test]
 fn a_leader_that_has_just_begun_counts_anew() {
-    let seats = [away("a", 0, Ending::Cut), seat("b", "1")];
+    let seats = [away("a", 0, SessionEnding::Cut), seat("b", "1")];
     let new = Election { leading_since: NOW - 5, ..election(Some(("a", "1")), &seats) };
     assert_eq!(elect(&new), Outcome::StaysUntil(NOW - 5 + 11));
     let unseen = Election { seats: &seats[1..], ..new };
@@ -147,7 +149,8 @@ fn accounts_that_begin_together_spread_before_anything_is_counted() {
 
 fn any_seat() -> impl Strategy<Value = Seat<'static>> {
     let agent = prop_oneof![Just("a"), Just("b"), Just("c")];
-    let ending = prop_oneof![Just(Ending::Goodbye), Just(Ending::Cut), Just(Ending::ReplicaLost)];
+    let ending =
+        prop_oneof![Just(SessionEnding::Goodbye), Just(SessionEnding::Cut), Just(SessionEnding::ReplicaLost)];
     let holds =
         prop_oneof![Just(Holding::Yes), Just(Holding::Perhaps), Just(Holding::NotYet), Just(Holding::No)];
     let times = (NOW - 70..=NOW, any::<bool>(), 0..3_usize);

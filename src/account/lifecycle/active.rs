@@ -8,8 +8,8 @@ use super::context::{Context, earlier};
 use super::leaving::{Stay, of_found_zone};
 use super::observation::{Fact, Tick};
 use super::retry::waits_for_agents;
-use super::words::{Verdict, Words};
 use super::write::{Draft, retry_after_failure};
+use super::zone_reports::{ZoneOutcome, ZoneReports};
 use super::{Action, Decision};
 use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::failure::{Failure, FailureClass};
@@ -172,23 +172,23 @@ pub(super) fn keep(context: &Context<'_>) -> Decision {
 
 /// The account stays in its zone.
 fn stay(context: &Context<'_>, zone: &str) -> Decision {
-    let words = Words::of(context, zone);
+    let reports = ZoneReports::of(context, zone);
     if matches!(context.state(), State::Activating | State::Failed)
         && let Some(failure) = spans(context, zone)
     {
         return Draft::failed(context, &failure).revoking().into();
     }
     if context.state() == State::Failed {
-        return retry(context, zone, &words);
+        return retry(context, zone, &reports);
     }
-    let recovers_later = context.state() == State::Orphaned && words.connected == 0;
+    let recovers_later = context.state() == State::Orphaned && reports.connected == 0;
     if !recovers_later && (context.definition_is_new() || context.credential_is_new()) {
         return reopen(context, zone);
     }
     if let Fact::Known(Err(failure)) = &context.observation.credential {
         return Draft::failed(context, failure).into();
     }
-    let decision = caching::maintain_election(context, zone, weigh(context, zone, &words));
+    let decision = caching::maintain_election(context, zone, judge_reports(context, zone, &reports));
     if decision.action.is_none() && context.credential_is_restated() {
         return Draft::acknowledged(context).with_credential().into();
     }
@@ -196,34 +196,34 @@ fn stay(context: &Context<'_>, zone: &str) -> Decision {
 }
 
 /// What the agents of the zone say.
-fn weigh(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
+fn judge_reports(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
     let unseen = context.generation_is_new() || context.retry_asked().is_some();
-    match words.held {
+    match reports.held {
         Some(_) if context.state() == State::Active && !unseen => return Decision::nothing(),
         Some(identity) => return Draft::held(context, identity).into(),
         None if unseen => return Draft::acknowledged(context).into(),
         None => {}
     }
-    if words.connected == 0 {
+    if reports.connected == 0 {
         return deserted(context, zone);
     }
     let may_return = match context.state() {
         State::Active | State::Orphaned => context.zone_may_return_until(zone),
         _ => None,
     };
-    match (&words.verdict, may_return) {
-        (Verdict::Open(wake), _) => Decision { action: None, wake: *wake },
-        (Verdict::AllFailed(_), Some(until)) => Decision::wait_until(until),
-        (Verdict::AllFailed(failure), None) => fail(context, zone, words, failure),
+    match (&reports.verdict, may_return) {
+        (ZoneOutcome::Open(wake), _) => Decision { action: None, wake: *wake },
+        (ZoneOutcome::AllFailed(_), Some(until)) => Decision::wait_until(until),
+        (ZoneOutcome::AllFailed(failure), None) => fail(context, zone, reports, failure),
     }
 }
 
 /// Every agent of the zone failed. Agents of a zone that was found for the account may be in the wrong place: then the
 /// next one has its turn, and it is a failure only after the last. Where they reached the wrong cluster they drop it.
-fn fail(context: &Context<'_>, zone: &str, words: &Words<'_>, failure: &Failure) -> Decision {
+fn fail(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>, failure: &Failure) -> Decision {
     let found = context.observation.account.spec.zone_id.is_none();
     let first_try = context.state() == State::Activating;
-    if found && first_try && words.all_failed_by_place && another_zone_is_left(context, zone) {
+    if found && first_try && reports.all_failed_by_place && another_zone_is_left(context, zone) {
         let why =
             format!("no agent of zone {zone} can take it, another one is looked for: {}", failure.message);
         return Draft::to(context, State::Activating)
@@ -239,10 +239,10 @@ fn fail(context: &Context<'_>, zone: &str, words: &Words<'_>, failure: &Failure)
 
 /// FAILED under an open grant: an agent that holds it after all heals it, unless the credential is refused; else it is
 /// tried again when it is due.
-fn retry(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
+fn retry(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
     let waits = context.failure_class().is_some_and(waits_for_agents);
     let changed = context.definition_is_new() || context.credential_is_new();
-    if let Some(identity) = words.held.filter(|_| !changed) {
+    if let Some(identity) = reports.held.filter(|_| !changed) {
         match &context.observation.credential {
             Fact::Unknown => return Action::ResolveCredential.into(),
             Fact::Known(Ok(_)) => return Draft::held(context, identity).into(),
@@ -250,17 +250,17 @@ fn retry(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
         }
     }
     match due(context) {
-        Due::Now => try_again(context, zone, words),
-        _ if waits => try_again(context, zone, words),
-        later => wait(context, words, &later),
+        Due::Now => try_again(context, zone, reports),
+        _ if waits => try_again(context, zone, reports),
+        later => wait(context, reports, &later),
     }
 }
 
 /// FAILED, and not due. Agents that were late and reached the wrong cluster are not waited with: they have to drop it.
-fn wait(context: &Context<'_>, words: &Words<'_>, due: &Due) -> Decision {
+fn wait(context: &Context<'_>, reports: &ZoneReports<'_>, due: &Due) -> Decision {
     let refused = matches!(context.observation.credential, Fact::Known(Err(_)));
-    match &words.verdict {
-        Verdict::AllFailed(failure)
+    match &reports.verdict {
+        ZoneOutcome::AllFailed(failure)
             if failure.class == FailureClass::ClusterMismatch
                 && context.failure_class() != Some(failure.class)
                 && !refused =>
@@ -277,8 +277,8 @@ fn wait(context: &Context<'_>, words: &Words<'_>, due: &Due) -> Decision {
 }
 
 /// Opens the grant anew, or says that nobody is there to take the account.
-fn try_again(context: &Context<'_>, zone: &str, words: &Words<'_>) -> Decision {
-    if words.connected > 0 {
+fn try_again(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
+    if reports.connected > 0 {
         return reopen(context, zone);
     }
     let failure = no_agent_in(zone);

@@ -2,7 +2,7 @@
 
 use super::cluster_identity::is_another_cluster;
 use super::context::{Context, earlier};
-use super::observation::{SessionFact, Word};
+use super::observation::{AgentReport, SessionFact};
 use super::write::Draft;
 use super::{Decision, retry};
 use crate::account::ELECT_CACHING_ANNOTATION;
@@ -68,9 +68,9 @@ fn holding(context: &Context<'_>, session: &SessionFact) -> Holding {
     if !session.approved || !context.may_be_sent(session) {
         return Holding::No;
     }
-    match &session.word {
+    match &session.report {
         Some((epoch, word)) if *epoch == context.status.epoch => match word {
-            Word::Held(identity) if !is_another_cluster(&context.status, identity) => Holding::Yes,
+            AgentReport::Held(identity) if !is_another_cluster(&context.status, identity) => Holding::Yes,
             _ => Holding::No,
         },
         _ if session.process.elsewhere && context.state() == State::Active => Holding::Perhaps,

@@ -3,7 +3,7 @@
 //! Addresses are no evidence: service-account hosts are alike everywhere (10.96.0.1), and a DNS name outlives the
 //! cluster behind it. Nor is the served certificate, which rotates.
 
-use super::observation::Identity;
+use super::observation::ClusterIdentity;
 use crate::account::KubesvcAccountStatus;
 use crate::account::failure::{Failure, FailureClass};
 
@@ -36,7 +36,7 @@ pub enum Comparison {
 ///
 /// The uid of kube-system decides where both have it. Else token keys and authority may each rotate while the cluster
 /// stays: either of them equal is the same cluster, and only both known and different is another one.
-pub fn compare(status: &KubesvcAccountStatus, reached: &Identity) -> Comparison {
+pub fn compare(status: &KubesvcAccountStatus, reached: &ClusterIdentity) -> Comparison {
     let equal = |bound: &Option<String>, reached: &str| {
         let bound = bound.as_deref().filter(|bound| !bound.is_empty() && !reached.is_empty())?;
         Some(bound == reached)
@@ -57,12 +57,12 @@ pub fn compare(status: &KubesvcAccountStatus, reached: &Identity) -> Comparison 
 }
 
 /// Whether the agent reached another cluster than the account is bound to.
-pub fn is_another_cluster(status: &KubesvcAccountStatus, reached: &Identity) -> bool {
+pub fn is_another_cluster(status: &KubesvcAccountStatus, reached: &ClusterIdentity) -> bool {
     compare(status, reached) == Comparison::Another
 }
 
 /// What the agent's word counts as if it [reached another cluster](is_another_cluster) than the account is bound to.
-pub fn mismatch(status: &KubesvcAccountStatus, agent_id: &str, reached: &Identity) -> Option<Failure> {
+pub fn mismatch(status: &KubesvcAccountStatus, agent_id: &str, reached: &ClusterIdentity) -> Option<Failure> {
     is_another_cluster(status, reached).then(|| {
         let bound = named(
             status.kube_host.as_deref().unwrap_or_default(),
@@ -136,7 +136,7 @@ impl Recognised {
 /// Writes the cluster that an agent reached and that is not [another one](Comparison::Another) into a status.
 ///
 /// The first evidence binds. Where nothing tells that it is the same cluster, the binding stays as it was.
-pub(super) fn bind(status: &mut KubesvcAccountStatus, reached: &Identity) -> Recognised {
+pub(super) fn bind(status: &mut KubesvcAccountStatus, reached: &ClusterIdentity) -> Recognised {
     let is_bound = [&status.cluster_uid, &status.token_keys_digest, &status.authority_key_digest]
         .into_iter()
         .any(|evidence| evidence.as_ref().is_some_and(|text| !text.is_empty()));
@@ -160,7 +160,7 @@ pub(super) fn bind(status: &mut KubesvcAccountStatus, reached: &Identity) -> Rec
     recognised
 }
 
-fn strongest(reached: &Identity) -> Option<Evidence> {
+fn strongest(reached: &ClusterIdentity) -> Option<Evidence> {
     [
         (&reached.cluster_uid, Evidence::KubeSystem),
         (&reached.token_keys_digest, Evidence::TokenKeys),
@@ -184,18 +184,18 @@ fn shown(host: &str, uid: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn evidence(uid: &str, token_keys: &str, authority_key: &str) -> Identity {
-        Identity {
+    fn evidence(uid: &str, token_keys: &str, authority_key: &str) -> ClusterIdentity {
+        ClusterIdentity {
             cluster_uid: uid.to_owned(),
             token_keys_digest: token_keys.to_owned(),
             authority_key_digest: authority_key.to_owned(),
             host: "https://10.96.0.1".to_owned(),
             cert_fingerprint: "served".to_owned(),
-            ..Identity::default()
+            ..ClusterIdentity::default()
         }
     }
 
-    fn bound_to(identity: &Identity) -> KubesvcAccountStatus {
+    fn bound_to(identity: &ClusterIdentity) -> KubesvcAccountStatus {
         let mut status = KubesvcAccountStatus::default();
         bind(&mut status, identity);
         status
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn an_address_and_a_served_certificate_are_no_evidence() {
         let status = bound_to(&evidence("", "k", "a"));
-        let moved = Identity {
+        let moved = ClusterIdentity {
             host: "https://elsewhere.example".to_owned(),
             cert_fingerprint: "another".to_owned(),
             ..evidence("", "k", "A")

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::observation::{Fact, Observation, Presence, SessionFact, Tick, Word};
-use super::{retry, words};
+use super::observation::{AgentReport, Fact, Observation, Presence, SessionFact, Tick};
+use super::{retry, zone_reports};
 use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
@@ -177,7 +177,8 @@ impl<'a> Context<'a> {
             Fact::Known(lists) => lists,
             Fact::Unknown => self.lists_until(session).is_some(),
         };
-        (!account.is_static() || lists) && !words::runs_in_another_cluster(account, &session.cluster_uid)
+        (!account.is_static() || lists)
+            && !zone_reports::runs_in_another_cluster(account, &session.cluster_uid)
     }
 
     /// Until when an agent that has connected and not sent its list is waited for.
@@ -305,9 +306,9 @@ impl<'a> Context<'a> {
             let until = self.may_return_until(session);
             return until.map_or(DropAnswer::Given, |until| DropAnswer::Awaited(Some(until)));
         }
-        match &session.word {
-            Some((epoch, Word::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
-            Some((epoch, Word::Failed(failure))) if *epoch >= self.status.epoch => {
+        match &session.report {
+            Some((epoch, AgentReport::Dropped)) if *epoch >= self.status.epoch => DropAnswer::Given,
+            Some((epoch, AgentReport::Failed(failure))) if *epoch >= self.status.epoch => {
                 DropAnswer::Failed(failure.clone())
             }
             _ if self.is_silent(session) => DropAnswer::Failed(silence(&session.agent_id)),

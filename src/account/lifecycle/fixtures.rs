@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
-    CredentialFact, Decision, Ending, Fact, Identity, Observation, Offer, Policy, Presence, Process, RowFact,
-    SessionFact, Tick, Word, decide,
+    AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, LifecyclePolicy, Observation,
+    Offer, Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
 };
 use crate::account::conditions::{self, Story};
 use crate::account::definition::digest;
@@ -206,8 +206,8 @@ pub(super) fn failure(class: FailureClass) -> Failure {
 }
 
 /// The cluster with this name.
-pub(super) fn cluster_named(name: &str) -> Identity {
-    Identity {
+pub(super) fn cluster_named(name: &str) -> ClusterIdentity {
+    ClusterIdentity {
         cluster_uid: format!("uid-of-{name}"),
         token_keys_digest: format!("token-keys-of-{name}"),
         authority_key_digest: format!("authority-of-{name}"),
@@ -225,8 +225,8 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         zone: zone.to_owned(),
         approved: true,
         presence: Presence::Connected,
-        process: Process { boot_id: format!("boot-of-{agent}"), ..Process::default() },
-        word: None,
+        process: AgentProcess { boot_id: format!("boot-of-{agent}"), ..AgentProcess::default() },
+        report: None,
         silent_for: Some(0),
         offer: None,
         lists: Fact::Unknown,
@@ -236,11 +236,11 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
 
 /// What can be said of a session.
 pub(super) trait SessionFixture: Sized {
-    fn says(self, epoch: i64, word: Word) -> Self;
+    fn says(self, epoch: i64, word: AgentReport) -> Self;
     fn away_since(self, tick: Tick) -> Self;
     fn silent_for(self, ticks: Tick) -> Self;
     fn not_approved(self) -> Self;
-    fn ended(self, ending: Ending) -> Self;
+    fn ended(self, ending: SessionEnding) -> Self;
     fn of_process(self, boot: &str) -> Self;
     fn elsewhere(self) -> Self;
     fn offers(self, generation: i64, offer: Offer) -> Self;
@@ -256,25 +256,25 @@ pub(super) trait SessionFixture: Sized {
     }
 
     fn held_in(self, epoch: i64, cluster: &str) -> Self {
-        self.says(epoch, Word::Held(cluster_named(cluster)))
+        self.says(epoch, AgentReport::Held(cluster_named(cluster)))
     }
 
     fn failed(self, epoch: i64, class: FailureClass) -> Self {
-        self.says(epoch, Word::Failed(failure(class)))
+        self.says(epoch, AgentReport::Failed(failure(class)))
     }
 
     fn dropped(self, epoch: i64) -> Self {
-        self.says(epoch, Word::Dropped)
+        self.says(epoch, AgentReport::Dropped)
     }
 
     fn lost(self, epoch: i64) -> Self {
-        self.says(epoch, Word::Lost(failure(FailureClass::Unreachable)))
+        self.says(epoch, AgentReport::Lost(failure(FailureClass::Unreachable)))
     }
 }
 
 impl SessionFixture for SessionFact {
-    fn says(mut self, epoch: i64, word: Word) -> Self {
-        self.word = Some((epoch, word));
+    fn says(mut self, epoch: i64, word: AgentReport) -> Self {
+        self.report = Some((epoch, word));
         self.silent_for = None;
         self
     }
@@ -294,7 +294,7 @@ impl SessionFixture for SessionFact {
         self
     }
 
-    fn ended(mut self, ending: Ending) -> Self {
+    fn ended(mut self, ending: SessionEnding) -> Self {
         self.process.ending = ending;
         self
     }
@@ -328,7 +328,7 @@ impl SessionFixture for SessionFact {
 /// An observation long after the leader began, of an account with a row and a good credential.
 pub(super) struct Seen {
     account: KubesvcAccount,
-    policy: Policy,
+    policy: LifecyclePolicy,
     now: Tick,
     in_state_since: Tick,
     leading_since: Tick,
@@ -343,7 +343,7 @@ pub(super) struct Seen {
 pub(super) fn seen(account: KubesvcAccount) -> Seen {
     Seen {
         account,
-        policy: Policy::default(),
+        policy: LifecyclePolicy::default(),
         now: 1000,
         in_state_since: 1000,
         leading_since: 0,

@@ -10,7 +10,7 @@ pub type Tick = u64;
 
 /// The settings that the lifecycle obeys; times in ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Policy {
+pub struct LifecyclePolicy {
     /// Tries after the first one; then the account stalls.
     pub max_retries: u32,
     /// Until the first retry.
@@ -31,7 +31,7 @@ pub struct Policy {
     pub agent_wins: bool,
 }
 
-impl Default for Policy {
+impl Default for LifecyclePolicy {
     fn default() -> Self {
         Self {
             max_retries: 3,
@@ -103,7 +103,7 @@ pub enum Presence {
 
 /// How a session ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ending {
+pub enum SessionEnding {
     /// The agent said goodbye: its process has ended.
     Goodbye,
     /// It was cut, while its replica lives.
@@ -115,13 +115,13 @@ pub enum Ending {
 
 /// What is known of the process behind a session, beside what it says of the account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct AgentProcess {
     /// The ULID of the process; empty where it is not known.
     pub boot_id: String,
     /// Since when its session stands, where it does.
     pub since: Tick,
     /// How its session ended, where it has.
-    pub ending: Ending,
+    pub ending: SessionEnding,
     /// Another replica has it, which tells only what the account's status waits for.
     pub elsewhere: bool,
     /// The objects of how many accounts its agent streams, or is about to.
@@ -130,7 +130,7 @@ pub struct Process {
 
 /// The cluster an agent reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct ClusterIdentity {
     /// uid of the namespace kube-system; empty where it may not be read.
     pub cluster_uid: String,
     /// SHA-256 over the keys that verify tokens of service accounts; empty where they may not be read.
@@ -149,9 +149,9 @@ pub struct Identity {
 
 /// What a session said last about the account's uid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum AgentReport {
     /// It holds the account.
-    Held(Identity),
+    Held(ClusterIdentity),
     /// It could not take it, or could not drop it.
     Failed(Failure),
     /// It holds it no longer.
@@ -181,9 +181,9 @@ pub struct SessionFact {
     /// Whether the session stands.
     pub presence: Presence,
     /// The process behind it.
-    pub process: Process,
+    pub process: AgentProcess,
     /// Its last word, with the epoch it was said for.
-    pub word: Option<(i64, Word)>,
+    pub report: Option<(i64, AgentReport)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
     pub silent_for: Option<Tick>,
     /// Its answer to the last probe, with the generation of the spec that was probed.
@@ -223,7 +223,7 @@ pub struct Observation<'a> {
     /// When this leader began.
     pub leading_since: Tick,
     /// The settings.
-    pub policy: &'a Policy,
+    pub policy: &'a LifecyclePolicy,
     /// Since when this leader has seen the account in its state, epoch and failed count; a status write of its own
     /// begins it anew. Retries are counted from here.
     pub in_state_since: Tick,

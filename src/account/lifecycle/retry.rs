@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use sha2::{Digest, Sha256};
 
-use super::observation::{Policy, Tick};
+use super::observation::{LifecyclePolicy, Tick};
 use crate::account::failure::{FailureClass, Outlook};
 
 /// The longest value of the annotation `kubesvc.io/retry` that is kept as it is, in bytes.
@@ -31,7 +31,7 @@ pub struct Retry {
 ///
 /// `maxRetries` counts the tries after the first one. What may pass by itself goes on being tried after that, at the
 /// slowest pace; what cannot pass stalls at once.
-pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &Policy) -> Retry {
+pub fn plan(class: FailureClass, failed_count: i32, uid: &str, policy: &LifecyclePolicy) -> Retry {
     if waits_for_agents(class) {
         return Retry { after: None, stalled: false };
     }
@@ -51,7 +51,7 @@ pub(super) fn waits_for_agents(class: FailureClass) -> bool {
 
 /// Ticks until the retry after `failed_count` failures: the first pace times the multiplier for each further one, with
 /// up to a fifth more that differs from account to account, and at most `retry_max`. At least 1.
-pub fn backoff(failed_count: i32, uid: &str, policy: &Policy) -> Tick {
+pub fn backoff(failed_count: i32, uid: &str, policy: &LifecyclePolicy) -> Tick {
     let exponent = failed_count.max(1) - 1;
     let paced = policy.retry_first as f64 * policy.retry_multiplier.max(1.0).powi(exponent.min(64));
     let jittered = paced * (1.0 + 0.2 * spread(uid, failed_count));
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn retries_start_at_the_documented_five_seconds_and_double() {
-        let policy = Policy::default();
+        let policy = LifecyclePolicy::default();
         for (count, least) in [(1, 5), (2, 10), (3, 20)] {
             let delay = backoff(count, "uid", &policy);
             assert!((least..=least + least / 5 + 1).contains(&delay), "try {count} after {delay}");
@@ -80,19 +80,19 @@ mod tests {
 
     #[test]
     fn a_multiplier_of_one_is_the_documented_fixed_pace() {
-        let policy = Policy { retry_multiplier: 1.0, ..Policy::default() };
+        let policy = LifecyclePolicy { retry_multiplier: 1.0, ..LifecyclePolicy::default() };
         assert!((1..=40).all(|count| (5..=6).contains(&backoff(count, "uid", &policy))));
     }
 
     #[test]
     fn no_wait_exceeds_the_maximum() {
-        let policy = Policy::default();
+        let policy = LifecyclePolicy::default();
         assert!((1..=200).all(|count| backoff(count, "uid", &policy) <= 300));
     }
 
     #[test]
     fn four_failures_stall_and_what_may_pass_goes_on() {
-        let policy = Policy::default();
+        let policy = LifecyclePolicy::default();
         assert!(!plan(FailureClass::Unreachable, 3, "u", &policy).stalled);
         assert_eq!(
             plan(FailureClass::Unreachable, 4, "u", &policy),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_cannot_pass_stalls_at_the_first_failure() {
-        let plan = plan(FailureClass::ExecForbidden, 1, "u", &Policy::default());
+        let plan = plan(FailureClass::ExecForbidden, 1, "u", &LifecyclePolicy::default());
         assert_eq!(plan, Retry { after: None, stalled: true });
     }
 }

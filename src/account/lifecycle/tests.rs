@@ -3,7 +3,7 @@
 use super::fixtures::{
     AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
 };
-use super::{Action, CredentialFact, Decision, Ending, Fact, SessionFact, Word, shown};
+use super::{Action, AgentReport, CredentialFact, Decision, Fact, SessionEnding, SessionFact, shown};
 use crate::account::failure::FailureClass;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
@@ -22,12 +22,12 @@ mod static_accounts;
 mod writes;
 mod zones;
 
-fn held() -> Word {
-    Word::Held(cluster_named("prod"))
+fn held() -> AgentReport {
+    AgentReport::Held(cluster_named("prod"))
 }
 
-fn fails(class: FailureClass) -> Word {
-    Word::Failed(failure(class))
+fn fails(class: FailureClass) -> AgentReport {
+    AgentReport::Failed(failure(class))
 }
 
 /// An account that became ACTIVE in zone east by agent-1, with nothing written since.

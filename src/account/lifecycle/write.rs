@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::cluster_identity::{self, Recognised};
 use super::context::Context;
-use super::observation::{Fact, Identity, Presence, Tick, Word};
+use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching, listed, retry};
 use crate::account::conditions::{self, CLUSTER_IDENTITY, LISTED_BY_AGENT, Story};
 use crate::account::failure::{Failure, FailureClass, Outlook};
@@ -114,7 +114,7 @@ impl<'a> Draft<'a> {
     }
 
     /// ACTIVE: an agent holds it, and this is the cluster it reached.
-    pub(super) fn held(context: &'a Context<'a>, identity: &Identity) -> Self {
+    pub(super) fn held(context: &'a Context<'a>, identity: &ClusterIdentity) -> Self {
         let mut draft = Self::to(context, State::Active);
         let status = &mut draft.status;
         status.kube_host = some(&identity.host);
@@ -364,8 +364,8 @@ impl<'a> Draft<'a> {
             .into_iter()
             .flat_map(|zone| self.context.sessions_of(zone))
             .filter(|session| session.presence == Presence::Connected)
-            .filter(|session| match &session.word {
-                Some((said, word)) if *said == epoch => matches!(word, Word::Held(_)),
+            .filter(|session| match &session.report {
+                Some((said, word)) if *said == epoch => matches!(word, AgentReport::Held(_)),
                 // Another replica has it, and tells nothing while all is well.
                 _ => is_well && session.process.elsewhere && listed(&session.agent_id),
             })

@@ -84,18 +84,18 @@ pub fn packed(mut awaited: Vec<Awaited>, turn: &Turn) -> Packed {
 mod tests {
     use super::*;
     use crate::account::failure::{Failure, FailureClass};
-    use crate::account::lifecycle::{Identity, Word};
+    use crate::account::lifecycle::{AgentReport, ClusterIdentity};
 
-    fn awaited(need: Need, number: usize, word: &Word) -> Awaited {
+    fn awaited(need: Need, number: usize, word: &AgentReport) -> Awaited {
         Awaited { entry: OutboxEntry::of(&format!("u{number:04}"), 1, word), need }
     }
 
     fn held(number: usize) -> Awaited {
-        awaited(Need::Held, number, &Word::Held(Identity::default()))
+        awaited(Need::Held, number, &AgentReport::Held(ClusterIdentity::default()))
     }
 
     fn failed(need: Need, number: usize) -> Awaited {
-        awaited(need, number, &Word::Failed(Failure::new(FailureClass::Unreachable, "x".repeat(2000))))
+        awaited(need, number, &AgentReport::Failed(Failure::new(FailureClass::Unreachable, "x".repeat(2000))))
     }
 
     fn count(packed: &Packed, result: OutboxResult) -> usize {
@@ -104,15 +104,16 @@ mod tests {
 
     #[test]
     fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
-        let dropped = |number| awaited(Need::Dropped, number, &Word::Dropped);
+        let dropped = |number| awaited(Need::Dropped, number, &AgentReport::Dropped);
         let both = (0..2000).map(held).chain((0..900).map(dropped)).collect();
         let full = packed(both, &Turn::new());
         assert_eq!(full.entries.len(), MAX_ENTRIES);
         assert!(full.entries[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
         let only_held = packed((0..2000).map(held).collect(), &Turn::new());
         assert_eq!(only_held.entries.len(), MAX_DETAILED, "an entry is there only with its identity");
-        let long = Identity { host: "h".repeat(2000), ..Identity::default() };
-        let heavy = (0..200).map(|number| awaited(Need::Held, number, &Word::Held(long.clone()))).collect();
+        let long = ClusterIdentity { host: "h".repeat(2000), ..ClusterIdentity::default() };
+        let heavy =
+            (0..200).map(|number| awaited(Need::Held, number, &AgentReport::Held(long.clone()))).collect();
         let entries = packed(heavy, &Turn::new()).entries;
         let bytes = serde_json::to_vec(&entries).expect("it is JSON").len();
         assert!(bytes <= MAX_BYTES, "{bytes}");
@@ -124,15 +125,15 @@ mod tests {
         let packed = packed(all, &Turn::new());
         assert_eq!((count(&packed, OutboxResult::Held), count(&packed, OutboxResult::Failed)), (1, 300));
         assert_eq!(packed.entries.iter().filter(|entry| entry.is_detailed()).count(), MAX_DETAILED);
-        assert!(packed.entries.iter().all(|entry| entry.word().is_some()) && packed.next.is_empty());
+        assert!(packed.entries.iter().all(|entry| entry.report().is_some()) && packed.next.is_empty());
     }
 
     #[test]
     fn a_word_that_credentials_differ_is_never_said_as_a_doubt() {
-        let differ = Word::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ"));
+        let differ = AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ"));
         let all = || (0..300).map(|number| awaited(Need::Failed, number, &differ)).collect();
         let first = packed(all(), &Turn::new());
-        assert!(first.entries.iter().all(|entry| entry.word().is_some()));
+        assert!(first.entries.iter().all(|entry| entry.report().is_some()));
         assert_eq!(first.entries.len(), MAX_DETAILED);
         let next = packed(all(), &first.next);
         assert_eq!(next.entries[0].uid, "u0200", "the others have their turn");

@@ -8,7 +8,7 @@ use url::Url;
 use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet};
 use crate::agent::activation::exec::Login;
 use crate::agent::activation::files::{below, blocking, read, read_file};
-use crate::agent::activation::{Activator, Word, owned_kubeconfig};
+use crate::agent::activation::{Activator, DefinitionOrigin, owned_kubeconfig};
 use crate::agent::cluster::{Cluster, forbidden};
 use crate::agent::failure::{before_send, refused};
 use crate::agent::watched_files::ReadFile;
@@ -68,7 +68,7 @@ pub(super) enum Purpose {
 
 impl Activator {
     /// The cluster of an account.
-    pub(super) async fn source(&self, spec: &AccountSpec, word: Word) -> Result<Source, Failure> {
+    pub(super) async fn source(&self, spec: &AccountSpec, word: DefinitionOrigin) -> Result<Source, Failure> {
         let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
         let insecure = |vetted: VettedKubeconfig| vetted.with_insecure(spec.insecure);
         let mut login = None;
@@ -122,7 +122,7 @@ impl Activator {
         &self,
         path: &str,
         context: Option<&str>,
-        word: Word,
+        word: DefinitionOrigin,
         purpose: Purpose,
     ) -> Result<FromFile, Failure> {
         let (asked, chosen) = (path.to_owned(), context.map(str::to_owned));
@@ -130,8 +130,8 @@ impl Activator {
         let (bytes, own, mut files) = blocking(move || {
             let at = Path::new(&asked);
             let (bytes, own) = match word {
-                Word::Strangers => (read(&below(&asked, &folders)?, at)?, None),
-                Word::Owners => {
+                DefinitionOrigin::Hub => (read(&below(&asked, &folders)?, at)?, None),
+                DefinitionOrigin::OwnFile => {
                     let bytes = read(at, at)?;
                     let own = owned_kubeconfig::with_files(&bytes, chosen.as_deref(), at)
                         .map_err(|failure| about(&asked, failure))?;

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::account::kubeconfig::vet;
 use crate::agent::activation::credential::{FromFile, Purpose};
-use crate::agent::activation::{Activator, Word};
+use crate::agent::activation::{Activator, DefinitionOrigin};
 use crate::agent::cluster::{Cluster, ClusterAccess};
 use crate::agent::failure::{after_send, before_send, refused};
 use crate::wire::common::Failure;
@@ -25,7 +25,12 @@ impl Activator {
     ///
     /// # Errors
     /// Why not.
-    pub async fn probe(&self, target: &Target, context: Option<&str>, word: Word) -> Result<(), Failure> {
+    pub async fn probe(
+        &self,
+        target: &Target,
+        context: Option<&str>,
+        word: DefinitionOrigin,
+    ) -> Result<(), Failure> {
         let probing = async {
             match target {
                 Target::Cluster(cluster) => self.answers(&self.probed(cluster)?).await,
@@ -58,7 +63,12 @@ impl Activator {
     }
 
     /// Whether a kubeconfig is there, and is one that an account may have.
-    async fn is_usable(&self, path: &str, context: Option<&str>, word: Word) -> Result<(), Failure> {
+    async fn is_usable(
+        &self,
+        path: &str,
+        context: Option<&str>,
+        word: DefinitionOrigin,
+    ) -> Result<(), Failure> {
         let FromFile { vetted, .. } = self.read_kubeconfig(path, context, word, Purpose::Check).await?;
         match vetted {
             Ok(_) => Ok(()),

@@ -216,7 +216,7 @@ async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_s
     let file = Credential::File(path.to_str().expect("UTF-8").to_owned());
     for credential in [file, Credential::Kubeconfig(config), Credential::ServiceAccount(true)] {
         let spec = AccountSpec { insecure: true, ..spec(credential) };
-        for word in [Word::Strangers, Word::Owners] {
+        for word in [DefinitionOrigin::Hub, DefinitionOrigin::OwnFile] {
             let definition = Definition::split(spec.clone()).1;
             let failure = activator.start(&definition, word).await.expect_err("it is refused");
             assert_eq!(failure.class(), Class::BadKubeconfig, "{failure:?}");
@@ -230,7 +230,7 @@ async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_s
         ..Default::default()
     };
     let probe = crate::wire::ops::probe::Target::Cluster(cluster);
-    activator.probe(&probe, None, Word::Strangers).await.expect_err("nor is it probed");
+    activator.probe(&probe, None, DefinitionOrigin::Hub).await.expect_err("nor is it probed");
     assert!(server.asked.lock().is_empty());
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, Id, JoinSet};
 
 use crate::agent::accounts::Accounts;
-use crate::agent::activation::Word;
+use crate::agent::activation::DefinitionOrigin;
 use crate::agent::failure::{after_send, before_send};
 use crate::wire::common::failure::Class;
 use crate::wire::common::{AccountRef, Failure};
@@ -57,7 +57,7 @@ impl Probes {
             Err(failure) => self.answer(probe, Err(failure), accounts),
             Ok((target, word)) => {
                 let own = accounts.own().current();
-                let context = own.find(&account.name).filter(|_| word == Word::Owners);
+                let context = own.find(&account.name).filter(|_| word == DefinitionOrigin::OwnFile);
                 let context = context.map(|own| own.context.clone()).filter(|context| !context.is_empty());
                 let (activator, turns, uid) =
                     (accounts.activator(&account.name, word), self.turns.clone(), account.uid.clone());
@@ -74,7 +74,7 @@ impl Probes {
     }
 
     /// What to ask, and whose word it is; or why nothing is asked.
-    fn objection(&self, probe: &Probe, accounts: &Accounts) -> Result<(Target, Word), Failure> {
+    fn objection(&self, probe: &Probe, accounts: &Accounts) -> Result<(Target, DefinitionOrigin), Failure> {
         let name = probe.account.as_ref().map(|account| account.name.as_str()).unwrap_or_default();
         let Some(target) = probe.target.clone() else {
             let why = "the probe asks for something that this version of the agent does not know";

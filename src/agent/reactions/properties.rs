@@ -110,8 +110,8 @@ impl World {
     }
 }
 
-fn result(good: bool) -> Result<Reached, Failure> {
-    let reached = || Reached {
+fn result(good: bool) -> Result<ActivatedAccount, Failure> {
+    let reached = || ActivatedAccount {
         identity: ClusterIdentity::default(),
         files: vec![ReadFile { path: "/k".into(), digest: [0; 32] }],
         at: Timestamp::UNIX_EPOCH,

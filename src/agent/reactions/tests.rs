@@ -14,13 +14,13 @@ fn definition(kubeconfig: &str) -> Definition {
     Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
 }
 
-fn identity(host: &str) -> Reached {
+fn identity(host: &str) -> ActivatedAccount {
     read(host, &[])
 }
 
 /// Reached with these contents of the file `/k`.
-fn read(host: &str, contents: &[u8]) -> Reached {
-    Reached {
+fn read(host: &str, contents: &[u8]) -> ActivatedAccount {
+    ActivatedAccount {
         identity: ClusterIdentity { host: host.to_owned(), ..ClusterIdentity::default() },
         files: contents.iter().map(|content| file(*content)).collect(),
         at: Timestamp::UNIX_EPOCH,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::account::fleet_member::AgentSession;
-use crate::account::lifecycle::{Identity, Offer, Word};
-use crate::account::outbox::{OutboxIdentity, OutboxResult, Said, awaited};
+use crate::account::lifecycle::{AgentReport, ClusterIdentity, Offer};
+use crate::account::outbox::{OutboxIdentity, OutboxResult, SessionReport, awaited};
 use crate::account::{
     Grant, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec, KubesvcAgentStatus, State,
     names,
@@ -90,11 +90,11 @@ fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
     let account = scene.account("a", State::Activating);
     scene.agent("one", "z", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"], "an agent of its zone came");
-    assert_eq!(scene.elsewhere.sessions(&account)[0].word, None);
+    assert_eq!(scene.elsewhere.sessions(&account)[0].report, None);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a")]);
     assert_eq!(scene.woken(), ["uid-a"]);
-    let word = Some((4, Word::Held(Identity::default())));
-    assert_eq!(scene.elsewhere.sessions(&account)[0].word, word);
+    let word = Some((4, AgentReport::Held(ClusterIdentity::default())));
+    assert_eq!(scene.elsewhere.sessions(&account)[0].report, word);
     scene.agent("one", "z", "other", |status| {
         status.outbox = vec![held("uid-a")];
         status.held = Some(1);
@@ -222,7 +222,7 @@ fn agents_of_this_replica_are_no_matter_here() {
 fn an_offer_of_any_zone_reaches_the_account_that_asks() {
     let mut scene = Scene::new();
     let account = scene.account("a", State::ToMigrate);
-    let said = Said { offers: true, ..Said::default() };
+    let said = SessionReport { offers: true, ..SessionReport::default() };
     let offer = awaited(&account, "y", said).expect("it is awaited").entry;
     scene.agent("two", "y", "other", |_| {});
     scene.agent("one", "y", "other", |_| {});

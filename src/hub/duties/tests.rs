@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::Identity;
+use crate::account::lifecycle::ClusterIdentity;
 use crate::account::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIGIN_LABEL};
 
 const NOW: Moment = Duration::from_secs(1000);
@@ -36,23 +36,23 @@ fn revoking() -> KubesvcAccount {
     account(State::Deactivating, GrantPhase::Revoking, "z")
 }
 
-fn entry() -> Entry {
-    Entry { name: "one".into(), ..Entry::default() }
+fn entry() -> LedgerEntry {
+    LedgerEntry { name: "one".into(), ..LedgerEntry::default() }
 }
 
-fn believed(epoch: i64) -> Entry {
-    Entry { believed: Some(epoch), ..entry() }
+fn believed(epoch: i64) -> LedgerEntry {
+    LedgerEntry { believed: Some(epoch), ..entry() }
 }
 
-fn said(epoch: i64, word: Word) -> Entry {
-    Entry { word: Some((epoch, word)), ..believed(epoch) }
+fn said(epoch: i64, report: AgentReport) -> LedgerEntry {
+    LedgerEntry { report: Some((epoch, report)), ..believed(epoch) }
 }
 
 fn failure() -> Failure {
     Failure::new(FailureClass::Unreachable, "no route")
 }
 
-fn decide(account: &KubesvcAccount, entry: &Entry) -> Duty {
+fn decide(account: &KubesvcAccount, entry: &LedgerEntry) -> Duty {
     duty(view(), Some(account), Some(entry), NOW)
 }
 
@@ -105,13 +105,13 @@ fn an_object_whose_generation_is_not_the_grants_waits_for_the_leader() {
 
 #[test]
 fn what_is_held_under_the_epoch_is_left_alone() {
-    let held = said(EPOCH, Word::Held(Identity::default()));
+    let held = said(EPOCH, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(decide(&open(State::Active), &held), Duty::Nothing);
 }
 
 #[test]
 fn what_is_held_under_an_older_epoch_is_sent_again() {
-    let held = said(EPOCH - 1, Word::Held(Identity::default()));
+    let held = said(EPOCH - 1, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(decide(&open(State::Activating), &held), Duty::Add(EPOCH));
 }
 
@@ -122,29 +122,34 @@ fn what_a_hello_names_is_sent_again_to_learn_what_it_reaches() {
 
 #[test]
 fn a_command_is_not_repeated_while_it_is_under_way() {
-    for command in [Command::Prepare(EPOCH), Command::Add(EPOCH)] {
-        let entry = Entry { command: Some(command), ..believed(EPOCH) };
+    for command in [PendingCommand::Prepare(EPOCH), PendingCommand::Add(EPOCH)] {
+        let entry = LedgerEntry { command: Some(command), ..believed(EPOCH) };
         assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing, "{command:?}");
     }
 }
 
 #[test]
 fn a_newer_epoch_supersedes_an_add_under_way() {
-    let entry = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    let entry = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
     assert_eq!(decide(&open(State::Activating), &entry), Duty::Add(EPOCH));
 }
 
 #[test]
 fn an_add_never_overtakes_a_drop() {
-    let entry = Entry { command: Some(Command::Drop(EPOCH - 1)), ..believed(EPOCH - 2) };
+    let entry = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH - 1)), ..believed(EPOCH - 2) };
     assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing);
 }
 
 #[test]
 fn an_epoch_that_failed_is_not_sent_again_while_activating() {
-    let failed = Entry {
-        again: Some(Again { epoch: EPOCH, count: 1, at: NOW - Duration::from_secs(1), astray: false }),
-        ..said(EPOCH, Word::Failed(failure()))
+    let failed = LedgerEntry {
+        retry: Some(RetryAt {
+            epoch: EPOCH,
+            count: 1,
+            at: NOW - Duration::from_secs(1),
+            wrong_cluster: false,
+        }),
+        ..said(EPOCH, AgentReport::Failed(failure()))
     };
     assert_eq!(decide(&open(State::Activating), &failed), Duty::Nothing);
     assert_eq!(decide(&open(State::Orphaned), &failed), Duty::Nothing);
@@ -153,32 +158,32 @@ fn an_epoch_that_failed_is_not_sent_again_while_activating() {
 #[test]
 fn in_active_a_session_that_failed_is_asked_again_when_it_is_time() {
     let at = NOW + Duration::from_secs(10);
-    let mut failed = said(EPOCH, Word::Failed(failure()));
-    failed.again = Some(Again { epoch: EPOCH, count: 1, at, astray: false });
+    let mut failed = said(EPOCH, AgentReport::Failed(failure()));
+    failed.retry = Some(RetryAt { epoch: EPOCH, count: 1, at, wrong_cluster: false });
     assert_eq!(decide(&open(State::Active), &failed), Duty::Later(at));
-    failed.again = Some(Again { epoch: EPOCH, count: 1, at: NOW, astray: false });
+    failed.retry = Some(RetryAt { epoch: EPOCH, count: 1, at: NOW, wrong_cluster: false });
     assert_eq!(decide(&open(State::Active), &failed), Duty::Add(EPOCH));
 }
 
 #[test]
 fn what_was_lost_is_asked_for_again_in_every_wanted_state() {
     for state in [State::Activating, State::Active, State::Orphaned] {
-        let lost = said(EPOCH, Word::Lost(failure()));
+        let lost = said(EPOCH, AgentReport::Lost(failure()));
         assert_eq!(decide(&open(state), &lost), Duty::Add(EPOCH), "{state}");
     }
 }
 
 #[test]
 fn a_new_epoch_does_not_wait_for_the_pace_of_the_old_one() {
-    let mut failed = said(EPOCH - 1, Word::Failed(failure()));
-    failed.again =
-        Some(Again { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60), astray: false });
+    let mut failed = said(EPOCH - 1, AgentReport::Failed(failure()));
+    failed.retry =
+        Some(RetryAt { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60), wrong_cluster: false });
     assert_eq!(decide(&open(State::Activating), &failed), Duty::Add(EPOCH));
 }
 
 #[test]
 fn failed_under_an_open_grant_neither_adds_nor_drops() {
-    for entry in [entry(), believed(EPOCH), said(EPOCH, Word::Failed(failure()))] {
+    for entry in [entry(), believed(EPOCH), said(EPOCH, AgentReport::Failed(failure()))] {
         assert_eq!(decide(&open(State::Failed), &entry), Duty::Nothing, "{entry:?}");
     }
 }
@@ -186,8 +191,11 @@ fn failed_under_an_open_grant_neither_adds_nor_drops() {
 #[test]
 fn a_revoke_drops_what_may_be_held() {
     assert_eq!(decide(&revoking(), &believed(EPOCH - 1)), Duty::Drop(EPOCH));
-    assert_eq!(decide(&revoking(), &said(EPOCH - 1, Word::Held(Identity::default()))), Duty::Drop(EPOCH));
-    let sent = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    assert_eq!(
+        decide(&revoking(), &said(EPOCH - 1, AgentReport::Held(ClusterIdentity::default()))),
+        Duty::Drop(EPOCH)
+    );
+    let sent = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
     assert_eq!(decide(&revoking(), &sent), Duty::Drop(EPOCH), "an Add under way is superseded");
 }
 
@@ -200,23 +208,23 @@ fn a_revoke_reaches_what_is_held_under_a_later_epoch() {
 fn a_revoke_says_dropped_for_what_was_never_sent() {
     assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::SayDropped(EPOCH));
     assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(EPOCH));
-    let prepared = Entry { command: Some(Command::Prepare(EPOCH - 1)), ..entry() };
+    let prepared = LedgerEntry { command: Some(PendingCommand::Prepare(EPOCH - 1)), ..entry() };
     assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(EPOCH));
-    let dropped = Entry { word: Some((EPOCH - 1, Word::Dropped)), ..entry() };
+    let dropped = LedgerEntry { report: Some((EPOCH - 1, AgentReport::Dropped)), ..entry() };
     assert_eq!(decide(&revoking(), &dropped), Duty::SayDropped(EPOCH), "an older Dropped does not count");
 }
 
 #[test]
 fn a_revoke_that_is_answered_or_under_way_is_left_alone() {
-    let dropped = Entry { word: Some((EPOCH, Word::Dropped)), ..entry() };
+    let dropped = LedgerEntry { report: Some((EPOCH, AgentReport::Dropped)), ..entry() };
     assert_eq!(decide(&revoking(), &dropped), Duty::Nothing);
-    let under_way = Entry { command: Some(Command::Drop(EPOCH)), ..believed(EPOCH - 1) };
+    let under_way = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH)), ..believed(EPOCH - 1) };
     assert_eq!(decide(&revoking(), &under_way), Duty::Nothing);
 }
 
 #[test]
 fn a_drop_that_failed_waits_for_the_next_epoch() {
-    let mut failed = said(EPOCH - 1, Word::Failed(failure()));
+    let mut failed = said(EPOCH - 1, AgentReport::Failed(failure()));
     failed.drop_failed = Some(EPOCH);
     assert_eq!(decide(&revoking(), &failed), Duty::Nothing);
     failed.drop_failed = Some(EPOCH - 1);
@@ -243,10 +251,10 @@ fn what_vanished_is_dropped() {
 #[test]
 fn a_drop_without_a_grant_that_failed_is_tried_again_at_its_pace() {
     let at = NOW + Duration::from_secs(10);
-    let again = Some(Again { epoch: 7, count: 1, at, astray: false });
-    let mut failed = Entry { drop_failed: Some(7), again, ..believed(7) };
+    let again = Some(RetryAt { epoch: 7, count: 1, at, wrong_cluster: false });
+    let mut failed = LedgerEntry { drop_failed: Some(7), retry: again, ..believed(7) };
     assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Later(at));
-    failed.again = Some(Again { epoch: 7, count: 1, at: NOW, astray: false });
+    failed.retry = Some(RetryAt { epoch: 7, count: 1, at: NOW, wrong_cluster: false });
     assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Drop(7));
 }
 
@@ -258,9 +266,9 @@ fn nothing_is_dropped_before_all_objects_were_seen() {
     assert_eq!(duty(view, None, Some(&entry()), NOW), Duty::Nothing);
 }
 
-fn in_cluster(name: &str) -> Entry {
-    let identity = Identity { cluster_uid: name.to_owned(), ..Identity::default() };
-    said(EPOCH, Word::Held(identity))
+fn in_cluster(name: &str) -> LedgerEntry {
+    let identity = ClusterIdentity { cluster_uid: name.to_owned(), ..ClusterIdentity::default() };
+    said(EPOCH, AgentReport::Held(identity))
 }
 
 fn bound(state: State) -> KubesvcAccount {
@@ -283,24 +291,24 @@ fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_
 
 #[test]
 fn a_drop_of_what_is_held_in_the_wrong_cluster_is_not_repeated_while_it_is_under_way() {
-    let entry = Entry { command: Some(Command::Drop(EPOCH)), ..in_cluster("staging") };
+    let entry = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH)), ..in_cluster("staging") };
     assert_eq!(decide(&bound(State::Active), &entry), Duty::Nothing);
 }
 
 #[test]
 fn a_word_of_an_older_epoch_about_another_cluster_is_answered_by_the_newer_definition() {
     let mut older = in_cluster("staging");
-    older.word = older.word.map(|(_, word)| (EPOCH - 1, word));
+    older.report = older.report.map(|(_, report)| (EPOCH - 1, report));
     assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(EPOCH));
 }
 
 #[test]
 fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
     let view = SessionView { approved: false, ..view() };
-    let owed = |entry: Option<&Entry>| duty(view, Some(&revoking()), entry, NOW);
+    let owed = |entry: Option<&LedgerEntry>| duty(view, Some(&revoking()), entry, NOW);
     assert_eq!(owed(None), Duty::SayDropped(EPOCH));
     assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(EPOCH));
-    let sent = Entry { command: Some(Command::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
+    let sent = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
     assert_eq!(owed(Some(&sent)), Duty::Drop(EPOCH));
     let elsewhere = account(State::Deactivating, GrantPhase::Revoking, "other");
     assert_eq!(duty(view, Some(&elsewhere), None, NOW), Duty::Nothing);
@@ -315,11 +323,13 @@ fn listed(state: State) -> KubesvcAccount {
 #[test]
 fn an_account_of_an_agents_own_file_is_sent_to_no_agent_that_does_not_list_it_itself() {
     let account = listed(State::Activating);
-    let of = |lists, entry: Option<&Entry>| duty(SessionView { lists, ..view() }, Some(&account), entry, NOW);
+    let of = |lists, entry: Option<&LedgerEntry>| {
+        duty(SessionView { lists, ..view() }, Some(&account), entry, NOW)
+    };
     assert_eq!(of(Some(true), None), Duty::Add(EPOCH));
     assert_eq!(of(Some(false), None), Duty::Nothing);
     assert_eq!(of(None, None), Duty::Nothing, "it has not sent its list yet");
-    let holds = said(EPOCH, Word::Held(Identity::default()));
+    let holds = said(EPOCH, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(of(None, Some(&holds)), Duty::Nothing);
     assert_eq!(of(Some(false), Some(&holds)), Duty::Drop(EPOCH), "what it may hold from before goes");
     assert_eq!(of(Some(true), Some(&holds)), Duty::Nothing);

@@ -1,10 +1,10 @@
 use super::*;
-use crate::account::lifecycle::Identity;
+use crate::account::lifecycle::ClusterIdentity;
 
 const NOW: Moment = Duration::from_secs(1000);
 
-fn held() -> Word {
-    Word::Held(Identity::default())
+fn held() -> AgentReport {
+    AgentReport::Held(ClusterIdentity::default())
 }
 
 fn failure() -> Failure {
@@ -18,20 +18,20 @@ fn sent(epoch: i64) -> Ledger {
     ledger
 }
 
-fn word(ledger: &Ledger) -> Option<(i64, Word)> {
-    ledger.entry("u").and_then(|entry| entry.word.clone())
+fn report(ledger: &Ledger) -> Option<(i64, AgentReport)> {
+    ledger.entry("u").and_then(|entry| entry.report.clone())
 }
 
-fn command(ledger: &Ledger) -> Option<Command> {
+fn command(ledger: &Ledger) -> Option<PendingCommand> {
     ledger.entry("u").and_then(|entry| entry.command)
 }
 
 #[test]
 fn held_and_failed_answer_an_add() {
-    for answer in [held(), Word::Failed(failure())] {
+    for answer in [held(), AgentReport::Failed(failure())] {
         let mut ledger = sent(3);
-        assert_eq!(ledger.hear("u", 3, answer.clone(), false, NOW), Heard::Taken);
-        assert_eq!(word(&ledger), Some((3, answer)));
+        assert_eq!(ledger.record_answer("u", 3, answer.clone(), false, NOW), AnswerEffect::Taken);
+        assert_eq!(report(&ledger), Some((3, answer)));
         assert_eq!(command(&ledger), None);
         assert_eq!(ledger.silent_for("u", 100), None);
     }
@@ -40,12 +40,16 @@ fn held_and_failed_answer_an_add() {
 #[test]
 fn answers_to_what_was_never_sent_are_ignored() {
     let mut ledger = Ledger::new(0);
-    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent);
+    assert_eq!(ledger.record_answer("u", 3, held(), false, NOW), AnswerEffect::NeverSent);
     ledger.prepare("u", "one", 3, 0);
-    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent, "it was only prepared");
+    assert_eq!(
+        ledger.record_answer("u", 3, held(), false, NOW),
+        AnswerEffect::NeverSent,
+        "it was only prepared"
+    );
     ledger.added("u", 3, 0);
-    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Future);
-    assert_eq!(word(&ledger), None);
+    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Future);
+    assert_eq!(report(&ledger), None);
 }
 
 #[test]
@@ -53,34 +57,46 @@ fn late_and_repeated_answers_are_harmless() {
     let mut ledger = sent(3);
     ledger.prepare("u", "one", 4, 0);
     ledger.added("u", 4, 0);
-    assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Late);
-    assert_eq!(command(&ledger), Some(Command::Add(4)));
-    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Taken);
-    assert_eq!(ledger.hear("u", 4, held(), false, NOW), Heard::Taken);
-    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::Late);
-    assert_eq!(ledger.hear("u", 4, Word::Failed(failure()), false, NOW), Heard::Late);
-    assert_eq!(word(&ledger), Some((4, held())));
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Late);
+    assert_eq!(command(&ledger), Some(PendingCommand::Add(4)));
+    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Taken);
+    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Taken);
+    assert_eq!(ledger.record_answer("u", 3, held(), false, NOW), AnswerEffect::Late);
+    assert_eq!(ledger.record_answer("u", 4, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Late);
+    assert_eq!(report(&ledger), Some((4, held())));
 }
 
 #[test]
 fn dropped_counts_for_the_epoch_it_was_asked_for() {
     let mut ledger = sent(3);
     ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Late);
-    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::Taken, "the Add was done first");
-    assert_eq!(command(&ledger), Some(Command::Drop(4)));
-    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Taken);
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Late);
+    assert_eq!(
+        ledger.record_answer("u", 3, held(), false, NOW),
+        AnswerEffect::Taken,
+        "the Add was done first"
+    );
+    assert_eq!(command(&ledger), Some(PendingCommand::Drop(4)));
+    assert_eq!(ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
-    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Late, "said twice");
-    assert_eq!(ledger.hear("u", 3, held(), false, NOW), Heard::NeverSent, "it holds nothing any more");
+    assert_eq!(
+        ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW),
+        AnswerEffect::Late,
+        "said twice"
+    );
+    assert_eq!(
+        ledger.record_answer("u", 3, held(), false, NOW),
+        AnswerEffect::NeverSent,
+        "it holds nothing any more"
+    );
 }
 
 #[test]
 fn a_drop_that_failed_is_a_word_and_the_account_may_still_be_held() {
     let mut ledger = sent(3);
     ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.hear("u", 4, Word::Failed(failure()), true, NOW), Heard::Taken);
-    assert_eq!(word(&ledger), Some((4, Word::Failed(failure()))));
+    assert_eq!(ledger.record_answer("u", 4, AgentReport::Failed(failure()), true, NOW), AnswerEffect::Taken);
+    assert_eq!(report(&ledger), Some((4, AgentReport::Failed(failure()))));
     assert!(ledger.entry("u").is_some_and(|entry| entry.may_hold() && entry.drop_failed == Some(4)));
 }
 
@@ -92,7 +108,7 @@ fn a_name_is_busy_until_every_drop_under_it_is_answered() {
     ledger.wait_for_name("v", "one", 1, 0);
     assert!(ledger.name_is_busy("one"));
     assert!(ledger.freed("one").is_empty());
-    ledger.hear("u", 5, Word::Dropped, false, NOW);
+    ledger.record_answer("u", 5, AgentReport::Dropped, false, NOW);
     assert!(!ledger.name_is_busy("one"));
     assert_eq!(ledger.freed("one"), ["v"]);
     assert!(ledger.freed("one").is_empty());
@@ -104,8 +120,8 @@ fn an_agent_that_holds_a_later_epoch_fails_the_add_instead_of_looping() {
     ledger.believe("u", "one", 9, None);
     ledger.prepare("u", "one", 6, 0);
     ledger.added("u", 6, 0);
-    assert_eq!(ledger.hear("u", 9, held(), false, NOW), Heard::Taken);
-    assert!(matches!(word(&ledger), Some((6, Word::Failed(_)))));
+    assert_eq!(ledger.record_answer("u", 9, held(), false, NOW), AnswerEffect::Taken);
+    assert!(matches!(report(&ledger), Some((6, AgentReport::Failed(_)))));
 }
 
 #[test]
@@ -115,15 +131,15 @@ fn the_pace_is_10_20_40_and_60_seconds() {
     for _ in 0..6 {
         ledger.prepare("u", "one", 3, 0);
         ledger.added("u", 3, 0);
-        ledger.hear("u", 3, Word::Failed(failure()), false, NOW);
-        let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+        ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW);
+        let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
     }
     assert_eq!(waits, [10, 20, 40, 60, 60, 60]);
     ledger.prepare("u", "one", 4, 0);
     ledger.added("u", 4, 0);
-    ledger.hear("u", 4, Word::Failed(failure()), false, NOW);
-    let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+    ledger.record_answer("u", 4, AgentReport::Failed(failure()), false, NOW);
+    let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
     assert_eq!((again.at - NOW).as_secs(), 10, "a new epoch begins anew");
 }
 
@@ -173,15 +189,15 @@ fn an_account_that_could_not_be_sent_says_why() {
     let mut ledger = Ledger::new(0);
     ledger.prepare("u", "one", 3, 0);
     ledger.not_sent("u", 3, Some(failure()), NOW, Duration::ZERO);
-    assert_eq!(word(&ledger), Some((3, Word::Failed(failure()))));
+    assert_eq!(report(&ledger), Some((3, AgentReport::Failed(failure()))));
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
 }
 
 #[test]
 fn dropped_in_answer_to_an_add_is_paced() {
     let mut ledger = sent(3);
-    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Taken);
-    assert!(ledger.entry("u").is_some_and(|entry| entry.again.is_some_and(|again| again.at > NOW)));
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
+    assert!(ledger.entry("u").is_some_and(|entry| entry.retry.is_some_and(|again| again.at > NOW)));
 }
 
 fn mismatch() -> Failure {
@@ -191,14 +207,18 @@ fn mismatch() -> Failure {
 #[test]
 fn an_agent_that_let_go_of_the_wrong_cluster_has_failed_and_holds_nothing() {
     let mut ledger = sent(3);
-    ledger.hear("u", 3, held(), false, NOW);
+    ledger.record_answer("u", 3, held(), false, NOW);
     ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
-    assert_eq!(command(&ledger), Some(Command::Drop(3)));
-    assert_eq!(word(&ledger), Some((3, Word::Failed(mismatch()))));
+    assert_eq!(command(&ledger), Some(PendingCommand::Drop(3)));
+    assert_eq!(report(&ledger), Some((3, AgentReport::Failed(mismatch()))));
     assert!(ledger.name_is_busy("one"));
-    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Taken);
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
     assert!(!ledger.name_is_busy("one"));
-    assert_eq!(word(&ledger), Some((3, Word::Failed(mismatch()))), "the leader goes on being told why");
+    assert_eq!(
+        report(&ledger),
+        Some((3, AgentReport::Failed(mismatch()))),
+        "the leader goes on being told why"
+    );
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold() && entry.command.is_none()));
 }
 
@@ -209,10 +229,10 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
     for _ in 0..5 {
         ledger.prepare("u", "one", 3, 0);
         ledger.added("u", 3, 0);
-        ledger.hear("u", 3, held(), false, NOW);
+        ledger.record_answer("u", 3, held(), false, NOW);
         ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
-        ledger.hear("u", 3, Word::Dropped, false, NOW);
-        let again = ledger.entry("u").and_then(|entry| entry.again).expect("it is paced");
+        ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW);
+        let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
     }
     assert_eq!(waits, [10, 20, 40, 60, 60]);
@@ -221,12 +241,12 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
 #[test]
 fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
     let mut ledger = sent(3);
-    ledger.hear("u", 3, held(), false, NOW);
+    ledger.record_answer("u", 3, held(), false, NOW);
     ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
     ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.hear("u", 3, Word::Dropped, false, NOW), Heard::Late);
-    assert_eq!(ledger.hear("u", 4, Word::Dropped, false, NOW), Heard::Taken);
-    assert_eq!(word(&ledger), Some((4, Word::Dropped)));
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Late);
+    assert_eq!(ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
+    assert_eq!(report(&ledger), Some((4, AgentReport::Dropped)));
 }
 
 #[test]
@@ -237,7 +257,7 @@ fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
     ledger.prepare("u", "one", 3, 0);
     ledger.added("u", 3, 0);
     assert_eq!(ledger.counts(), (1, 0), "it is asked for what it reaches");
-    assert_eq!(ledger.hear("u", 3, Word::Failed(failure()), false, NOW), Heard::Taken);
+    assert_eq!(ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Taken);
     assert_eq!(ledger.counts(), (0, 1));
     assert_eq!(sent(3).counts(), (0, 0), "one that was never told holds nothing before it has said so");
 }
@@ -252,16 +272,16 @@ fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_fail
     for _ in 1..MOST_DOUBTS {
         doubt(&mut ledger, 3);
         assert!(ledger.doubts("u", 3) && !ledger.doubts("u", 4));
-        assert_eq!(word(&ledger), None);
+        assert_eq!(report(&ledger), None);
     }
     doubt(&mut ledger, 4);
-    assert_eq!(word(&ledger), None, "another epoch begins anew");
+    assert_eq!(report(&ledger), None, "another epoch begins anew");
     for _ in 1..MOST_DOUBTS {
         doubt(&mut ledger, 4);
     }
-    let said = word(&ledger).expect("it has failed");
+    let said = report(&ledger).expect("it has failed");
     assert!(
-        matches!(&said, (4, Word::Failed(why)) if why.class == FailureClass::CredentialDiffers),
+        matches!(&said, (4, AgentReport::Failed(why)) if why.class == FailureClass::CredentialDiffers),
         "{said:?}"
     );
     ledger.prepare("u", "one", 4, 0);

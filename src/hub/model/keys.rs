@@ -6,10 +6,10 @@
 use super::leader::Pending;
 use super::shared::{Digest, Encode, Shared, digest};
 use super::world::{Agents, HubSession, Process, Replica, SessionId, ToAgent, World, number_of, session_of};
-use crate::account::lifecycle::{Action, Word};
+use crate::account::lifecycle::{Action, AgentReport};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent};
-use crate::hub::ledger::{Command, Entry};
+use crate::hub::ledger::{LedgerEntry, PendingCommand};
 use crate::wire::ops::AccountResult;
 use crate::wire::ops::account_result::Outcome;
 
@@ -122,27 +122,27 @@ impl Encode for ToAgent {
     }
 }
 
-impl Encode for Entry {
+impl Encode for LedgerEntry {
     fn encode(&self, bytes: &mut Vec<u8>) {
         optional_number(self.believed, bytes);
         let (kind, epoch) = match self.command {
             None => (0, None),
-            Some(Command::Prepare(epoch)) => (1, Some(epoch)),
-            Some(Command::Add(epoch)) => (2, Some(epoch)),
-            Some(Command::Drop(epoch)) => (3, Some(epoch)),
+            Some(PendingCommand::Prepare(epoch)) => (1, Some(epoch)),
+            Some(PendingCommand::Add(epoch)) => (2, Some(epoch)),
+            Some(PendingCommand::Drop(epoch)) => (3, Some(epoch)),
         };
         bytes.push(kind);
         optional_number(epoch, bytes);
-        optional_number(self.word.as_ref().map(|(epoch, _)| *epoch), bytes);
-        match self.word.as_ref().map(|(_, word)| word) {
+        optional_number(self.report.as_ref().map(|(epoch, _)| *epoch), bytes);
+        match self.report.as_ref().map(|(_, word)| word) {
             None => bytes.push(0),
-            Some(Word::Held(_)) => bytes.push(1),
-            Some(Word::Dropped) => bytes.push(2),
-            Some(Word::Failed(failure)) => bytes.extend([3, failure.class as u8]),
-            Some(Word::Lost(failure)) => bytes.extend([4, failure.class as u8]),
+            Some(AgentReport::Held(_)) => bytes.push(1),
+            Some(AgentReport::Dropped) => bytes.push(2),
+            Some(AgentReport::Failed(failure)) => bytes.extend([3, failure.class as u8]),
+            Some(AgentReport::Lost(failure)) => bytes.extend([4, failure.class as u8]),
         }
         bytes.push(u8::from(self.confirmed));
-        optional_number(self.again.map(|again| again.epoch), bytes);
+        optional_number(self.retry.map(|again| again.epoch), bytes);
         optional_number(self.doubted.map(|(epoch, _)| epoch), bytes);
         optional_number(self.drop_failed, bytes);
         optional_number(self.owed.map(|(epoch, _)| epoch), bytes);

@@ -4,8 +4,8 @@ use super::checks::Property;
 use super::shared::Shared;
 use super::world::{HubSession, NOW, REPLICA_NAMES, Reading, Replica, Version, World, number_of, session_of};
 use crate::account::lifecycle::{
-    Action, CredentialFact, Fact, Observation, Offer, Policy, Presence, Process, RowFact, SessionFact,
-    StatusWrite, Word, decide,
+    Action, AgentProcess, AgentReport, CredentialFact, Fact, LifecyclePolicy, Observation, Offer, Presence,
+    RowFact, SessionFact, StatusWrite, decide,
 };
 use crate::account::outbox::OutboxEntry;
 use crate::account::zones::asks;
@@ -142,8 +142,8 @@ impl World {
     }
 
     /// Its ticks stand still, so no agent is away for the time of the cleanup.
-    fn policy(&self) -> Policy {
-        Policy { account_cleanup: 2 * NOW, ..Policy::default() }
+    fn policy(&self) -> LifecyclePolicy {
+        LifecyclePolicy { account_cleanup: 2 * NOW, ..LifecyclePolicy::default() }
     }
 
     /// The sessions as the leader sees them: its own as they are, the others as its watch shows their objects.
@@ -157,12 +157,14 @@ impl World {
             }
         }
         if !self.rules.unapproved_awaited {
-            let has_it = |fact: &SessionFact| !matches!(fact.word, None | Some((_, Word::Dropped)));
+            let has_it = |fact: &SessionFact| !matches!(fact.report, None | Some((_, AgentReport::Dropped)));
             facts.retain(|fact| fact.approved || has_it(fact));
         }
         if !self.rules.words_only && account.status_or_default().phase() == GrantPhase::Revoking {
             let epoch = account.status_or_default().epoch;
-            facts.iter_mut().for_each(|fact| fact.word = fact.word.take().or(Some((epoch, Word::Dropped))));
+            facts
+                .iter_mut()
+                .for_each(|fact| fact.report = fact.report.take().or(Some((epoch, AgentReport::Dropped))));
         }
         facts
     }
@@ -180,9 +182,9 @@ impl World {
         let entry = session.ledger.entry(self.uid_on_the_wire(account.uid()));
         let epoch = account.status_or_default().epoch;
         let owes = entry.and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
-        let silent = if mood == Mood::Silent { Policy::default().operation_wait } else { 0 };
+        let silent = if mood == Mood::Silent { LifecyclePolicy::default().operation_wait } else { 0 };
         SessionFact {
-            word: entry.and_then(|entry| entry.word.clone()),
+            report: entry.and_then(|entry| entry.report.clone()),
             silent_for: owes.then_some(silent),
             approved: session.approved || !self.rules.approved_offers,
             // Every agent that is asked can reach the cluster.
@@ -213,11 +215,11 @@ impl World {
         }
         let said = |entry: &&OutboxEntry| !self.rules.uids || entry.uid == account.uid();
         let entry = status.outbox.iter().find(said);
-        let word = entry.and_then(OutboxEntry::word);
+        let word = entry.and_then(OutboxEntry::report);
         let offer = entry.and_then(|entry| entry.offer(account));
         let approved = agent.spec.approved || !self.rules.approved_offers;
         let lists = Fact::Known(self.lists(id) || !self.rules.own_lists);
-        Some(SessionFact { word, approved, offer, lists, ..fact(id, zone, Presence::Connected) })
+        Some(SessionFact { report: word, approved, offer, lists, ..fact(id, zone, Presence::Connected) })
     }
 
     /// Writes the object. With preconditions, nothing is written over a version that was not seen.
@@ -282,8 +284,8 @@ fn fact(agent_id: &str, zone: &str, presence: Presence) -> SessionFact {
         zone: zone.to_owned(),
         approved: true,
         presence,
-        process: Process::default(),
-        word: None,
+        process: AgentProcess::default(),
+        report: None,
         silent_for: None,
         offer: None,
         lists: Fact::Unknown,

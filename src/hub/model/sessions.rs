@@ -9,17 +9,17 @@ use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_
 use jiff::Timestamp;
 
 use crate::account::fleet_member::SessionEnd;
-use crate::account::lifecycle::Word;
-use crate::account::outbox::{OutboxEntry, Said, Turn, awaited, packed};
+use crate::account::lifecycle::AgentReport;
+use crate::account::outbox::{OutboxEntry, SessionReport, Turn, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
-use crate::agent::activation::Reached;
+use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
 use crate::hub::duties::{Duty, SessionView, duty};
 use crate::hub::ledger::{Ledger, Moment};
 use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, status};
-use crate::hub::words;
+use crate::hub::wire_conversion;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
 use crate::wire::ops::account_result::Outcome;
 use crate::wire::ops::account_spec::Credential;
@@ -217,10 +217,13 @@ impl World {
             ToAgent::Add { uid, epoch, generation } => {
                 let credential = Some(Credential::Kubeconfig(b"k".to_vec()));
                 let spec = AccountSpec { credential, ..AccountSpec::default() };
-                process.table.add(words::account_ref(&uid, "a", epoch, generation), Definition::split(spec).1)
+                process.table.add(
+                    wire_conversion::account_ref(&uid, "a", epoch, generation),
+                    Definition::split(spec).1,
+                )
             }
             ToAgent::Drop { uid, epoch } => {
-                process.table.drop_account(words::account_ref(&uid, "a", epoch, 0))
+                process.table.drop_account(wire_conversion::account_ref(&uid, "a", epoch, 0))
             }
         };
         self.carry_out_at(index, effects);
@@ -234,7 +237,7 @@ impl World {
         let Some((attempt, _)) = one.starting.remove(&uid) else { return false };
         let failure = || Failure { class: Class::Unreachable.into(), ..Failure::default() };
         let identity = ClusterIdentity { kube_system_uid: "k".into(), ..ClusterIdentity::default() };
-        let reached = Reached { identity, files: Vec::new(), at: Timestamp::UNIX_EPOCH };
+        let reached = ActivatedAccount { identity, files: Vec::new(), at: Timestamp::UNIX_EPOCH };
         let result = if succeeds { Ok(reached) } else { Err(failure()) };
         let effects = one.table.finished(&uid, attempt, result);
         let stream = one.stream;
@@ -267,15 +270,17 @@ impl World {
     /// The hub takes in the next answer of a stream.
     pub(super) fn hand_to_hub(&mut self, index: usize) -> bool {
         let session = &self.sessions[index];
-        let Some(answer) = session.to_hub.front().cloned().and_then(words::answer) else { return false };
+        let Some(answer) = session.to_hub.front().cloned().and_then(wire_conversion::answer) else {
+            return false;
+        };
         let granted = self.seen_by(session.replica).is_some_and(|seen| {
             self.uid_on_the_wire(seen.uid()) == answer.uid
                 && seen.status_or_default().granted_zone() == Some(session.zone)
         });
         let session = self.sessions[index].edit();
         session.to_hub.pop_front();
-        if granted || !matches!(answer.word, Word::Held(_)) {
-            session.ledger.hear(&answer.uid, answer.epoch, answer.word, answer.of_drop, HEARD);
+        if granted || !matches!(answer.report, AgentReport::Held(_)) {
+            session.ledger.record_answer(&answer.uid, answer.epoch, answer.report, answer.of_drop, HEARD);
             session.ledger.freed("a");
         }
         true
@@ -288,9 +293,9 @@ impl World {
         let seen = self.seen_by(session.replica).filter(|_| !leads);
         let entry = seen.and_then(|seen| {
             let entry = session.ledger.entry(self.uid_on_the_wire(seen.uid()));
-            let word = entry.and_then(|entry| entry.word.as_ref());
+            let word = entry.and_then(|entry| entry.report.as_ref());
             let offers = session.approved || !self.rules.approved_offers;
-            let said = Said { word, offers, ..Said::default() };
+            let said = SessionReport { report: word, offers, ..SessionReport::default() };
             awaited(seen, session.zone, said)
         });
         let outbox = packed(entry.into_iter().collect(), &Turn::new()).entries;

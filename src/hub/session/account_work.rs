@@ -16,12 +16,12 @@ use super::Session;
 use super::detached::detached;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{self, Fact, Word};
+use crate::account::lifecycle::{self, AgentReport, Fact};
 use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, SessionView};
-use crate::hub::ledger::{Command, Entry, Moment};
-use crate::hub::{vanished, words};
+use crate::hub::ledger::{LedgerEntry, Moment, PendingCommand};
+use crate::hub::{vanished, wire_conversion};
 use crate::objects::{AccountKey, WriteError, version_of};
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
@@ -211,14 +211,14 @@ impl AccountWork {
             }
             Duty::Drop(epoch) => {
                 ledger.dropping(&uid, &name, epoch, tick);
-                self.drops.push(words::account_ref(&uid, &name, epoch, 0));
+                self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
             }
             Duty::DropAstray(epoch) => {
                 let failure =
                     account.as_deref().zip(entry).and_then(|(account, entry)| self.astray(account, entry));
                 let Some(failure) = failure else { return };
                 ledger.dropping_astray(&uid, epoch, failure, (now, tick));
-                self.drops.push(words::account_ref(&uid, &name, epoch, 0));
+                self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
             }
             Duty::SayDropped(epoch) => {
                 ledger.say_dropped(&uid, &name, epoch);
@@ -230,7 +230,7 @@ impl AccountWork {
                 self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);
-                self.hub.word_changed(&self.session, &uid);
+                self.hub.report_changed(&self.session, &uid);
                 self.hub.drop_namespaces(self.hub.registry.release(self.session.serial, [&uid]));
                 if was_foreign {
                     self.session.foreign_settled(no_more);
@@ -242,7 +242,7 @@ impl AccountWork {
         if is_new {
             self.hub.registry.concern(self.session.serial, [&uid]);
         }
-        self.hub.word_changed(&self.session, &uid);
+        self.hub.report_changed(&self.session, &uid);
         // An answer is owed from now on. The leader may have looked before that, and must know when it is overdue.
         self.hub.leader.wake(uid);
     }
@@ -253,7 +253,7 @@ impl AccountWork {
         &self,
         uid: &str,
         account: Option<&KubesvcAccount>,
-        entry: Option<&Entry>,
+        entry: Option<&LedgerEntry>,
         duty: Duty,
     ) {
         let status = account.map(KubesvcAccount::status_or_default);
@@ -273,14 +273,19 @@ impl AccountWork {
                 ))
             }
             (Some((account, status)), Duty::DropAstray(_)) => {
-                let reached = entry.and_then(|entry| entry.word.as_ref()).and_then(|(_, word)| match word {
-                    Word::Held(reached) => lifecycle::mismatch(status, &self.session.agent_id, reached),
-                    _ => None,
-                });
+                let reached =
+                    entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, word)| match word {
+                        AgentReport::Held(reached) => {
+                            lifecycle::mismatch(status, &self.session.agent_id, reached)
+                        }
+                        _ => None,
+                    });
                 reached.map(|failure| format!("account {:?}: {}", account.account_name(), failure.message))
             }
             // Asked again, it may reach the right one by now; until it says so nothing has changed.
-            (Some(_), _) if !entry.is_some_and(|entry| matches!(entry.word, Some((_, Word::Held(_))))) => {
+            (Some(_), _)
+                if !entry.is_some_and(|entry| matches!(entry.report, Some((_, AgentReport::Held(_))))) =>
+            {
                 return;
             }
             _ => None,
@@ -298,8 +303,8 @@ impl AccountWork {
     }
 
     /// Why the agent may not keep what it says it holds.
-    fn astray(&self, account: &KubesvcAccount, entry: &Entry) -> Option<Failure> {
-        let Some((_, Word::Held(reached))) = &entry.word else { return None };
+    fn astray(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
+        let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
         if self.hub.may_complain("astray", self.session.peer()) {
             let why = &failure.message;
@@ -360,7 +365,7 @@ impl AccountWork {
     /// An account was not sent: the leader may have to do something about it.
     fn unsent(&self, uid: String) {
         self.session.wakes.wake(uid.clone());
-        self.hub.word_changed(&self.session, &uid);
+        self.hub.report_changed(&self.session, &uid);
         self.hub.leader.wake(uid);
     }
 
@@ -403,7 +408,7 @@ async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) 
 
 fn is_to_prepare(session: &Session, uid: &str, epoch: i64) -> bool {
     let ledger = session.ledger.lock();
-    ledger.entry(uid).is_some_and(|entry| entry.command == Some(Command::Prepare(epoch)))
+    ledger.entry(uid).is_some_and(|entry| entry.command == Some(PendingCommand::Prepare(epoch)))
 }
 
 fn too_slow() -> Failure {
@@ -428,7 +433,11 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
     for fresh in [false, true] {
         match hub.credentials.resolve(account, fresh).await {
             Ok(credential) if credential.is(granted) => {
-                return PreparedAccount::Spec(Box::new(words::account_spec(account, epoch, &credential)));
+                return PreparedAccount::Spec(Box::new(wire_conversion::account_spec(
+                    account,
+                    epoch,
+                    &credential,
+                )));
             }
             Ok(_) => {}
             Err(failure) => return PreparedAccount::Failed(failure),

@@ -70,7 +70,7 @@ pub(in crate::hub) async fn run(
     if hub.is_cut_off() {
         return refuse(&hub, &sink, (peer, None), hub.stops()).await;
     }
-    let foreign = match Box::pin(hub.weigh(&mut greeting, standing)).await {
+    let foreign = match Box::pin(hub.limit(&mut greeting, standing)).await {
         Ok(foreign) => foreign,
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
@@ -180,7 +180,7 @@ async fn admit(
     if session.was_approved() {
         seed(session, greeting, former.as_deref());
     } else if greeting.claims() {
-        session.leave_unheard();
+        session.ignore_claims();
     }
     hub.registry.concern(session.serial, &session.uids());
     let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;

@@ -21,7 +21,7 @@ use crate::hub::asking::{Round, Step};
 use crate::hub::duties::SessionView;
 use crate::hub::ledger::Moment;
 use crate::hub::offers::Looked;
-use crate::hub::words;
+use crate::hub::wire_conversion;
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::ops::probe::Target;
@@ -115,7 +115,8 @@ impl Asker {
         };
         let account = self.hub.accounts.by_uid(&uid);
         if let Some(account) = account.filter(|account| Round::of(account) == Some(round)) {
-            let account = words::account_ref(&uid, account.account_name(), round.epoch, round.generation);
+            let account =
+                wire_conversion::account_ref(&uid, account.account_name(), round.epoch, round.generation);
             self.ready.push_back((round, ops::Probe { account: Some(account), target: Some(target) }));
         } else {
             self.session.wakes.wake(uid);
@@ -169,14 +170,14 @@ impl Asker {
 /// Uid, epoch and generation that an answer names.
 fn asked_for(account: common::AccountRef) -> Option<(String, i64, i64)> {
     let generation = i64::try_from(account.generation).ok()?;
-    let (uid, epoch) = words::reference(account)?;
+    let (uid, epoch) = wire_conversion::reference(account)?;
     Some((uid, epoch, generation))
 }
 
 fn reason(failure: Option<&common::Failure>) -> Failure {
     failure.map_or_else(
         || Failure::new(FailureClass::Unreachable, "the agent cannot reach the account and gave no reason"),
-        words::read_failure,
+        wire_conversion::read_failure,
     )
 }
 

@@ -39,13 +39,13 @@ pub(super) struct ForeignClaims {
 
 impl Hub {
     /// Takes out of a hello what is not taken in now.
-    pub(super) async fn weigh(
+    pub(super) async fn limit(
         &self,
         greeting: &mut Greeting,
         standing: Standing,
     ) -> Result<ForeignClaims, Refusal> {
         if standing == Standing::Stranger {
-            greeting.leave_claims_unheard();
+            greeting.ignore_claims();
             return Ok(ForeignClaims::default());
         }
         if !self.accounts.is_synced() {

@@ -102,7 +102,7 @@ impl SessionLoop {
                 return ControlFlow::Break(LoopEnd::Cut(why, Status::aborted(why)));
             }
             () = self.hub.sends_away(), if self.drain_deadline.is_none() => self.drain(),
-            frame = inbound.next() => return self.hear(frame),
+            frame = inbound.next() => return self.handle_frame(frame),
             permit = sink.reserve(), if !self.outbox.is_empty() => match permit {
                 Ok(permit) => {
                     self.outbox.send(permit, self.ack);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::support::*;
 use crate::account::failure::{Failure, FailureClass};
-use crate::account::lifecycle::{Presence, SessionFact, Word};
+use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
 use crate::hub::RESOLVING;
@@ -16,9 +16,9 @@ async fn fact(hub: &TestHub, uid: &str, is: impl Fn(&SessionFact) -> bool) -> Se
     eventually("the session says it", || hub.hub.sessions(uid).into_iter().find(|fact| is(fact))).await
 }
 
-async fn word(hub: &TestHub, uid: &str, is: impl Fn(&Word) -> bool) -> (i64, Word) {
-    let said = |fact: &SessionFact| fact.word.as_ref().is_some_and(|(_, word)| is(word));
-    fact(hub, uid, said).await.word.expect("it is there")
+async fn word(hub: &TestHub, uid: &str, is: impl Fn(&AgentReport) -> bool) -> (i64, AgentReport) {
+    let said = |fact: &SessionFact| fact.report.as_ref().is_some_and(|(_, word)| is(word));
+    fact(hub, uid, said).await.report.expect("it is there")
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn an_account_is_added_held_dropped_and_gone() {
 
     hub.leader.try_take(100);
     agent.answer(held(&reference)).await;
-    assert_eq!(word(&hub, "uid-one", |word| matches!(word, Word::Held(_))).await.0, 1);
+    assert_eq!(word(&hub, "uid-one", |word| matches!(word, AgentReport::Held(_))).await.0, 1);
     eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
         .await;
     assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
@@ -49,7 +49,7 @@ async fn an_account_is_added_held_dropped_and_gone() {
     let deleted = agent.deleted().await;
     assert_eq!((deleted[0].uid.as_str(), deleted[0].epoch), ("uid-one", 2));
     agent.answer(dropped(&deleted[0])).await;
-    assert_eq!(word(&hub, "uid-one", |word| *word == Word::Dropped).await.0, 2);
+    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, 2);
 
     hub.accounts.show(with(account("one"), |status| {
         status.state = Some(State::Inactive);
@@ -91,7 +91,7 @@ async fn a_revoke_is_answered_for_an_agent_that_was_never_sent_the_account() {
         status.state = Some(State::Deactivating);
         status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
     }));
-    assert_eq!(word(&hub, "uid-one", |word| *word == Word::Dropped).await.0, 1);
+    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, 1);
     eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
         .await;
 }
@@ -160,8 +160,8 @@ async fn a_credential_that_cannot_be_read_is_the_sessions_failure() {
     hub.credentials.answers.lock().insert("one".into(), Err(failure.clone()));
     hub.accounts.show(account("one"));
     let _agent = hub.agent("a").await;
-    let said = word(&hub, "uid-one", |word| matches!(word, Word::Failed(_))).await;
-    assert_eq!(said, (1, Word::Failed(failure)));
+    let said = word(&hub, "uid-one", |word| matches!(word, AgentReport::Failed(_))).await;
+    assert_eq!(said, (1, AgentReport::Failed(failure)));
 }
 
 #[tokio::test]
@@ -306,13 +306,13 @@ async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
     let refs: Vec<_> = sent.into_iter().filter_map(|spec| spec.account).collect();
     for reference in &refs {
         agent.answer(held(reference)).await;
-        word(&hub, &reference.uid, |word| matches!(word, Word::Held(_))).await;
+        word(&hub, &reference.uid, |word| matches!(word, AgentReport::Held(_))).await;
     }
     let kept = refs.iter().find(|one| one.name == "one").cloned();
     let accounts_held = vec![ops::HeldAccount { account: kept, caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, accounts_held, ..hello("a") }).await;
     agent.accepted().await;
-    assert!(matches!(hub.hub.sessions("uid-one")[0].word, Some((1, Word::Held(_)))));
+    assert!(matches!(hub.hub.sessions("uid-one")[0].report, Some((1, AgentReport::Held(_)))));
     let added = agent.added().await;
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].account.as_ref().map(|one| one.name.as_str()), Some("two"), "its hello lacks it");
@@ -343,7 +343,7 @@ async fn a_loss_is_a_word_and_working_restarts_the_clock() {
     agent.say(agent_frame::Frame::Working(ops::Working { account: reference.clone() })).await;
     fact(&hub, "uid-one", |fact| fact.silent_for == Some(0)).await;
     agent.say(agent_frame::Frame::Lost(ops::Lost { account: reference, failure: None })).await;
-    word(&hub, "uid-one", |word| matches!(word, Word::Lost(_))).await;
+    word(&hub, "uid-one", |word| matches!(word, AgentReport::Lost(_))).await;
 }
 
 /// A leader may look between its own write of a new epoch and the session's first look at it.
@@ -374,7 +374,7 @@ async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
     let facts = hub.hub.sessions("uid-one");
     let zones: Vec<_> = facts.iter().map(|fact| fact.zone.as_str()).collect();
     assert_eq!(zones, ["y", "z"], "in the order of their names");
-    assert!(facts.iter().all(|fact| fact.word.is_none() && fact.presence == Presence::Connected));
+    assert!(facts.iter().all(|fact| fact.report.is_none() && fact.presence == Presence::Connected));
     let woken = || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(());
     eventually("the leader is woken", woken).await;
     third.frames = None;
@@ -408,9 +408,9 @@ async fn one_agent_that_reaches_another_cluster_is_told_to_let_go_and_the_other_
     astray.answer(dropped(&deleted[0])).await;
     eventually("it is counted as failed, by one alone", || {
         let facts = hub.hub.sessions("uid-one");
-        let said = |agent: &str| facts.iter().find(|fact| fact.agent_id == agent)?.word.clone();
-        let holds = matches!(said("right"), Some((1, Word::Held(_))));
-        let failed = matches!(said("astray"), Some((1, Word::Failed(why)))
+        let said = |agent: &str| facts.iter().find(|fact| fact.agent_id == agent)?.report.clone();
+        let holds = matches!(said("right"), Some((1, AgentReport::Held(_))));
+        let failed = matches!(said("astray"), Some((1, AgentReport::Failed(why)))
             if why.class == FailureClass::ClusterMismatch && why.message.contains("agent astray"));
         let agents: Vec<_> = hub.hub.holders("uid-one").into_iter().map(|one| one.agent_id).collect();
         (holds && failed && agents == ["right"]).then_some(())
@@ -436,7 +436,7 @@ async fn an_account_is_called_as_its_object_says_whatever_an_agents_hello_calls_
     let reference = agent.added().await[0].account.clone().expect("it is named");
     assert_eq!(reference.name, "one");
     agent.answer(held(&common::AccountRef { name: "third".into(), ..reference })).await;
-    word(&hub, "uid-one", |word| matches!(word, Word::Held(_))).await;
+    word(&hub, "uid-one", |word| matches!(word, AgentReport::Held(_))).await;
     assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
     eventually("a row of the right name", || {
         let rows = hub.rows.rows.lock();
@@ -458,10 +458,10 @@ async fn waiting_for_a_turn_to_read_the_credential_fails_no_account() {
     tokio::time::resume();
     (0..40).for_each(|_| hub.ticks.advance());
     let waiting = hub.hub.sessions("uid-one").remove(0);
-    assert_eq!((waiting.word, waiting.silent_for), (None, Some(0)));
+    assert_eq!((waiting.report, waiting.silent_for), (None, Some(0)));
     drop(others);
     assert_eq!(agent.added().await.len(), 1);
-    let word = hub.hub.sessions("uid-one").remove(0).word;
+    let word = hub.hub.sessions("uid-one").remove(0).report;
     assert!(word.is_none(), "{word:?}");
 }
 

@@ -164,7 +164,7 @@ async fn an_agent_that_is_gone_counts_as_away_and_then_is_forgotten() {
         facts.into_iter().find(|fact| fact.presence != Presence::Connected)
     })
     .await;
-    assert_eq!((away.presence, away.word), (Presence::Away(1), None));
+    assert_eq!((away.presence, away.report), (Presence::Away(1), None));
     eventually("its object says so", || {
         hub.objects.log.lock().contains(&"disconnected a".to_owned()).then_some(())
     })

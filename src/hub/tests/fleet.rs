@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::support::*;
 use crate::account::fleet_member::SessionEnd;
-use crate::account::lifecycle::Ending;
+use crate::account::lifecycle::SessionEnding;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
@@ -345,7 +345,7 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
         let away = Away {
             approved: true,
             since: 0,
-            ending: Ending::Cut,
+            ending: SessionEnding::Cut,
             session_id: "gone".to_owned(),
             session: None,
         };

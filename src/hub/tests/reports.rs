@@ -87,7 +87,7 @@ async fn the_replica_that_leads_writes_nothing_down_until_it_leads_no_more() {
     let mut agent = hub.agent("a").await;
     let sent = agent.added().await;
     agent.answer(held(sent[0].account.as_ref().expect("it is named"))).await;
-    eventually("the word is heard", || hub.hub.sessions("uid-one")[0].word.clone()).await;
+    eventually("the word is heard", || hub.hub.sessions("uid-one")[0].report.clone()).await;
     assert!(hub.objects.reports.lock().is_empty());
     hub.leadership.lose();
     let outbox = reported(&hub, "it is reported now", |outbox| !outbox.is_empty()).await;
@@ -322,7 +322,7 @@ async fn another_credential_than_the_grants_is_told_to_the_replica_that_leads() 
     let mut agent = hub.agent("a").await;
     let outbox = reported(&hub, "it is told", |outbox| !outbox.is_empty()).await;
     assert_eq!(outbox[0].doubts(), Some(1), "{outbox:?}");
-    assert_eq!(outbox[0].word(), None, "it has not failed");
+    assert_eq!(outbox[0].report(), None, "it has not failed");
     hub.accounts.show(with(account("one"), |status| status.credential_version = Some("v2".into())));
     assert_eq!(
         agent.added().await[0].account.as_ref().map(|one| one.epoch),

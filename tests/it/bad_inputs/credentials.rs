@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::harness::must;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, OnAdd, Policy};
+use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy};
 use crate::harness::wait::eventually;
 use crate::world::{PATIENCE, World};
 

@@ -6,7 +6,7 @@ use kubesvc::wire::ops::{AccountResult, AccountResults, Lost, account_result::Ou
 use serde_json::json;
 
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, OnAdd, OnDelete, Policy, failure, identity};
+use crate::harness::simulated_agent::frames::{Introduction, OnAdd, OnDelete, Policy, failure, identity};
 use crate::harness::{must, wait::eventually};
 use crate::world::{PATIENCE, World};
 

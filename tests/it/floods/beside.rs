@@ -19,7 +19,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::harness::must;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, Policy};
+use crate::harness::simulated_agent::frames::{Introduction, Policy};
 use crate::world::{Agent, World};
 
 /// The zone of the agents whose hellos are timed; it has no account.

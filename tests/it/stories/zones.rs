@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::on_each_database;
 use crate::harness::simulated_agent::SimulatedAgent;
-use crate::harness::simulated_agent::words::{Introduction, OnAdd, Policy, identity};
+use crate::harness::simulated_agent::frames::{Introduction, OnAdd, Policy, identity};
 use crate::harness::{must, wait::eventually};
 use crate::world::{Database, PATIENCE, World};
 

@@ -5,7 +5,7 @@ use kubesvc::wire::ops::hub_frame::Frame;
 use serde_json::json;
 
 use super::{A_WHILE, Travel, agent, holds, join, of};
-use crate::harness::simulated_agent::words::Introduction;
+use crate::harness::simulated_agent::frames::Introduction;
 use crate::world::Database;
 
 /// The account moves to another zone, and the follower with its agents does not see it.

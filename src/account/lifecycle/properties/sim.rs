@@ -6,8 +6,8 @@ use super::{Crash, Deed, Outcome, Secret, Step, checks};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::fixtures::{AccountFixture, account, cluster_named, failure, wall};
 use crate::account::lifecycle::{
-    Action, CredentialFact, Decision, Ending, Fact, Observation, Policy, Presence, Process, RowFact,
-    SessionFact, Tick, Word, decide,
+    Action, AgentProcess, AgentReport, CredentialFact, Decision, Fact, LifecyclePolicy, Observation,
+    Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
 };
 use crate::account::{
     ELECT_CACHING_ANNOTATION, FINALIZER, GrantPhase, KubesvcAccount, RETRY_ANNOTATION, State,
@@ -39,7 +39,7 @@ struct Memory {
 #[derive(Debug)]
 pub(super) struct Sim {
     now: Tick,
-    policy: Policy,
+    policy: LifecyclePolicy,
     /// All versions of the object, the absent ones too.
     versions: Vec<Option<KubesvcAccount>>,
     made: usize,
@@ -66,7 +66,7 @@ impl Sim {
     pub(super) fn new() -> Self {
         Self {
             now: 100,
-            policy: Policy::default(),
+            policy: LifecyclePolicy::default(),
             versions: vec![None],
             made: 0,
             forced: false,

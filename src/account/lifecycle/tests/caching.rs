@@ -41,7 +41,9 @@ fn an_account_that_was_active_before_there_was_a_choice_has_one_by_one_write() {
 
 #[test]
 fn it_moves_by_one_write_when_its_agent_has_been_away_for_its_time() {
-    for (ending, ticks) in [(Ending::Goodbye, 3), (Ending::Cut, 11), (Ending::ReplicaLost, 61)] {
+    for (ending, ticks) in
+        [(SessionEnding::Goodbye, 3), (SessionEnding::Cut, 11), (SessionEnding::ReplicaLost, 61)]
+    {
         let at = |since| {
             seen(account("a").active_in("east"))
                 .with(session("agent-1", "east").away_since(since).ended(ending))
@@ -99,7 +101,7 @@ fn a_revoke_leaves_it_to_nobody_under_a_greater_epoch() {
     let mut world = active_world();
     world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
     assert_eq!((world.state(), &world.status().caching), (State::Deactivating, &nobody(2)));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!((world.state(), &world.status().caching), (State::Inactive, &nobody(2)));
     world.edit(|account| account.spec.state = Some(DesiredState::Active)).say("agent-1", held());
     assert_eq!((world.state(), &world.status().caching), (State::Active, &caching("agent-1", 3)));

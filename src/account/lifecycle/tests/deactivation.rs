@@ -86,7 +86,7 @@ fn an_agent_error_fails_and_is_tried_again_when_due() {
     assert_eq!((world.status().failed_count, world.status().phase()), (1, GrantPhase::Revoking));
     world.wait(6);
     assert_eq!(world.writes(), ["DEACTIVATING"]);
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!((world.state(), world.status().failed_count), (State::Inactive, 0));
 }
 
@@ -100,7 +100,7 @@ fn silence_of_a_connected_agent_fails() {
 #[test]
 fn the_last_dropped_ends_a_revoke_that_failed() {
     let mut world = active_world();
-    world.edit(inactive).say("agent-1", fails(FailureClass::Internal)).say("agent-1", Word::Dropped);
+    world.edit(inactive).say("agent-1", fails(FailureClass::Internal)).say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["DEACTIVATING", "FAILED", "INACTIVE, None"]);
 }
 
@@ -132,7 +132,7 @@ fn a_deactivation_counts_from_zero() {
 fn a_change_of_mind_while_it_is_deactivated_is_taken_up_from_inactive() {
     let mut world = active_world();
     world.edit(inactive).edit(|account| account.spec.state = None);
-    world.say("agent-1", Word::Dropped).say("agent-1", held());
+    world.say("agent-1", AgentReport::Dropped).say("agent-1", held());
     assert_eq!(world.writes(), ["DEACTIVATING", "INACTIVE, None", "ACTIVATING", "ACTIVE"]);
 }
 
@@ -140,7 +140,10 @@ fn a_change_of_mind_while_it_is_deactivated_is_taken_up_from_inactive() {
 fn a_change_of_mind_after_it_failed_finishes_the_deactivation_first() {
     let mut world = active_world();
     world.edit(inactive).say("agent-1", fails(FailureClass::Forbidden));
-    world.edit(|account| account.spec.state = None).say("agent-1", Word::Dropped).say("agent-1", held());
+    world
+        .edit(|account| account.spec.state = None)
+        .say("agent-1", AgentReport::Dropped)
+        .say("agent-1", held());
     let all = ["DEACTIVATING", "FAILED", "DEACTIVATING", "INACTIVE, None", "ACTIVATING", "ACTIVE"];
     assert_eq!(world.writes(), all);
 }
@@ -158,7 +161,7 @@ fn an_edit_while_a_deactivation_failed_is_stored_and_asks_nobody() {
 #[test]
 fn nothing_is_left_of_the_cluster_and_the_agents() {
     let mut world = active_world();
-    world.edit(inactive).say("agent-1", Word::Dropped);
+    world.edit(inactive).say("agent-1", AgentReport::Dropped);
     let status = world.status();
     assert_eq!((&status.kube_host, &status.cluster_uid, &status.credential_version), (&None, &None, &None));
     assert_eq!((status.agent_count, status.agents.len()), (Some(0), 0));

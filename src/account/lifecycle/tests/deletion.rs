@@ -50,14 +50,14 @@ fn an_agent_error_is_delete_failed_and_is_tried_again_without_a_limit() {
         assert_eq!(world.status().error_message.as_deref(), Some("Forbidden happened"));
         world.until(State::Deleting);
     }
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert!(world.gone);
 }
 
 #[test]
 fn a_dropped_in_delete_failed_ends_it_at_once() {
     let mut world = active_world();
-    deleted(&mut world).say("agent-1", fails(FailureClass::Internal)).say("agent-1", Word::Dropped);
+    deleted(&mut world).say("agent-1", fails(FailureClass::Internal)).say("agent-1", AgentReport::Dropped);
     assert!(world.gone);
 }
 
@@ -87,7 +87,7 @@ fn a_deactivation_under_way_becomes_the_deletion_without_asking_twice() {
     let epoch = world.status().epoch;
     deleted(&mut world);
     assert_eq!((world.state(), world.status().epoch), (State::Deleting, epoch));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert!(world.gone);
 }
 
@@ -105,7 +105,7 @@ fn a_deactivation_that_failed_is_asked_again_at_once_when_the_object_is_deleted(
 fn without_a_database_the_finalizer_stays() {
     let mut world = active_world();
     world.row = RowFact::Unavailable;
-    deleted(&mut world).say("agent-1", Word::Dropped);
+    deleted(&mut world).say("agent-1", AgentReport::Dropped);
     assert_eq!((world.gone, world.status().phase()), (false, GrantPhase::None));
     world.row = RowFact::Present;
     world.settle();

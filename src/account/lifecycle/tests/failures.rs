@@ -1,7 +1,7 @@
 //! FAILED: how it comes, how often it is counted, and what ends it.
 
 use super::*;
-use crate::account::lifecycle::Identity;
+use crate::account::lifecycle::ClusterIdentity;
 
 #[test]
 fn no_agent_uses_no_retry_and_names_the_zone() {
@@ -159,15 +159,15 @@ fn a_rotated_certificate_is_the_same_cluster() {
     let mut identity = cluster_named("prod");
     identity.cluster_uid.clear();
     identity.cert_fingerprint = "another".to_owned();
-    let rotated = session("agent-1", "east").says(1, Word::Held(identity));
+    let rotated = session("agent-1", "east").says(1, AgentReport::Held(identity));
     assert_eq!(seen(account("a").active_in("east")).with(rotated).decide(), Decision::nothing());
 }
 
 #[test]
 fn without_a_uid_token_keys_and_authority_must_both_differ() {
-    let mut identity = Identity { cluster_uid: String::new(), ..cluster_named("staging") };
-    let reached = |identity: &Identity| {
-        let session = session("agent-1", "east").says(1, Word::Held(identity.clone()));
+    let mut identity = ClusterIdentity { cluster_uid: String::new(), ..cluster_named("staging") };
+    let reached = |identity: &ClusterIdentity| {
+        let session = session("agent-1", "east").says(1, AgentReport::Held(identity.clone()));
         seen(account("a").active_in("east")).with(session)
     };
     assert_eq!(reason(&reached(&identity).written()), "ClusterMismatch");
@@ -181,7 +181,7 @@ fn without_a_uid_token_keys_and_authority_must_both_differ() {
 
 #[test]
 fn a_cluster_that_cannot_be_compared_is_taken_with_a_condition_and_the_binding_stays() {
-    let nameless = Identity {
+    let nameless = ClusterIdentity {
         cluster_uid: String::new(),
         token_keys_digest: String::new(),
         authority_key_digest: String::new(),
@@ -192,7 +192,7 @@ fn a_cluster_that_cannot_be_compared_is_taken_with_a_condition_and_the_binding_s
     let bound = world.status().clone();
     world
         .edit(|account| account.spec.namespaces = vec!["web".to_owned()])
-        .say("agent-1", Word::Held(nameless));
+        .say("agent-1", AgentReport::Held(nameless));
     let status = world.status();
     assert_eq!((status.state(), condition(status, "ClusterIdentity")), (State::Active, "Unknown"));
     let said = status.conditions.iter().find(|one| one.type_ == "ClusterIdentity").expect("it is there");
@@ -201,7 +201,9 @@ fn a_cluster_that_cannot_be_compared_is_taken_with_a_condition_and_the_binding_s
         (&status.cluster_uid, &status.token_keys_digest, &status.authority_key_digest),
         (&bound.cluster_uid, &bound.token_keys_digest, &bound.authority_key_digest)
     );
-    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    world
+        .edit(|account| account.spec.state = Some(DesiredState::Inactive))
+        .say("agent-1", AgentReport::Dropped);
     let status = world.status();
     assert!(status.conditions.iter().all(|one| one.type_ != "ClusterIdentity"));
     assert_eq!(
@@ -222,9 +224,11 @@ fn a_uid_decides_even_where_no_host_is_known() {
 #[test]
 fn inactive_clears_the_binding() {
     let mut world = active_world();
-    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    world
+        .edit(|account| account.spec.state = Some(DesiredState::Inactive))
+        .say("agent-1", AgentReport::Dropped);
     world.edit(|account| account.spec.state = None);
-    world.say("agent-1", Word::Held(cluster_named("staging")));
+    world.say("agent-1", AgentReport::Held(cluster_named("staging")));
     assert_eq!(world.state(), State::Active);
     assert_eq!(world.status().kube_host.as_deref(), Some("https://staging:6443"));
 }
@@ -341,9 +345,9 @@ fn a_late_held_heals_and_a_held_for_an_older_epoch_does_not() {
 #[test]
 fn agents_that_all_reached_another_cluster_drop_the_account_and_it_stays_bound() {
     let mut world = active_world();
-    world.say("agent-1", Word::Held(cluster_named("staging")));
+    world.say("agent-1", AgentReport::Held(cluster_named("staging")));
     assert_eq!((reason(world.status()), world.status().phase()), ("ClusterMismatch", GrantPhase::Revoking));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["FAILED", "FAILED, None"]);
     assert_eq!((reason(world.status()), world.status().failed_count), ("ClusterMismatch", 1));
     assert_eq!(world.status().kube_host.as_deref(), Some("https://prod:6443"));
@@ -354,7 +358,7 @@ fn agents_that_all_reached_another_cluster_drop_the_account_and_it_stays_bound()
 #[test]
 fn agents_that_leave_do_not_turn_a_stalled_account_into_one_that_is_tried() {
     let mut world = active_world();
-    world.say("agent-1", Word::Held(cluster_named("staging"))).say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Held(cluster_named("staging"))).say("agent-1", AgentReport::Dropped);
     assert_eq!(reason(world.status()), "ClusterMismatch");
     world.writes();
     world.cut("agent-1").wait(3600).connect("agent-1", "east").wait(10);
@@ -365,19 +369,19 @@ fn agents_that_leave_do_not_turn_a_stalled_account_into_one_that_is_tried() {
 fn a_changed_secret_after_a_mismatch_is_tried_at_once_against_the_same_binding() {
     for dropped in [true, false] {
         let mut world = active_world();
-        world.say("agent-1", Word::Held(cluster_named("staging")));
+        world.say("agent-1", AgentReport::Held(cluster_named("staging")));
         if dropped {
-            world.say("agent-1", Word::Dropped);
+            world.say("agent-1", AgentReport::Dropped);
         }
         world.secret = Ok(CredentialFact::new(Some("secret/2".to_owned())));
         world.recheck();
         if !dropped {
-            world.say("agent-1", Word::Dropped).recheck();
+            world.say("agent-1", AgentReport::Dropped).recheck();
         }
         assert_eq!((world.state(), world.status().failed_count), (State::Activating, 0), "{dropped}");
-        world.say("agent-1", Word::Held(cluster_named("staging")));
+        world.say("agent-1", AgentReport::Held(cluster_named("staging")));
         assert_eq!(reason(world.status()), "ClusterMismatch", "{dropped}");
-        world.say("agent-1", Word::Dropped);
+        world.say("agent-1", AgentReport::Dropped);
         world.secret = Ok(CredentialFact::new(Some("secret/3".to_owned())));
         world.recheck().say("agent-1", held());
         assert_eq!(world.state(), State::Active, "{dropped}");
@@ -387,11 +391,13 @@ fn a_changed_secret_after_a_mismatch_is_tried_at_once_against_the_same_binding()
 #[test]
 fn an_edit_while_the_wrong_cluster_is_left_does_not_unbind_the_account() {
     let mut world = active_world();
-    world.say("agent-1", Word::Held(cluster_named("staging")));
-    world.edit(|account| account.spec.namespaces = vec!["web".to_owned()]).say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Held(cluster_named("staging")));
+    world
+        .edit(|account| account.spec.namespaces = vec!["web".to_owned()])
+        .say("agent-1", AgentReport::Dropped);
     assert_eq!(world.state(), State::Activating);
     assert_eq!(world.status().kube_host.as_deref(), Some("https://prod:6443"));
-    world.say("agent-1", Word::Held(cluster_named("staging")));
+    world.say("agent-1", AgentReport::Held(cluster_named("staging")));
     assert_eq!(reason(world.status()), "ClusterMismatch");
 }
 

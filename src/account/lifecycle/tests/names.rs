@@ -68,7 +68,7 @@ fn an_active_object_that_turns_out_younger_gives_up_its_grant_and_its_row() {
     world.taken_by("other/a");
     assert_eq!(world.writes(), ["FAILED"]);
     assert_eq!(world.status().phase(), GrantPhase::Revoking);
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["FAILED, None"]);
     assert_eq!((world.status().failed_count, world.row), (1, RowFact::Absent));
 }
@@ -83,7 +83,7 @@ fn a_static_object_gives_its_name_up_to_a_declared_one() {
     assert_eq!(world.writes(), ["FAILED"]);
     let message = world.status().error_message.clone().unwrap_or_default();
     assert!(message.contains("taken by the object spinnaker/a"), "{message}");
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["FAILED, None"]);
     assert_eq!(world.row, RowFact::Absent);
     world.list("agent-1", false);
@@ -162,7 +162,7 @@ fn a_declared_account_that_loses_its_name_to_an_agents_names_agent_and_setting()
     world.policy.agent_wins = true;
     world.listed_by("agent-9", "west").taken_by_static("spinnaker/a-agent");
     assert_eq!(world.writes(), ["FAILED"]);
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["FAILED, None"]);
     assert_eq!((reason(world.status()), world.row), ("DuplicateName", RowFact::Absent));
     let message = world.status().error_message.clone().unwrap_or_default();

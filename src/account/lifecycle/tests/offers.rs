@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeSet;
 
-use crate::account::lifecycle::{Offer, Policy, Process};
+use crate::account::lifecycle::{AgentProcess, LifecyclePolicy, Offer};
 
 /// Two zones have agents, and the account waits for an offer of one.
 fn asking() -> World {
@@ -52,7 +52,7 @@ fn the_first_zone_that_offers_is_given_the_grant_and_no_other() {
 fn of_two_offers_at_once_the_zone_of_the_agent_that_came_first_is_taken_and_no_name_helps() {
     for stranger in ["!", "zzz"] {
         let newcomer = SessionFact {
-            process: Process { since: 900, ..Process::default() },
+            process: AgentProcess { since: 900, ..AgentProcess::default() },
             ..session("agent-2", stranger)
         };
         let both = seen(account("a").in_state(State::ToMigrate))
@@ -100,7 +100,9 @@ fn a_zone_that_was_found_before_is_no_offer_and_is_kept_while_it_holds_the_accou
     world.connect("agent-2", "west").cut("agent-1").wait(700);
     assert_eq!((world.state(), zone(&world)), (State::Orphaned, Some("east")), "no other zone may offer");
     world.connect("agent-1", "east").say("agent-1", held());
-    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    world
+        .edit(|account| account.spec.state = Some(DesiredState::Inactive))
+        .say("agent-1", AgentReport::Dropped);
     world.edit(|account| account.spec.state = None);
     assert_eq!((world.state(), reason(world.status())), (State::Failed, "ZoneRequired"));
 }
@@ -260,7 +262,7 @@ fn a_zone_whose_agents_fail_for_a_reason_of_place_is_left_for_the_next_that_offe
         (world.status().tried_zones.as_slice(), zone(&world)),
         (&["east".to_owned()][..], Some("east"))
     );
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!((world.state(), world.status().failed_count), (State::ToMigrate, 0));
     world.answer("agent-1", Offer::Yes);
     assert_eq!(world.state(), State::ToMigrate, "it was tried");
@@ -273,13 +275,13 @@ fn a_zone_whose_agents_fail_for_a_reason_of_place_is_left_for_the_next_that_offe
 fn a_full_round_without_success_is_one_failure_and_the_next_begins_with_all_zones() {
     let mut world = asking();
     world.settle().answer("agent-1", Offer::Yes).say("agent-1", fails(FailureClass::Tls));
-    world.say("agent-1", Word::Dropped).answer("agent-2", Offer::Yes);
+    world.say("agent-1", AgentReport::Dropped).answer("agent-2", Offer::Yes);
     world.say("agent-2", fails(FailureClass::Unreachable));
     assert_eq!((world.state(), world.status().failed_count), (State::Failed, 1));
     assert_eq!((reason(world.status()), world.status().tried_zones.len()), ("ClusterUnreachable", 0));
     world.until(State::Activating);
     assert_eq!(zone(&world), Some("west"), "where it is");
-    world.say("agent-2", fails(FailureClass::Unreachable)).say("agent-2", Word::Dropped);
+    world.say("agent-2", fails(FailureClass::Unreachable)).say("agent-2", AgentReport::Dropped);
     world.answer("agent-1", Offer::Yes);
     assert_eq!((world.state(), zone(&world)), (State::Activating, Some("east")));
 }
@@ -288,7 +290,7 @@ fn a_full_round_without_success_is_one_failure_and_the_next_begins_with_all_zone
 fn a_round_whose_other_zones_offer_nothing_is_one_failure() {
     let mut world = asking();
     world.settle().answer("agent-1", Offer::Yes).say("agent-1", fails(FailureClass::Timeout));
-    world.say("agent-1", Word::Dropped).wait(30);
+    world.say("agent-1", AgentReport::Dropped).wait(30);
     assert_eq!((world.state(), world.status().failed_count), (State::Failed, 1));
     assert_eq!((world.status().phase(), world.status().tried_zones.len()), (GrantPhase::None, 0));
 }
@@ -297,7 +299,7 @@ fn a_round_whose_other_zones_offer_nothing_is_one_failure() {
 fn a_round_whose_other_zones_leave_is_one_failure() {
     let mut world = asking();
     world.settle().answer("agent-1", Offer::Yes).say("agent-1", fails(FailureClass::Timeout));
-    world.cut("agent-2").say("agent-1", Word::Dropped);
+    world.cut("agent-2").say("agent-1", AgentReport::Dropped);
     assert_eq!((world.state(), world.status().failed_count), (State::Failed, 1));
     let message = world.status().error_message.clone().unwrap_or_default();
     assert!(
@@ -361,7 +363,7 @@ fn a_move_in_a_round_that_an_agent_fails_to_make_goes_on_when_it_is_made() {
     world.say("agent-1", fails(FailureClass::Internal));
     assert_eq!((world.state(), world.status().failed_count), (State::Failed, 1));
     world.until(State::Activating);
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.state(), State::ToMigrate);
     world.answer("agent-2", Offer::Yes);
     assert_eq!(zone(&world), Some("west"));
@@ -411,7 +413,7 @@ fn a_found_zone_that_is_gone_is_kept_while_no_other_has_agents_and_while_it_is_p
 #[test]
 fn a_leader_counts_from_its_own_beginning_how_long_a_zone_is_gone() {
     let orphan = || seen(account("a").orphaned_in("east")).with(session("agent-2", "west"));
-    let wait = Policy::default().account_cleanup;
+    let wait = LifecyclePolicy::default().account_cleanup;
     for old in [orphan().with(session("agent-1", "east").away_since(0)), orphan()] {
         let almost = old.by_a_new_leader().after(wait - 1);
         assert_eq!(almost.decide(), Decision::wait_until(1000 + wait));

@@ -62,7 +62,7 @@ fn a_revoke_waits_for_an_agent_that_may_be_waiting_and_not_for_one_that_was_gone
         world.wait(if gone_before { 31 } else { 10 });
         world.backlog_since = Some(world.now);
         world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
-        world.say("agent-2", Word::Dropped);
+        world.say("agent-2", AgentReport::Dropped);
         world.wait(60);
         assert_eq!(world.state() == State::Inactive, ends, "gone before: {gone_before}");
     }

@@ -48,7 +48,7 @@ fn lives() -> Vec<(State, KubesvcAccount, Reading)> {
     world.connect("agent-1", "east").connect("agent-2", "west").say("agent-1", held());
     world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
     world.secret = Err(failure(FailureClass::BadKubeconfig));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     keep(&world, Reading::Failed);
     world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
     keep(&world, Reading::Current);

@@ -144,7 +144,7 @@ fn one_that_is_being_deleted_is_not_deleted_again() {
     world.writes();
     world.list("agent-1", false).wait(5);
     assert_eq!(world.writes(), ["deleted", "DELETING"]);
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["DELETING, None", "finalizer off"]);
     assert!(world.gone);
 }

@@ -35,14 +35,16 @@ fn an_agent_that_restarts_within_the_grace_costs_nothing() {
 #[test]
 fn a_deactivation_costs_two() {
     let mut world = active_world();
-    world.edit(|account| account.spec.state = Some(DesiredState::Inactive)).say("agent-1", Word::Dropped);
+    world
+        .edit(|account| account.spec.state = Some(DesiredState::Inactive))
+        .say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["DEACTIVATING", "INACTIVE, None"]);
 }
 
 #[test]
 fn a_deletion_costs_deleting_none_and_the_finalizer() {
     let mut world = active_world();
-    world.edit(|account| *account = account.clone().being_deleted()).say("agent-1", Word::Dropped);
+    world.edit(|account| *account = account.clone().being_deleted()).say("agent-1", AgentReport::Dropped);
     assert_eq!(world.writes(), ["DELETING", "DELETING, None", "finalizer off"]);
 }
 
@@ -51,7 +53,7 @@ fn a_move_to_another_zone_costs_four() {
     let mut world = active_world();
     world.connect("agent-2", "west");
     world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
-    world.say("agent-1", Word::Dropped).say("agent-2", held());
+    world.say("agent-1", AgentReport::Dropped).say("agent-2", held());
     assert_eq!(world.writes(), ["ACTIVATING", "TO_MIGRATE, None", "ACTIVATING", "ACTIVE"]);
 }
 

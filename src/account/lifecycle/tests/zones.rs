@@ -51,7 +51,7 @@ fn the_grant_opens_in_the_new_zone_only_after_the_old_one_dropped_it() {
     world.connect("agent-2", "west").edit(to_west);
     world.say("agent-2", held()).wait(10);
     assert_eq!((world.state(), world.status().granted_zone()), (State::Activating, Some("east")));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.status().granted_zone(), Some("west"));
     assert_eq!(world.status().phase(), GrantPhase::Open);
 }
@@ -76,7 +76,7 @@ fn a_move_that_an_agent_fails_to_make_is_failed_and_tried_again() {
     assert_eq!((world.state(), world.status().failed_count), (State::Failed, 1));
     world.wait(6);
     assert_eq!((world.state(), world.status().phase()), (State::Activating, GrantPhase::Revoking));
-    world.say("agent-1", Word::Dropped).say("agent-2", held());
+    world.say("agent-1", AgentReport::Dropped).say("agent-2", held());
     assert_eq!((world.state(), world.status().granted_zone()), (State::Active, Some("west")));
 }
 
@@ -87,7 +87,7 @@ fn a_move_that_is_not_wanted_any_more_is_a_deactivation() {
     let epoch = world.status().epoch;
     world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
     assert_eq!((world.state(), world.status().epoch), (State::Deactivating, epoch));
-    world.say("agent-1", Word::Dropped);
+    world.say("agent-1", AgentReport::Dropped);
     assert_eq!(world.state(), State::Inactive);
 }
 

@@ -35,7 +35,7 @@ fn config(cluster: &str, user: &str) -> String {
     )
 }
 
-async fn read_by(word: Word, folder: &Path, text: &str) -> Result<FromFile, Failure> {
+async fn read_by(word: DefinitionOrigin, folder: &Path, text: &str) -> Result<FromFile, Failure> {
     let path = folder.join("config");
     std::fs::write(&path, text).expect("written");
     activator(Vec::new()).read_kubeconfig(path.to_str().expect("text"), None, word, Purpose::Use).await
@@ -43,7 +43,8 @@ async fn read_by(word: Word, folder: &Path, text: &str) -> Result<FromFile, Fail
 
 async fn owned(folder: &Path, cluster: &str, user: &str) -> (VettedKubeconfig, Vec<String>) {
     let text = config(cluster, user);
-    let FromFile { vetted, files, .. } = read_by(Word::Owners, folder, &text).await.expect("readable files");
+    let FromFile { vetted, files, .. } =
+        read_by(DefinitionOrigin::OwnFile, folder, &text).await.expect("readable files");
     let name = |file: &ReadFile| file.path.strip_prefix(folder).expect("below").display().to_string();
     (vetted.unwrap_or_else(|refusal| panic!("{text}\n{refusal}")), files.iter().map(name).collect())
 }
@@ -104,13 +105,18 @@ async fn a_text_that_looks_like_something_else_stays_what_it_is() {
         ("tokenFile: token, client-certificate-data: eA==, client-key-data: true", "client-key-data"),
     ] {
         let text = config("certificate-authority: pki/ca.crt", user);
-        let refusal = read_by(Word::Owners, folder.path(), &text).await.expect("readable").vetted;
+        let refusal =
+            read_by(DefinitionOrigin::OwnFile, folder.path(), &text).await.expect("readable").vetted;
         let refusal = refusal.expect_err("a number is no text").to_string();
         assert!(refusal.contains(key) && refusal.contains("quotes"), "{refusal}");
     }
     let named =
         config("certificate-authority: pki/ca.crt, tls-server-name: \"a.example\"", "tokenFile: token");
-    let vetted = read_by(Word::Owners, folder.path(), &named).await.expect("readable").vetted.expect("good");
+    let vetted = read_by(DefinitionOrigin::OwnFile, folder.path(), &named)
+        .await
+        .expect("readable")
+        .vetted
+        .expect("good");
     assert_eq!(vetted.tls_server_name.as_deref(), Some("a.example"));
 }
 
@@ -125,7 +131,7 @@ async fn a_file_that_is_not_there_or_holds_nothing_is_said() {
         ("x: y", "tokenFile: empty", "empty holds no token"),
         ("x: y", "client-certificate: pki/client.crt, client-key: gone", "gone cannot be read"),
     ] {
-        let failure = read_by(Word::Owners, folder.path(), &config(cluster, user)).await;
+        let failure = read_by(DefinitionOrigin::OwnFile, folder.path(), &config(cluster, user)).await;
         let failure = failure.err().expect("a failure");
         assert_eq!(failure.class(), Class::BadReference);
         assert!(failure.message.contains(said), "{}", failure.message);
@@ -167,7 +173,7 @@ impl Eks {
     }
 
     /// Logs in with these words in `exec`.
-    async fn start_with(&self, exec: &str, word: Word) -> Result<Reached, Failure> {
+    async fn start_with(&self, exec: &str, word: DefinitionOrigin) -> Result<ActivatedAccount, Failure> {
         let text = config("certificate-authority: pki/ca.crt", &format!("exec: {{{exec}}}"));
         let path = self.folder.path().join("config");
         std::fs::write(&path, text.replace("https://127.0.0.1:1", &self.server.url())).expect("written");
@@ -200,14 +206,14 @@ async fn a_program_logs_in_once_until_its_credential_is_refused() {
     let eks = Eks::start().await;
     let exec = eks.exec("login");
     for _ in 0..2 {
-        eks.start_with(&exec, Word::Owners).await.expect("reached");
+        eks.start_with(&exec, DefinitionOrigin::OwnFile).await.expect("reached");
     }
     assert_eq!(eks.runs(), 1, "it is kept until it expires");
     assert!(
         eks.server.asked.lock().iter().all(|asked| asked.authorization == "Bearer k8s-aws-v1.get-token-prod")
     );
     eks.stale.store(true, Ordering::SeqCst);
-    eks.start_with(&exec, Word::Owners).await.expect("reached with a new one");
+    eks.start_with(&exec, DefinitionOrigin::OwnFile).await.expect("reached with a new one");
     assert_eq!(eks.runs(), 2, "401 is answered by one further run");
 }
 
@@ -215,21 +221,21 @@ async fn a_program_logs_in_once_until_its_credential_is_refused() {
 async fn only_a_listed_program_of_the_owner_runs() {
     let eks = Eks::start().await;
     let exec = eks.exec("login");
-    let stranger = eks.start_with(&exec, Word::Strangers).await.expect_err("exec of a stranger");
+    let stranger = eks.start_with(&exec, DefinitionOrigin::Hub).await.expect_err("exec of a stranger");
     assert_eq!(stranger.class(), Class::ExecForbidden, "{stranger:?}");
     for command in ["sh", "/bin/sh", "./aws", "bin/aws"] {
         let exec = exec.replace("command: aws", &format!("command: {command}"));
-        let failure = eks.start_with(&exec, Word::Owners).await.expect_err(command);
+        let failure = eks.start_with(&exec, DefinitionOrigin::OwnFile).await.expect_err(command);
         assert_eq!(failure.class(), Class::ExecForbidden, "{failure:?}");
         assert!(failure.message.contains("kubernetes.execCommands"), "{failure:?}");
     }
     std::fs::remove_file(eks.folder.path().join("bin/aws")).expect("removed");
-    let gone = eks.start_with(&exec, Word::Owners).await.expect_err("not installed");
+    let gone = eks.start_with(&exec, DefinitionOrigin::OwnFile).await.expect_err("not installed");
     assert!(gone.retryable && gone.message.contains("PATH"), "{gone:?}");
     let text = config("certificate-authority: pki/ca.crt", "auth-provider: {name: gcp}");
     std::fs::write(eks.folder.path().join("config"), text).expect("written");
     let spec = spec(Credential::File(eks.folder.path().join("config").display().to_string()));
-    let failure = eks.activator.source(&spec, Word::Owners).await.err().expect("a plugin");
+    let failure = eks.activator.source(&spec, DefinitionOrigin::OwnFile).await.err().expect("a plugin");
     assert_eq!(failure.class(), Class::ExecForbidden);
     assert_eq!(eks.runs(), 0);
 }
@@ -245,7 +251,7 @@ async fn what_a_program_prints_wrong_is_told_without_its_words() {
         ("kill -9 $$", "was killed"),
     ] {
         eks.write("wrong", script);
-        let failure = eks.start_with(&eks.exec("wrong"), Word::Owners).await.expect_err(script);
+        let failure = eks.start_with(&eks.exec("wrong"), DefinitionOrigin::OwnFile).await.expect_err(script);
         assert!(failure.message.contains(said), "{script}: {failure:?}");
         assert!(!failure.message.contains("CANARY") && failure.before_send, "{failure:?}");
     }
@@ -257,7 +263,9 @@ async fn what_a_program_prints_wrong_is_told_without_its_words() {
 async fn what_a_program_leaves_behind_is_killed() {
     let eks = Eks::start().await;
     eks.write("leaves", &format!("sleep 1000 & echo $! > \"$COUNT.child\"\n{LOGIN}"));
-    eks.start_with(&eks.exec("leaves"), Word::Owners).await.expect("reached, and not after 30 s");
+    eks.start_with(&eks.exec("leaves"), DefinitionOrigin::OwnFile)
+        .await
+        .expect("reached, and not after 30 s");
     let child = std::fs::read_to_string(eks.folder.path().join("count.child")).expect("it was started");
     let stat = format!("/proc/{}/stat", child.trim());
     for _ in 0..500 {
@@ -277,9 +285,9 @@ async fn a_probe_runs_no_program_and_says_whether_it_could() {
     let path = eks.folder.path().join("config");
     std::fs::write(&path, &text).expect("written");
     let target = crate::wire::ops::probe::Target::File(path.display().to_string());
-    eks.activator.probe(&target, None, Word::Owners).await.expect("it could log in");
+    eks.activator.probe(&target, None, DefinitionOrigin::OwnFile).await.expect("it could log in");
     std::fs::write(&path, text.replace("command: aws", "command: sh")).expect("written");
-    eks.activator.probe(&target, None, Word::Owners).await.expect_err("it could not");
+    eks.activator.probe(&target, None, DefinitionOrigin::OwnFile).await.expect_err("it could not");
     assert_eq!(eks.runs(), 0);
 }
 
@@ -297,7 +305,8 @@ async fn what_vetting_refuses_stays_refused() {
         ("a: [".to_owned(), "kubeconfig"),
         (String::new(), "is empty"),
     ] {
-        let refusal = read_by(Word::Owners, folder.path(), &text).await.expect("readable").vetted;
+        let refusal =
+            read_by(DefinitionOrigin::OwnFile, folder.path(), &text).await.expect("readable").vetted;
         let refusal = refusal.err().unwrap_or_else(|| panic!("{text} is taken")).to_string();
         assert!(refusal.contains(said), "{text}\n{refusal}");
     }
@@ -310,7 +319,7 @@ async fn a_strangers_kubeconfig_names_no_files() {
     std::fs::write(&path, config("certificate-authority: pki/ca.crt", "tokenFile: token")).expect("written");
     let activator = activator(vec![folder.path().to_owned()]);
     let read = activator
-        .read_kubeconfig(path.to_str().expect("text"), None, Word::Strangers, Purpose::Use)
+        .read_kubeconfig(path.to_str().expect("text"), None, DefinitionOrigin::Hub, Purpose::Use)
         .await
         .expect("readable");
     let refusal = read.vetted.expect_err("paths").to_string();
@@ -326,7 +335,7 @@ async fn an_account_with_files_reaches_its_cluster() {
     let path = folder.path().join("config");
     std::fs::write(&path, text).expect("written");
     let definition = Definition::split(spec(Credential::File(path.display().to_string()))).1;
-    let reached = activator(Vec::new()).start(&definition, Word::Owners).await.expect("reached");
+    let reached = activator(Vec::new()).start(&definition, DefinitionOrigin::OwnFile).await.expect("reached");
     assert_eq!((reached.identity.version.as_str(), reached.files.len()), ("v1.33.1", 3));
     assert_eq!(server.asked.lock()[0].authorization, "Bearer a-token-of-some-length");
 }

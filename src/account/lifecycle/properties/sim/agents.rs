@@ -16,7 +16,7 @@ pub(super) enum Command {
 /// What an agent answers.
 #[derive(Clone, Debug)]
 pub(super) enum Said {
-    Word(i64, Word),
+    Word(i64, AgentReport),
     Offer(i64, Offer),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Agent {
     pub(super) connected: bool,
     cut_at: Tick,
     /// How its stream ended.
-    ending: Ending,
+    ending: SessionEnding,
     /// Since when it stands.
     since: Tick,
     /// Counts its processes.
@@ -52,7 +52,7 @@ pub(super) struct Agent {
     probed: Option<(String, i64)>,
     offer: Option<(String, i64, Offer)>,
     /// What the hub remembers of the session.
-    word: Option<(String, i64, Word)>,
+    word: Option<(String, i64, AgentReport)>,
     in_flight: Option<(Command, Tick)>,
 }
 
@@ -64,7 +64,7 @@ impl Agent {
             known: false,
             connected: false,
             cut_at: 0,
-            ending: Ending::default(),
+            ending: SessionEnding::default(),
             since: 0,
             boot: 1,
             session: 0,
@@ -79,7 +79,7 @@ impl Agent {
     }
 
     /// The hub takes in a word; false if it is older than one that is known.
-    fn hears(&mut self, uid: &str, epoch: i64, word: &Word) -> bool {
+    fn hears(&mut self, uid: &str, epoch: i64, word: &AgentReport) -> bool {
         self.in_flight.take_if(|(command, _)| {
             matches!(command, Command::Add(of, at) | Command::Drop(of, at) if of == uid && *at == epoch)
         });
@@ -111,13 +111,14 @@ impl Agent {
 
     /// Whether it holds the account under this epoch and the hub knows.
     pub(super) fn is_known_to_hold(&self, uid: &str, epoch: i64) -> bool {
-        self.connected && matches!(&self.word, Some((of, at, Word::Held(_))) if of == uid && *at == epoch)
+        self.connected
+            && matches!(&self.word, Some((of, at, AgentReport::Held(_))) if of == uid && *at == epoch)
     }
 
     /// Whether the hub knows that it does not hold the account under this epoch.
     pub(super) fn says_no(&self, uid: &str, epoch: i64) -> bool {
         matches!(&self.word, Some((of, at, word))
-            if of == uid && *at == epoch && !matches!(word, Word::Held(_)))
+            if of == uid && *at == epoch && !matches!(word, AgentReport::Held(_)))
     }
 
     /// Whether it ever connected.
@@ -126,7 +127,7 @@ impl Agent {
     }
 
     /// Since when it is away, and why.
-    pub(super) fn away(&self) -> (Tick, Ending) {
+    pub(super) fn away(&self) -> (Tick, SessionEnding) {
         (self.cut_at, self.ending)
     }
 
@@ -150,7 +151,7 @@ impl Sim {
         let agent = &mut self.agents[agent];
         if agent.connected {
             agent.cut_at = self.now;
-            agent.ending = Ending::Cut;
+            agent.ending = SessionEnding::Cut;
         }
         agent.connected = false;
         agent.inbox.clear();
@@ -163,7 +164,7 @@ impl Sim {
     pub(super) fn die(&mut self, agent: usize, says_goodbye: bool) {
         self.cut(agent);
         let agent = &mut self.agents[agent];
-        agent.ending = if says_goodbye { Ending::Goodbye } else { agent.ending };
+        agent.ending = if says_goodbye { SessionEnding::Goodbye } else { agent.ending };
         agent.boot += 1;
         agent.holds = None;
     }
@@ -172,7 +173,7 @@ impl Sim {
     pub(super) fn lose_streams(&mut self) {
         for agent in 0..self.agents.len() {
             self.cut(agent);
-            self.agents[agent].ending = Ending::ReplicaLost;
+            self.agents[agent].ending = SessionEnding::ReplicaLost;
         }
     }
 
@@ -181,7 +182,7 @@ impl Sim {
         // A stream keeps its order: what was said before is not heard after it.
         self.answers.retain(|answer| answer.agent != agent);
         let session = self.agents[agent].session;
-        let word = Word::Lost(failure(FailureClass::Unreachable));
+        let word = AgentReport::Lost(failure(FailureClass::Unreachable));
         self.answers.push_back(Answer { agent, session, uid, said: Said::Word(epoch, word) });
     }
 
@@ -197,13 +198,13 @@ impl Sim {
                 } else {
                     Presence::Away(agent.cut_at.max(self.memory.leading_since))
                 },
-                process: Process {
+                process: AgentProcess {
                     boot_id: agent.boot_id(),
                     since: agent.since,
                     ending: agent.ending,
-                    ..Process::default()
+                    ..AgentProcess::default()
                 },
-                word: agent
+                report: agent
                     .word
                     .as_ref()
                     .filter(|(said_of, ..)| agent.connected && said_of == uid)
@@ -271,16 +272,16 @@ impl Sim {
                 return Ok(());
             }
             (Command::Add(uid, epoch) | Command::Drop(uid, epoch), Outcome::Fails(class)) => {
-                (uid, epoch, Word::Failed(failure(class)))
+                (uid, epoch, AgentReport::Failed(failure(class)))
             }
             (Command::Add(uid, epoch), Outcome::Done) => {
                 self.check_add(index, &uid)?;
                 self.agents[index].holds = Some((uid.clone(), epoch));
-                (uid, epoch, Word::Held(cluster_named("prod")))
+                (uid, epoch, AgentReport::Held(cluster_named("prod")))
             }
             (Command::Drop(uid, epoch), Outcome::Done) => {
                 self.agents[index].holds.take_if(|(held, since)| *held == uid && *since <= epoch);
-                (uid, epoch, Word::Dropped)
+                (uid, epoch, AgentReport::Dropped)
             }
         };
         self.answers.push_back(Answer { agent: index, session, uid, said: Said::Word(epoch, word) });
@@ -316,7 +317,7 @@ impl Sim {
         match answer.said {
             Said::Word(epoch, word) => {
                 let news = agent.hears(&answer.uid, epoch, &word);
-                if news && matches!(word, Word::Held(_)) {
+                if news && matches!(word, AgentReport::Held(_)) {
                     self.heard.insert((answer.uid, epoch));
                 }
             }
@@ -344,15 +345,15 @@ fn command_for(agent: &Agent, account: &KubesvcAccount) -> Option<Command> {
         (GrantPhase::Open, State::Activating | State::Active | State::Orphaned) if here => {
             let current = status.grant.as_ref().is_some_and(|grant| grant.generation == account.generation());
             let wanting = match said {
-                None | Some(Word::Lost(_) | Word::Dropped) => true,
-                Some(Word::Failed(_)) => status.state() == State::Active,
-                Some(Word::Held(_)) => false,
+                None | Some(AgentReport::Lost(_) | AgentReport::Dropped) => true,
+                Some(AgentReport::Failed(_)) => status.state() == State::Active,
+                Some(AgentReport::Held(_)) => false,
             };
             (wanting && current).then_some(Command::Add(uid, epoch))
         }
         (GrantPhase::Open, _) if here => None,
         (GrantPhase::Revoking, _) if here => {
-            let answered = matches!(said, Some(Word::Dropped | Word::Failed(_)));
+            let answered = matches!(said, Some(AgentReport::Dropped | AgentReport::Failed(_)));
             (!answered).then_some(Command::Drop(uid, epoch))
         }
         _ => agent.holds.clone().map(|(held, since)| Command::Drop(held, since)),

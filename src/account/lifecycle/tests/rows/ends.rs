@@ -20,7 +20,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("all let go", |from| {
         let mut world = at(from);
-        world.say("agent-1", Word::Dropped);
+        world.say("agent-1", AgentReport::Dropped);
         world
     }),
     ("an agent fails to let go", |from| {
@@ -90,7 +90,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("all let go; its rows go", |from| {
         let mut world = at(from);
-        world.say("agent-1", Word::Dropped);
+        world.say("agent-1", AgentReport::Dropped);
         world
     }),
     ("an agent fails to let go, or says nothing", |from| {
@@ -113,7 +113,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     }),
     ("all let go after all", |from| {
         let mut world = at(from);
-        world.say("agent-1", Word::Dropped);
+        world.say("agent-1", AgentReport::Dropped);
         world
     }),
     ("it is of an agent's own file, and no agent lists it any more", |from| {

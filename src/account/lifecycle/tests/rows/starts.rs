@@ -99,7 +99,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
         let mut world = at(Some(State::ToMigrate));
         world.answer("agent-1", Offer::Yes);
         assert_eq!(world.writes(), ["ACTIVATING"]);
-        world.say("agent-1", fails(FailureClass::Unreachable)).say("agent-1", Word::Dropped);
+        world.say("agent-1", fails(FailureClass::Unreachable)).say("agent-1", AgentReport::Dropped);
         assert_eq!(world.status().tried_zones, ["east"]);
         world
     }),
@@ -115,7 +115,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
             world.connect("agent-1", "east");
         }
         assert_eq!(Some(world.state()), from);
-        world.say("agent-1", Word::Held(cluster_named("staging")));
+        world.say("agent-1", AgentReport::Held(cluster_named("staging")));
         assert_eq!(reason(world.status()), "ClusterMismatch");
         world
     }),
@@ -143,7 +143,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
                 (world.status().phase(), world.status().granted_zone()),
                 (GrantPhase::Revoking, Some("east"))
             );
-            world.say("agent-1", Word::Dropped);
+            world.say("agent-1", AgentReport::Dropped);
         }
         assert_eq!(world.status().granted_zone(), Some("west"));
         world
@@ -151,12 +151,12 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     ("one agent loses it, and another holds it", |from| {
         let mut world = at(from);
         world.connect("agent-2", "east").say("agent-2", held()).writes();
-        world.say("agent-1", Word::Lost(failure(FailureClass::Unreachable)));
+        world.say("agent-1", AgentReport::Lost(failure(FailureClass::Unreachable)));
         world
     }),
     ("the only agent loses it, and is asked again", |from| {
         let mut world = at(from);
-        world.say("agent-1", Word::Lost(failure(FailureClass::Unreachable)));
+        world.say("agent-1", AgentReport::Lost(failure(FailureClass::Unreachable)));
         world.sessions[0].silent_for = Some(0);
         world.wait(29);
         world

@@ -7,14 +7,17 @@ use tracing::{debug, warn};
 
 use super::session_loop::{LoopEnd, SessionLoop};
 use crate::account::KubesvcAccount;
-use crate::account::lifecycle::{Word, is_another_cluster};
-use crate::hub::ledger::Heard;
-use crate::hub::words::{self, Answer};
+use crate::account::lifecycle::{AgentReport, is_another_cluster};
+use crate::hub::ledger::AnswerEffect;
+use crate::hub::wire_conversion::{self, AccountAnswer};
 use crate::wire::ops::{self, agent_frame};
 
 impl SessionLoop {
     /// Takes in a frame of the agent, or the end of its stream.
-    pub(super) fn hear(&mut self, frame: Option<Result<ops::AgentFrame, Status>>) -> ControlFlow<LoopEnd> {
+    pub(super) fn handle_frame(
+        &mut self,
+        frame: Option<Result<ops::AgentFrame, Status>>,
+    ) -> ControlFlow<LoopEnd> {
         let frame = match frame {
             None => return ControlFlow::Break(LoopEnd::Gone("the agent closed the stream")),
             Some(Err(status)) => {
@@ -46,16 +49,16 @@ impl SessionLoop {
         );
         if of_accounts && !self.session.was_approved() {
             self.hub.metrics.ignore("never_approved");
-            self.session.leave_unheard();
+            self.session.ignore_claims();
             return ControlFlow::Continue(());
         }
         match frame.frame {
             Some(agent_frame::Frame::AccountResults(results)) => {
                 for result in results.results {
-                    self.take_in(words::answer(result));
+                    self.record_answer(wire_conversion::answer(result));
                 }
             }
-            Some(agent_frame::Frame::Lost(lost)) => self.take_in(words::loss(lost)),
+            Some(agent_frame::Frame::Lost(lost)) => self.record_answer(wire_conversion::loss(lost)),
             Some(agent_frame::Frame::Working(working)) => self.working(working),
             Some(agent_frame::Frame::Heartbeat(_)) => {}
             Some(agent_frame::Frame::Draining(_)) => {
@@ -75,7 +78,7 @@ impl SessionLoop {
             Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.hear(result) {
                 Ok(again) => self.accounts.check_later(again),
                 Err(("late", _)) => self.hub.metrics.ignore("late"),
-                Err((reason, uid)) => self.ignore(reason, &uid),
+                Err((reason, uid)) => self.count_ignored(reason, &uid),
             },
             // A frame of a later version of the protocol.
             None => self.hub.metrics.ignore("unknown_frame"),
@@ -84,22 +87,22 @@ impl SessionLoop {
     }
 
     fn working(&mut self, working: ops::Working) {
-        let Some((uid, _)) = working.account.and_then(words::reference) else {
+        let Some((uid, _)) = working.account.and_then(wire_conversion::reference) else {
             return self.hub.metrics.ignore("malformed_answer");
         };
         self.session.ledger.lock().working(&uid, self.hub.ticks.now());
     }
 
-    fn take_in(&mut self, answer: Option<Answer>) {
-        let Some(answer) = answer else { return self.ignore("malformed_answer", "") };
-        let Answer { uid, epoch, word, of_drop, namespaces } = answer;
+    fn record_answer(&mut self, answer: Option<AccountAnswer>) {
+        let Some(answer) = answer else { return self.count_ignored("malformed_answer", "") };
+        let AccountAnswer { uid, epoch, report: word, of_drop, namespaces } = answer;
         let mut tells_namespaces = false;
-        if let Word::Held(reached) = &word {
+        if let AgentReport::Held(reached) = &word {
             let account = self.hub.accounts.by_uid(&uid);
             let status = account.as_deref().map(KubesvcAccount::status_or_default);
             let zone = Some(self.session.zone.as_str());
             let Some(status) = status.filter(|status| status.granted_zone() == zone) else {
-                return self.ignore("no_grant", &uid);
+                return self.count_ignored("no_grant", &uid);
             };
             // Where there was no room for the list, only their number is told.
             tells_namespaces = !is_another_cluster(&status, reached)
@@ -107,27 +110,27 @@ impl SessionLoop {
         }
         let (heard, freed) = {
             let mut ledger = self.session.ledger.lock();
-            let heard = ledger.hear(&uid, epoch, word, of_drop, self.hub.moment());
+            let heard = ledger.record_answer(&uid, epoch, word, of_drop, self.hub.moment());
             let name = ledger.entry(&uid).map(|entry| entry.name.clone());
             (heard, name.map(|name| ledger.freed(&name)).unwrap_or_default())
         };
         match heard {
-            Heard::Taken => {
+            AnswerEffect::Taken => {
                 if tells_namespaces {
                     self.hub.tell_namespaces(&uid, namespaces);
                 }
                 self.session.wakes.wake_all(freed);
                 self.session.wakes.wake(uid.clone());
-                self.hub.word_changed(&self.session, &uid);
+                self.hub.report_changed(&self.session, &uid);
                 self.hub.leader.wake(uid);
             }
-            Heard::Late => self.hub.metrics.ignore("late"),
-            Heard::NeverSent => self.ignore("never_sent", &uid),
-            Heard::Future => self.ignore("future_epoch", &uid),
+            AnswerEffect::Late => self.hub.metrics.ignore("late"),
+            AnswerEffect::NeverSent => self.count_ignored("never_sent", &uid),
+            AnswerEffect::Future => self.count_ignored("future_epoch", &uid),
         }
     }
 
-    fn ignore(&self, reason: &'static str, uid: &str) {
+    fn count_ignored(&self, reason: &'static str, uid: &str) {
         self.hub.metrics.ignore(reason);
         if self.hub.may_complain(reason, self.session.peer()) {
             let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();

@@ -4,7 +4,7 @@ use secrecy::ExposeSecret;
 
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass, truncate};
-use crate::account::lifecycle::{Identity, Word};
+use crate::account::lifecycle::{AgentReport, ClusterIdentity};
 use crate::account::names::is_dns_label;
 use crate::account::spec::Scope;
 use crate::account::status::MAX_EPOCH;
@@ -28,10 +28,10 @@ const MAX_NAMESPACES: usize = 10_000;
 
 /// An agent's answer about one account.
 #[derive(Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct AccountAnswer {
     pub(super) uid: String,
     pub(super) epoch: i64,
-    pub(super) word: Word,
+    pub(super) report: AgentReport,
     /// The failure is one to drop the account.
     pub(super) of_drop: bool,
     /// The namespaces it saw, where it holds the account.
@@ -39,31 +39,37 @@ pub(super) struct Answer {
 }
 
 /// Reads an answer; absent: it names no account, no epoch that could be, or no outcome.
-pub(super) fn answer(result: ops::AccountResult) -> Option<Answer> {
+pub(super) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(result.account?)?;
     let mut namespaces = Vec::new();
-    let word = match (result.outcome, result.dropped) {
-        (Some(Outcome::Failure(failure)), _) => Word::Failed(read_failure(&failure)),
-        (_, true) => Word::Dropped,
+    let report = match (result.outcome, result.dropped) {
+        (Some(Outcome::Failure(failure)), _) => AgentReport::Failed(read_failure(&failure)),
+        (_, true) => AgentReport::Dropped,
         (Some(Outcome::Identity(mut identity)), false) => {
             namespaces = std::mem::take(&mut identity.namespaces);
             namespaces.truncate(MAX_NAMESPACES);
             namespaces.retain(|name| is_dns_label(name));
-            read_identity(&identity).map_or_else(Word::Failed, Word::Held)
+            read_identity(&identity).map_or_else(AgentReport::Failed, AgentReport::Held)
         }
         (None, false) => return None,
     };
-    Some(Answer { uid, epoch, word, of_drop: result.dropped, namespaces })
+    Some(AccountAnswer { uid, epoch, report: report, of_drop: result.dropped, namespaces })
 }
 
 /// Reads a loss; absent: it names no account.
-pub(super) fn loss(lost: ops::Lost) -> Option<Answer> {
+pub(super) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
     let (uid, epoch) = reference(lost.account?)?;
     let failure = lost.failure.as_ref().map_or_else(
         || Failure::new(FailureClass::Internal, "the agent lost the account and gave no reason"),
         read_failure,
     );
-    Some(Answer { uid, epoch, word: Word::Lost(failure), of_drop: false, namespaces: Vec::new() })
+    Some(AccountAnswer {
+        uid,
+        epoch,
+        report: AgentReport::Lost(failure),
+        of_drop: false,
+        namespaces: Vec::new(),
+    })
 }
 
 /// Uid and epoch of a reference.
@@ -103,7 +109,7 @@ pub(super) fn read_failure(failure: &common::Failure) -> Failure {
 }
 
 /// What an account reached, or that no cluster can be named so.
-fn read_identity(identity: &ops::ClusterIdentity) -> Result<Identity, Failure> {
+fn read_identity(identity: &ops::ClusterIdentity) -> Result<ClusterIdentity, Failure> {
     let texts = [
         &identity.kube_system_uid,
         &identity.host,
@@ -125,7 +131,7 @@ fn read_identity(identity: &ops::ClusterIdentity) -> Result<Identity, Failure> {
     }
     let mut version = printable(&identity.version);
     truncate(&mut version, MAX_VERSION);
-    Ok(Identity {
+    Ok(ClusterIdentity {
         cluster_uid: identity.kube_system_uid.clone(),
         token_keys_digest: identity.token_keys_digest.clone(),
         authority_key_digest: identity.authority_key_digest.clone(),
@@ -239,7 +245,7 @@ mod tests {
         assert!(!failed(1, false, "\n").message.is_empty());
     }
 
-    fn said_to_be(change: impl FnOnce(&mut ops::ClusterIdentity)) -> Answer {
+    fn said_to_be(change: impl FnOnce(&mut ops::ClusterIdentity)) -> AccountAnswer {
         let mut identity = ops::ClusterIdentity {
             kube_system_uid: "6360df66-a73f-436d-b219-061db81a48e0".into(),
             host: "https://one.example:6443".into(),
@@ -258,7 +264,7 @@ mod tests {
     /// Each would have been a row that no database takes: the account ACTIVE, and its row stuck at ACTIVATING.
     #[test]
     fn a_cluster_that_cannot_be_is_a_failure_that_names_the_part_and_is_never_cut_short() {
-        assert!(matches!(said_to_be(|_| {}).word, Word::Held(_)));
+        assert!(matches!(said_to_be(|_| {}).report, AgentReport::Held(_)));
         type Change = fn(&mut ops::ClusterIdentity);
         let cases: [(&str, Change); 7] = [
             ("kube_system_uid has more than 36", |one| one.kube_system_uid = "u".repeat(37)),
@@ -272,7 +278,7 @@ mod tests {
         for (said, change) in cases {
             let answer = said_to_be(change);
             assert!(
-                matches!(&answer.word, Word::Failed(failure) if failure.message.contains(said)),
+                matches!(&answer.report, AgentReport::Failed(failure) if failure.message.contains(said)),
                 "{answer:?}"
             );
         }
@@ -285,7 +291,7 @@ mod tests {
             one.namespaces.extend(["../etc".into(), "a\0b".into(), "x".repeat(1 << 20), String::new()]);
         });
         assert_eq!(answer.namespaces, ["default"]);
-        let Word::Held(identity) = answer.word else { unreachable!("{answer:?}") };
+        let AgentReport::Held(identity) = answer.report else { unreachable!("{answer:?}") };
         assert!(identity.version.starts_with("v1 9") && identity.version.len() <= 64, "{identity:?}");
     }
 
@@ -297,7 +303,10 @@ mod tests {
             dropped: true,
         };
         let answer = answer(result).expect("it is complete");
-        assert!(matches!(answer, Answer { epoch: 3, word: Word::Failed(_), of_drop: true, .. }));
+        assert!(matches!(
+            answer,
+            AccountAnswer { epoch: 3, report: AgentReport::Failed(_), of_drop: true, .. }
+        ));
     }
 
     #[test]

@@ -2,48 +2,50 @@
 
 use super::cluster_identity::mismatch;
 use super::context::{Context, earlier, silence};
-use super::observation::{Identity, SessionFact, Tick, Word};
+use super::observation::{AgentReport, ClusterIdentity, SessionFact, Tick};
 use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
 
 /// What the connected sessions of a zone say about the account, taken together.
-pub(super) struct Words<'a> {
+pub(super) struct ZoneReports<'a> {
     /// How many are connected.
     pub(super) connected: usize,
     /// The cluster that one of them holds it in, which is the one the account is bound to.
-    pub(super) held: Option<&'a Identity>,
+    pub(super) held: Option<&'a ClusterIdentity>,
     /// Whether there is hope.
-    pub(super) verdict: Verdict,
+    pub(super) verdict: ZoneOutcome,
     /// Whether each of them failed, and for a reason that agents of another zone may not have.
     pub(super) all_failed_by_place: bool,
 }
 
 /// What follows from the words of all.
-pub(super) enum Verdict {
+pub(super) enum ZoneOutcome {
     /// Someone is still to answer, and will count as silent at this tick.
     Open(Option<Tick>),
     /// Everyone failed or is silent; this is the most telling reason.
     AllFailed(Failure),
 }
 
-impl<'a> Words<'a> {
+impl<'a> ZoneReports<'a> {
     /// What they say for the epoch of the status.
     pub(super) fn of(context: &Context<'a>, zone: &str) -> Self {
-        let verdict = Verdict::Open(None);
-        let mut words = Self { connected: 0, held: None, verdict, all_failed_by_place: true };
+        let verdict = ZoneOutcome::Open(None);
+        let mut reports = Self { connected: 0, held: None, verdict, all_failed_by_place: true };
         let (mut pending, mut wake) = (false, None);
         let (mut said, mut silent) = (None, None);
         for session in context.connected(zone) {
-            words.connected += 1;
-            let word = word_for_epoch(context, session);
-            words.all_failed_by_place &=
-                matches!(word, Some(Word::Failed(failure)) if failure.class.is_of_place());
-            match word {
-                Some(Word::Held(identity)) => match mismatch(&context.status, &session.agent_id, identity) {
-                    None => words.held = words.held.or(Some(identity)),
-                    Some(failure) => said = said.or(Some(failure)),
-                },
-                Some(Word::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
+            reports.connected += 1;
+            let report = report_for_epoch(context, session);
+            reports.all_failed_by_place &=
+                matches!(report, Some(AgentReport::Failed(failure)) if failure.class.is_of_place());
+            match report {
+                Some(AgentReport::Held(identity)) => {
+                    match mismatch(&context.status, &session.agent_id, identity) {
+                        None => reports.held = reports.held.or(Some(identity)),
+                        Some(failure) => said = said.or(Some(failure)),
+                    }
+                }
+                Some(AgentReport::Failed(failure)) => said = said.or_else(|| Some(failure.clone())),
                 _ if context.is_silent(session) => {
                     silent = silent.or_else(|| Some(silence(&session.agent_id)));
                 }
@@ -55,12 +57,12 @@ impl<'a> Words<'a> {
             }
         }
         if let (false, Some(failure)) = (pending, said.or(silent)) {
-            words.verdict = Verdict::AllFailed(failure);
+            reports.verdict = ZoneOutcome::AllFailed(failure);
         } else {
-            words.verdict = Verdict::Open(wake);
+            reports.verdict = ZoneOutcome::Open(wake);
         }
-        words.all_failed_by_place &= words.connected > 0;
-        words
+        reports.all_failed_by_place &= reports.connected > 0;
+        reports
     }
 }
 
@@ -74,7 +76,7 @@ pub fn runs_in_another_cluster(account: &KubesvcAccount, own: &str) -> bool {
         && bound.is_some_and(|bound| bound != own)
 }
 
-fn word_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a Word> {
-    let (epoch, word) = session.word.as_ref()?;
-    (*epoch == context.status.epoch).then_some(word)
+fn report_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a AgentReport> {
+    let (epoch, report) = session.report.as_ref()?;
+    (*epoch == context.status.epoch).then_some(report)
 }
