@@ -14,7 +14,7 @@
 //! | [`cut_off`] | a replica that alone does not reach the API server |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
-//! | [`asking`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
+//! | [`zone_probe`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
 //! | [`static_accounts`] | accounts of an agent's own file: what becomes of each; pure |
 //! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
@@ -28,7 +28,6 @@
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod approvals;
-mod asking;
 mod assignments;
 mod cached;
 mod cut_off;
@@ -61,6 +60,7 @@ mod streams;
 mod transport;
 mod vanished;
 mod wire_conversion;
+mod zone_probe;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, FailureClass, truncate};
 use super::lifecycle::{AgentReport, ClusterIdentity, Offer};
-use super::zones::{asks, round};
+use super::zones::{needs_zone_probe, probe_round};
 use super::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 pub use packing::{Awaited, Need, Packed, Turn, packed};
@@ -140,7 +140,7 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) ->
 }
 
 fn offered(account: &KubesvcAccount, said: SessionReport<'_>) -> Option<OutboxEntry> {
-    let round = round(account).filter(|_| said.offers)?;
+    let round = probe_round(account).filter(|_| said.offers)?;
     let entry = OutboxEntry::new(account.uid(), account.status_or_default().epoch, OutboxResult::Offer);
     Some(OutboxEntry { generation: Some(account.generation()), round: Some(round), ..entry })
 }
@@ -222,7 +222,7 @@ impl OutboxEntry {
         let counts = self.uid == account.uid()
             && self.epoch == account.status_or_default().epoch
             && self.round.is_some()
-            && self.round == round(account);
+            && self.round == probe_round(account);
         counts.then_some((generation, Offer::Yes))
     }
 
@@ -238,7 +238,7 @@ impl OutboxEntry {
     pub fn may_stand(&self, account: Option<&KubesvcAccount>) -> bool {
         match self.result {
             OutboxResult::Failed | OutboxResult::Lost => false,
-            OutboxResult::Offer => !account.is_some_and(asks),
+            OutboxResult::Offer => !account.is_some_and(needs_zone_probe),
             OutboxResult::Held | OutboxResult::Dropped | OutboxResult::Unknown => true,
         }
     }

@@ -27,7 +27,7 @@ pub fn takes_any_zone(account: &KubesvcAccount) -> bool {
 }
 
 /// Whether the account looks for a zone by asking every agent.
-pub fn asks(account: &KubesvcAccount) -> bool {
+pub fn needs_zone_probe(account: &KubesvcAccount) -> bool {
     let status = account.status_or_default();
     status.state() == State::ToMigrate
         && status.phase() == GrantPhase::None
@@ -38,8 +38,8 @@ pub fn asks(account: &KubesvcAccount) -> bool {
 
 /// Names the round of asking that the account is in; absent: it does not ask. What was answered in another round counts
 /// no more: a new spec, a new credential, a failed try, a retry that someone asked for, and each time it begins to ask.
-pub fn round(account: &KubesvcAccount) -> Option<String> {
-    if !asks(account) {
+pub fn probe_round(account: &KubesvcAccount) -> Option<String> {
+    if !needs_zone_probe(account) {
         return None;
     }
     let status = account.status_or_default();

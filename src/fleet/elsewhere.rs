@@ -173,7 +173,7 @@ impl Elsewhere {
     /// and, where it takes any, one of each of the first 64 by name.
     pub(super) fn sessions(&self, account: &KubesvcAccount) -> Vec<SessionFact> {
         let of_account = zones::zones_of(account);
-        let asks = zones::asks(account);
+        let asks = zones::needs_zone_probe(account);
         let members = self.members.lock();
         let mut names: BTreeSet<&String> =
             of_account.iter().filter_map(|zone| members.by_zone.get(zone)).flatten().collect();

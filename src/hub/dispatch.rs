@@ -7,11 +7,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Hub;
-use super::asking::Round;
 use super::left::{self, Left};
 use super::registration::KnownAgent;
 use super::registry::Away;
 use super::session::Session;
+use super::zone_probe::ProbeRound;
 use crate::account::KubesvcAgent;
 use crate::account::lifecycle::SessionEnding;
 use crate::objects::{AccountKey, version_of};
@@ -44,7 +44,7 @@ pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
 fn route(hub: &Hub, key: &AccountKey) {
     let account = hub.accounts.get(key);
     let uids = hub.places.lock().put(key, account.as_deref());
-    let round = account.as_deref().and_then(|account| Some((account.uid(), Round::of(account)?)));
+    let round = account.as_deref().and_then(|account| Some((account.uid(), ProbeRound::of(account)?)));
     for uid in uids {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use tracing::warn;
 
 use super::Hub;
-use super::asking::Round;
 use super::namespaces::NoRoom;
-use super::offers::Changed;
+use super::offers::OfferChange;
 use super::session::Session;
+use super::zone_probe::ProbeRound;
 use crate::account::lifecycle::{AgentProcess, Fact, Offer, Presence, SessionFact};
 use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
@@ -33,7 +33,7 @@ impl Fleet for Hub {
         let account = self.accounts.by_uid(uid);
         let zones = account.as_deref().map(zones::zones_of).unwrap_or_default();
         let epoch = account.as_deref().map(|account| account.status_or_default().epoch).unwrap_or_default();
-        let round = account.as_deref().and_then(Round::of);
+        let round = account.as_deref().and_then(ProbeRound::of);
         let mut facts = Vec::new();
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
@@ -140,7 +140,7 @@ impl Hub {
     /// first, then those that have not answered, then those that cannot reach it. Of each zone at most 16 of a kind,
     /// and at most 256 in all; so whether a zone offers, and whether any is still to answer, is seen however many agents
     /// there are.
-    fn asked(&self, uid: &str, round: Round, except: &[String]) -> Vec<SessionFact> {
+    fn asked(&self, uid: &str, round: ProbeRound, except: &[String]) -> Vec<SessionFact> {
         let (mut offering, mut silent, mut unable) = (Vec::new(), Vec::new(), Vec::new());
         self.registry.in_zones(|zones| {
             let offers = self.offers.lock();
@@ -177,7 +177,7 @@ impl Hub {
         agent.and_then(|agent| agent.status.as_ref()?.cluster_uid.clone()).unwrap_or_default()
     }
 
-    fn offer(&self, uid: &str, round: Round, session: &Session) -> Option<(i64, Offer)> {
+    fn offer(&self, uid: &str, round: ProbeRound, session: &Session) -> Option<(i64, Offer)> {
         let offer = self.offers.lock().of(uid, round, &session.zone, session.serial)?;
         Some((round.generation, offer))
     }
@@ -228,7 +228,7 @@ impl Hub {
     /// An agent is away: the leader looks at what it had, at what its zone has and, where the zone has no other agent,
     /// at what takes any zone.
     pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
-        let asked = session.questions.lock().uids();
+        let asked = session.zone_probes.lock().uids();
         asked.iter().for_each(|uid| self.withdraw(session, uid));
         self.noteworthy.wake(session.serial);
         if !session.was_approved() {
@@ -251,7 +251,7 @@ impl Hub {
 
     /// A session has answered whether it could reach an account, or its answer counts no more: this replica's leader looks
     /// again, and so do those who write down for another's what the zone offers.
-    pub(super) fn offers_changed(&self, session: &Session, uid: &str, changed: Changed) {
+    pub(super) fn offers_changed(&self, session: &Session, uid: &str, changed: OfferChange) {
         if changed.matters {
             self.leader.wake(uid.to_owned());
         }

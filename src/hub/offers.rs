@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use super::asking::Round;
+use super::zone_probe::ProbeRound;
 use crate::account::lifecycle::Offer;
 use crate::wire::ops::probe::Target;
 
 /// What agents are asked to reach, looked up once for all of them. It holds no credential.
-pub(super) type Looked = Arc<OnceCell<Target>>;
+pub(super) type SharedTarget = Arc<OnceCell<Target>>;
 
 /// The answers of one zone, by the serial of the session.
 type ZoneAnswers = BTreeMap<u64, Offer>;
 
-struct Asked {
-    round: Round,
+struct ProbedAccount {
+    round: ProbeRound,
     /// All sessions were told to look at the round.
     announced: bool,
-    looked: Looked,
+    looked: SharedTarget,
     /// Sessions that are to answer.
     open: HashSet<u64>,
     zones: BTreeMap<String, ZoneAnswers>,
@@ -29,14 +29,14 @@ struct Asked {
 
 /// What became of the answers to one question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Changed {
+pub(super) struct OfferChange {
     /// It may change what the leader does.
     pub(super) matters: bool,
     /// This session speaks for its zone from now on.
     pub(super) speaker: Option<u64>,
 }
 
-impl Asked {
+impl ProbedAccount {
     /// Finds who speaks for a zone, after an answer came or went.
     fn elect(&mut self, zone: &str) -> Option<u64> {
         let says_yes = |serial: &u64| self.zones.get(zone)?.get(serial).filter(|offer| **offer == Offer::Yes);
@@ -58,12 +58,12 @@ impl Asked {
 /// Accounts that ask; bounded by the number of accounts and, in each, of sessions.
 #[derive(Default)]
 pub(super) struct Offers {
-    by_uid: HashMap<String, Asked>,
+    by_uid: HashMap<String, ProbedAccount>,
 }
 
 impl Offers {
     /// The account asks. Answers whether all sessions are to be told.
-    pub(super) fn announce(&mut self, uid: &str, round: Round) -> bool {
+    pub(super) fn announce(&mut self, uid: &str, round: ProbeRound) -> bool {
         !std::mem::replace(&mut self.at(uid, round).announced, true)
     }
 
@@ -75,7 +75,7 @@ impl Offers {
     }
 
     /// A session is being asked.
-    pub(super) fn ask(&mut self, uid: &str, round: Round, serial: u64) -> Looked {
+    pub(super) fn ask(&mut self, uid: &str, round: ProbeRound, serial: u64) -> SharedTarget {
         let asked = self.at(uid, round);
         asked.open.insert(serial);
         Arc::clone(&asked.looked)
@@ -86,23 +86,23 @@ impl Offers {
     pub(super) fn answer(
         &mut self,
         uid: &str,
-        round: Round,
+        round: ProbeRound,
         zone: &str,
         serial: u64,
         offer: Offer,
-    ) -> Changed {
+    ) -> OfferChange {
         let asked = self.at(uid, round);
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
         let answers = asked.zones.entry(zone.to_owned()).or_default();
         let offered = offers(answers);
         answers.insert(serial, offer);
         let matters = was_last || offered != offers(answers);
-        Changed { matters, speaker: asked.elect(zone) }
+        OfferChange { matters, speaker: asked.elect(zone) }
     }
 
     /// A session is not to be asked any more, or is gone.
-    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> Changed {
-        let Some(asked) = self.by_uid.get_mut(uid) else { return Changed::default() };
+    pub(super) fn leave(&mut self, uid: &str, zone: &str, serial: u64) -> OfferChange {
+        let Some(asked) = self.by_uid.get_mut(uid) else { return OfferChange::default() };
         let was_last = asked.open.remove(&serial) && asked.open.is_empty();
         let mut changed = false;
         if let Some(answers) = asked.zones.get_mut(zone) {
@@ -118,29 +118,29 @@ impl Offers {
         if !asked.announced && asked.open.is_empty() && asked.zones.is_empty() {
             self.by_uid.remove(uid);
         }
-        Changed { matters: was_last || changed, speaker }
+        OfferChange { matters: was_last || changed, speaker }
     }
 
     /// The session that speaks for a zone that offers in this round.
-    pub(super) fn speaker(&self, uid: &str, round: Round, zone: &str) -> Option<u64> {
+    pub(super) fn speaker(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<u64> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.speakers.get(zone).copied()
     }
 
     /// What one session has answered in this round.
-    pub(super) fn of(&self, uid: &str, round: Round, zone: &str, serial: u64) -> Option<Offer> {
+    pub(super) fn of(&self, uid: &str, round: ProbeRound, zone: &str, serial: u64) -> Option<Offer> {
         self.in_zone(uid, round, zone)?.get(&serial).cloned()
     }
 
     /// What the sessions of a zone have answered in this round.
-    pub(super) fn in_zone(&self, uid: &str, round: Round, zone: &str) -> Option<&ZoneAnswers> {
+    pub(super) fn in_zone(&self, uid: &str, round: ProbeRound, zone: &str) -> Option<&ZoneAnswers> {
         self.by_uid.get(uid).filter(|asked| asked.round == round)?.zones.get(zone)
     }
 
-    fn at(&mut self, uid: &str, round: Round) -> &mut Asked {
-        let new = || Asked {
+    fn at(&mut self, uid: &str, round: ProbeRound) -> &mut ProbedAccount {
+        let new = || ProbedAccount {
             round,
             announced: false,
-            looked: Looked::default(),
+            looked: SharedTarget::default(),
             open: HashSet::new(),
             zones: BTreeMap::new(),
             speakers: BTreeMap::new(),
@@ -161,7 +161,7 @@ fn offers(answers: &ZoneAnswers) -> bool {
 mod tests {
     use super::*;
     use crate::account::failure::{Failure, FailureClass};
-    use crate::hub::asking::tests::{asking, round};
+    use crate::hub::zone_probe::tests::{asking, round};
 
     fn no() -> Offer {
         Offer::No(Failure::new(FailureClass::Unreachable, "no route"))
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(yes(&mut offers, 3), None, "another one has spoken");
         assert_eq!(offers.speaker("u", round, "z"), Some(5));
         assert_eq!(offers.leave("u", "z", 5).speaker, Some(3));
-        assert_eq!(offers.answer("u", round, "z", 3, no()), Changed { matters: true, speaker: None });
+        assert_eq!(offers.answer("u", round, "z", 3, no()), OfferChange { matters: true, speaker: None });
         assert_eq!(offers.speaker("u", round, "z"), None);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::asking::Round;
+use super::zone_probe::ProbeRound;
 use crate::account::zones::{takes_any_zone, zones_of};
 use crate::account::{DesiredState, KubesvcAccount};
 use crate::objects::AccountKey;
@@ -20,7 +20,7 @@ pub(super) struct Places {
     by_key: HashMap<AccountKey, Place>,
     by_zone: HashMap<String, HashSet<String>>,
     anywhere: HashSet<String>,
-    asking: HashSet<String>,
+    probing: HashSet<String>,
 }
 
 impl Places {
@@ -36,8 +36,8 @@ impl Places {
         if takes_any_zone(account) && account.desired() == DesiredState::Active {
             self.anywhere.insert(place.uid.clone());
         }
-        if Round::of(account).is_some() {
-            self.asking.insert(place.uid.clone());
+        if ProbeRound::of(account).is_some() {
+            self.probing.insert(place.uid.clone());
         }
         for zone in &place.zones {
             self.by_zone.entry(zone.clone()).or_default().insert(place.uid.clone());
@@ -61,12 +61,12 @@ impl Places {
 
     /// Accounts that every agent is asked about.
     pub(super) fn asking(&self) -> Vec<String> {
-        self.asking.iter().cloned().collect()
+        self.probing.iter().cloned().collect()
     }
 
     fn leave(&mut self, place: &Place) {
         self.anywhere.remove(&place.uid);
-        self.asking.remove(&place.uid);
+        self.probing.remove(&place.uid);
         for zone in &place.zones {
             if let Some(uids) = self.by_zone.get_mut(zone) {
                 uids.remove(&place.uid);

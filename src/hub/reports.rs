@@ -10,9 +10,9 @@ use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use super::asking::Round;
 use super::registration::Reported;
 use super::session::Session;
+use super::zone_probe::ProbeRound;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::silence;
 use crate::account::outbox::{OutboxEntry, Packed, SessionReport, Turn, awaited, packed};
@@ -265,7 +265,7 @@ fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
         };
         entries.extend(awaited(&account, &session.zone, said));
     }
-    for uid in session.questions.lock().uids() {
+    for uid in session.zone_probes.lock().uids() {
         let Some(account) = hub.accounts.by_uid(&uid) else { continue };
         let said =
             SessionReport { offers: speaks_for_its_zone(hub, session, &account), ..SessionReport::default() };
@@ -276,7 +276,7 @@ fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
 
 /// Whether the session could reach the account, and no other one of its zone is the one to say so.
 fn speaks_for_its_zone(hub: &Hub, session: &Session, account: &KubesvcAccount) -> bool {
-    let round = Round::of(account);
+    let round = ProbeRound::of(account);
     let speaker = round.and_then(|round| hub.offers.lock().speaker(account.uid(), round, &session.zone));
     speaker == Some(session.serial)
 }

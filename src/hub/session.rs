@@ -5,13 +5,13 @@
 mod account_work;
 mod admission;
 mod answers;
-mod asker;
 mod claims;
 mod detached;
 mod lining_up;
 mod outbox;
 mod session_loop;
 mod statics;
+mod zone_prober;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -28,11 +28,11 @@ pub(super) use admission::run;
 pub(super) use claims::MAX_FOREIGN_OF_REPLICA;
 pub(super) use statics::ListProblem;
 
-use super::asking::Questions;
 use super::cached::Cached;
 use super::hello::Greeting;
 use super::ledger::Ledger;
 use super::vanished::Verdict;
+use super::zone_probe::ZoneProbes;
 use crate::account::KubesvcAccount;
 use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::{
@@ -101,7 +101,7 @@ pub(super) struct Session {
     /// What its agent was told of the accounts whose objects it streams.
     pub(super) cached: Mutex<Cached>,
     /// What it was asked about accounts without a zone.
-    pub(super) questions: Mutex<Questions>,
+    pub(super) zone_probes: Mutex<ZoneProbes>,
     /// The accounts of the agent's own file.
     list: Mutex<List>,
     /// An account that may be one of its own has changed or is gone.
@@ -145,7 +145,7 @@ impl Session {
             foreign: Mutex::default(),
             claims_more: AtomicBool::new(false),
             cached: Mutex::default(),
-            questions: Mutex::default(),
+            zone_probes: Mutex::default(),
             list: Mutex::default(),
             own_changed: Notify::new(),
             cluster_uid: greeting.cluster_uid.clone(),

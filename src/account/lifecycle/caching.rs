@@ -25,7 +25,7 @@ pub(super) fn maintain_election(context: &Context<'_>, zone: &str, decision: Dec
 pub(super) fn with_election<'a>(context: &'a Context<'a>, zone: &str, draft: Draft<'a>) -> Draft<'a> {
     let Outcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
     let draft = draft.cached_by(agent, boot);
-    match asked(context) {
+    match requested_election(context) {
         Some(asked) => draft.elected(asked),
         None => draft,
     }
@@ -41,13 +41,13 @@ fn outcome<'a>(context: &Context<'a>, zone: &str) -> Outcome<'a> {
         leading_since: context.observation.leading_since,
         current: caching
             .and_then(|one| Some((one.agent_id.as_deref()?, one.boot_id.as_deref().unwrap_or_default()))),
-        asked: asked(context).is_some(),
+        asked: requested_election(context).is_some(),
         seats: &seats,
     })
 }
 
 /// An election that somebody asks for and that was not held yet.
-fn asked<'a>(context: &Context<'a>) -> Option<&'a str> {
+fn requested_election<'a>(context: &Context<'a>) -> Option<&'a str> {
     let asked = context.observation.account.annotation(ELECT_CACHING_ANNOTATION)?;
     (context.status.election_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
 }

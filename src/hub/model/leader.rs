@@ -8,7 +8,7 @@ use crate::account::lifecycle::{
     RowFact, SessionFact, StatusWrite, decide,
 };
 use crate::account::outbox::OutboxEntry;
-use crate::account::zones::asks;
+use crate::account::zones::needs_zone_probe;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccount, KubesvcAgent};
 
 /// What the leader takes for true about time.
@@ -188,7 +188,7 @@ impl World {
             silent_for: owes.then_some(silent),
             approved: session.approved || !self.rules.approved_offers,
             // Every agent that is asked can reach the cluster.
-            offer: asks(account).then(|| (account.generation(), Offer::Yes)),
+            offer: needs_zone_probe(account).then(|| (account.generation(), Offer::Yes)),
             lists: Fact::Known(self.lists(session.agent_id) || !self.rules.own_lists),
             ..fact(session.agent_id, session.zone, Presence::Connected)
         }

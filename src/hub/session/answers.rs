@@ -64,7 +64,7 @@ impl SessionLoop {
             Some(agent_frame::Frame::Draining(_)) => {
                 self.accounts.agent_drains();
                 // What it was asked is of no use any more.
-                self.session.wakes.wake_all(self.session.questions.lock().uids());
+                self.session.wakes.wake_all(self.session.zone_probes.lock().uids());
             }
             Some(agent_frame::Frame::Goodbye(_)) => {
                 self.session.said_goodbye();
@@ -75,7 +75,7 @@ impl SessionLoop {
                 warn!(agentId = self.session.agent_id, "a second hello on the same stream is ignored");
             }
             Some(agent_frame::Frame::StaticAccounts(list)) => self.static_accounts.take_in(list),
-            Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.hear(result) {
+            Some(agent_frame::Frame::ProbeResult(result)) => match self.prober.record_answer(result) {
                 Ok(again) => self.accounts.check_later(again),
                 Err(("late", _)) => self.hub.metrics.ignore("late"),
                 Err((reason, uid)) => self.count_ignored(reason, &uid),

@@ -10,9 +10,9 @@ use tracing::{info, warn};
 
 use super::Session;
 use super::account_work::AccountWork;
-use super::asker::Asker;
 use super::outbox::Outbox;
 use super::statics::Statics;
+use super::zone_prober::ZoneProber;
 use crate::hub::Hub;
 use crate::hub::fences;
 use crate::hub::hello::millis;
@@ -38,7 +38,7 @@ pub(super) struct SessionLoop {
     pub(super) session: Arc<Session>,
     outbox: Outbox,
     pub(super) accounts: AccountWork,
-    pub(super) prober: Asker,
+    pub(super) prober: ZoneProber,
     pub(super) static_accounts: Statics,
     /// The agent's last frame that was handled.
     pub(super) ack: u64,
@@ -56,7 +56,7 @@ impl SessionLoop {
         max_message_bytes: usize,
     ) -> Self {
         let work = AccountWork::new(Arc::clone(&hub), Arc::clone(&session), max_message_bytes);
-        let asker = Asker::new(Arc::clone(&hub), Arc::clone(&session));
+        let asker = ZoneProber::new(Arc::clone(&hub), Arc::clone(&session));
         let statics = Statics::new(Arc::clone(&hub), Arc::clone(&session));
         let next_heartbeat = Instant::now() + hub.settings.heartbeat;
         Self {
@@ -126,7 +126,7 @@ impl SessionLoop {
 
     fn check_accounts(&mut self, uids: Vec<String>) {
         for uid in &uids {
-            let again = self.prober.look(self.accounts.view(), uid);
+            let again = self.prober.check(self.accounts.view(), uid);
             self.accounts.check_later(again.map(|at| (at, uid.clone())));
         }
         self.prober.begin();

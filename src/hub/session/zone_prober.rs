@@ -17,53 +17,53 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Offer;
 use crate::account::{KubesvcAccount, kubeconfig};
 use crate::hub::Hub;
-use crate::hub::asking::{Round, Step};
 use crate::hub::duties::SessionView;
 use crate::hub::ledger::Moment;
-use crate::hub::offers::Looked;
+use crate::hub::offers::SharedTarget;
 use crate::hub::wire_conversion;
+use crate::hub::zone_probe::{ProbeRound, ProbeStep};
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::ops::probe::Target;
 use crate::wire::{common, ops};
 
 /// How many clusters a session looks up at once.
-const LOOKING_UP: usize = 16;
+const MAX_TARGET_LOOKUPS: usize = 16;
 /// How long a credential may take.
-const CREDENTIAL_WAIT: Duration = Duration::from_secs(30);
+const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A question whose cluster was looked up, or could not be.
-struct Readied {
+struct PreparedProbe {
     uid: String,
-    round: Round,
+    round: ProbeRound,
     target: Option<Target>,
 }
 
-pub(super) struct Asker {
+pub(super) struct ZoneProber {
     hub: Arc<Hub>,
     session: Arc<Session>,
-    looking_up: FuturesUnordered<BoxFuture<'static, Readied>>,
-    ready: VecDeque<(Round, ops::Probe)>,
+    looking_up: FuturesUnordered<BoxFuture<'static, PreparedProbe>>,
+    ready: VecDeque<(ProbeRound, ops::Probe)>,
 }
 
-impl Asker {
+impl ZoneProber {
     pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
         Self { hub, session, looking_up: FuturesUnordered::new(), ready: VecDeque::new() }
     }
 
     /// Looks at an account. Answers when to look again.
-    pub(super) fn look(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
+    pub(super) fn check(&mut self, view: SessionView<'_>, uid: &str) -> Option<Moment> {
         let account = self.hub.accounts.by_uid(uid);
         self.forget_what_was_closed(uid, account.as_deref());
-        let step = self.session.questions.lock().step(view, uid, account.as_deref(), self.hub.moment());
+        let step = self.session.zone_probes.lock().step(view, uid, account.as_deref(), self.hub.moment());
         match step {
-            Step::Nothing => None,
-            Step::Later(at) => Some(at),
-            Step::Ask(round) => {
+            ProbeStep::Nothing => None,
+            ProbeStep::Later(at) => Some(at),
+            ProbeStep::Send(round) => {
                 let had_offered = {
-                    let mut questions = self.session.questions.lock();
-                    let had_offered = questions.has_offered(uid);
-                    questions.queue(uid, round);
+                    let mut probes = self.session.zone_probes.lock();
+                    let had_offered = probes.has_offered(uid);
+                    probes.queue(uid, round);
                     had_offered
                 };
                 if had_offered {
@@ -72,8 +72,8 @@ impl Asker {
                 }
                 None
             }
-            Step::Forget => {
-                self.session.questions.lock().forget(uid);
+            ProbeStep::Forget => {
+                self.session.zone_probes.lock().forget(uid);
                 self.hub.withdraw(&self.session, uid);
                 None
             }
@@ -82,21 +82,21 @@ impl Asker {
 
     /// The account may have ceased to ask and begun again before the session looked: its answer went with the first time.
     fn forget_what_was_closed(&self, uid: &str, account: Option<&KubesvcAccount>) {
-        let Some(round) = account.and_then(Round::of) else { return };
-        let mut questions = self.session.questions.lock();
+        let Some(round) = account.and_then(ProbeRound::of) else { return };
+        let mut probes = self.session.zone_probes.lock();
         let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
-        if known.is_none() && questions.offers(uid, round) {
-            questions.forget(uid);
+        if known.is_none() && probes.offers(uid, round) {
+            probes.forget(uid);
             self.hub.reportable.wake(self.session.serial);
         }
     }
 
     /// Begins with the questions whose turn it is.
     pub(super) fn begin(&mut self) {
-        while self.looking_up.len() + self.ready.len() < LOOKING_UP {
-            let Some((uid, round)) = self.session.questions.lock().next() else { return };
+        while self.looking_up.len() + self.ready.len() < MAX_TARGET_LOOKUPS {
+            let Some((uid, round)) = self.session.zone_probes.lock().next() else { return };
             let looked = self.hub.offers.lock().ask(&uid, round, self.session.serial);
-            self.looking_up.push(detached(ready(Arc::clone(&self.hub), uid, round, looked)).boxed());
+            self.looking_up.push(detached(prepare(Arc::clone(&self.hub), uid, round, looked)).boxed());
         }
     }
 
@@ -107,14 +107,14 @@ impl Asker {
 
     /// Waits until a cluster was looked up. Answers which account to look at again, and when.
     pub(super) async fn looked_up(&mut self) -> Option<(Moment, String)> {
-        let Readied { uid, round, target } = self.looking_up.next().await?;
+        let PreparedProbe { uid, round, target } = self.looking_up.next().await?;
         let Some(target) = target else {
-            let at = self.session.questions.lock().not_sent(&uid, round, self.hub.moment());
+            let at = self.session.zone_probes.lock().not_sent(&uid, round, self.hub.moment());
             self.begin();
             return at.map(|at| (at, uid));
         };
         let account = self.hub.accounts.by_uid(&uid);
-        if let Some(account) = account.filter(|account| Round::of(account) == Some(round)) {
+        if let Some(account) = account.filter(|account| ProbeRound::of(account) == Some(round)) {
             let account =
                 wire_conversion::account_ref(&uid, account.account_name(), round.epoch, round.generation);
             self.ready.push_back((round, ops::Probe { account: Some(account), target: Some(target) }));
@@ -131,7 +131,7 @@ impl Asker {
             && let Some((round, probe)) = self.ready.pop_front()
         {
             let uid = probe.account.as_ref().map(|account| account.uid.as_str()).unwrap_or_default();
-            if self.session.questions.lock().send(uid, round) {
+            if self.session.zone_probes.lock().send(uid, round) {
                 self.hub.metrics.probes.inc();
                 outbox.push(Frame::Probe(probe));
             }
@@ -143,16 +143,16 @@ impl Asker {
     ///
     /// # Errors
     /// The word under which an answer is counted that is ignored: nobody asked for it, or it comes too late.
-    pub(super) fn hear(
+    pub(super) fn record_answer(
         &mut self,
         result: ops::ProbeResult,
     ) -> Result<Option<(Moment, String)>, (&'static str, String)> {
-        let account = result.account.and_then(asked_for).ok_or(("malformed_answer", String::new()))?;
+        let account = result.account.and_then(probed_account).ok_or(("malformed_answer", String::new()))?;
         let (uid, epoch, generation) = account;
         let now = self.hub.moment();
-        let answered = self.session.questions.lock().answer(&uid, generation, epoch, result.ok, now);
+        let answered = self.session.zone_probes.lock().answer(&uid, generation, epoch, result.ok, now);
         let Some(round) = answered else { return Err(("never_asked", uid)) };
-        let current = self.hub.accounts.by_uid(&uid).and_then(|account| Round::of(&account));
+        let current = self.hub.accounts.by_uid(&uid).and_then(|account| ProbeRound::of(&account));
         if current != Some(round) {
             self.session.wakes.wake(uid.clone());
             return Err(("late", uid));
@@ -161,14 +161,14 @@ impl Asker {
         let (zone, serial) = (&self.session.zone, self.session.serial);
         let changed = self.hub.offers.lock().answer(&uid, round, zone, serial, offer);
         self.hub.offers_changed(&self.session, &uid, changed);
-        let again = self.session.questions.lock().again_at(&uid);
+        let again = self.session.zone_probes.lock().again_at(&uid);
         self.begin();
         Ok(again.map(|at| (at, uid)))
     }
 }
 
 /// Uid, epoch and generation that an answer names.
-fn asked_for(account: common::AccountRef) -> Option<(String, i64, i64)> {
+fn probed_account(account: common::AccountRef) -> Option<(String, i64, i64)> {
     let generation = i64::try_from(account.generation).ok()?;
     let (uid, epoch) = wire_conversion::reference(account)?;
     Some((uid, epoch, generation))
@@ -181,20 +181,21 @@ fn reason(failure: Option<&common::Failure>) -> Failure {
     )
 }
 
-async fn ready(hub: Arc<Hub>, uid: String, round: Round, looked: Looked) -> Readied {
+async fn prepare(hub: Arc<Hub>, uid: String, round: ProbeRound, looked: SharedTarget) -> PreparedProbe {
     // One look for all sessions: whoever comes first reads the credential, the others wait for it.
-    let target = looked.get_or_try_init(|| look_up(&hub, &uid, round)).await.ok().cloned();
-    Readied { uid, round, target }
+    let target = looked.get_or_try_init(|| look_up_target(&hub, &uid, round)).await.ok().cloned();
+    PreparedProbe { uid, round, target }
 }
 
 /// What is to be reached; none if the account asks no more, or its credential cannot be read: then the leader finds
 /// the same, and says so.
-async fn look_up(hub: &Hub, uid: &str, round: Round) -> Result<Target, ()> {
+async fn look_up_target(hub: &Hub, uid: &str, round: ProbeRound) -> Result<Target, ()> {
     // The semaphore is never closed.
     let _place = hub.resolving.acquire().await;
-    let account = hub.accounts.by_uid(uid).filter(|account| Round::of(account) == Some(round)).ok_or(())?;
+    let account =
+        hub.accounts.by_uid(uid).filter(|account| ProbeRound::of(account) == Some(round)).ok_or(())?;
     let reading = hub.credentials.resolve(&account, false);
-    let credential = tokio::time::timeout(CREDENTIAL_WAIT, reading).await.map_err(drop)?.map_err(drop)?;
+    let credential = tokio::time::timeout(CREDENTIAL_TIMEOUT, reading).await.map_err(drop)?.map_err(drop)?;
     target(&credential).ok_or(())
 }
 

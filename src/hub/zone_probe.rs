@@ -13,71 +13,71 @@ use crate::account::KubesvcAccount;
 use crate::account::zones;
 
 /// Questions that one agent may leave unanswered; further ones wait.
-pub(super) const MAX_OPEN: usize = 256;
+pub(super) const MAX_OPEN_PROBES: usize = 256;
 
 /// What an answer counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Round {
+pub(super) struct ProbeRound {
     pub(super) generation: i64,
     pub(super) epoch: i64,
     /// The [name](zones::round) of the round.
     mark: [u8; 16],
 }
 
-impl Round {
+impl ProbeRound {
     /// The round an account is in; absent: it does not ask.
     pub(super) fn of(account: &KubesvcAccount) -> Option<Self> {
         let status = account.status_or_default();
-        let mark = zones::round(account)?.into_bytes().try_into().ok()?;
+        let mark = zones::probe_round(account)?.into_bytes().try_into().ok()?;
         Some(Self { generation: account.generation(), epoch: status.epoch, mark })
     }
 }
 
 /// How far a question is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum ProbeStage {
     /// It waits until fewer are open.
     Waiting,
     /// The address of the cluster is being looked up.
-    Readying,
+    LookingUp,
     /// It was sent.
     Sent,
     /// The agent can reach the account.
     Yes,
     /// It cannot, or could not be asked; it is asked again at this moment.
-    Again(Moment),
+    RetryAt(Moment),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Question {
-    round: Round,
-    stage: Stage,
+struct ZoneProbe {
+    round: ProbeRound,
+    stage: ProbeStage,
     /// How often it was answered No in this round.
     refused: usize,
 }
 
 /// What is to be done about one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ProbeStep {
     /// Nothing, until the account or the session changes.
     Nothing,
     /// Nothing before this moment.
     Later(Moment),
     /// The agent is to be asked.
-    Ask(Round),
+    Send(ProbeRound),
     /// What was asked and answered is of no use any more.
     Forget,
 }
 
 /// All that one session was asked.
 #[derive(Debug, Default)]
-pub(super) struct Questions {
-    questions: HashMap<String, Question>,
+pub(super) struct ZoneProbes {
+    probes: HashMap<String, ZoneProbe>,
     waiting: VecDeque<String>,
     open: usize,
 }
 
-impl Questions {
+impl ZoneProbes {
     /// Decides about one account; absent where no object has the uid.
     pub(super) fn step(
         &self,
@@ -85,53 +85,53 @@ impl Questions {
         uid: &str,
         account: Option<&KubesvcAccount>,
         now: Moment,
-    ) -> Step {
-        let known = self.questions.get(uid);
-        let round = account.and_then(Round::of).filter(|_| view.approved && !view.draining);
+    ) -> ProbeStep {
+        let known = self.probes.get(uid);
+        let round = account.and_then(ProbeRound::of).filter(|_| view.approved && !view.draining);
         match (round, known) {
-            (None, None) => Step::Nothing,
-            (None, Some(_)) => Step::Forget,
-            (Some(round), Some(question)) if question.round == round => match question.stage {
-                Stage::Again(at) if at <= now => Step::Ask(round),
-                Stage::Again(at) => Step::Later(at),
-                _ => Step::Nothing,
+            (None, None) => ProbeStep::Nothing,
+            (None, Some(_)) => ProbeStep::Forget,
+            (Some(round), Some(probe)) if probe.round == round => match probe.stage {
+                ProbeStage::RetryAt(at) if at <= now => ProbeStep::Send(round),
+                ProbeStage::RetryAt(at) => ProbeStep::Later(at),
+                _ => ProbeStep::Nothing,
             },
-            (Some(round), _) => Step::Ask(round),
+            (Some(round), _) => ProbeStep::Send(round),
         }
     }
 
     /// The agent is to be asked when it is the question's turn.
-    pub(super) fn queue(&mut self, uid: &str, round: Round) {
-        let before = self.questions.get(uid).filter(|question| question.round == round);
-        let refused = before.map_or(0, |question| question.refused);
-        if self.stage(uid) != Some(Stage::Waiting) {
+    pub(super) fn queue(&mut self, uid: &str, round: ProbeRound) {
+        let before = self.probes.get(uid).filter(|probe| probe.round == round);
+        let refused = before.map_or(0, |probe| probe.refused);
+        if self.stage(uid) != Some(ProbeStage::Waiting) {
             self.waiting.push_back(uid.to_owned());
         }
-        self.put(uid, Question { round, stage: Stage::Waiting, refused });
+        self.put(uid, ZoneProbe { round, stage: ProbeStage::Waiting, refused });
     }
 
     /// The question whose turn it is, if the agent owes few enough answers.
-    pub(super) fn next(&mut self) -> Option<(String, Round)> {
-        while self.open < MAX_OPEN {
+    pub(super) fn next(&mut self) -> Option<(String, ProbeRound)> {
+        while self.open < MAX_OPEN_PROBES {
             let uid = self.waiting.pop_front()?;
-            let Some(question) = self.questions.get(&uid).copied() else { continue };
-            if question.stage == Stage::Waiting {
-                self.put(&uid, Question { stage: Stage::Readying, ..question });
-                return Some((uid, question.round));
+            let Some(probe) = self.probes.get(&uid).copied() else { continue };
+            if probe.stage == ProbeStage::Waiting {
+                self.put(&uid, ZoneProbe { stage: ProbeStage::LookingUp, ..probe });
+                return Some((uid, probe.round));
             }
         }
         None
     }
 
     /// The question goes out now; false: it is not wanted any more.
-    pub(super) fn send(&mut self, uid: &str, round: Round) -> bool {
-        self.advance(uid, round, Stage::Readying, Stage::Sent)
+    pub(super) fn send(&mut self, uid: &str, round: ProbeRound) -> bool {
+        self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::Sent)
     }
 
     /// The question cannot be sent: it is tried again after a while. Answers when.
-    pub(super) fn not_sent(&mut self, uid: &str, round: Round, now: Moment) -> Option<Moment> {
+    pub(super) fn not_sent(&mut self, uid: &str, round: ProbeRound, now: Moment) -> Option<Moment> {
         let at = now + Duration::from_secs(RETRY_DELAYS_SECONDS[0]);
-        self.advance(uid, round, Stage::Readying, Stage::Again(at)).then_some(at)
+        self.advance(uid, round, ProbeStage::LookingUp, ProbeStage::RetryAt(at)).then_some(at)
     }
 
     /// Takes in an answer, and says for which round it is; absent: nothing of the kind was asked. A No is paced.
@@ -142,74 +142,74 @@ impl Questions {
         epoch: i64,
         yes: bool,
         now: Moment,
-    ) -> Option<Round> {
-        let question = self.questions.get(uid).copied()?;
-        let asked = question.round.generation == generation && question.round.epoch == epoch;
-        if !asked || question.stage != Stage::Sent {
+    ) -> Option<ProbeRound> {
+        let probe = self.probes.get(uid).copied()?;
+        let asked = probe.round.generation == generation && probe.round.epoch == epoch;
+        if !asked || probe.stage != ProbeStage::Sent {
             return None;
         }
         let wait =
-            Duration::from_secs(RETRY_DELAYS_SECONDS[question.refused.min(RETRY_DELAYS_SECONDS.len() - 1)]);
-        let (stage, more) = if yes { (Stage::Yes, 0) } else { (Stage::Again(now + wait), 1) };
-        self.put(uid, Question { stage, refused: question.refused + more, ..question });
-        Some(question.round)
+            Duration::from_secs(RETRY_DELAYS_SECONDS[probe.refused.min(RETRY_DELAYS_SECONDS.len() - 1)]);
+        let (stage, more) = if yes { (ProbeStage::Yes, 0) } else { (ProbeStage::RetryAt(now + wait), 1) };
+        self.put(uid, ZoneProbe { stage, refused: probe.refused + more, ..probe });
+        Some(probe.round)
     }
 
     /// Whether the agent has said in this round that it can reach the account.
-    pub(super) fn offers(&self, uid: &str, round: Round) -> bool {
-        self.questions.get(uid).is_some_and(|one| one.round == round && one.stage == Stage::Yes)
+    pub(super) fn offers(&self, uid: &str, round: ProbeRound) -> bool {
+        self.probes.get(uid).is_some_and(|one| one.round == round && one.stage == ProbeStage::Yes)
     }
 
     /// Whether the agent has said last that it can reach the account, in whatever round.
     pub(super) fn has_offered(&self, uid: &str) -> bool {
-        self.stage(uid) == Some(Stage::Yes)
+        self.stage(uid) == Some(ProbeStage::Yes)
     }
 
     /// When the agent is to be asked again.
     pub(super) fn again_at(&self, uid: &str) -> Option<Moment> {
         match self.stage(uid) {
-            Some(Stage::Again(at)) => Some(at),
+            Some(ProbeStage::RetryAt(at)) => Some(at),
             _ => None,
         }
     }
 
     /// The account asks no more.
     pub(super) fn forget(&mut self, uid: &str) {
-        let Some(question) = self.questions.remove(uid) else { return };
-        self.open -= usize::from(is_open(question.stage));
-        if question.stage == Stage::Waiting {
+        let Some(probe) = self.probes.remove(uid) else { return };
+        self.open -= usize::from(is_open(probe.stage));
+        if probe.stage == ProbeStage::Waiting {
             self.waiting.retain(|one| one != uid);
         }
     }
 
     /// All accounts that the session was or is to be asked about.
     pub(super) fn uids(&self) -> Vec<String> {
-        self.questions.keys().cloned().collect()
+        self.probes.keys().cloned().collect()
     }
 
-    fn stage(&self, uid: &str) -> Option<Stage> {
-        self.questions.get(uid).map(|question| question.stage)
+    fn stage(&self, uid: &str) -> Option<ProbeStage> {
+        self.probes.get(uid).map(|probe| probe.stage)
     }
 
-    fn advance(&mut self, uid: &str, round: Round, from: Stage, to: Stage) -> bool {
-        let question = self.questions.get(uid).copied();
-        let Some(question) = question.filter(|one| one.round == round && one.stage == from) else {
+    fn advance(&mut self, uid: &str, round: ProbeRound, from: ProbeStage, to: ProbeStage) -> bool {
+        let probe = self.probes.get(uid).copied();
+        let Some(probe) = probe.filter(|one| one.round == round && one.stage == from) else {
             return false;
         };
-        self.put(uid, Question { stage: to, ..question });
+        self.put(uid, ZoneProbe { stage: to, ..probe });
         true
     }
 
-    fn put(&mut self, uid: &str, question: Question) {
-        self.open += usize::from(is_open(question.stage));
-        if let Some(before) = self.questions.insert(uid.to_owned(), question) {
+    fn put(&mut self, uid: &str, probe: ZoneProbe) {
+        self.open += usize::from(is_open(probe.stage));
+        if let Some(before) = self.probes.insert(uid.to_owned(), probe) {
             self.open -= usize::from(is_open(before.stage));
         }
     }
 }
 
-fn is_open(stage: Stage) -> bool {
-    matches!(stage, Stage::Readying | Stage::Sent)
+fn is_open(stage: ProbeStage) -> bool {
+    matches!(stage, ProbeStage::LookingUp | ProbeStage::Sent)
 }
 
 #[cfg(test)]
