@@ -10,7 +10,7 @@
 //! | [`listener`], [`transport`], [`streams`] | the port: bounds, deadlines, and an answer to whoever speaks something else |
 //! | [`server`] | the gRPC services and the limits of HTTP/2 |
 //! | [`hello`] | which agents may stay |
-//! | [`line`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
+//! | [`admission_queues`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
 //! | [`cut_off`] | a replica that alone does not reach the API server |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
@@ -27,6 +27,7 @@
 //! | [`patience`] | questions that may get no answer |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
+mod admission_queue;
 mod approvals;
 mod assignments;
 mod cached;
@@ -41,7 +42,6 @@ mod gone;
 mod hello;
 mod ledger;
 mod left;
-mod line;
 mod listener;
 mod metrics;
 mod namespaces;
@@ -55,9 +55,9 @@ mod reports;
 mod server;
 mod session;
 mod static_accounts;
-mod strangers;
 mod streams;
 mod transport;
+mod unapproved_agents;
 mod vanished;
 mod wire_conversion;
 mod zone_probe;
@@ -94,26 +94,26 @@ use crate::secrets::CredentialSource;
 use crate::shutdown::Vital;
 use crate::wakes::Wakes;
 use crate::wire::MAX_MESSAGE_BYTES;
-use drain::Leaving;
+pub use admission_queue::AdmissionClass;
+use admission_queue::AdmissionQueues;
+use drain::Drain;
 use ledger::Moment;
-use line::Lines;
-pub use line::Standing;
 use offers::Offers;
 use places::Places;
 use registry::Registry;
-use strangers::Strangers;
 use streams::Bounds;
+use unapproved_agents::UnapprovedAgents;
 
 /// How long sessions may take to end when the hub stops.
-const STOP_WAIT: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long connections may take to end after the last session.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Registrations at once.
-const REGISTERING: usize = 16;
+const MAX_CONCURRENT_REGISTRATIONS: usize = 16;
 /// Credentials that are read at once.
-const RESOLVING: usize = 64;
+const MAX_CONCURRENT_CREDENTIAL_READS: usize = 64;
 /// An agent that is silent for so many heartbeats is cut off.
-const HEARTBEATS_MISSED: u32 = 3;
+const MAX_MISSED_HEARTBEATS: u32 = 3;
 
 /// The settings of the hub.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ pub struct HubSettings {
     /// After how many ticks the object of an agent that is away is removed.
     pub remove_agents_after: Tick,
     /// After how many ticks the object of an agent is removed that is away and was never approved.
-    pub remove_strangers_after: Tick,
+    pub remove_unapproved_after: Tick,
     /// How long the object of an agent that is away is kept where a person has decided whether it is approved.
     pub forget_approved_after: Duration,
     /// When `kubesvc_assignments` is read again and mended.
@@ -220,7 +220,7 @@ impl Default for HubSettings {
             accounts_watched: true,
             approves_new: true,
             remove_agents_after: 600,
-            remove_strangers_after: 60,
+            remove_unapproved_after: 60,
             forget_approved_after: Duration::from_secs(2_592_000),
             assignment_checks: AssignmentChecks::default(),
             operation_wait: 30,
@@ -316,7 +316,7 @@ pub struct Hub {
     /// Sessions and accounts whose rows may have to change.
     assigned: Wakes<(u64, String)>,
     /// How many sessions stand.
-    standing: watch::Sender<usize>,
+    connected: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
     namespaces: Mutex<namespaces::Lists>,
     metrics: HubMetrics,
@@ -325,18 +325,18 @@ pub struct Hub {
     registering_first: Semaphore,
     registering_new: Semaphore,
     /// Room for accounts that agents claim and that are none of their zones.
-    foreign: Arc<Semaphore>,
-    resolving: Semaphore,
+    foreign_claims: Arc<Semaphore>,
+    credential_reads: Semaphore,
     /// Agents that wait to be registered, here or away until their time.
-    line: Mutex<Lines>,
+    admission_queues: Mutex<AdmissionQueues>,
     /// Agents that were never approved.
-    strangers: Mutex<Strangers>,
+    unapproved_agents: Mutex<UnapprovedAgents>,
     /// How many these are.
     backlog: watch::Sender<usize>,
     /// What the agents of a hub that stops are told by.
-    leaving: Mutex<Option<Leaving>>,
+    drain: Mutex<Option<Drain>>,
     /// How many were told when to dial again.
-    told_to_leave: AtomicUsize,
+    drained_agents: AtomicUsize,
     started: Instant,
     /// Agents that have left, whose objects do not say so yet.
     untold: left::Untold,
@@ -354,7 +354,7 @@ pub struct Hub {
 impl Hub {
     /// A hub that serves nobody yet.
     pub fn new(settings: HubSettings, ports: Ports) -> Arc<Self> {
-        let line = Mutex::new(Lines::new(settings.registration_qps));
+        let line = Mutex::new(AdmissionQueues::new(settings.registration_qps));
         Arc::new(Self {
             settings,
             accounts: ports.accounts,
@@ -378,21 +378,21 @@ impl Hub {
             fenced: Wakes::default(),
             listed: Wakes::default(),
             assigned: Wakes::default(),
-            standing: watch::Sender::new(0),
+            connected: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
             complaints: Complaints::default(),
-            registering: Semaphore::new(REGISTERING),
-            registering_first: Semaphore::new(REGISTERING),
-            registering_new: Semaphore::new(REGISTERING),
-            foreign: Arc::new(Semaphore::new(session::MAX_FOREIGN_OF_REPLICA)),
-            resolving: Semaphore::new(RESOLVING),
-            line,
-            strangers: Mutex::default(),
+            registering: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
+            registering_first: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
+            registering_new: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
+            foreign_claims: Arc::new(Semaphore::new(session::MAX_FOREIGN_OF_REPLICA)),
+            credential_reads: Semaphore::new(MAX_CONCURRENT_CREDENTIAL_READS),
+            admission_queues: line,
+            unapproved_agents: Mutex::default(),
             backlog: watch::Sender::new(0),
-            leaving: Mutex::default(),
+            drain: Mutex::default(),
             cut_off: watch::Sender::new(false),
-            told_to_leave: AtomicUsize::new(0),
+            drained_agents: AtomicUsize::new(0),
             untold: left::Untold::default(),
             departed: departed::Departed::default(),
             vanished: vanished::Vanished::default(),
@@ -460,11 +460,11 @@ impl Hub {
     /// Waits until no session stands.
     async fn emptied(&self) {
         // The sender lives as long as self, so this ends only when there is none.
-        let _ = self.standing.subscribe().wait_for(|count| *count == 0).await;
+        let _ = self.connected.subscribe().wait_for(|count| *count == 0).await;
     }
 
     fn silence_limit(&self) -> Duration {
-        self.settings.heartbeat * HEARTBEATS_MISSED
+        self.settings.heartbeat * MAX_MISSED_HEARTBEATS
     }
 }
 
@@ -539,7 +539,7 @@ impl BoundHub {
                 health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
             }
             hub.stopping.cancel();
-            let deadline = tokio::time::Instant::now() + STOP_WAIT;
+            let deadline = tokio::time::Instant::now() + STOP_TIMEOUT;
             let _ = tokio::time::timeout_at(deadline, hub.emptied()).await;
             shut.cancel();
             hub.tasks.close();
@@ -547,7 +547,7 @@ impl BoundHub {
                 warn!("not all agents have left in time");
             }
             // Last words are on their way; whoever does not take them is cut off.
-            let _ = tokio::time::timeout(LAST_WORDS, ended.cancelled()).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, ended.cancelled()).await;
             close.cancel();
         };
         let (served, ()) = tokio::join!(serving, ending);

@@ -12,18 +12,18 @@
 //! | [`leadership`] | who leads, for everybody else: [`Leadership`], [`Mandate`] |
 //! | [`own`] | the Lease of this replica |
 //! | [`roll`], [`replicas`] | which replicas are alive: the first is pure |
-//! | [`queue`] | for how long agents have waited to be registered: pure |
+//! | [`backlog_age`] | for how long agents have waited to be registered: pure |
 //! | [`reach`] | whether this replica alone is cut off from the API server: pure |
 //! | [`objects`] | the Leases at the API server |
 //!
 //! Leases stand outside the budgets of writes: a busy operator must not lose its lead over its own work.
 
+mod backlog_age;
 mod election;
 mod elector;
 mod leadership;
 mod objects;
 mod own;
-mod queue;
 mod reach;
 mod replicas;
 mod roll;

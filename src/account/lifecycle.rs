@@ -26,7 +26,6 @@ mod choice;
 mod cluster_identity;
 mod context;
 mod deletion;
-mod leaving;
 mod listed;
 mod observation;
 mod retry;
@@ -35,6 +34,7 @@ mod shown;
 mod taken;
 mod write;
 mod zone_reports;
+mod zone_retention;
 
 pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch, short};
 pub use context::silence;
@@ -50,8 +50,8 @@ pub use zone_reports::runs_in_another_cluster;
 
 use super::precedence::waits_to_be_asked;
 use super::state::{DesiredState, GrantPhase, State};
-use context::{Context, earlier};
-use leaving::Stay;
+use context::{LifecycleContext, earlier};
+use zone_retention::ZoneRetention;
 
 /// The one thing to do now. Each is one request; a crash before or after it leaves a state that the next observation
 /// continues from.
@@ -103,14 +103,14 @@ impl From<Action> for Decision {
 
 /// Decides. The same observation gives the same decision.
 pub fn decide(observation: &Observation<'_>) -> Decision {
-    let context = Context::new(observation);
+    let context = LifecycleContext::new(observation);
     if observation.account.is_being_deleted() {
         return deletion::decide(&context);
     }
-    match leaving::of_static(&context) {
-        Stay::Over if !observation.sessions_are_read => Action::ReadSessions.into(),
-        Stay::Over => Action::DeleteObject.into(),
-        Stay::Until(again) => {
+    match zone_retention::of_static(&context) {
+        ZoneRetention::Over if !observation.sessions_are_read => Action::ReadSessions.into(),
+        ZoneRetention::Over => Action::DeleteObject.into(),
+        ZoneRetention::Until(again) => {
             let decision = live(&context);
             let wake = if decision.action.is_none() { earlier(decision.wake, again) } else { None };
             Decision { wake, ..decision }
@@ -119,7 +119,7 @@ pub fn decide(observation: &Observation<'_>) -> Decision {
 }
 
 /// The object is there to stay. Where there is nothing else to do, its status says which agent lists its name too.
-fn live(context: &Context<'_>) -> Decision {
+fn live(context: &LifecycleContext<'_>) -> Decision {
     let decision = to_desired(context);
     if decision.action.is_some() || !listed::is_to_be_told(context, decision.wake) {
         return decision;
@@ -128,7 +128,7 @@ fn live(context: &Context<'_>) -> Decision {
 }
 
 /// The way to what is desired.
-fn to_desired(context: &Context<'_>) -> Decision {
+fn to_desired(context: &LifecycleContext<'_>) -> Decision {
     let observation = context.observation;
     if let Some(first) = observation.rival {
         return taken::duplicate(context, first);

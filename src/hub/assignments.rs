@@ -103,7 +103,7 @@ pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
         }
     }
     let emptied = writer.hub.emptied();
-    if tokio::time::timeout(super::STOP_WAIT, emptied).await.is_err() {
+    if tokio::time::timeout(super::STOP_TIMEOUT, emptied).await.is_err() {
         return;
     }
     writer.follow();

@@ -15,8 +15,8 @@ impl Hub {
     pub fn set_cut_off(&self, cut_off: bool) {
         if cut_off {
             // Each time they are spread anew.
-            *self.leaving.lock() = None;
-            self.told_to_leave.store(0, Ordering::Relaxed);
+            *self.drain.lock() = None;
+            self.drained_agents.store(0, Ordering::Relaxed);
         }
         self.cut_off.send_replace(cut_off);
     }

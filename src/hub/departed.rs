@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Hub;
-use super::registry::Away;
+use super::registry::AwaySession;
 use super::static_accounts::Listing;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
@@ -25,7 +25,7 @@ pub(super) struct Departed(Mutex<HashMap<(String, String), Gone>>);
 
 impl Departed {
     /// An agent is forgotten from now on.
-    pub(super) fn put(&self, agent_id: &str, zone: &str, away: &Away) {
+    pub(super) fn put(&self, agent_id: &str, zone: &str, away: &AwaySession) {
         let listing = away.session.as_ref().and_then(|session| session.listing());
         if let Some(listing) = listing.filter(|listing| listing.len() > 0) {
             let gone = Gone { since: away.since, approved: away.approved, listing };

@@ -9,7 +9,7 @@ use tracing::info;
 use super::Hub;
 use super::left::{self, Left};
 use super::registration::KnownAgent;
-use super::registry::Away;
+use super::registry::AwaySession;
 use super::session::Session;
 use super::zone_probe::ProbeRound;
 use crate::account::KubesvcAgent;
@@ -32,7 +32,7 @@ pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
             () = hub.accounts.synced(), if !synced => {
                 synced = true;
                 // Only now may something be dropped that no object asks for.
-                for session in hub.registry.standing() {
+                for session in hub.registry.connected() {
                     session.wakes.wake_all(session.uids());
                 }
             }
@@ -63,17 +63,17 @@ fn route(hub: &Hub, key: &AccountKey) {
     let Some(account) = &account else { return };
     if let Some((uid, round)) = round {
         let is_new = hub.offers.lock().announce(uid, round);
-        let told = if is_new { hub.registry.standing() } else { Vec::new() };
+        let told = if is_new { hub.registry.connected() } else { Vec::new() };
         told.iter().for_each(|session| session.wakes.wake(uid.to_owned()));
     }
     if let Some(zone) = account.spec.zone_id.as_deref().filter(|_| account.is_static()) {
         hub.registry.in_zone(zone, |zone| {
-            zone.standing.values().for_each(|session| session.own_changed.notify_one());
+            zone.connected.values().for_each(|session| session.own_changed.notify_one());
         });
     }
     if let Some(zone) = account.status_or_default().granted_zone() {
         hub.registry.in_zone(zone, |zone| {
-            for session in zone.standing.values() {
+            for session in zone.connected.values() {
                 session.wakes.wake(account.uid().to_owned());
             }
         });
@@ -94,9 +94,11 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     let (spec, status) = (&agent.spec, agent.status.as_ref());
     let in_force = status.and_then(|status| status.session.as_ref());
     let is_elsewhere = in_force.is_some_and(|session| session.replica != hub.settings.replica_id);
-    if is_elsewhere && status.is_some_and(|status| status.connected) && hub.line.lock().forget(&spec.agent_id)
+    if is_elsewhere
+        && status.is_some_and(|status| status.connected)
+        && hub.admission_queues.lock().forget(&spec.agent_id)
     {
-        hub.tell_backlog();
+        hub.publish_backlog();
     }
     if let Some(left) = left::left_behind(hub, agent) {
         hub.untold.put(left);
@@ -114,7 +116,7 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
         return;
     }
     // One that is still registering is told as well; it looks at its accounts when it stands.
-    if session.approve(spec.approved) && hub.registry.is_standing(&session) {
+    if session.approve(spec.approved) && hub.registry.is_connected(&session) {
         info!(agentId = session.agent_id, approved = spec.approved, "approval of the agent changed");
         hub.agent_came(&session, true);
     }
@@ -143,8 +145,8 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {}
         }
-        if hub.line.lock().sweep(hub.moment()) {
-            hub.tell_backlog();
+        if hub.admission_queues.lock().sweep(hub.moment()) {
+            hub.publish_backlog();
         }
         if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
             // Whoever is away may be waiting to be registered.
@@ -169,7 +171,7 @@ pub(super) fn remember(hub: &Hub, known: Vec<KnownAgent>) {
         if connected && approved_once && replica == hub.settings.replica_id {
             // Its stream was not seen to end.
             let ending = SessionEnding::ReplicaLost;
-            let away = Away { approved, since, ending, session_id, session: None };
+            let away = AwaySession { approved, since, ending, session_id, session: None };
             hub.registry.remember(&agent_id, &zone, away);
         }
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 /// Where nothing limits registrations, so many agents a second come back.
-const UNLIMITED: u32 = 1000;
+const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
 /// A replica that takes the place of the last one is not there sooner.
-const SUCCESSOR: Duration = Duration::from_secs(2);
+const SUCCESSOR_START_TIME: Duration = Duration::from_secs(2);
 
 /// A replica that stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Leaving {
+pub(super) struct Drain {
     /// How many agents are connected to it.
     pub(super) agents: usize,
     /// How many registrations a second a replica takes; 0: no limit.
@@ -22,25 +22,26 @@ pub(super) struct Leaving {
 
 /// When one agent dials again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RedialTime {
     /// Not sooner than this.
     pub(super) after: Duration,
     /// Up to so much later.
     pub(super) jitter: Duration,
 }
 
-impl Leaving {
+impl Drain {
     /// When the agent dials that is told as the `nth`, counted from 0. All of them are spread as the others can take
     /// them, and the last is back in half the grace: the other half is for being registered.
-    pub(super) fn place(&self, nth: usize) -> Place {
+    pub(super) fn redial_time(&self, nth: usize) -> RedialTime {
         let latest = self.grace / 2;
-        let soonest = if self.others == 0 { SUCCESSOR.min(latest / 2) } else { Duration::ZERO };
-        let rate = if self.registration_qps == 0 { UNLIMITED } else { self.registration_qps };
+        let soonest = if self.others == 0 { SUCCESSOR_START_TIME.min(latest / 2) } else { Duration::ZERO };
+        let rate =
+            if self.registration_qps == 0 { DEFAULT_REGISTRATIONS_PER_SECOND } else { self.registration_qps };
         let rate = f64::from(rate) * count(self.others.max(1));
         let agents = count(self.agents.max(1));
         let spread = Duration::from_secs_f64(agents / rate).min(latest - soonest);
         let share = count(nth % self.agents.max(1)) / agents;
-        Place { after: soonest + spread.mul_f64(share), jitter: spread.div_f64(agents) }
+        RedialTime { after: soonest + spread.mul_f64(share), jitter: spread.div_f64(agents) }
     }
 }
 
@@ -54,33 +55,33 @@ mod tests {
 
     use super::*;
 
-    fn leaving(agents: usize, others: usize) -> Leaving {
-        Leaving { agents, registration_qps: 50, others, grace: Duration::from_secs(30) }
+    fn leaving(agents: usize, others: usize) -> Drain {
+        Drain { agents, registration_qps: 50, others, grace: Duration::from_secs(30) }
     }
 
     #[test]
     fn few_agents_are_told_to_dial_at_once_where_another_replica_is_alive() {
         assert_eq!(
-            leaving(1, 1).place(0),
-            Place { after: Duration::ZERO, jitter: Duration::from_millis(20) }
+            leaving(1, 1).redial_time(0),
+            RedialTime { after: Duration::ZERO, jitter: Duration::from_millis(20) }
         );
     }
 
     #[test]
     fn where_none_is_left_they_wait_for_a_successor() {
-        assert_eq!(leaving(1, 0).place(0).after, SUCCESSOR);
+        assert_eq!(leaving(1, 0).redial_time(0).after, SUCCESSOR_START_TIME);
     }
 
     #[test]
     fn many_agents_come_as_the_others_can_take_them() {
         let five_hundred = leaving(500, 1);
-        assert_eq!(five_hundred.place(250).after, Duration::from_secs(5));
-        assert_eq!(Leaving { others: 2, ..five_hundred }.place(250).after, Duration::from_millis(2500));
+        assert_eq!(five_hundred.redial_time(250).after, Duration::from_secs(5));
+        assert_eq!(Drain { others: 2, ..five_hundred }.redial_time(250).after, Duration::from_millis(2500));
     }
 
     #[test]
     fn more_than_can_be_taken_in_half_the_grace_come_within_it_all_the_same() {
-        let last = leaving(10_000, 1).place(9_999);
+        let last = leaving(10_000, 1).redial_time(9_999);
         assert!(last.after > Duration::from_secs(14) && last.after + last.jitter <= Duration::from_secs(15));
     }
 
@@ -90,7 +91,7 @@ mod tests {
             agents in 0..30_000_usize, nth in 0..60_000_usize, qps in 0..2000_u32, others in 0..9_usize, grace in 0..900_u64,
         ) {
             let grace = Duration::from_secs(grace);
-            let place = Leaving { agents, registration_qps: qps, others, grace }.place(nth);
+            let place = Drain { agents, registration_qps: qps, others, grace }.redial_time(nth);
             // One nanosecond for what is rounded.
             prop_assert!(place.after + place.jitter <= grace / 2 + Duration::from_nanos(2), "{place:?}");
         }
@@ -99,11 +100,11 @@ mod tests {
         fn no_second_has_more_agents_than_the_others_take_unless_the_grace_forces_it(
             agents in 1..3_000_usize, qps in 1..200_u32, others in 0..4_usize,
         ) {
-            let leaving = Leaving { agents, registration_qps: qps, others, grace: Duration::from_secs(86_400) };
+            let leaving = Drain { agents, registration_qps: qps, others, grace: Duration::from_secs(86_400) };
             let rate = usize::try_from(qps).expect("it is small") * others.max(1);
             let mut seconds = std::collections::BTreeMap::<u64, usize>::new();
             for nth in 0..agents {
-                *seconds.entry(leaving.place(nth).after.as_secs()).or_default() += 1;
+                *seconds.entry(leaving.redial_time(nth).after.as_secs()).or_default() += 1;
             }
             prop_assert!(seconds.values().all(|count| *count <= rate + 1), "{seconds:?}");
         }

@@ -121,7 +121,7 @@ impl FenceReconciler {
         };
         self.stored = rows.into_iter().map(|row| (row.uid, row.epoch)).collect();
         let mut uids = Vec::new();
-        for session in self.hub.registry.standing() {
+        for session in self.hub.registry.connected() {
             uids.extend(session.cached.lock().compare(&self.stored));
         }
         if self.hub.is_leading() {
@@ -227,7 +227,7 @@ impl FenceReconciler {
             return (is_to_rise && is_ours).then_some((fence, None));
         };
         let session = self.hub.registry.of_agent(agent_id)?;
-        if !self.hub.registry.is_standing(&session) {
+        if !self.hub.registry.is_connected(&session) {
             return None;
         }
         // Before the lock: it looks into the ledger.

@@ -38,7 +38,7 @@ impl Fleet for Hub {
         for zone_id in &zones {
             self.registry.in_zone(zone_id, |zone| {
                 // What an agent says that was never approved counts for no account, and nobody waits for it.
-                let in_force = zone.standing.values();
+                let in_force = zone.connected.values();
                 let in_force = in_force.filter(|one| !one.is_superseded() && one.was_approved());
                 facts.extend(in_force.map(|session| SessionFact {
                     offer: round.and_then(|round| self.offer(uid, round, session)),
@@ -83,7 +83,7 @@ impl Fleet for Hub {
     }
 
     fn agents(&self) -> Vec<AgentView> {
-        let mut agents: Vec<_> = self.registry.standing().iter().map(|session| self.show(session)).collect();
+        let mut agents: Vec<_> = self.registry.connected().iter().map(|session| self.show(session)).collect();
         agents.sort_by(|one, other| one.agent_id.cmp(&other.agent_id));
         agents
     }
@@ -117,7 +117,7 @@ impl Fleet for Hub {
 
     fn catch_up(&self, zone: &str) {
         let sessions =
-            self.registry.in_zone(zone, |zone| zone.standing.values().cloned().collect::<Vec<_>>());
+            self.registry.in_zone(zone, |zone| zone.connected.values().cloned().collect::<Vec<_>>());
         for session in sessions.unwrap_or_default() {
             let name = names::agent_object_name(&session.agent_id, &session.zone);
             if let Some(agent) = self.agents_seen.get(&name) {
@@ -127,7 +127,7 @@ impl Fleet for Hub {
     }
 
     fn disconnect(&self, agent_id: &str) -> bool {
-        let session = self.registry.keep_id(agent_id, self.moment());
+        let session = self.registry.reserve_id(agent_id, self.moment());
         if let Some(session) = &session {
             session.close_on_request();
         }
@@ -148,7 +148,7 @@ impl Hub {
                 let answers = offers.in_zone(uid, round, zone_id);
                 let (mut yes, mut no) = (0, 0);
                 for (serial, offer) in answers.into_iter().flatten() {
-                    let Some(session) = zone.standing.get(serial).filter(|one| one.is_approved()) else {
+                    let Some(session) = zone.connected.get(serial).filter(|one| one.is_approved()) else {
                         continue;
                     };
                     let (count, kind) = match offer {
@@ -161,8 +161,8 @@ impl Hub {
                     }
                 }
                 let has_answered = |serial: &u64| answers.is_some_and(|all| all.contains_key(serial));
-                if answers.map_or(0, BTreeMap::len) < zone.standing.len() {
-                    let owing = zone.standing.iter().filter(|(serial, _)| !has_answered(serial));
+                if answers.map_or(0, BTreeMap::len) < zone.connected.len() {
+                    let owing = zone.connected.iter().filter(|(serial, _)| !has_answered(serial));
                     let owing = owing.map(|(_, session)| session).filter(|session| session.is_approved());
                     silent.extend(owing.take(MAX_EQUAL_ANSWERS_SHOWN).map(|session| session.stranger(None)));
                 }

@@ -157,7 +157,7 @@ pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
     let after = After {
         mark: hub.settings.forget_after,
         remove: hub.settings.remove_agents_after,
-        remove_stranger: hub.settings.remove_strangers_after,
+        remove_stranger: hub.settings.remove_unapproved_after,
         forget_decision: hub.settings.forget_approved_after,
         approves_new: hub.settings.approves_new,
     };

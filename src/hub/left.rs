@@ -77,7 +77,7 @@ pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
         && session.incarnation.as_deref() == Some(hub.replicas.incarnation());
     // Where the agent has a stream, that one writes the object, or looks here when it has ended.
     let is_left = is_ours && hub.registry.of_agent(&spec.agent_id).is_none();
-    let requested = hub.registry.keeps(&spec.agent_id, &session.boot_id);
+    let requested = hub.registry.is_reserved(&spec.agent_id, &session.boot_id);
     is_left.then(|| Left {
         agent_id: spec.agent_id.clone(),
         zone: spec.zone_id.clone(),

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::Moment;
 use super::registration::AgentNote;
 use super::session::Session;
-use super::{Hub, REGISTERING};
+use super::{Hub, MAX_CONCURRENT_REGISTRATIONS};
 use crate::telemetry::outages::warn_unless_away;
 
 /// How often it is looked what is due.
@@ -96,7 +96,7 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
             _ = look.tick() => {}
         }
         notes.mark(hub.noteworthy.try_take(MANY), hub.moment());
-        if hub.registering.available_permits() < REGISTERING {
+        if hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS {
             continue;
         }
         tokio::select! {
@@ -122,7 +122,7 @@ async fn write_due(hub: &Hub, notes: &mut Notes) {
     let full = &AtomicBool::new(false);
     let mut written = stream::iter(news)
         .map(|(session, note)| async move {
-            let registering = hub.registering.available_permits() < REGISTERING;
+            let registering = hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS;
             let written = if registering || full.load(Ordering::Relaxed) {
                 Some(false)
             } else {

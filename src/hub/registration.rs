@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use crate::account::fleet_member::SessionEnd;
 use crate::account::outbox::OutboxEntry;
-use crate::hub::line::Standing;
+use crate::hub::admission_queue::AdmissionClass;
 
 pub use kube_objects::KubeAgentObjects;
 
@@ -42,7 +42,7 @@ pub struct Registration {
     /// Whether its zone has accounts that it does not hold: it is registered before those that have what they need.
     pub needs_accounts: bool,
     /// What was known of the agent when it came: those that were here before are registered first.
-    pub standing: Standing,
+    pub admission: AdmissionClass,
 }
 
 /// What the object says of an agent that was registered.

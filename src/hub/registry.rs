@@ -13,7 +13,7 @@ use crate::account::lifecycle::{SessionEnding, Tick};
 
 /// A session that ended, or an agent that an earlier operator had.
 #[derive(Clone)]
-pub(super) struct Away {
+pub(super) struct AwaySession {
     pub(super) approved: bool,
     pub(super) since: Tick,
     pub(super) ending: SessionEnding,
@@ -24,28 +24,28 @@ pub(super) struct Away {
 
 /// The sessions of one zone.
 #[derive(Default)]
-pub(super) struct Zone {
-    pub(super) standing: HashMap<u64, Arc<Session>>,
-    pub(super) away: BTreeMap<String, Away>,
+pub(super) struct ZoneSessions {
+    pub(super) connected: HashMap<u64, Arc<Session>>,
+    pub(super) away: BTreeMap<String, AwaySession>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct RegistryState {
     /// The session in force of each agent id; it may still be registering.
     claims: HashMap<String, Arc<Session>>,
     /// Ids of agents that were disconnected on request.
-    kept: HashMap<String, Kept>,
-    zones: BTreeMap<String, Zone>,
+    reserved: HashMap<String, ReservedId>,
+    zones: BTreeMap<String, ZoneSessions>,
 }
 
 /// An agent id that only one process may have, until a moment.
-struct Kept {
+struct ReservedId {
     boot_id: String,
     until: Moment,
 }
 
 /// Why an agent id cannot be had.
-pub(super) enum Taken {
+pub(super) enum ClaimError {
     /// Another process is connected under it; it will have been lost by then if it is.
     Other(Duration),
     /// A later connection of the same process stands.
@@ -57,7 +57,7 @@ pub(super) enum Taken {
 /// All sessions of this replica.
 #[derive(Default)]
 pub(super) struct Registry {
-    inner: RwLock<Inner>,
+    inner: RwLock<RegistryState>,
     /// Sessions that have to do with a uid.
     concerned: Mutex<HashMap<String, HashSet<u64>>>,
     /// Sessions that stand, by serial.
@@ -72,17 +72,17 @@ impl Registry {
         session: &Arc<Session>,
         silence_limit: Duration,
         now: Moment,
-    ) -> Result<Option<Arc<Session>>, Taken> {
+    ) -> Result<Option<Arc<Session>>, ClaimError> {
         let mut inner = self.inner.write();
-        if let Some(left) = inner.kept_from(session, now) {
-            return Err(Taken::Kept(left));
+        if let Some(left) = inner.reserved_from(session, now) {
+            return Err(ClaimError::Kept(left));
         }
         let former = match inner.claims.get(&session.agent_id) {
             None => inner.last_of(session),
             Some(current) if current.boot_id != session.boot_id => {
-                return Err(Taken::Other(silence_limit.saturating_sub(current.silent_for())));
+                return Err(ClaimError::Other(silence_limit.saturating_sub(current.silent_for())));
             }
-            Some(current) if current.connect_seq >= session.connect_seq => return Err(Taken::Later),
+            Some(current) if current.connect_seq >= session.connect_seq => return Err(ClaimError::Later),
             Some(current) => Some(Arc::clone(current)),
         };
         if let Some(former) = &former {
@@ -94,23 +94,23 @@ impl Registry {
 
     /// The session in force of an agent that is to be disconnected on request. Its id is kept for its process from now
     /// on, before the stream ends.
-    pub(super) fn keep_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
+    pub(super) fn reserve_id(&self, agent_id: &str, now: Moment) -> Option<Arc<Session>> {
         let mut inner = self.inner.write();
-        inner.kept.retain(|_, kept| kept.until > now);
+        inner.reserved.retain(|_, kept| kept.until > now);
         let session = inner.claims.get(agent_id).cloned()?;
-        let kept = Kept { boot_id: session.boot_id.clone(), until: now + ID_KEPT };
-        inner.kept.insert(agent_id.to_owned(), kept);
+        let kept = ReservedId { boot_id: session.boot_id.clone(), until: now + ID_KEPT };
+        inner.reserved.insert(agent_id.to_owned(), kept);
         Some(session)
     }
 
     /// Whether an agent's id is kept for this process since it was disconnected on request.
-    pub(super) fn keeps(&self, agent_id: &str, boot_id: &str) -> bool {
-        self.inner.read().kept.get(agent_id).is_some_and(|kept| kept.boot_id == boot_id)
+    pub(super) fn is_reserved(&self, agent_id: &str, boot_id: &str) -> bool {
+        self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == boot_id)
     }
 
     /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is
     /// the first approved one of its zone.
-    pub(super) fn stand(&self, session: &Arc<Session>) -> Option<bool> {
+    pub(super) fn connect(&self, session: &Arc<Session>) -> Option<bool> {
         let mut inner = self.inner.write();
         if !inner.is_claimed_by(session) {
             return None;
@@ -118,13 +118,13 @@ impl Registry {
         let zone = inner.zones.entry(session.zone.clone()).or_default();
         let first = session.is_approved() && zone.representative().is_none();
         zone.away.remove(&session.agent_id);
-        zone.standing.insert(session.serial, Arc::clone(session));
+        zone.connected.insert(session.serial, Arc::clone(session));
         self.by_serial.write().insert(session.serial, Arc::clone(session));
         Some(first)
     }
 
     /// Whether the session stands.
-    pub(super) fn is_standing(&self, session: &Session) -> bool {
+    pub(super) fn is_connected(&self, session: &Session) -> bool {
         self.by_serial.read().contains_key(&session.serial)
     }
 
@@ -137,12 +137,12 @@ impl Registry {
         }
         self.by_serial.write().remove(&session.serial);
         if let Some(zone) = inner.zones.get_mut(&session.zone)
-            && zone.standing.remove(&session.serial).is_some()
+            && zone.connected.remove(&session.serial).is_some()
             // Nobody waits for one that was never given anything.
             && session.was_approved()
-            && !zone.standing.values().any(|other| other.agent_id == session.agent_id)
+            && !zone.connected.values().any(|other| other.agent_id == session.agent_id)
         {
-            let away = Away {
+            let away = AwaySession {
                 approved: session.is_approved(),
                 since: now,
                 ending,
@@ -162,17 +162,17 @@ impl Registry {
     }
 
     /// An agent that an earlier operator had counts as away from now on, unless it is back.
-    pub(super) fn remember(&self, agent_id: &str, zone: &str, away: Away) {
+    pub(super) fn remember(&self, agent_id: &str, zone: &str, away: AwaySession) {
         let mut inner = self.inner.write();
         let zone = inner.zones.entry(zone.to_owned()).or_default();
-        if !zone.standing.values().any(|session| session.agent_id == agent_id) {
+        if !zone.connected.values().any(|session| session.agent_id == agent_id) {
             zone.away.entry(agent_id.to_owned()).or_insert(away);
         }
     }
 
     /// Forgets who went away at or before `before`, and hands back agent id, zone and session of each that no session
     /// of ours stands for.
-    pub(super) fn forget(&self, before: Tick) -> Vec<(String, String, Away)> {
+    pub(super) fn forget(&self, before: Tick) -> Vec<(String, String, AwaySession)> {
         let mut inner = self.inner.write();
         let mut forgotten = Vec::new();
         inner.zones.retain(|zone_id, zone| {
@@ -183,13 +183,13 @@ impl Registry {
                 }
                 keep
             });
-            !zone.standing.is_empty() || !zone.away.is_empty()
+            !zone.connected.is_empty() || !zone.away.is_empty()
         });
         forgotten
     }
 
     /// Reads one zone.
-    pub(super) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&Zone) -> T) -> Option<T> {
+    pub(super) fn in_zone<T>(&self, zone: &str, read: impl FnOnce(&ZoneSessions) -> T) -> Option<T> {
         self.inner.read().zones.get(zone).map(read)
     }
 
@@ -204,7 +204,7 @@ impl Registry {
     }
 
     /// Reads all zones, in the order of their names.
-    pub(super) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, Zone>) -> T) -> T {
+    pub(super) fn in_zones<T>(&self, read: impl FnOnce(&BTreeMap<String, ZoneSessions>) -> T) -> T {
         read(&self.inner.read().zones)
     }
 
@@ -221,7 +221,7 @@ impl Registry {
     }
 
     /// All sessions that stand.
-    pub(super) fn standing(&self) -> Vec<Arc<Session>> {
+    pub(super) fn connected(&self) -> Vec<Arc<Session>> {
         self.by_serial.read().values().cloned().collect()
     }
 
@@ -262,17 +262,17 @@ impl Registry {
     }
 }
 
-impl Zone {
+impl ZoneSessions {
     /// An approved session that stands.
     pub(super) fn representative(&self) -> Option<&Arc<Session>> {
-        self.standing.values().find(|session| session.is_approved())
+        self.connected.values().find(|session| session.is_approved())
     }
 }
 
-impl Inner {
+impl RegistryState {
     /// For how long the session's id is kept for another process.
-    fn kept_from(&self, session: &Session, now: Moment) -> Option<Duration> {
-        let kept = self.kept.get(&session.agent_id).filter(|kept| kept.boot_id != session.boot_id)?;
+    fn reserved_from(&self, session: &Session, now: Moment) -> Option<Duration> {
+        let kept = self.reserved.get(&session.agent_id).filter(|kept| kept.boot_id != session.boot_id)?;
         Some(kept.until.saturating_sub(now)).filter(|left| !left.is_zero())
     }
 

@@ -155,10 +155,10 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
             // The sender lives as long as the hub.
             _ = leads.changed() => {
                 // Whoever leads now, all is looked at again.
-                hub.registry.standing().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
+                hub.registry.connected().iter().for_each(|one| turns.mark(one.serial, Instant::now()));
             }
             _ = overdue.tick(), if !hub.is_leading() => {
-                let owing = hub.registry.standing().into_iter().filter(|one| one.ledger.lock().owes());
+                let owing = hub.registry.connected().into_iter().filter(|one| one.ledger.lock().owes());
                 owing.for_each(|one| turns.mark(one.serial, Instant::now()));
                 turns.go_on(Instant::now());
             }

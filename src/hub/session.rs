@@ -4,10 +4,10 @@
 
 mod account_work;
 mod admission;
+mod admission_queue;
 mod answers;
 mod claims;
 mod detached;
-mod lining_up;
 mod outbox;
 mod session_loop;
 mod statics;
@@ -190,7 +190,7 @@ impl Session {
     /// What it claimed of accounts that are none of its zone.
     fn claimed(&self, foreign: ForeignClaims) {
         *self.foreign_uids.lock() = foreign.uids;
-        *self.foreign.lock() = foreign.room;
+        *self.foreign.lock() = foreign.permit;
         self.claims_more.store(foreign.more, Ordering::Relaxed);
     }
 
@@ -231,14 +231,14 @@ impl Session {
 
     /// Whether this session stood in its agent's object before something was written as this version: then whoever leads
     /// and reads the sessions after that knows of it. Versions of all objects are counted by one etcd.
-    fn stood_before(&self, version: u64) -> bool {
+    fn connected_before(&self, version: u64) -> bool {
         let registered = self.registered.load(Ordering::Relaxed);
         registered > 0 && version > registered
     }
 
     /// Whether the agent's object, at this version, names another session that came after this one.
     pub(super) fn is_superseded_by(&self, in_force: Option<&str>, version: u64) -> bool {
-        self.stood_before(version) && in_force != Some(self.id.as_str())
+        self.connected_before(version) && in_force != Some(self.id.as_str())
     }
 
     /// Another replica has the agent's stream by now.

@@ -15,12 +15,12 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::backlog_age::BacklogAge;
 use super::election::Times;
 use super::objects::{
     self, BACKLOG, Failed, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease,
     replica_of,
 };
-use super::queue::Queue;
 use super::reach::Renewals;
 use super::roll::{Roll, Shown};
 use crate::account::lifecycle::{Fact, Tick};
@@ -46,7 +46,7 @@ pub struct Replicas {
     changes: watch::Sender<u64>,
     /// How many registrations wait here.
     own_backlog: OnceLock<watch::Receiver<usize>>,
-    queue: Mutex<Queue>,
+    queue: Mutex<BacklogAge>,
     /// Of the own Lease; absent where there is none.
     renewals: Option<Mutex<Renewals>>,
     begun: Instant,

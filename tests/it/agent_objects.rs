@@ -5,7 +5,9 @@ use kubesvc::account::names;
 use kubesvc::account::spec::KubeconfigSource;
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};
 use kubesvc::budget::Budget;
-use kubesvc::hub::{AgentNote, AgentObjects, KubeAgentObjects, Registration, RegistrationError, Standing};
+use kubesvc::hub::{
+    AdmissionClass, AgentNote, AgentObjects, KubeAgentObjects, Registration, RegistrationError,
+};
 use kubesvc::leases::Replicas;
 use kubesvc::objects::{AccountObjects, KubeAccountObjects, WriteError};
 use kubesvc::wire::common::AccountRef;
@@ -40,7 +42,7 @@ fn registration(session_id: &str) -> Registration {
         connected_since: jiff::Timestamp::UNIX_EPOCH,
         cluster_uid: String::new(),
         needs_accounts: false,
-        standing: Standing::Known,
+        admission: AdmissionClass::Returning,
     }
 }
 

@@ -4,12 +4,12 @@ use super::caching;
 use super::choice::{
     Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, spans, zones_to_remember,
 };
-use super::context::{Context, earlier};
-use super::leaving::{Stay, of_found_zone};
+use super::context::{LifecycleContext, earlier};
 use super::observation::{Fact, Tick};
 use super::retry::waits_for_agents;
 use super::write::{Draft, retry_after_failure};
 use super::zone_reports::{ZoneOutcome, ZoneReports};
+use super::zone_retention::{ZoneRetention, of_found_zone};
 use super::{Action, Decision};
 use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::failure::{Failure, FailureClass};
@@ -26,7 +26,7 @@ pub(super) enum Due {
 }
 
 /// When this FAILED or DELETE_FAILED account may be tried again.
-pub(super) fn due(context: &Context<'_>) -> Due {
+pub(super) fn due(context: &LifecycleContext<'_>) -> Due {
     let observation = context.observation;
     let judged_otherwise = observation.credential_changed && context.status.phase() != GrantPhase::Revoking;
     let class = context.failure_class().unwrap_or(FailureClass::Internal);
@@ -47,7 +47,7 @@ pub(super) fn due(context: &Context<'_>) -> Due {
 }
 
 /// No zone has the grant, and the account is to be ACTIVE: find a zone and open the grant.
-pub(super) fn open(context: &Context<'_>) -> Decision {
+pub(super) fn open(context: &LifecycleContext<'_>) -> Decision {
     let choice = choose(context);
     if let Some(wait) = not_yet(context, &choice) {
         return wait;
@@ -77,7 +77,7 @@ pub(super) fn open(context: &Context<'_>) -> Decision {
 
 /// Waits for agents that may be about to come, and says so once of an account that has no story yet: nobody could tell it
 /// from one that no operator has seen. What other accounts say stays, so that a restart writes none of them.
-fn await_agents(context: &Context<'_>, until: Tick) -> Decision {
+fn await_agents(context: &LifecycleContext<'_>, until: Tick) -> Decision {
     let is_said = context.status.reason() == Some(AWAITING_AGENTS)
         && !context.generation_is_new()
         && context.retry_asked().is_none();
@@ -89,7 +89,7 @@ fn await_agents(context: &Context<'_>, until: Tick) -> Decision {
 }
 
 /// Says that offers are awaited, and waits for them.
-fn ask(context: &Context<'_>, zones: usize, until: Tick) -> Decision {
+fn ask(context: &LifecycleContext<'_>, zones: usize, until: Tick) -> Decision {
     let said = context.state() == State::ToMigrate
         && !context.generation_is_new()
         && context.retry_asked().is_none()
@@ -102,7 +102,7 @@ fn ask(context: &Context<'_>, zones: usize, until: Tick) -> Decision {
 }
 
 /// Why a FAILED account without a grant is not tried now.
-fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
+fn not_yet(context: &LifecycleContext<'_>, choice: &Choice) -> Option<Decision> {
     if context.state() != State::Failed {
         return None;
     }
@@ -148,7 +148,7 @@ fn not_yet(context: &Context<'_>, choice: &Choice) -> Option<Decision> {
 }
 
 /// A zone has the grant, and the account is to be ACTIVE: see that it is.
-pub(super) fn keep(context: &Context<'_>) -> Decision {
+pub(super) fn keep(context: &LifecycleContext<'_>) -> Decision {
     let zone = context.status.granted_zone().unwrap_or_default();
     if let Some(wanted) = context.zone_awaited()
         && context.connected(wanted).next().is_some()
@@ -157,8 +157,8 @@ pub(super) fn keep(context: &Context<'_>) -> Decision {
         return Draft::to(context, State::Activating).forgiven().revoking().saying(why).into();
     }
     let again = match of_found_zone(context, zone) {
-        Stay::Until(again) => again,
-        Stay::Over => {
+        ZoneRetention::Until(again) => again,
+        ZoneRetention::Over => {
             let why = format!("zone {zone} has had no agent for too long; another one is looked for");
             return Draft::to(context, State::Activating).tried(zone).revoking().saying(why).into();
         }
@@ -171,7 +171,7 @@ pub(super) fn keep(context: &Context<'_>) -> Decision {
 }
 
 /// The account stays in its zone.
-fn stay(context: &Context<'_>, zone: &str) -> Decision {
+fn stay(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     let reports = ZoneReports::of(context, zone);
     if matches!(context.state(), State::Activating | State::Failed)
         && let Some(failure) = spans(context, zone)
@@ -196,7 +196,7 @@ fn stay(context: &Context<'_>, zone: &str) -> Decision {
 }
 
 /// What the agents of the zone say.
-fn judge_reports(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
+fn judge_reports(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
     let unseen = context.generation_is_new() || context.retry_asked().is_some();
     match reports.held {
         Some(_) if context.state() == State::Active && !unseen => return Decision::nothing(),
@@ -220,7 +220,12 @@ fn judge_reports(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -
 
 /// Every agent of the zone failed. Agents of a zone that was found for the account may be in the wrong place: then the
 /// next one has its turn, and it is a failure only after the last. Where they reached the wrong cluster they drop it.
-fn fail(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>, failure: &Failure) -> Decision {
+fn fail(
+    context: &LifecycleContext<'_>,
+    zone: &str,
+    reports: &ZoneReports<'_>,
+    failure: &Failure,
+) -> Decision {
     let found = context.observation.account.spec.zone_id.is_none();
     let first_try = context.state() == State::Activating;
     if found && first_try && reports.all_failed_by_place && another_zone_is_left(context, zone) {
@@ -239,7 +244,7 @@ fn fail(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>, failure: &
 
 /// FAILED under an open grant: an agent that holds it after all heals it, unless the credential is refused; else it is
 /// tried again when it is due.
-fn retry(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
+fn retry(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
     let waits = context.failure_class().is_some_and(waits_for_agents);
     let changed = context.definition_is_new() || context.credential_is_new();
     if let Some(identity) = reports.held.filter(|_| !changed) {
@@ -257,7 +262,7 @@ fn retry(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decisi
 }
 
 /// FAILED, and not due. Agents that were late and reached the wrong cluster are not waited with: they have to drop it.
-fn wait(context: &Context<'_>, reports: &ZoneReports<'_>, due: &Due) -> Decision {
+fn wait(context: &LifecycleContext<'_>, reports: &ZoneReports<'_>, due: &Due) -> Decision {
     let refused = matches!(context.observation.credential, Fact::Known(Err(_)));
     match &reports.verdict {
         ZoneOutcome::AllFailed(failure)
@@ -277,7 +282,7 @@ fn wait(context: &Context<'_>, reports: &ZoneReports<'_>, due: &Due) -> Decision
 }
 
 /// Opens the grant anew, or says that nobody is there to take the account.
-fn try_again(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
+fn try_again(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneReports<'_>) -> Decision {
     if reports.connected > 0 {
         return reopen(context, zone);
     }
@@ -294,7 +299,7 @@ fn try_again(context: &Context<'_>, zone: &str, reports: &ZoneReports<'_>) -> De
 
 /// Every agent of the zone is away: wait for the grace, and for those that wait to be registered; then see who is really
 /// there, since a watch that was lost may not be back yet, and say so.
-fn deserted(context: &Context<'_>, zone: &str) -> Decision {
+fn deserted(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     if context.state() == State::Orphaned {
         return Decision::nothing();
     }
@@ -311,7 +316,7 @@ fn deserted(context: &Context<'_>, zone: &str) -> Decision {
 }
 
 /// Opens the grant anew in the same zone, under a new epoch; the old definition serves until the new one stands.
-fn reopen(context: &Context<'_>, zone: &str) -> Decision {
+fn reopen(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     match &context.observation.credential {
         Fact::Unknown => Action::ResolveCredential.into(),
         Fact::Known(Err(failure)) => Draft::failed(context, failure).into(),
@@ -319,7 +324,7 @@ fn reopen(context: &Context<'_>, zone: &str) -> Decision {
     }
 }
 
-fn await_credential(context: &Context<'_>) -> Decision {
+fn await_credential(context: &LifecycleContext<'_>) -> Decision {
     if context.observation.credential_slow && context.state() == State::Inactive {
         Draft::to(context, State::ToMigrate).into()
     } else {

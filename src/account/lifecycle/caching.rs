@@ -1,7 +1,7 @@
 //! The agent that streams the account's objects: chosen with ACTIVE, and looked after while ACTIVE.
 
 use super::cluster_identity::is_another_cluster;
-use super::context::{Context, earlier};
+use super::context::{LifecycleContext, earlier};
 use super::observation::{AgentReport, SessionFact};
 use super::write::Draft;
 use super::{Decision, retry};
@@ -10,7 +10,7 @@ use crate::account::caching::{Election, Holding, Outcome, Seat, elect};
 use crate::account::state::State;
 
 /// What is to be done for an ACTIVE account that needs nothing else.
-pub(super) fn maintain_election(context: &Context<'_>, zone: &str, decision: Decision) -> Decision {
+pub(super) fn maintain_election(context: &LifecycleContext<'_>, zone: &str, decision: Decision) -> Decision {
     if decision.action.is_some() || context.state() != State::Active {
         return decision;
     }
@@ -22,7 +22,11 @@ pub(super) fn maintain_election(context: &Context<'_>, zone: &str, decision: Dec
 }
 
 /// The draft of an ACTIVE account with whoever is elected.
-pub(super) fn with_election<'a>(context: &'a Context<'a>, zone: &str, draft: Draft<'a>) -> Draft<'a> {
+pub(super) fn with_election<'a>(
+    context: &'a LifecycleContext<'a>,
+    zone: &str,
+    draft: Draft<'a>,
+) -> Draft<'a> {
     let Outcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
     let draft = draft.cached_by(agent, boot);
     match requested_election(context) {
@@ -31,7 +35,7 @@ pub(super) fn with_election<'a>(context: &'a Context<'a>, zone: &str, draft: Dra
     }
 }
 
-fn outcome<'a>(context: &Context<'a>, zone: &str) -> Outcome<'a> {
+fn outcome<'a>(context: &LifecycleContext<'a>, zone: &str) -> Outcome<'a> {
     let in_zone = context.observation.sessions.iter().filter(|session| session.zone == zone);
     let seats: Vec<_> = in_zone.map(|session| candidate(context, session)).collect();
     let caching = context.status.caching.as_ref();
@@ -47,12 +51,12 @@ fn outcome<'a>(context: &Context<'a>, zone: &str) -> Outcome<'a> {
 }
 
 /// An election that somebody asks for and that was not held yet.
-fn requested_election<'a>(context: &Context<'a>) -> Option<&'a str> {
+fn requested_election<'a>(context: &LifecycleContext<'a>) -> Option<&'a str> {
     let asked = context.observation.account.annotation(ELECT_CACHING_ANNOTATION)?;
     (context.status.election_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
 }
 
-fn candidate<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
+fn candidate<'a>(context: &LifecycleContext<'_>, session: &'a SessionFact) -> Seat<'a> {
     Seat {
         agent_id: &session.agent_id,
         boot_id: &session.process.boot_id,
@@ -64,7 +68,7 @@ fn candidate<'a>(context: &Context<'_>, session: &'a SessionFact) -> Seat<'a> {
     }
 }
 
-fn holding(context: &Context<'_>, session: &SessionFact) -> Holding {
+fn holding(context: &LifecycleContext<'_>, session: &SessionFact) -> Holding {
     if !session.approved || !context.may_be_sent(session) {
         return Holding::No;
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 
 use super::cluster_identity::short;
-use super::context::Context;
+use super::context::LifecycleContext;
 use super::observation::{Fact, Offer, Presence, SessionFact, Tick};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::state::State;
@@ -35,7 +35,7 @@ pub(super) enum Choice {
 }
 
 /// Chooses.
-pub(super) fn choose(context: &Context<'_>) -> Choice {
+pub(super) fn choose(context: &LifecycleContext<'_>) -> Choice {
     match zone_of(context) {
         Choice::Zone(zone) => match spans(context, &zone) {
             Some(failure) => Choice::Refused(failure),
@@ -47,7 +47,7 @@ pub(super) fn choose(context: &Context<'_>) -> Choice {
 
 /// Why the account cannot be given to a zone: it asks for the cluster that the agents are in, they are in different ones,
 /// and it is bound to none. Of an account of agents' own files the first that answers stands.
-pub(super) fn spans(context: &Context<'_>, zone: &str) -> Option<Failure> {
+pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failure> {
     const NAMED: usize = 4;
     let account = context.observation.account;
     let is_bound = context.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
@@ -70,7 +70,7 @@ pub(super) fn spans(context: &Context<'_>, zone: &str) -> Option<Failure> {
     Some(Failure::new(FailureClass::ZoneSpansClusters, message))
 }
 
-fn zone_of(context: &Context<'_>) -> Choice {
+fn zone_of(context: &LifecycleContext<'_>) -> Choice {
     if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
         let connected = context.connected(pinned).next().is_some();
         return if connected {
@@ -112,19 +112,19 @@ fn zone_of(context: &Context<'_>) -> Choice {
 
 /// Whether an agent that is not connected could decide where the account goes: one of the zone it was in before, or any
 /// where every one must be heard.
-fn others_matter(context: &Context<'_>, tried: &[String]) -> bool {
+fn others_matter(context: &LifecycleContext<'_>, tried: &[String]) -> bool {
     let before = context.status.zone_id.as_ref().is_some_and(|zone| !tried.contains(zone));
     before || hears_everyone(context) || context.failure_class() == Some(FailureClass::ZoneAmbiguous)
 }
 
 /// A path or a service account may mean another cluster at each agent: everyone is heard before one is chosen.
-fn hears_everyone(context: &Context<'_>) -> bool {
+fn hears_everyone(context: &LifecycleContext<'_>) -> bool {
     let source = context.observation.account.spec.agent_source();
     source.file.is_some() || source.service_account == Some(true)
 }
 
 /// Whether another zone than this one may offer, has agents and was not tried in this round.
-pub(super) fn another_zone_is_left(context: &Context<'_>, zone: &str) -> bool {
+pub(super) fn another_zone_is_left(context: &LifecycleContext<'_>, zone: &str) -> bool {
     let tried = context.tried_zones();
     context.observation.policy.offers
         && tried.len() < MAX_TRIED_ZONES
@@ -132,7 +132,7 @@ pub(super) fn another_zone_is_left(context: &Context<'_>, zone: &str) -> bool {
 }
 
 /// The zones with agents, as a FAILED `ZoneAmbiguous` remembers them: the first by name.
-pub(super) fn zones_to_remember(context: &Context<'_>) -> Vec<String> {
+pub(super) fn zones_to_remember(context: &LifecycleContext<'_>) -> Vec<String> {
     context.connected_zones().into_iter().take(MAX_TRIED_ZONES).map(str::to_owned).collect()
 }
 
@@ -149,7 +149,7 @@ pub(super) fn no_agent_in(zone: &str) -> Failure {
 
 /// The zone that offers to take the account as it is now and whose agent has been connected for longest; where everyone
 /// must be heard, exactly one zone must offer. Names decide nothing: an agent gives itself the name of its zone.
-fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
+fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> Choice {
     let observation = context.observation;
     if context.state() != State::ToMigrate {
         return Choice::Asked { zones: zones.len(), until: observation.now };
@@ -178,7 +178,7 @@ fn among_offers(context: &Context<'_>, zones: &BTreeSet<&str>) -> Choice {
 }
 
 /// Orders the zones whose agents came in the same second, for each account in another way.
-fn lot(context: &Context<'_>, zone: &str) -> [u8; 32] {
+fn lot(context: &LifecycleContext<'_>, zone: &str) -> [u8; 32] {
     let uid = Sha256::digest(context.observation.account.uid());
     Sha256::new().chain_update(uid).chain_update(zone).finalize().into()
 }
@@ -188,7 +188,7 @@ fn is_asked(session: &SessionFact, zones: &BTreeSet<&str>) -> bool {
 }
 
 /// What a session answered for the spec as it is now.
-fn answer<'s>(context: &Context<'_>, session: &'s SessionFact) -> Option<&'s Offer> {
+fn answer<'s>(context: &LifecycleContext<'_>, session: &'s SessionFact) -> Option<&'s Offer> {
     let (generation, offer) = session.offer.as_ref()?;
     (*generation == context.observation.account.generation()).then_some(offer)
 }
@@ -201,7 +201,7 @@ fn ambiguous(willing: &BTreeSet<&str>) -> Failure {
 }
 
 /// Everyone said no, or nothing: the most telling no is the reason.
-fn nobody_offers(context: &Context<'_>, asked: &[&SessionFact]) -> Failure {
+fn nobody_offers(context: &LifecycleContext<'_>, asked: &[&SessionFact]) -> Failure {
     let refusals = asked.iter().filter_map(|session| match answer(context, session) {
         Some(Offer::No(failure)) => Some((telling(failure.class), session, failure)),
         _ => None,
@@ -234,13 +234,13 @@ fn telling(class: FailureClass) -> u8 {
 }
 
 /// Every zone with agents was tried.
-fn none_left(context: &Context<'_>, tried: &[String]) -> Failure {
+fn none_left(context: &LifecycleContext<'_>, tried: &[String]) -> Failure {
     let names = tried.iter().map(String::as_str).take(10).collect::<Vec<_>>().join(", ");
     let last = context.status.error_message.as_deref().unwrap_or("the agents failed to take the account");
     Failure::new(FailureClass::Unreachable, format!("no zone is left to try after {names}: {last}"))
 }
 
 /// Whether the credential that is known is the one that offers were asked for, or the grant was opened with.
-pub(super) fn credential_is_the_one_tried(context: &Context<'_>) -> bool {
+pub(super) fn credential_is_the_one_tried(context: &LifecycleContext<'_>) -> bool {
     matches!(&context.observation.credential, Fact::Known(Ok(known)) if known.is(context.status.credential_version.as_deref()))
 }

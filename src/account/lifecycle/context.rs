@@ -10,12 +10,12 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
 
 /// For how many ticks at most agents that wait to be registered keep everybody from being taken for gone.
-const LONGEST_QUEUE: Tick = 600;
+const MAX_BACKLOG_TICKS: Tick = 600;
 /// How often an account is looked at that waits for nothing but that, in ticks: nobody tells it that the queue is over.
-const QUEUE_LOOK: Tick = 5;
+const BACKLOG_RECHECK_TICKS: Tick = 5;
 
 /// An observation with what is derived from it once.
-pub(super) struct Context<'a> {
+pub(super) struct LifecycleContext<'a> {
     pub(super) observation: &'a Observation<'a>,
     pub(super) status: Cow<'a, KubesvcAccountStatus>,
     pub(super) definition: String,
@@ -23,7 +23,7 @@ pub(super) struct Context<'a> {
 
 /// How far a revoke is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum RevokeProgress {
     /// Every session has dropped the account or is gone.
     Over,
     /// So it seems; the sessions are to be read once more, from the API server itself.
@@ -62,7 +62,7 @@ impl Blocker {
     }
 }
 
-impl<'a> Context<'a> {
+impl<'a> LifecycleContext<'a> {
     pub(super) fn new(observation: &'a Observation<'a>) -> Self {
         Self {
             observation,
@@ -217,23 +217,23 @@ impl<'a> Context<'a> {
                 let since = since.max(self.observation.leading_since);
                 let until = since.saturating_add(self.observation.policy.orphan_grace);
                 let was_there = self.observation.backlog_since.is_some_and(|began| until > began);
-                let waits = self.queue_until().filter(|_| was_there);
+                let waits = self.backlog_until().filter(|_| was_there);
                 (until > self.observation.now).then_some(until).max(waits)
             }
         }
     }
 
     /// While agents wait to be registered: until when nobody is taken for gone, or when to look again, if that is sooner.
-    pub(super) fn queue_until(&self) -> Option<Tick> {
+    pub(super) fn backlog_until(&self) -> Option<Tick> {
         let observation = self.observation;
-        let until = observation.backlog_since?.saturating_add(LONGEST_QUEUE);
-        (until > observation.now).then_some(until.min(observation.now + QUEUE_LOOK))
+        let until = observation.backlog_since?.saturating_add(MAX_BACKLOG_TICKS);
+        (until > observation.now).then_some(until.min(observation.now + BACKLOG_RECHECK_TICKS))
     }
 
     /// Until when agents may be about to come whom this leader has not seen: it has just begun, or they wait to be
     /// registered. Absent: whoever is not there is away.
     pub(super) fn all_seen_at(&self) -> Option<Tick> {
-        self.grace_of_leadership().max(self.queue_until())
+        self.grace_of_leadership().max(self.backlog_until())
     }
 
     /// The last tick at which a session of the zone may come back, if any may.
@@ -278,8 +278,8 @@ impl<'a> Context<'a> {
     }
 
     /// How far the revoke is: over when every session has dropped the account or is gone.
-    pub(super) fn revoke_progress(&self) -> Progress {
-        let Some(zone) = self.status.granted_zone() else { return Progress::Over };
+    pub(super) fn revoke_progress(&self) -> RevokeProgress {
+        let Some(zone) = self.status.granted_zone() else { return RevokeProgress::Over };
         let (mut waiting, mut wake, mut failure) = (false, None, None);
         for session in self.observation.sessions.iter().filter(|session| session.zone == zone) {
             match self.drop_answer(session) {
@@ -292,10 +292,10 @@ impl<'a> Context<'a> {
             }
         }
         match failure {
-            Some(failure) => Progress::Blocked(Blocker::Failed(failure, wake)),
-            None if waiting => Progress::Blocked(Blocker::Waiting(wake)),
-            None if self.observation.sessions_are_read => Progress::Over,
-            None => Progress::ToConfirm,
+            Some(failure) => RevokeProgress::Blocked(Blocker::Failed(failure, wake)),
+            None if waiting => RevokeProgress::Blocked(Blocker::Waiting(wake)),
+            None if self.observation.sessions_are_read => RevokeProgress::Over,
+            None => RevokeProgress::ToConfirm,
         }
     }
 

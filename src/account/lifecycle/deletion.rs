@@ -1,7 +1,7 @@
 //! The end of an account: the grant is revoked, then the rows go, then the finalizer.
 
 use super::active::{Due, due};
-use super::context::{Blocker, Context, Progress, earlier};
+use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
 use super::observation::RowFact;
 use super::revoke::begin;
 use super::write::Draft;
@@ -10,7 +10,7 @@ use crate::account::FORCE_DELETE_ANNOTATION;
 use crate::account::state::{GrantPhase, State};
 
 /// What to do for an object that is being deleted.
-pub(super) fn decide(context: &Context<'_>) -> Decision {
+pub(super) fn decide(context: &LifecycleContext<'_>) -> Decision {
     let row = context.observation.row;
     if !context.observation.account.has_finalizer() {
         // Someone took our finalizer off, or it never was on; the row must not outlive the object all the same.
@@ -25,11 +25,11 @@ pub(super) fn decide(context: &Context<'_>) -> Decision {
     }
 }
 
-fn revoke(context: &Context<'_>) -> Decision {
+fn revoke(context: &LifecycleContext<'_>) -> Decision {
     let forced = context.observation.account.annotation(FORCE_DELETE_ANNOTATION).is_some();
     let blocker = match context.revoke_progress() {
-        Progress::Blocked(blocker) if !forced => blocker,
-        Progress::ToConfirm if !forced => return Action::ReadSessions.into(),
+        RevokeProgress::Blocked(blocker) if !forced => blocker,
+        RevokeProgress::ToConfirm if !forced => return Action::ReadSessions.into(),
         _ => return Draft::to(context, State::Deleting).released().into(),
     };
     match (context.state(), blocker) {

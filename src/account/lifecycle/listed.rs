@@ -1,13 +1,13 @@
 //! An agent's own file that lists an account of the same name: what the declared object says of it.
 
-use super::context::Context;
+use super::context::LifecycleContext;
 use super::observation::{Fact, Tick};
 use crate::account::conditions::LISTED_BY_AGENT;
 use crate::account::status::ListingAgent;
 use crate::account::{State, conditions};
 
 /// The agent that the status is to name: as observed, else as it was.
-pub(super) fn agent(context: &Context<'_>) -> Option<ListingAgent> {
+pub(super) fn agent(context: &LifecycleContext<'_>) -> Option<ListingAgent> {
     match context.observation.listed_by {
         _ if context.observation.account.is_static() => None,
         Fact::Known(agent) => agent.cloned(),
@@ -17,7 +17,7 @@ pub(super) fn agent(context: &Context<'_>) -> Option<ListingAgent> {
 
 /// Reason and message of the condition: which agent lists the name, and which of the two accounts counts. Absent: none
 /// lists it.
-pub(super) fn told(context: &Context<'_>) -> Option<(&'static str, String)> {
+pub(super) fn told(context: &LifecycleContext<'_>) -> Option<(&'static str, String)> {
     let ListingAgent { agent_id, zone_id } = agent(context)?;
     let agent_wins = context.observation.policy.agent_wins;
     let (reason, which) = match context.observation.rival.is_some_and(|rival| rival.is_static) {
@@ -36,7 +36,7 @@ pub(super) fn told(context: &Context<'_>) -> Option<(&'static str, String)> {
 
 /// Whether the status says something else of it than is so. Where a retry is due at a tick it is said with that one: each
 /// write begins the wait for it anew.
-pub(super) fn is_to_be_told(context: &Context<'_>, wake: Option<Tick>) -> bool {
+pub(super) fn is_to_be_told(context: &LifecycleContext<'_>, wake: Option<Tick>) -> bool {
     let status = &context.status;
     let waits_for_retry = matches!(status.state(), State::Failed | State::DeleteFailed) && wake.is_some();
     if status.conditions.is_empty() || waits_for_retry {
@@ -50,7 +50,7 @@ pub(super) fn is_to_be_told(context: &Context<'_>, wake: Option<Tick>) -> bool {
 }
 
 /// The agent in whose file an account stands, to go on in a sentence.
-pub(super) fn of_whose_file(context: &Context<'_>) -> String {
+pub(super) fn of_whose_file(context: &LifecycleContext<'_>) -> String {
     let agent_wins = context.observation.policy.agent_wins;
     let whose = match agent(context) {
         Some(agent) => format!("agent {} of zone {}", agent.agent_id, agent.zone_id),

@@ -1,26 +1,26 @@
 //! Taking an account back from its zone.
 
 use super::active::{Due, due};
-use super::context::{Blocker, Context, Progress, earlier};
+use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
 use super::write::Draft;
 use super::{Action, Decision};
 use crate::account::failure::FailureClass;
 use crate::account::state::{DesiredState, State};
 
 /// The draft that begins a revoke.
-pub(super) fn begin<'a>(context: &'a Context<'a>, state: State) -> Draft<'a> {
+pub(super) fn begin<'a>(context: &'a LifecycleContext<'a>, state: State) -> Draft<'a> {
     Draft::to(context, state).revoking()
 }
 
 /// A revoke is under way, and is finished before anything else.
-pub(super) fn decide(context: &Context<'_>) -> Decision {
+pub(super) fn decide(context: &LifecycleContext<'_>) -> Decision {
     let blocker = match context.revoke_progress() {
-        Progress::Blocked(blocker) => blocker,
-        Progress::ToConfirm => return Action::ReadSessions.into(),
-        Progress::Over if stays_failed(context) && !context.starts_anew() => {
+        RevokeProgress::Blocked(blocker) => blocker,
+        RevokeProgress::ToConfirm => return Action::ReadSessions.into(),
+        RevokeProgress::Over if stays_failed(context) && !context.starts_anew() => {
             return Draft::failed_as_before(context).released().into();
         }
-        Progress::Over => return Draft::to(context, state_after(context)).released().into(),
+        RevokeProgress::Over => return Draft::to(context, state_after(context)).released().into(),
     };
     if context.state() == State::Failed {
         return again(context, &blocker);
@@ -38,7 +38,7 @@ pub(super) fn decide(context: &Context<'_>) -> Decision {
 
 /// The agents were asked to drop it, and one failed: they are asked again when it is due, and the last one's answer or
 /// absence ends it at any time.
-fn again(context: &Context<'_>, blocker: &Blocker) -> Decision {
+fn again(context: &LifecycleContext<'_>, blocker: &Blocker) -> Decision {
     match due(context) {
         Due::Now => begin(context, state_while(context)).into(),
         _ if context.generation_is_new() => Draft::acknowledged(context).into(),
@@ -48,7 +48,7 @@ fn again(context: &Context<'_>, blocker: &Blocker) -> Decision {
 }
 
 /// Nobody has the grant, and the account is to be INACTIVE: say so once.
-pub(super) fn rest(context: &Context<'_>) -> Decision {
+pub(super) fn rest(context: &LifecycleContext<'_>) -> Decision {
     let said = context.status.state == Some(State::Inactive)
         && !context.generation_is_new()
         && context.retry_asked().is_none();
@@ -58,7 +58,7 @@ pub(super) fn rest(context: &Context<'_>) -> Decision {
 
 /// A zone that is left for another is followed by a new choice of zone; anything else ends INACTIVE, and what is
 /// desired is taken up from there.
-fn state_after(context: &Context<'_>) -> State {
+fn state_after(context: &LifecycleContext<'_>) -> State {
     match context.state() {
         State::Deactivating => State::Inactive,
         _ => match state_while(context) {
@@ -69,7 +69,7 @@ fn state_after(context: &Context<'_>) -> State {
 }
 
 /// ACTIVATING while the account leaves its zone for another one, or for another try, else DEACTIVATING.
-fn state_while(context: &Context<'_>) -> State {
+fn state_while(context: &LifecycleContext<'_>) -> State {
     let leaves = context.state() == State::Activating
         || context.zone_awaited().is_some()
         || context.status.leaves_to_come_back();
@@ -79,7 +79,7 @@ fn state_while(context: &Context<'_>) -> State {
 
 /// Its agents were told to drop it because they reached another cluster than it is bound to, or are in different ones. It
 /// stays bound: only INACTIVE by wish unbinds it.
-fn stays_failed(context: &Context<'_>) -> bool {
+fn stays_failed(context: &LifecycleContext<'_>) -> bool {
     let class = context.failure_class();
     matches!(class, Some(FailureClass::ClusterMismatch | FailureClass::ZoneSpansClusters))
         && context.observation.account.desired() == DesiredState::Active

@@ -1,6 +1,6 @@
 //! Names that are taken: by another object, or by a row that is not ours.
 
-use super::context::{Blocker, Context, Progress, earlier};
+use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
 use super::observation::{Rival, RowFact};
 use super::write::Draft;
 use super::{Action, Decision, listed};
@@ -8,7 +8,7 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::state::GrantPhase;
 
 /// Two objects with one account name: one has it, and this one waits without a row and without a grant.
-pub(super) fn duplicate(context: &Context<'_>, first: &Rival) -> Decision {
+pub(super) fn duplicate(context: &LifecycleContext<'_>, first: &Rival) -> Decision {
     let failure = name_is_taken(context, first);
     let said =
         context.fails_already_with(&failure) && context.status.name_holder.as_ref() == Some(&first.object);
@@ -16,10 +16,10 @@ pub(super) fn duplicate(context: &Context<'_>, first: &Rival) -> Decision {
     match context.status.phase() {
         GrantPhase::Open => failed().revoking().into(),
         GrantPhase::Revoking => match context.revoke_progress() {
-            Progress::Over => failed().released().into(),
-            Progress::ToConfirm => Action::ReadSessions.into(),
-            Progress::Blocked(_) if !said => failed().into(),
-            Progress::Blocked(blocker) => still_revoking(context, failed(), &blocker),
+            RevokeProgress::Over => failed().released().into(),
+            RevokeProgress::ToConfirm => Action::ReadSessions.into(),
+            RevokeProgress::Blocked(_) if !said => failed().into(),
+            RevokeProgress::Blocked(blocker) => still_revoking(context, failed(), &blocker),
         },
         GrantPhase::None if !said => failed().into(),
         GrantPhase::None if context.observation.row == RowFact::Present => Action::DeleteRows.into(),
@@ -28,7 +28,7 @@ pub(super) fn duplicate(context: &Context<'_>, first: &Rival) -> Decision {
 }
 
 /// What is said of an object whose account name another one has.
-fn name_is_taken(context: &Context<'_>, first: &Rival) -> Failure {
+fn name_is_taken(context: &LifecycleContext<'_>, first: &Rival) -> Failure {
     let account = context.observation.account;
     let beside = Some(first.object.namespace.as_str()) == account.metadata.namespace.as_deref();
     let whose = if first.is_static { listed::of_whose_file(context) } else { String::new() };
@@ -50,7 +50,7 @@ fn name_is_taken(context: &Context<'_>, first: &Rival) -> Failure {
 }
 
 /// The name is free, and this one takes it only when it is asked to: no object is named as having it that has it no more.
-pub(super) fn waits(context: &Context<'_>) -> Decision {
+pub(super) fn waits(context: &LifecycleContext<'_>) -> Decision {
     let name = context.observation.account.account_name();
     let failure = Failure::new(
         FailureClass::DuplicateName,
@@ -66,7 +66,7 @@ pub(super) fn waits(context: &Context<'_>) -> Decision {
 }
 
 /// Who failed to drop it is asked again at the slowest pace.
-fn still_revoking(context: &Context<'_>, failed: Draft<'_>, blocker: &Blocker) -> Decision {
+fn still_revoking(context: &LifecycleContext<'_>, failed: Draft<'_>, blocker: &Blocker) -> Decision {
     let observation = context.observation;
     let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
     match blocker {
@@ -78,7 +78,7 @@ fn still_revoking(context: &Context<'_>, failed: Draft<'_>, blocker: &Blocker) -
 
 /// The database has a row of this name that somebody else wrote: no grant is opened and no row is written. A grant that
 /// is open stays; it is somebody's edit of the table, and not of the account.
-pub(super) fn foreign_row(context: &Context<'_>) -> Option<Decision> {
+pub(super) fn foreign_row(context: &LifecycleContext<'_>) -> Option<Decision> {
     if context.status.phase() != GrantPhase::None {
         return None;
     }

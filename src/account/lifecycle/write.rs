@@ -3,7 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::cluster_identity::{self, Recognised};
-use super::context::Context;
+use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching, listed, retry};
 use crate::account::conditions::{self, CLUSTER_IDENTITY, LISTED_BY_AGENT, Story};
@@ -36,7 +36,7 @@ pub struct Note {
 /// A status in the making. What follows from its state and grant (conditions, agents, times) is filled in at the end,
 /// so that no order of the steps before can make them disagree.
 pub(super) struct Draft<'a> {
-    context: &'a Context<'a>,
+    context: &'a LifecycleContext<'a>,
     status: KubesvcAccountStatus,
     /// The failure that the status speaks of.
     failure: Option<FailureClass>,
@@ -50,7 +50,7 @@ pub(super) struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     /// The status as it is, seen at this generation, with a handled retry; every other draft starts from it.
-    fn seen(context: &'a Context<'a>) -> Self {
+    fn seen(context: &'a LifecycleContext<'a>) -> Self {
         let mut status = context.status.clone().into_owned();
         let generation = context.observation.account.generation();
         status.observed_generation = generation;
@@ -78,12 +78,12 @@ impl<'a> Draft<'a> {
     }
 
     /// The state stays; what is new is the generation or the retry that was seen.
-    pub(super) fn acknowledged(context: &'a Context<'a>) -> Self {
+    pub(super) fn acknowledged(context: &'a LifecycleContext<'a>) -> Self {
         Self { failure: context.failure_class(), ..Self::seen(context) }
     }
 
     /// A state without a failure.
-    pub(super) fn to(context: &'a Context<'a>, state: State) -> Self {
+    pub(super) fn to(context: &'a LifecycleContext<'a>, state: State) -> Self {
         let mut draft = Self::seen(context);
         draft.status.state = Some(state);
         if state == State::Inactive {
@@ -98,7 +98,7 @@ impl<'a> Draft<'a> {
     }
 
     /// ACTIVATING: the grant is open for the zone, under a new epoch.
-    pub(super) fn open(context: &'a Context<'a>, zone: &str) -> Self {
+    pub(super) fn open(context: &'a LifecycleContext<'a>, zone: &str) -> Self {
         let mut draft = Self::to(context, State::Activating);
         draft = draft.with_credential();
         let status = &mut draft.status;
@@ -114,7 +114,7 @@ impl<'a> Draft<'a> {
     }
 
     /// ACTIVE: an agent holds it, and this is the cluster it reached.
-    pub(super) fn held(context: &'a Context<'a>, identity: &ClusterIdentity) -> Self {
+    pub(super) fn held(context: &'a LifecycleContext<'a>, identity: &ClusterIdentity) -> Self {
         let mut draft = Self::to(context, State::Active);
         let status = &mut draft.status;
         status.kube_host = some(&identity.host);
@@ -130,7 +130,7 @@ impl<'a> Draft<'a> {
 
     /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up. What cannot pass
     /// by itself is not tried again, so that it counts once.
-    pub(super) fn failed(context: &'a Context<'a>, failure: &Failure) -> Self {
+    pub(super) fn failed(context: &'a LifecycleContext<'a>, failure: &Failure) -> Self {
         let mut draft = Self::seen(context);
         let deleting = context.observation.account.is_being_deleted();
         let said_before =
@@ -205,7 +205,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The failure that the status speaks of stays, and no try was used.
-    pub(super) fn failed_as_before(context: &'a Context<'a>) -> Self {
+    pub(super) fn failed_as_before(context: &'a LifecycleContext<'a>) -> Self {
         let mut draft = Self::acknowledged(context);
         draft.status.state = Some(State::Failed);
         draft
@@ -379,7 +379,7 @@ impl<'a> Draft<'a> {
 }
 
 /// The status as it is but for what it says of an agent that lists the account's name too.
-pub(super) fn listing_told(context: &Context<'_>) -> Action {
+pub(super) fn listing_told(context: &LifecycleContext<'_>) -> Action {
     let mut status = context.status.clone().into_owned();
     let was_told = conditions::find(&status.conditions, LISTED_BY_AGENT).is_some();
     status.conditions.retain(|condition| condition.type_ != LISTED_BY_AGENT);
@@ -395,7 +395,7 @@ pub(super) fn listing_told(context: &Context<'_>) -> Action {
     Action::WriteStatus(Box::new(StatusWrite { status, note }))
 }
 
-fn listing(context: &Context<'_>, generation: i64) -> Option<Condition> {
+fn listing(context: &LifecycleContext<'_>, generation: i64) -> Option<Condition> {
     let (reason, message) = listed::told(context)?;
     let (before, wall) = (&context.status.conditions, Time(context.observation.wall));
     Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
@@ -409,7 +409,7 @@ impl From<Draft<'_>> for Decision {
 
 /// What follows a failure, with deletion tried without a limit.
 pub(super) fn retry_after_failure(
-    context: &Context<'_>,
+    context: &LifecycleContext<'_>,
     class: FailureClass,
     failed_count: i32,
 ) -> retry::Retry {
@@ -421,7 +421,7 @@ pub(super) fn retry_after_failure(
     retry::plan(class, failed_count, uid, policy)
 }
 
-fn wall_after(context: &Context<'_>, after: Tick) -> Option<Time> {
+fn wall_after(context: &LifecycleContext<'_>, after: Tick) -> Option<Time> {
     let seconds = i64::try_from(after).ok()?;
     let span = jiff::SignedDuration::from_secs(seconds);
     context.observation.wall.checked_add(span).ok().map(Time)

@@ -1,7 +1,7 @@
 //! What the agents of a zone say about the account.
 
 use super::cluster_identity::mismatch;
-use super::context::{Context, earlier, silence};
+use super::context::{LifecycleContext, earlier, silence};
 use super::observation::{AgentReport, ClusterIdentity, SessionFact, Tick};
 use crate::account::KubesvcAccount;
 use crate::account::failure::Failure;
@@ -28,7 +28,7 @@ pub(super) enum ZoneOutcome {
 
 impl<'a> ZoneReports<'a> {
     /// What they say for the epoch of the status.
-    pub(super) fn of(context: &Context<'a>, zone: &str) -> Self {
+    pub(super) fn of(context: &LifecycleContext<'a>, zone: &str) -> Self {
         let verdict = ZoneOutcome::Open(None);
         let mut reports = Self { connected: 0, held: None, verdict, all_failed_by_place: true };
         let (mut pending, mut wake) = (false, None);
@@ -76,7 +76,7 @@ pub fn runs_in_another_cluster(account: &KubesvcAccount, own: &str) -> bool {
         && bound.is_some_and(|bound| bound != own)
 }
 
-fn report_for_epoch<'a>(context: &Context<'_>, session: &'a SessionFact) -> Option<&'a AgentReport> {
+fn report_for_epoch<'a>(context: &LifecycleContext<'_>, session: &'a SessionFact) -> Option<&'a AgentReport> {
     let (epoch, report) = session.report.as_ref()?;
     (*epoch == context.status.epoch).then_some(report)
 }

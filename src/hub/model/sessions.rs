@@ -15,9 +15,9 @@ use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatu
 use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
+use crate::hub::admission_queue::AdmissionClass;
 use crate::hub::duties::{Duty, SessionView, duty};
 use crate::hub::ledger::{Ledger, Moment};
-use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, status};
 use crate::hub::wire_conversion;
 use crate::wire::common::{AccountRef, Failure, failure::Class};
@@ -103,7 +103,7 @@ impl World {
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
             needs_accounts: false,
-            standing: Standing::Known,
+            admission: AdmissionClass::Returning,
         };
         let new =
             || Shared::new(status::new_object(one.agent_id, &registration, self.approves(one.agent_id)));

@@ -18,7 +18,7 @@ use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
-use crate::hub::line::Standing;
+use crate::hub::admission_queue::AdmissionClass;
 use crate::leases::Replicas;
 use crate::objects::{too_busy, version_of};
 
@@ -38,7 +38,7 @@ pub struct KubeAgentObjects {
     /// For what the leader waits for, and registrations of agents that are to be given accounts.
     answers: Budget,
     /// For agents that were never approved, beside one of the others.
-    strangers: Budget,
+    unapproved: Budget,
     gate: Gate,
 }
 
@@ -51,18 +51,18 @@ impl KubeAgentObjects {
             replicas,
             budget: Budget::default(),
             answers: Budget::default(),
-            strangers: Budget::default(),
+            unapproved: Budget::default(),
             gate: Gate::default(),
         }
     }
 
     /// The same, with no more registrations and notes than `registrations` allows, no more answers for the leader
-    /// than `answers` does, and no more registrations of agents that were never approved than `strangers` does.
+    /// than `answers` does, and no more registrations of agents that were never approved than `unapproved` does.
     #[must_use]
     pub fn paced(mut self, registrations: Budget, answers: Budget, strangers: Budget) -> Self {
         self.budget = registrations;
         self.answers = answers;
-        self.strangers = strangers;
+        self.unapproved = strangers;
         self
     }
 
@@ -90,8 +90,8 @@ impl KubeAgentObjects {
 
     /// Waits until one write of a registration is allowed. A tenth of the registrations may be of strangers.
     async fn pace(&self, registration: &Registration) {
-        if registration.standing == Standing::Stranger {
-            self.strangers.take(Urgency::Newcomer).await;
+        if registration.admission == AdmissionClass::Unapproved {
+            self.unapproved.take(Urgency::Newcomer).await;
         }
         self.pace_of(registration).take(urgency(registration)).await;
     }
@@ -280,9 +280,9 @@ impl AgentObjects for KubeAgentObjects {
 
 /// Agents that were here before are registered first.
 fn urgency(registration: &Registration) -> Urgency {
-    match registration.standing {
-        Standing::Known => Urgency::Registration,
-        Standing::Newcomer | Standing::Stranger => Urgency::Newcomer,
+    match registration.admission {
+        AdmissionClass::Returning => Urgency::Registration,
+        AdmissionClass::Newcomer | AdmissionClass::Unapproved => Urgency::Newcomer,
     }
 }
 
@@ -357,7 +357,7 @@ mod tests {
         Client::new(tower::service_fn(move |_: http::Request<kube::client::Body>| silence()), "ns")
     }
 
-    fn registration(agent_id: &str, standing: Standing) -> Registration {
+    fn registration(agent_id: &str, standing: AdmissionClass) -> Registration {
         Registration {
             agent_id: agent_id.to_owned(),
             zone: "z".to_owned(),
@@ -370,7 +370,7 @@ mod tests {
             connected_since: Timestamp::UNIX_EPOCH,
             cluster_uid: String::new(),
             needs_accounts: false,
-            standing,
+            admission: standing,
         }
     }
 
@@ -386,12 +386,12 @@ mod tests {
         strangers.pause(Duration::from_secs(60));
         let stranger = tokio::spawn({
             let objects = Arc::clone(&objects);
-            async move { objects.register(&registration("stranger", Standing::Stranger)).await }
+            async move { objects.register(&registration("stranger", AdmissionClass::Unapproved)).await }
         });
         while strangers.waiting() == 0 {
             tokio::task::yield_now().await;
         }
-        for standing in [Standing::Known, Standing::Newcomer] {
+        for standing in [AdmissionClass::Returning, AdmissionClass::Newcomer] {
             let registration = registration(&format!("{standing:?}"), standing);
             objects.register(&registration).await.expect("it is taken");
         }
@@ -408,7 +408,7 @@ mod tests {
             objects(api_server(None)).paced(registrations.clone(), Budget::default(), Budget::default());
         let objects = Arc::new(paced);
         let (done, mut order) = tokio::sync::mpsc::channel(4);
-        let coming = [Standing::Newcomer, Standing::Stranger, Standing::Known];
+        let coming = [AdmissionClass::Newcomer, AdmissionClass::Unapproved, AdmissionClass::Returning];
         for (before, standing) in coming.into_iter().enumerate() {
             let (objects, done) = (Arc::clone(&objects), done.clone());
             tokio::spawn(async move {
@@ -420,12 +420,12 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        assert_eq!(order.recv().await, Some(Standing::Known), "though it came last");
+        assert_eq!(order.recv().await, Some(AdmissionClass::Returning), "though it came last");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_long_wait_for_the_turn_to_write_is_no_failure_of_the_api_server() {
-        let session = registration("a", Standing::Known);
+        let session = registration("a", AdmissionClass::Returning);
         let mut agent = status::new_object("a", &session, true);
         let status = status::registered(&agent, &session, |_| true, Timestamp::UNIX_EPOCH);
         agent.status = Some(KubesvcAgentStatus { approved_once: false, ..status.expect("its id is free") });

@@ -189,12 +189,12 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 mod tests {
     use super::*;
     use crate::account::fleet_member::SessionEnd;
-    use crate::hub::line::Standing;
+    use crate::hub::admission_queue::AdmissionClass;
 
     fn registration() -> Registration {
         Registration {
             needs_accounts: false,
-            standing: Standing::Known,
+            admission: AdmissionClass::Returning,
             agent_id: "a".into(),
             zone: "z".into(),
             session_id: "s1".into(),

@@ -392,7 +392,7 @@ impl AccountWork {
 
 async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) -> PreparedAdd {
     // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
-    let _place = hub.resolving.acquire().await;
+    let _place = hub.credential_reads.acquire().await;
     let ready = match hub.accounts.by_uid(&uid) {
         // In the queue it may have become another account's turn, or nobody's.
         Some(account) if is_to_prepare(&session, &uid, epoch) => {
@@ -417,7 +417,7 @@ fn too_slow() -> Failure {
 }
 
 async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> PreparedAccount {
-    let may_be_old = !session.stood_before(version_of(account));
+    let may_be_old = !session.connected_before(version_of(account));
     if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {
             Ok(true) => session.ledger.lock().confirm(account.uid()),

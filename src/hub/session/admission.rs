@@ -11,7 +11,7 @@ use tonic::{Status, Streaming};
 use tracing::{info, warn};
 
 use super::Session;
-use super::lining_up::InLine;
+use super::admission_queue::QueuedAgent;
 use super::outbox::{Outbox, Sink};
 use super::session_loop::SessionLoop;
 use crate::account::fleet_member::{AgentSession, ID_KEPT};
@@ -19,18 +19,18 @@ use crate::account::lifecycle::Fact;
 use crate::account::names;
 use crate::crash;
 use crate::hub::Hub;
+use crate::hub::admission_queue::AdmissionClass;
 use crate::hub::hello::{self, Greeting, Refusal, millis};
 use crate::hub::left::{self, Left};
-use crate::hub::line::Standing;
 use crate::hub::registration::{Registration, RegistrationError};
-use crate::hub::registry::Taken;
+use crate::hub::registry::ClaimError;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::PROTOCOL_VERSION;
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, agent_frame, hub_frame};
 
 /// Waits between the tries to register, when the API server cannot be reached.
-const REGISTRATION_WAITS: [Duration; 6] = [
+const REGISTRATION_RETRY_DELAYS: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(200),
     Duration::from_millis(500),
@@ -39,12 +39,12 @@ const REGISTRATION_WAITS: [Duration; 6] = [
     Duration::from_secs(4),
 ];
 /// An agent that could not be registered does not come again sooner.
-const COME_AGAIN: Duration = Duration::from_secs(5);
+const REGISTRATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// When an agent comes again whose object calls another process connected, at another replica: that replica may be about
 /// to write that it has left, or to be taken for dead.
-const ELSEWHERE: Duration = Duration::from_secs(5);
+const CONNECTED_AT_PEER_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How long the former stream of the same process may take to end.
-const FORMER_WAIT: Duration = Duration::from_secs(2);
+const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the stream of one agent lives through.
 ///
@@ -56,7 +56,7 @@ pub(in crate::hub) async fn run(
     peer: Option<SocketAddr>,
 ) {
     let greeting = tokio::select! {
-        () = hub.stopping.cancelled() => Err(hub.stops()),
+        () = hub.stopping.cancelled() => Err(hub.draining_refusal()),
         greeting = Box::pin(greet(&hub, &mut inbound, &sink)) => match greeting {
             Some(greeting) => greeting,
             None => return,
@@ -66,16 +66,16 @@ pub(in crate::hub) async fn run(
         Ok(greeting) => greeting,
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
-    let standing = hub.standing_of(&greeting);
+    let class = hub.admission_class(&greeting);
     if hub.is_cut_off() {
-        return refuse(&hub, &sink, (peer, None), hub.stops()).await;
+        return refuse(&hub, &sink, (peer, None), hub.draining_refusal()).await;
     }
-    let foreign = match Box::pin(hub.limit(&mut greeting, standing)).await {
+    let foreign = match Box::pin(hub.limit(&mut greeting, class)).await {
         Ok(foreign) => foreign,
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
     // Before the agent's id is claimed: its former stream stands until this one is taken.
-    let place = match hub.line_up(&greeting, standing) {
+    let place = match hub.enqueue(&greeting, class) {
         Ok(place) => place,
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
@@ -95,7 +95,7 @@ async fn live(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
     greeting: Greeting,
-    place: InLine<'_>,
+    place: QueuedAgent<'_>,
     inbound: Streaming<ops::AgentFrame>,
     sink: Sink,
     peer: Option<SocketAddr>,
@@ -103,7 +103,7 @@ async fn live(
     let accepted = tokio::select! {
         () = session.close.cancelled() => None,
         () = sink.closed() => None,
-        () = hub.sends_away() => Some(Err(hub.stops())),
+        () = hub.sends_away() => Some(Err(hub.draining_refusal())),
         admitted = Box::pin(admit(hub, session, &greeting, place)) => Some(admitted),
     };
     match accepted {
@@ -162,19 +162,19 @@ async fn admit(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
     greeting: &Greeting,
-    place: InLine<'_>,
+    place: QueuedAgent<'_>,
 ) -> Result<(), Refusal> {
     let former = hub.registry.claim(session, hub.silence_limit(), hub.moment());
     let former = former.map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
-        let _ = tokio::time::timeout(FORMER_WAIT, former.ended.cancelled()).await;
+        let _ = tokio::time::timeout(FORMER_STREAM_TIMEOUT, former.ended.cancelled()).await;
     }
     if let Some(taken) = is_taken_in_another_zone(hub, session) {
         return Err(duplicate(session, &taken));
     }
-    let standing = place.standing();
-    let needs_accounts = standing != Standing::Stranger && hub.needs_accounts(greeting);
-    register(hub, session, standing, needs_accounts).await?;
+    let class = place.class();
+    let needs_accounts = class != AdmissionClass::Unapproved && hub.needs_accounts_of_zone(greeting);
+    register(hub, session, class, needs_accounts).await?;
     drop(place);
     // What an agent claims that was never approved counts for no account.
     if session.was_approved() {
@@ -183,17 +183,17 @@ async fn admit(
         session.ignore_claims();
     }
     hub.registry.concern(session.serial, &session.uids());
-    let first = hub.registry.stand(session).ok_or_else(|| duplicate(session, &Taken::Later))?;
+    let first = hub.registry.connect(session).ok_or_else(|| duplicate(session, &ClaimError::Later))?;
     hub.metrics.sessions_accepted.inc();
     hub.metrics.sessions.inc();
-    hub.standing.send_modify(|count| *count += 1);
+    hub.connected.send_modify(|count| *count += 1);
     hub.agent_came(session, first);
     Ok(())
 }
 
 /// Whether another process is connected under the agent's id in another zone, at another replica, or was disconnected on
 /// request there: it has an object of its own, so that registering would not find it. At this replica the id is claimed.
-fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<Taken> {
+fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<ClaimError> {
     let is_connected = |other: &AgentSession| {
         other.replica != hub.settings.replica_id
             && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
@@ -203,9 +203,9 @@ fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<Taken> {
         let status = agent.status.as_ref()?;
         let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
         if status.connected {
-            is_connected(other).then(|| Taken::Other(hub.silence_limit()))
+            is_connected(other).then(|| ClaimError::Other(hub.silence_limit()))
         } else {
-            other.kept_for(now).map(Taken::Kept)
+            other.kept_for(now).map(ClaimError::Kept)
         }
     })
 }
@@ -213,7 +213,7 @@ fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<Taken> {
 async fn register(
     hub: &Hub,
     session: &Session,
-    standing: Standing,
+    class: AdmissionClass,
     needs_accounts: bool,
 ) -> Result<(), Refusal> {
     let registration = Registration {
@@ -228,16 +228,16 @@ async fn register(
         connected_since: session.connected_since,
         cluster_uid: session.cluster_uid.clone(),
         needs_accounts,
-        standing,
+        admission: class,
     };
     // Those that are to be given accounts do not stand behind those that have what they need, and nobody behind those
     // that were never here.
-    let places = match (standing, needs_accounts) {
-        (Standing::Known, true) => &hub.registering_first,
-        (Standing::Known, false) => &hub.registering,
+    let places = match (class, needs_accounts) {
+        (AdmissionClass::Returning, true) => &hub.registering_first,
+        (AdmissionClass::Returning, false) => &hub.registering,
         _ => &hub.registering_new,
     };
-    for wait in REGISTRATION_WAITS {
+    for wait in REGISTRATION_RETRY_DELAYS {
         tokio::time::sleep(wait).await;
         let Ok(_place) = places.acquire().await else { break };
         crash::point("agent-object:before");
@@ -252,18 +252,21 @@ async fn register(
                 session.approve(registered.approved);
                 return Ok(());
             }
-            Err(RegistrationError::Superseded) => return Err(duplicate(session, &Taken::Later)),
+            Err(RegistrationError::Superseded) => return Err(duplicate(session, &ClaimError::Later)),
             Err(RegistrationError::ConnectedElsewhere(_)) => {
-                return Err(duplicate(session, &Taken::Other(ELSEWHERE.min(hub.silence_limit()))));
+                return Err(duplicate(
+                    session,
+                    &ClaimError::Other(CONNECTED_AT_PEER_RETRY_DELAY.min(hub.silence_limit())),
+                ));
             }
-            Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &Taken::Kept(left))),
+            Err(RegistrationError::Kept(left)) => return Err(duplicate(session, &ClaimError::Kept(left))),
             Err(problem) => {
                 warn_unless_away!(agentId = session.agent_id, error = %problem, "cannot register the agent; trying again");
             }
         }
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
-    let wait = hub.line_up_again(&session.agent_id, standing).max(COME_AGAIN);
+    let wait = hub.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
     Err(Refusal::for_now(Reason::Overloaded, message, wait))
 }
 
@@ -282,7 +285,7 @@ fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
 
 /// The stream has ended: the agent is away from now on, unless it has another one.
 async fn leave(hub: &Hub, session: &Arc<Session>) {
-    let stood = hub.registry.is_standing(session);
+    let stood = hub.registry.is_connected(session);
     let ending = session.ending(hub.stopping.is_cancelled() || hub.is_cut_off());
     let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
     session.ended.cancel();
@@ -300,7 +303,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     hub.metrics.sessions.dec();
     hub.metrics.sessions_ended.inc();
     hub.agent_went(session, uids);
-    hub.standing.send_modify(|count| *count -= 1);
+    hub.connected.send_modify(|count| *count -= 1);
     // Where others are alive, they know by this replica's Lease that all its agents have left; nothing is written for each.
     let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
     // That a person asked for it is, or its id would not be kept at the others.
@@ -329,24 +332,24 @@ async fn refuse(
     let _ = sink.send(Ok(ops::HubFrame { frame, seq: 1, ack: 1 })).await;
 }
 
-fn duplicate(session: &Session, taken: &Taken) -> Refusal {
+fn duplicate(session: &Session, taken: &ClaimError) -> Refusal {
     let agent = &session.agent_id;
     let (message, wait) = match taken {
-        Taken::Other(wait) => (
+        ClaimError::Other(wait) => (
             format!(
                 "another process is connected as agent {agent:?}; give each agent an AGENT_ID of its own, \
                  or wait until the other one is gone"
             ),
             *wait,
         ),
-        Taken::Kept(left) => (
+        ClaimError::Kept(left) => (
             format!(
                 "agent {agent:?} was disconnected on request, and its id is kept for its process for \
                  {ID_KEPT:?}; a process that was started since may have it after that"
             ),
             *left,
         ),
-        Taken::Later => {
+        ClaimError::Later => {
             (format!("a later connection of this process of agent {agent:?} stands"), Duration::ZERO)
         }
     };

@@ -9,8 +9,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::account::zones;
 use crate::hub::Hub;
+use crate::hub::admission_queue::AdmissionClass;
 use crate::hub::hello::{Greeting, Refusal};
-use crate::hub::line::Standing;
 use crate::wire::ops::refused::Reason;
 
 /// Foreign accounts taken in of one hello at once.
@@ -32,7 +32,7 @@ pub(super) struct ForeignClaims {
     /// Those that are taken in.
     pub(super) uids: HashSet<String>,
     /// Their room.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) permit: Option<OwnedSemaphorePermit>,
     /// There are more.
     pub(super) more: bool,
 }
@@ -42,9 +42,9 @@ impl Hub {
     pub(super) async fn limit(
         &self,
         greeting: &mut Greeting,
-        standing: Standing,
+        class: AdmissionClass,
     ) -> Result<ForeignClaims, Refusal> {
-        if standing == Standing::Stranger {
+        if class == AdmissionClass::Unapproved {
             greeting.ignore_claims();
             return Ok(ForeignClaims::default());
         }
@@ -63,19 +63,20 @@ impl Hub {
         };
         let mut foreign = sort_out(&greeting.held, is_of_zone);
         let wanted = foreign.uids.len();
-        let free = self.foreign.available_permits().min(wanted);
-        let room =
-            u32::try_from(free).ok().and_then(|free| self.foreign.clone().try_acquire_many_owned(free).ok());
+        let free = self.foreign_claims.available_permits().min(wanted);
+        let room = u32::try_from(free)
+            .ok()
+            .and_then(|free| self.foreign_claims.clone().try_acquire_many_owned(free).ok());
         let had = room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if had < wanted {
-            if standing == Standing::Newcomer {
+            if class == AdmissionClass::Newcomer {
                 let message = "agents claim too many accounts that are none of their zones";
                 return Err(Refusal::for_now(Reason::Overloaded, message, NO_ROOM_RETRY));
             }
             foreign.uids = std::mem::take(&mut foreign.uids).into_iter().take(had).collect();
             foreign.more = true;
         }
-        foreign.room = room;
+        foreign.permit = room;
         let uids = &foreign.uids;
         greeting.held.retain(|(uid, _, _)| uids.contains(uid) || is_of_zone(uid));
         greeting.held.shrink_to_fit();

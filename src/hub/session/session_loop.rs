@@ -150,7 +150,7 @@ impl SessionLoop {
     fn timers(&mut self) -> ControlFlow<LoopEnd> {
         let now = Instant::now();
         if self.drain_deadline.is_some_and(|until| until <= now) {
-            let why = self.hub.why_away();
+            let why = self.hub.drain_reason();
             return ControlFlow::Break(LoopEnd::Cut(
                 why,
                 Status::unavailable(format!("{why}; connect anew")),
@@ -177,7 +177,7 @@ impl SessionLoop {
 
     fn drain(&mut self) {
         self.drain_deadline = Some(Instant::now() + DRAIN_TIMEOUT);
-        let (place, other) = self.hub.next_to_leave();
+        let (place, other) = self.hub.next_redial();
         let drain = ops::Drain {
             reconnect_after_ms: millis(place.after),
             jitter_ms: millis(place.jitter),

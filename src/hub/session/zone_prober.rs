@@ -191,7 +191,7 @@ async fn prepare(hub: Arc<Hub>, uid: String, round: ProbeRound, looked: SharedTa
 /// the same, and says so.
 async fn look_up_target(hub: &Hub, uid: &str, round: ProbeRound) -> Result<Target, ()> {
     // The semaphore is never closed.
-    let _place = hub.resolving.acquire().await;
+    let _place = hub.credential_reads.acquire().await;
     let account =
         hub.accounts.by_uid(uid).filter(|account| ProbeRound::of(account) == Some(round)).ok_or(())?;
     let reading = hub.credentials.resolve(&account, false);

@@ -7,7 +7,7 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
-use crate::hub::RESOLVING;
+use crate::hub::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::objects::AccountKey;
 use crate::wire::common;
 use crate::wire::ops::{self, agent_frame};
@@ -450,7 +450,12 @@ async fn waiting_for_a_turn_to_read_the_credential_fails_no_account() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     let mut agent = hub.agent("a").await;
-    let others = hub.hub.resolving.acquire_many(RESOLVING as u32).await.expect("it is never closed");
+    let others = hub
+        .hub
+        .credential_reads
+        .acquire_many(MAX_CONCURRENT_CREDENTIAL_READS as u32)
+        .await
+        .expect("it is never closed");
     hub.accounts.show(account("one"));
     fact(&hub, "uid-one", |fact| fact.silent_for.is_some()).await;
     tokio::time::pause();
@@ -478,7 +483,8 @@ async fn agents_that_take_no_frames_keep_no_other_from_its_credentials() {
         hub.accounts.show(account(&name));
     }
     (0..64).for_each(|nth| hub.accounts.show(account(&format!("slow-{nth}"))));
-    eventually("all turns are taken", || (hub.hub.resolving.available_permits() == 0).then_some(())).await;
+    eventually("all turns are taken", || (hub.hub.credential_reads.available_permits() == 0).then_some(()))
+        .await;
     let mut other = hub.greet(ops::Hello { zone_id: "y".into(), ..hello("c") }).await;
     other.accepted().await;
     hub.accounts.show(with(account("one"), |status| {

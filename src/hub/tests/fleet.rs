@@ -12,7 +12,7 @@ use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::gone::{self, Gone};
 use crate::hub::left::Left;
-use crate::hub::registry::Away;
+use crate::hub::registry::AwaySession;
 use crate::hub::{HubSettings, KnownAgent, dispatch};
 use crate::leases::{Leadership, Replicas, Times};
 use crate::store::Assignment;
@@ -342,7 +342,7 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
     let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
     for agent in ["a", "b", "c"] {
         hub.objects.hung.lock().insert(agent.to_owned());
-        let away = Away {
+        let away = AwaySession {
             approved: true,
             since: 0,
             ending: SessionEnding::Cut,

@@ -5,7 +5,7 @@ use futures::stream::FuturesUnordered;
 
 use super::support::*;
 use crate::fleet::Fleet as _;
-use crate::hub::{HubSettings, Standing};
+use crate::hub::{AdmissionClass, HubSettings};
 use crate::wire::common::AccountRef;
 use crate::wire::ops::refused::Reason;
 use crate::wire::ops::{self, hub_frame};
@@ -33,7 +33,7 @@ async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_strangers()
     let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
     hub.accounts.show(account("one"));
     hub.show_agent_before("good");
-    *hub.objects.holds_up.lock() = Some(Standing::Stranger);
+    *hub.objects.holds_up.lock() = Some(AdmissionClass::Unapproved);
     let (refused, _streams) = crowd(&hub, 200, 64).await;
     assert!(refused.iter().all(|why| why.retry_after_ms == 60_000 && !why.permanent));
     assert_eq!(*hub.hub.backlog().borrow(), 0, "the leader counts agents as gone all the same");
@@ -48,7 +48,7 @@ async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_newcomers()
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     hub.show_agent_before("good");
-    *hub.objects.holds_up.lock() = Some(Standing::Newcomer);
+    *hub.objects.holds_up.lock() = Some(AdmissionClass::Newcomer);
     let (refused, _streams) = crowd(&hub, 300, 200).await;
     assert!(refused.iter().all(|why| why.reason() == Reason::Overloaded && !why.permanent));
     assert_eq!(*hub.hub.backlog().borrow(), 0, "the leader counts agents as gone all the same");
@@ -99,7 +99,7 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
     let session = hub.hub.registry.of_agent("claimant").expect("it stands");
     // Those, and the account of its zone.
     assert_eq!(session.uids().len(), 10_001);
-    assert_eq!(hub.hub.foreign.available_permits(), 190_000);
+    assert_eq!(hub.hub.foreign_claims.available_permits(), 190_000);
 
     hub.accounts.answer_lists(&[crate::objects::AccountKey::of(&account("one"))].into());
     let mut settled = 0;
@@ -118,7 +118,10 @@ async fn of_a_hundred_thousand_unknown_accounts_ten_thousand_are_taken_in_at_onc
     assert_eq!(settled, 10_000);
     assert!(end.message().contains("says them anew"), "{}", end.message());
     assert_eq!(hub.accounts.lists_asked_for(), 1);
-    eventually("their room is free", || (hub.hub.foreign.available_permits() == 200_000).then_some(())).await;
+    eventually("their room is free", || {
+        (hub.hub.foreign_claims.available_permits() == 200_000).then_some(())
+    })
+    .await;
     assert!(hub.hub.agents().iter().any(|agent| agent.agent_id == "good"));
 }
 
@@ -131,10 +134,11 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
     claimant.accepted().await;
     claimant.added().await;
     let session = hub.hub.registry.of_agent("claimant").expect("it stands");
-    assert_eq!((session.uids().len(), hub.hub.foreign.available_permits()), (10_001, 190_000));
+    assert_eq!((session.uids().len(), hub.hub.foreign_claims.available_permits()), (10_001, 190_000));
     drop(claimant);
     eventually("it has left", || hub.hub.registry.of_agent("claimant").is_none().then_some(())).await;
-    eventually("its room is free", || (hub.hub.foreign.available_permits() == 200_000).then_some(())).await;
+    eventually("its room is free", || (hub.hub.foreign_claims.available_permits() == 200_000).then_some(()))
+        .await;
     // The session is remembered, with what the agent was sent.
     eventually("the claims are forgotten", || (session.uids() == ["uid-one"]).then_some(())).await;
     assert!(session.wakes.is_empty() && session.vanished.lock().is_empty());
@@ -144,7 +148,7 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
 async fn unknown_accounts_of_all_newcomers_have_a_bound_and_an_agent_that_was_here_is_heard_without_them() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
-    let room = hub.hub.foreign.clone().try_acquire_many_owned(199_999).expect("nobody has any");
+    let room = hub.hub.foreign_claims.clone().try_acquire_many_owned(199_999).expect("nobody has any");
     let refused = hub.greet(claims("newcomer", 2)).await.refused().await;
     assert_eq!((refused.reason(), refused.retry_after_ms), (Reason::Overloaded, 60_000));
     hub.show_agent_before("good");

@@ -45,7 +45,7 @@ pub(super) struct FakeObjects {
     pub(super) withdrawn: Mutex<bool>,
     pub(super) failing: Mutex<usize>,
     /// Registrations of such agents do not end.
-    pub(super) holds_up: Mutex<Option<Standing>>,
+    pub(super) holds_up: Mutex<Option<AdmissionClass>>,
     /// So many tries to say that an agent has left come to nothing.
     pub(super) unheard: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
@@ -86,7 +86,7 @@ impl AgentObjects for FakeObjects {
     }
 
     async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
-        if *self.holds_up.lock() == Some(registration.standing) {
+        if *self.holds_up.lock() == Some(registration.admission) {
             return std::future::pending().await;
         }
         {

@@ -145,7 +145,7 @@ impl Keeper {
         here: impl Fn(&Listing) -> bool,
         elsewhere: impl Fn(&KubesvcAgentStatus) -> bool,
     ) -> bool {
-        let standing = self.hub.registry.standing();
+        let standing = self.hub.registry.connected();
         let listed_here = standing.iter().any(|other| {
             other.zone == self.session.zone
                 && other.serial != self.session.serial

@@ -6,70 +6,74 @@ use std::time::Duration;
 
 use crate::account::{GrantPhase, State, names};
 use crate::hub::Hub;
-use crate::hub::drain::{Leaving, Place};
+use crate::hub::admission_queue::{AdmissionClass, AdmissionDecision, UNAPPROVED_RETRY_DELAY};
+use crate::hub::drain::{Drain, RedialTime};
 use crate::hub::hello::{Greeting, Refusal};
-use crate::hub::line::{STRANGERS_RETRY, Standing, Turn};
 use crate::wire::ops::refused::Reason;
 
 /// What a stranger is told while there are as many as may be.
-fn crowd_of_strangers() -> Refusal {
+fn too_many_unapproved() -> Refusal {
     let message =
         "many agents that were never approved are connected or waiting; approve this one, or try again later";
-    Refusal::for_now(Reason::Overloaded, message, STRANGERS_RETRY)
+    Refusal::for_now(Reason::Overloaded, message, UNAPPROVED_RETRY_DELAY)
 }
 
 /// An agent that is refused because the replica stops does not come sooner.
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_DRAIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// So many accounts of a zone tell whether an agent needs any.
-const LOOKED_AT: usize = 1000;
+const MAX_ACCOUNTS_CHECKED: usize = 1000;
 
 /// An agent that waits here to be registered, for as long as this lives.
-pub(super) struct InLine<'h> {
+pub(super) struct QueuedAgent<'h> {
     hub: &'h Hub,
-    standing: Standing,
+    class: AdmissionClass,
 }
 
-impl InLine<'_> {
+impl QueuedAgent<'_> {
     /// What was known of it when it came.
-    pub(super) fn standing(&self) -> Standing {
-        self.standing
+    pub(super) fn class(&self) -> AdmissionClass {
+        self.class
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedAgent<'_> {
     fn drop(&mut self) {
-        self.hub.line.lock().leave(self.standing);
-        self.hub.tell_backlog();
+        self.hub.admission_queues.lock().leave(self.class);
+        self.hub.publish_backlog();
     }
 }
 
 impl Hub {
     /// What is known of an agent that says hello.
-    pub(super) fn standing_of(&self, greeting: &Greeting) -> Standing {
+    pub(super) fn admission_class(&self, greeting: &Greeting) -> AdmissionClass {
         let name = names::agent_object_name(&greeting.agent_id, &greeting.zone);
         match self.agents_seen.get(&name) {
-            Some(agent) if agent.was_approved() => Standing::Known,
-            None if self.settings.approves_new => Standing::Newcomer,
-            _ => Standing::Stranger,
+            Some(agent) if agent.was_approved() => AdmissionClass::Returning,
+            None if self.settings.approves_new => AdmissionClass::Newcomer,
+            _ => AdmissionClass::Unapproved,
         }
     }
 
     /// Lets an agent wait for its registration, or tells it when to come again.
-    pub(super) fn line_up(&self, greeting: &Greeting, standing: Standing) -> Result<InLine<'_>, Refusal> {
+    pub(super) fn enqueue(
+        &self,
+        greeting: &Greeting,
+        class: AdmissionClass,
+    ) -> Result<QueuedAgent<'_>, Refusal> {
         let agent_id = &greeting.agent_id;
         let name = names::agent_object_name(agent_id, &greeting.zone);
-        if standing == Standing::Stranger
-            && !self.strangers.lock().admit(&name, &self.agents_seen, self.moment())
+        if class == AdmissionClass::Unapproved
+            && !self.unapproved_agents.lock().admit(&name, &self.agents_seen, self.moment())
         {
-            return Err(crowd_of_strangers());
+            return Err(too_many_unapproved());
         }
-        let turn = self.line.lock().arrive(standing, agent_id, self.moment());
-        self.tell_backlog();
+        let turn = self.admission_queues.lock().arrive(class, agent_id, self.moment());
+        self.publish_backlog();
         match turn {
-            Turn::Now => Ok(InLine { hub: self, standing }),
-            Turn::Full => Err(crowd_of_strangers()),
-            Turn::Later(wait) => {
+            AdmissionDecision::Now => Ok(QueuedAgent { hub: self, class: class }),
+            AdmissionDecision::TooManyUnapproved => Err(too_many_unapproved()),
+            AdmissionDecision::Later(wait) => {
                 let message =
                     "many agents are being registered; the time to come again is this agent's own place";
                 Err(Refusal::for_now(Reason::Overloaded, message, wait))
@@ -78,17 +82,17 @@ impl Hub {
     }
 
     /// A registration that did not succeed: when the agent has its turn again.
-    pub(super) fn line_up_again(&self, agent_id: &str, standing: Standing) -> Duration {
-        let wait = self.line.lock().again(standing, agent_id, self.moment());
-        self.tell_backlog();
+    pub(super) fn requeue(&self, agent_id: &str, class: AdmissionClass) -> Duration {
+        let wait = self.admission_queues.lock().again(class, agent_id, self.moment());
+        self.publish_backlog();
         wait
     }
 
     /// Whether an agent's zone has an account that it does not hold.
-    pub(super) fn needs_accounts(&self, greeting: &Greeting) -> bool {
+    pub(super) fn needs_accounts_of_zone(&self, greeting: &Greeting) -> bool {
         let of_zone = self.places.lock().of_zone(&greeting.zone);
         let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
-        of_zone.iter().take(LOOKED_AT).any(|uid| {
+        of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
             self.accounts.by_uid(uid).is_some_and(|account| {
                 let status = account.status_or_default();
                 let granted = status.phase() == GrantPhase::Open
@@ -100,30 +104,30 @@ impl Hub {
     }
 
     /// Tells those who ask how many wait.
-    pub(in crate::hub) fn tell_backlog(&self) {
-        let waiting = self.line.lock().backlog();
+    pub(in crate::hub) fn publish_backlog(&self) {
+        let waiting = self.admission_queues.lock().backlog();
         self.backlog.send_if_modified(|told| std::mem::replace(told, waiting) != waiting);
     }
 
     /// When the next agent of this hub, which sends them away, dials again, and another replica that is alive.
-    pub(super) fn next_to_leave(&self) -> (Place, Option<String>) {
+    pub(super) fn next_redial(&self) -> (RedialTime, Option<String>) {
         let others = self.replicas.others();
-        let nth = self.told_to_leave.fetch_add(1, Ordering::Relaxed);
+        let nth = self.drained_agents.fetch_add(1, Ordering::Relaxed);
         let place = self
-            .leaving
+            .drain
             .lock()
-            .get_or_insert_with(|| Leaving {
-                agents: *self.standing.borrow(),
+            .get_or_insert_with(|| Drain {
+                agents: *self.connected.borrow(),
                 registration_qps: self.settings.registration_qps,
                 others: others.len(),
                 grace: self.settings.orphan_grace,
             })
-            .place(nth);
+            .redial_time(nth);
         (place, others.into_iter().next())
     }
 
     /// Why this hub sends agents away.
-    pub(super) fn why_away(&self) -> &'static str {
+    pub(super) fn drain_reason(&self) -> &'static str {
         if self.stopping.is_cancelled() {
             "this replica is stopping"
         } else {
@@ -132,14 +136,14 @@ impl Hub {
     }
 
     /// What an agent is told that comes while this hub sends them away.
-    pub(super) fn stops(&self) -> Refusal {
-        let (place, other) = self.next_to_leave();
-        let why = self.why_away();
+    pub(super) fn draining_refusal(&self) -> Refusal {
+        let (place, other) = self.next_redial();
+        let why = self.drain_reason();
         let message = match other {
             Some(other) => format!("{why}; replica {other} is there, connect anew"),
             None => format!("{why}; connect anew"),
         };
         let wait = place.after + place.jitter.mul_f64(fastrand::f64());
-        Refusal::for_now(Reason::Draining, message, wait.max(SHORTEST))
+        Refusal::for_now(Reason::Draining, message, wait.max(MIN_DRAIN_RETRY_DELAY))
     }
 }

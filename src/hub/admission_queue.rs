@@ -17,61 +17,65 @@ use super::ledger::Moment;
 mod tests;
 
 /// Where nothing limits registrations, so many a second are told to come.
-const UNLIMITED: u32 = 1000;
+const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
 /// How long one may wait here: less than an agent waits for an answer to its hello.
-const PATIENCE: u32 = 4;
+const MAX_WAIT_SECONDS: u32 = 4;
 /// However fast registrations are, no more wait here.
-const MAX_INSIDE: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// Whoever comes so much before its time is let in.
-const EARLY: Duration = Duration::from_millis(50);
+const EARLY_ARRIVAL_TOLERANCE: Duration = Duration::from_millis(50);
 /// Nobody is told a shorter time.
-const SHORTEST: Duration = Duration::from_millis(250);
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Whoever has not come so long after its time has lost its place.
-const LATE: Duration = Duration::from_secs(30);
+const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(30);
 /// How often it is looked who has.
-const SWEEP: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Strangers that wait here at once.
-const MAX_STRANGERS: usize = 64;
+const MAX_UNAPPROVED_WAITING: usize = 64;
 /// Time after which a stranger comes again that is sent away.
-pub(super) const STRANGERS_RETRY: Duration = Duration::from_secs(60);
+pub(super) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// So many places are kept at once.
-const MAX_PLACES: usize = 100_000;
+const MAX_RESERVED_TIMES: usize = 100_000;
 
 /// What an agent is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// It may wait here until it is registered; [`Line::leave`] when it is.
+pub(super) enum AdmissionDecision {
+    /// It may wait here until it is registered; [`AdmissionQueue::leave`] when it is.
     Now,
     /// It comes again after this time.
     Later(Duration),
     /// So many strangers wait here that no more may.
-    Full,
+    TooManyUnapproved,
 }
 
 /// What is known of an agent before it is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum AdmissionClass {
     /// It has an object, and is approved or was.
     #[default]
-    Known,
+    Returning,
     /// It has no object, and is approved as soon as it has.
     Newcomer,
     /// It was never approved, and is not by being registered.
-    Stranger,
+    Unapproved,
 }
 
 /// The lines by standing.
 #[derive(Debug)]
-pub(super) struct Lines {
-    known: Line,
-    newcomers: Line,
-    strangers: usize,
+pub(super) struct AdmissionQueues {
+    known: AdmissionQueue,
+    newcomers: AdmissionQueue,
+    unapproved: usize,
 }
 
-impl Lines {
+impl AdmissionQueues {
     /// `per_second` registrations are written; 0: as many as the API server takes.
     pub(super) fn new(per_second: u32) -> Self {
-        Self { known: Line::new(per_second), newcomers: Line::new(per_second), strangers: 0 }
+        Self {
+            known: AdmissionQueue::new(per_second),
+            newcomers: AdmissionQueue::new(per_second),
+            unapproved: 0,
+        }
     }
 
     /// How many agents wait that have been here before: here, or away until their time. Others were held by nobody, so
@@ -81,33 +85,33 @@ impl Lines {
     }
 
     /// An agent wants to be registered.
-    pub(super) fn arrive(&mut self, standing: Standing, agent_id: &str, now: Moment) -> Turn {
-        match standing {
-            Standing::Known => self.known.arrive(agent_id, now),
-            Standing::Newcomer => self.newcomers.arrive(agent_id, now),
-            Standing::Stranger if self.strangers < MAX_STRANGERS => {
-                self.strangers += 1;
-                Turn::Now
+    pub(super) fn arrive(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> AdmissionDecision {
+        match class {
+            AdmissionClass::Returning => self.known.arrive(agent_id, now),
+            AdmissionClass::Newcomer => self.newcomers.arrive(agent_id, now),
+            AdmissionClass::Unapproved if self.unapproved < MAX_UNAPPROVED_WAITING => {
+                self.unapproved += 1;
+                AdmissionDecision::Now
             }
-            Standing::Stranger => Turn::Full,
+            AdmissionClass::Unapproved => AdmissionDecision::TooManyUnapproved,
         }
     }
 
     /// One that waited here could not be registered: it has another place, unless it is a stranger.
-    pub(super) fn again(&mut self, standing: Standing, agent_id: &str, now: Moment) -> Duration {
-        match standing {
-            Standing::Known => self.known.again(agent_id, now),
-            Standing::Newcomer => self.newcomers.again(agent_id, now),
-            Standing::Stranger => STRANGERS_RETRY,
+    pub(super) fn again(&mut self, class: AdmissionClass, agent_id: &str, now: Moment) -> Duration {
+        match class {
+            AdmissionClass::Returning => self.known.again(agent_id, now),
+            AdmissionClass::Newcomer => self.newcomers.again(agent_id, now),
+            AdmissionClass::Unapproved => UNAPPROVED_RETRY_DELAY,
         }
     }
 
     /// One that waited here does no longer.
-    pub(super) fn leave(&mut self, standing: Standing) {
-        match standing {
-            Standing::Known => self.known.leave(),
-            Standing::Newcomer => self.newcomers.leave(),
-            Standing::Stranger => self.strangers = self.strangers.saturating_sub(1),
+    pub(super) fn leave(&mut self, class: AdmissionClass) {
+        match class {
+            AdmissionClass::Returning => self.known.leave(),
+            AdmissionClass::Newcomer => self.newcomers.leave(),
+            AdmissionClass::Unapproved => self.unapproved = self.unapproved.saturating_sub(1),
         }
     }
 
@@ -124,34 +128,34 @@ impl Lines {
 
 /// One line.
 #[derive(Debug)]
-struct Line {
+struct AdmissionQueue {
     /// From one registration to the next.
     gap: Duration,
     /// How many may wait here.
-    room: usize,
+    capacity: usize,
     /// So many are registered within half a second.
-    few: usize,
-    inside: usize,
+    unnoticed: usize,
+    waiting: usize,
     /// The first time that nobody was told.
     free: Moment,
     /// When each agent was told to come, by a hash of its id: ids are as long as whoever sends them likes.
-    places: HashMap<u64, Moment>,
+    reserved: HashMap<u64, Moment>,
     hash: RandomState,
     swept: Moment,
 }
 
-impl Line {
+impl AdmissionQueue {
     /// `per_second` registrations are written; 0: as many as the API server takes.
     fn new(per_second: u32) -> Self {
-        let rate = if per_second == 0 { UNLIMITED } else { per_second };
-        let room = usize::try_from(rate.saturating_mul(PATIENCE)).unwrap_or(usize::MAX);
+        let rate = if per_second == 0 { DEFAULT_REGISTRATIONS_PER_SECOND } else { per_second };
+        let room = usize::try_from(rate.saturating_mul(MAX_WAIT_SECONDS)).unwrap_or(usize::MAX);
         Self {
             gap: Duration::from_secs(1) / rate,
-            room: room.min(MAX_INSIDE),
-            few: usize::try_from(rate / 2).unwrap_or(usize::MAX).max(1),
-            inside: 0,
+            capacity: room.min(MAX_WAITING),
+            unnoticed: usize::try_from(rate / 2).unwrap_or(usize::MAX).max(1),
+            waiting: 0,
             free: Duration::ZERO,
-            places: HashMap::new(),
+            reserved: HashMap::new(),
             hash: RandomState::new(),
             swept: Duration::ZERO,
         }
@@ -159,18 +163,18 @@ impl Line {
 
     /// How many wait: here, or away until their time. A few that are registered within a second are none.
     fn backlog(&self) -> usize {
-        let few = self.places.is_empty() && self.inside <= self.few;
-        if few { 0 } else { self.inside + self.places.len() }
+        let few = self.reserved.is_empty() && self.waiting <= self.unnoticed;
+        if few { 0 } else { self.waiting + self.reserved.len() }
     }
 
     /// An agent wants to be registered.
-    fn arrive(&mut self, agent_id: &str, now: Moment) -> Turn {
+    fn arrive(&mut self, agent_id: &str, now: Moment) -> AdmissionDecision {
         self.sweep(now);
         let key = self.hash.hash_one(agent_id);
-        match self.places.get(&key) {
-            Some(at) if *at > now + EARLY => Turn::Later(*at - now),
-            Some(_) if self.inside < self.room => {
-                self.places.remove(&key);
+        match self.reserved.get(&key) {
+            Some(at) if *at > now + EARLY_ARRIVAL_TOLERANCE => AdmissionDecision::Later(*at - now),
+            Some(_) if self.waiting < self.capacity => {
+                self.reserved.remove(&key);
                 self.enter()
             }
             Some(_) => self.tell(agent_id, now),
@@ -185,54 +189,54 @@ impl Line {
     /// One that waited here could not be registered: it has another place.
     fn again(&mut self, agent_id: &str, now: Moment) -> Duration {
         match self.tell(agent_id, now) {
-            Turn::Later(wait) => wait,
-            Turn::Now | Turn::Full => SHORTEST,
+            AdmissionDecision::Later(wait) => wait,
+            AdmissionDecision::Now | AdmissionDecision::TooManyUnapproved => MIN_RETRY_DELAY,
         }
     }
 
     /// One that waited here does no longer.
     fn leave(&mut self) {
-        self.inside = self.inside.saturating_sub(1);
+        self.waiting = self.waiting.saturating_sub(1);
     }
 
     /// An agent comes no more: another replica has it. True: it had a place.
     fn forget(&mut self, agent_id: &str) -> bool {
-        self.places.remove(&self.hash.hash_one(agent_id)).is_some()
+        self.reserved.remove(&self.hash.hash_one(agent_id)).is_some()
     }
 
     /// Takes the places from those who have not come. True: somebody lost one.
     fn sweep(&mut self, now: Moment) -> bool {
-        if now.saturating_sub(self.swept) < SWEEP {
+        if now.saturating_sub(self.swept) < SWEEP_INTERVAL {
             return false;
         }
         self.swept = now;
-        let before = self.places.len();
-        self.places.retain(|_, at| *at + LATE > now);
-        self.places.len() < before
+        let before = self.reserved.len();
+        self.reserved.retain(|_, at| *at + LATE_ARRIVAL_TOLERANCE > now);
+        self.reserved.len() < before
     }
 
-    fn enter(&mut self) -> Turn {
-        self.inside += 1;
-        Turn::Now
+    fn enter(&mut self) -> AdmissionDecision {
+        self.waiting += 1;
+        AdmissionDecision::Now
     }
 
     /// While others were told to come, a newcomer is let in only where none of their times is still to come, and half
     /// of the room is left to those who are late.
     fn has_room_for_a_newcomer(&self, now: Moment) -> bool {
-        if self.places.is_empty() {
-            self.inside < self.room && self.free <= now + Duration::from_secs(PATIENCE.into())
+        if self.reserved.is_empty() {
+            self.waiting < self.capacity && self.free <= now + Duration::from_secs(MAX_WAIT_SECONDS.into())
         } else {
-            self.inside < self.room / 2 && self.free <= now
+            self.waiting < self.capacity / 2 && self.free <= now
         }
     }
 
-    fn tell(&mut self, agent_id: &str, now: Moment) -> Turn {
-        let at = self.free.max(now + SHORTEST);
+    fn tell(&mut self, agent_id: &str, now: Moment) -> AdmissionDecision {
+        let at = self.free.max(now + MIN_RETRY_DELAY);
         let key = self.hash.hash_one(agent_id);
-        if self.places.len() < MAX_PLACES || self.places.contains_key(&key) {
+        if self.reserved.len() < MAX_RESERVED_TIMES || self.reserved.contains_key(&key) {
             self.free = at + self.gap;
-            self.places.insert(key, at);
+            self.reserved.insert(key, at);
         }
-        Turn::Later(at - now)
+        AdmissionDecision::Later(at - now)
     }
 }

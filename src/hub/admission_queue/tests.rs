@@ -30,7 +30,7 @@ struct Outcome {
 
 fn play(scene: &Scene) -> Outcome {
     let step = Duration::from_millis(1);
-    let mut line = Line::new(scene.per_second);
+    let mut line = AdmissionQueue::new(scene.per_second);
     let mut comes: BTreeMap<Duration, Vec<usize>> = BTreeMap::new();
     for agent in 0..scene.agents {
         let at =
@@ -47,13 +47,13 @@ fn play(scene: &Scene) -> Outcome {
         for agent in std::mem::replace(&mut comes, later).into_values().flatten() {
             let was_told = told.remove(&agent);
             match line.arrive(&agent.to_string(), now) {
-                Turn::Now => {
+                AdmissionDecision::Now => {
                     let all_before = told.values().all(|at| *at <= now);
                     outcome.overtook += usize::from(was_told.is_none() && !all_before);
                     inside.push_back(agent);
                 }
-                Turn::Full => unreachable!("it is a line without strangers"),
-                Turn::Later(wait) => {
+                AdmissionDecision::TooManyUnapproved => unreachable!("it is a line without strangers"),
+                AdmissionDecision::Later(wait) => {
                     outcome.turned_away += usize::from(was_told.is_some());
                     told.insert(agent, now + wait);
                     let late = (wait * scene.late / 1000).min(Duration::from_secs(1));
@@ -70,7 +70,7 @@ fn play(scene: &Scene) -> Outcome {
         }
         now += step;
     }
-    assert_eq!((line.inside, line.places.len()), (0, 0));
+    assert_eq!((line.waiting, line.reserved.len()), (0, 0));
     outcome
 }
 
@@ -97,19 +97,21 @@ fn a_server_that_is_slower_than_its_pace_makes_nobody_starve() {
 
 #[test]
 fn whoever_comes_too_soon_is_told_the_same_time_again() {
-    let mut line = Line::new(1);
+    let mut line = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d"] {
-        assert_eq!(line.arrive(agent, Duration::ZERO), Turn::Now);
+        assert_eq!(line.arrive(agent, Duration::ZERO), AdmissionDecision::Now);
     }
-    let Turn::Later(first) = line.arrive("late", Duration::ZERO) else { unreachable!("there is no room") };
+    let AdmissionDecision::Later(first) = line.arrive("late", Duration::ZERO) else {
+        unreachable!("there is no room")
+    };
     let soon = Duration::from_secs(1);
-    assert_eq!(line.arrive("late", soon), Turn::Later(first - soon));
+    assert_eq!(line.arrive("late", soon), AdmissionDecision::Later(first - soon));
     assert_eq!(line.backlog(), 5);
 }
 
 #[test]
 fn a_place_that_nobody_takes_is_lost_and_one_taken_elsewhere_is_forgotten() {
-    let mut line = Line::new(1);
+    let mut line = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d", "e", "f"] {
         line.arrive(agent, Duration::ZERO);
     }
@@ -123,7 +125,7 @@ fn a_place_that_nobody_takes_is_lost_and_one_taken_elsewhere_is_forgotten() {
 
 #[test]
 fn a_few_that_are_registered_at_once_are_no_backlog() {
-    let mut line = Line::new(50);
+    let mut line = AdmissionQueue::new(50);
     for agent in 0..25 {
         line.arrive(&agent.to_string(), Duration::ZERO);
     }
@@ -134,40 +136,43 @@ fn a_few_that_are_registered_at_once_are_no_backlog() {
 
 #[test]
 fn one_that_could_not_be_registered_has_another_place() {
-    let mut line = Line::new(50);
-    assert_eq!(line.arrive("a", Duration::ZERO), Turn::Now);
+    let mut line = AdmissionQueue::new(50);
+    assert_eq!(line.arrive("a", Duration::ZERO), AdmissionDecision::Now);
     let wait = line.again("a", Duration::from_secs(8));
     line.leave();
-    assert_eq!(wait, SHORTEST);
-    assert_eq!(line.arrive("a", Duration::from_secs(8) + wait), Turn::Now);
+    assert_eq!(wait, MIN_RETRY_DELAY);
+    assert_eq!(line.arrive("a", Duration::from_secs(8) + wait), AdmissionDecision::Now);
 }
 
 #[test]
 fn no_crowd_of_others_keeps_an_agent_waiting_that_has_an_object_or_counts_as_a_backlog() {
-    for standing in [Standing::Newcomer, Standing::Stranger] {
-        let mut lines = Lines::new(50);
+    for class in [AdmissionClass::Newcomer, AdmissionClass::Unapproved] {
+        let mut lines = AdmissionQueues::new(50);
         let turns: Vec<_> =
-            (0..8000).map(|one| lines.arrive(standing, &one.to_string(), Duration::ZERO)).collect();
-        let let_in = turns.iter().filter(|turn| **turn == Turn::Now).count();
-        assert_eq!(let_in, if standing == Standing::Stranger { 64 } else { 200 });
-        assert_eq!(lines.arrive(Standing::Known, "known", Duration::ZERO), Turn::Now);
+            (0..8000).map(|one| lines.arrive(class, &one.to_string(), Duration::ZERO)).collect();
+        let let_in = turns.iter().filter(|turn| **turn == AdmissionDecision::Now).count();
+        assert_eq!(let_in, if class == AdmissionClass::Unapproved { 64 } else { 200 });
+        assert_eq!(lines.arrive(AdmissionClass::Returning, "known", Duration::ZERO), AdmissionDecision::Now);
         assert_eq!(lines.backlog(), 0);
     }
 }
 
 #[test]
 fn a_stranger_has_no_place_and_is_let_in_when_another_has_left() {
-    let mut lines = Lines::new(50);
+    let mut lines = AdmissionQueues::new(50);
     (0..64).for_each(|one| {
-        lines.arrive(Standing::Stranger, &one.to_string(), Duration::ZERO);
+        lines.arrive(AdmissionClass::Unapproved, &one.to_string(), Duration::ZERO);
     });
     let late = Duration::from_secs(60);
-    assert_eq!(lines.arrive(Standing::Stranger, "late", Duration::ZERO), Turn::Full);
-    assert_eq!(lines.arrive(Standing::Stranger, "late", late), Turn::Full);
-    assert_eq!(lines.again(Standing::Stranger, "0", late), STRANGERS_RETRY);
-    lines.leave(Standing::Stranger);
-    assert_eq!(lines.arrive(Standing::Stranger, "late", late), Turn::Now);
-    assert_eq!(lines.arrive(Standing::Stranger, "later", late), Turn::Full);
+    assert_eq!(
+        lines.arrive(AdmissionClass::Unapproved, "late", Duration::ZERO),
+        AdmissionDecision::TooManyUnapproved
+    );
+    assert_eq!(lines.arrive(AdmissionClass::Unapproved, "late", late), AdmissionDecision::TooManyUnapproved);
+    assert_eq!(lines.again(AdmissionClass::Unapproved, "0", late), UNAPPROVED_RETRY_DELAY);
+    lines.leave(AdmissionClass::Unapproved);
+    assert_eq!(lines.arrive(AdmissionClass::Unapproved, "late", late), AdmissionDecision::Now);
+    assert_eq!(lines.arrive(AdmissionClass::Unapproved, "later", late), AdmissionDecision::TooManyUnapproved);
 }
 
 proptest! {
@@ -179,7 +184,7 @@ proptest! {
     ) {
         let scene = Scene { agents, within, per_second, slower: 1, late };
         let outcome = play(&scene);
-        let room = usize::try_from(per_second * PATIENCE).expect("few");
+        let room = usize::try_from(per_second * MAX_WAIT_SECONDS).expect("few");
         prop_assert!(outcome.most_inside <= room);
         prop_assert_eq!(outcome.overtook, 0);
         let due = (f64::from(u32::try_from(agents).expect("few")) / f64::from(per_second))

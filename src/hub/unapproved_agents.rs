@@ -9,19 +9,19 @@ use crate::objects::Agents;
 /// KubesvcAgents of agents that were never approved, in all.
 const MAX_OBJECTS: usize = 100;
 /// Time after which the watch has shown an object that was made, or it was not made.
-const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+const MAX_WATCH_DELAY: Duration = Duration::from_secs(60);
 
 /// Strangers that may be given an object, until the watch shows it.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct UnapprovedAgents {
     /// By the name of the object, since when.
     pending: HashMap<String, Moment>,
 }
 
-impl Strangers {
+impl UnapprovedAgents {
     /// Whether a stranger may be registered: its object is there, or there may be one more.
     pub(super) fn admit(&mut self, name: &str, agents: &Agents, now: Moment) -> bool {
-        self.pending.retain(|one, since| agents.get(one).is_none() && *since + SHOWN_WITHIN > now);
+        self.pending.retain(|one, since| agents.get(one).is_none() && *since + MAX_WATCH_DELAY > now);
         if agents.get(name).is_some() || self.pending.contains_key(name) {
             return true;
         }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_hundred_strangers_have_objects_and_those_that_have_one_may_come_again() {
-        let (agents, mut strangers) = (Agents::default(), Strangers::default());
+        let (agents, mut strangers) = (Agents::default(), UnapprovedAgents::default());
         let show = |name: &str, approved| {
             let spec = KubesvcAgentSpec { approved, ..KubesvcAgentSpec::default() };
             let mut agent = KubesvcAgent::new(name, spec);
@@ -57,7 +57,7 @@ mod tests {
         assert!(!strangers.admit("one-more", &agents, now), "it is counted once");
         agents.gone("seen-0", 2);
         assert!(strangers.admit("one-more", &agents, now));
-        let later = now + SHOWN_WITHIN;
+        let later = now + MAX_WATCH_DELAY;
         assert!(
             (0..40).all(|one| strangers.admit(&format!("later-{one}"), &agents, later)),
             "they were never made"

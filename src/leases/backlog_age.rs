@@ -3,29 +3,29 @@
 use crate::account::lifecycle::Tick;
 
 /// A queue that was seen so lately is taken to be there still: the agents that were registered last may not be seen yet.
-const SETTLE: Tick = 3;
+const MAX_UNSEEN_TICKS: Tick = 3;
 /// A queue after a shorter pause is the same one, or one that comes and goes would never be too long.
-const PAUSE: Tick = 60;
+const MIN_GAP_TICKS: Tick = 60;
 
 /// Since when there has been a queue.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct BacklogAge {
     since: Option<Tick>,
     last: Tick,
 }
 
-impl Queue {
+impl BacklogAge {
     /// Whether somebody waits now. Answers since when, absent where the queue is over.
     pub(super) fn look(&mut self, waits: bool, now: Tick) -> Option<Tick> {
         let quiet = now.saturating_sub(self.last);
         if waits {
-            if self.since.is_none() || quiet > PAUSE {
+            if self.since.is_none() || quiet > MIN_GAP_TICKS {
                 self.since = Some(now);
             }
             self.last = now;
             return self.since;
         }
-        self.since.filter(|_| quiet <= SETTLE)
+        self.since.filter(|_| quiet <= MAX_UNSEEN_TICKS)
     }
 }
 
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_counted_from_its_beginning_and_is_over_some_ticks_after_it_was_seen_last() {
-        let mut queue = Queue::default();
+        let mut queue = BacklogAge::default();
         assert_eq!(queue.look(false, 5), None);
         assert_eq!(queue.look(true, 6), Some(6));
         assert_eq!(queue.look(true, 40), Some(6));
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_and_goes_is_one_and_after_a_longer_pause_it_is_another() {
-        let mut queue = Queue::default();
+        let mut queue = BacklogAge::default();
         queue.look(true, 10);
         assert_eq!(queue.look(true, 70), Some(10));
         assert_eq!(queue.look(true, 131), Some(131));
