@@ -42,7 +42,9 @@ use tracing::warn;
 pub use calls::{RelayError, RemoteAgent, RemoteHolders};
 pub use client::CallError;
 pub use membership::Replica;
-pub use messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach};
+pub use messages::{
+    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
+};
 pub use signature::Refusal;
 
 use crate::objects::Agents;

@@ -11,7 +11,7 @@
 //! | [`server`] | the gRPC services and the limits of HTTP/2 |
 //! | [`hello`] | which agents may stay |
 //! | [`admission_queues`], [`drain`] | when agents come that cannot be registered now, or whose replica stops; pure |
-//! | [`cut_off`] | a replica that alone does not reach the API server |
+//! | [`isolated`] | a replica that alone does not reach the API server |
 //! | [`session`] | one stream: admission, the loop, the frames |
 //! | [`ledger`], [`duties`] | what an agent was told and has said, and what follows; pure |
 //! | [`zone_probe`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
@@ -20,7 +20,7 @@
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`approvals`] | approvals that people give to connected agents, written down before they count |
-//! | [`registration`], [`notes`], [`gone`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
+//! | [`registration`], [`notes`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
 //! | [`reports`] | what accounts wait to hear, for the replica that leads |
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
@@ -28,21 +28,22 @@
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod admission_queue;
+mod agent_collection;
 mod approvals;
 mod assignments;
 mod cached;
-mod cut_off;
-mod departed;
+mod departed_agents;
+mod disconnects;
 mod dispatch;
 mod drain;
 mod duties;
 mod fences;
 mod fleet_view;
-mod gone;
 mod hello;
+mod isolation;
 mod ledger;
-mod left;
 mod listener;
+mod mass_delete_guard;
 mod metrics;
 mod namespaces;
 mod notes;
@@ -58,7 +59,6 @@ mod static_accounts;
 mod streams;
 mod transport;
 mod unapproved_agents;
-mod vanished;
 mod wire_conversion;
 mod zone_probe;
 
@@ -339,13 +339,13 @@ pub struct Hub {
     drained_agents: AtomicUsize,
     started: Instant,
     /// Agents that have left, whose objects do not say so yet.
-    untold: left::Untold,
+    pending_disconnects: disconnects::PendingDisconnects,
     /// Agents that are forgotten and had accounts of their own.
-    departed: departed::Departed,
+    departed_agents: departed_agents::DepartedAgents,
     /// Accounts that vanished with many others.
-    vanished: vanished::Vanished,
+    mass_delete_guard: mass_delete_guard::MassDeleteGuard,
     /// This replica alone does not reach the API server: agents are sent to the others.
-    cut_off: watch::Sender<bool>,
+    isolated: watch::Sender<bool>,
     /// The hub is stopping: sessions say goodbye.
     stopping: CancellationToken,
     tasks: TaskTracker,
@@ -391,11 +391,11 @@ impl Hub {
             unapproved_agents: Mutex::default(),
             backlog: watch::Sender::new(0),
             drain: Mutex::default(),
-            cut_off: watch::Sender::new(false),
+            isolated: watch::Sender::new(false),
             drained_agents: AtomicUsize::new(0),
-            untold: left::Untold::default(),
-            departed: departed::Departed::default(),
-            vanished: vanished::Vanished::default(),
+            pending_disconnects: disconnects::PendingDisconnects::default(),
+            departed_agents: departed_agents::DepartedAgents::default(),
+            mass_delete_guard: mass_delete_guard::MassDeleteGuard::default(),
             started: Instant::now(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -515,13 +515,13 @@ impl BoundHub {
         vital.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
         vital.spawn("approvals of agents", approvals::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("notes on agents", notes::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("agents that are gone", gone::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("agents that have left", left::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("accounts that vanish", vanished::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("agents that are gone", agent_collection::run(Arc::clone(&hub), stop.clone()));
+        vital.spawn("agents that have left", disconnects::run(Arc::clone(&hub), stop.clone()));
+        vital.spawn("accounts that vanish", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("lists of namespaces", namespaces::keep(Arc::clone(&hub), stop.clone()));
         vital.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
-        let told = cut_off::tell_health(Arc::clone(&hub), health.clone(), stop.clone());
+        let told = isolation::publish_health(Arc::clone(&hub), health.clone(), stop.clone());
         vital.spawn("health", told);
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();

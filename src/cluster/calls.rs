@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
 use super::client::{Ask, CallError};
-use super::messages::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach};
+use super::messages::{
+    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
+};
 use super::{Cluster, Link, Replica};
 use crate::fleet::AgentView;
 
@@ -72,7 +74,7 @@ impl Cluster {
     pub async fn holders(&self, uids: &[String]) -> RemoteHolders {
         let mut all = RemoteHolders::default();
         let Some(link) = &self.link else { return all };
-        for uids in uids.chunks(MOST_UIDS) {
+        for uids in uids.chunks(MAX_UIDS_PER_QUESTION) {
             let body = serde_json::to_vec(&HoldersQuestion { uids: uids.to_vec() }).expect("texts are JSON");
             let ask =
                 Ask { method: Method::POST, path: "/internal/v1/holders".to_owned(), body, within: QUESTION };
@@ -92,7 +94,7 @@ impl Cluster {
     /// none answers.
     pub async fn reach_of_others(&self) -> Option<Duration> {
         let link = self.link.as_ref()?;
-        let (answers, _) = self.ask_all::<Reach>(link, &get("/internal/v1/reach")).await;
+        let (answers, _) = self.ask_all::<ReachAnswer>(link, &get("/internal/v1/reach")).await;
         let others = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
         others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
     }
@@ -124,7 +126,7 @@ impl Cluster {
     /// Whether that replica had the agent, and closed its stream.
     async fn relay(&self, link: &Link, replica: &Replica, agent_id: &str) -> Result<bool, CallError> {
         let timestamp = Timestamp::now().as_millisecond();
-        let message = Disconnect { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
+        let message = DisconnectCall { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
         let ask = Ask {
             method: Method::POST,
             path: format!(

@@ -204,7 +204,7 @@ mod tests {
     use axum::extract::Request as Asked;
     use axum::response::{IntoResponse, Response};
 
-    use super::super::messages::Reach;
+    use super::super::messages::ReachAnswer;
     use super::*;
 
     const LONG: &str = r#"{"replicaId":"b","answeredForMs":86400000}"#;
@@ -233,7 +233,7 @@ mod tests {
             named: true,
         };
         let ask = super::super::calls::get("/internal/v1/reach");
-        let said = client.ask::<Reach>(&replica, &ask).await;
+        let said = client.ask::<ReachAnswer>(&replica, &ask).await;
         serving.abort();
         (said.map(|reach| reach.answered_for_ms), proofs.has(&replica))
     }

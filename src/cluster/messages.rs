@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::fleet::AgentView;
 
 /// How many accounts one question may name.
-pub const MOST_UIDS: usize = 1000;
+pub const MAX_UIDS_PER_QUESTION: usize = 1000;
 
 /// `GET /internal/v1/agents`: the agents of the replica that answers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct AgentsOfReplica {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HoldersQuestion {
-    /// The uids of the accounts, at most [`MOST_UIDS`].
+    /// The uids of the accounts, at most [`MAX_UIDS_PER_QUESTION`].
     pub uids: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct Holders {
 /// `GET /internal/v1/reach`: whether the API server answers the replica that answers.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Reach {
+pub struct ReachAnswer {
     /// Who answers.
     pub replica_id: String,
     /// For how long it has done so without a gap, in milliseconds; 0: it does not.
@@ -50,7 +50,7 @@ pub struct Reach {
 /// `POST /internal/v1/agents/{id}/disconnect`, relayed: the replica that gets it relays it to nobody.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Disconnect {
+pub struct DisconnectCall {
     /// Always true.
     pub cluster_driven: bool,
     /// The replica that relays.

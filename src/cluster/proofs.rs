@@ -13,7 +13,7 @@ use tracing::info;
 use super::Link;
 use super::calls::get;
 use super::membership::{Membership, Replica};
-use super::messages::Reach;
+use super::messages::ReachAnswer;
 
 /// Interval between two looks for replicas that have to be asked.
 const LOOK: Duration = Duration::from_millis(500);
@@ -82,7 +82,7 @@ pub(super) async fn gather(
         let ask = get("/internal/v1/reach");
         let asking = join_all(due.iter().map(|replica| async {
             // An answer under the key is noted where it is checked, whatever it says.
-            let answer = link.client.ask::<Reach>(replica, &ask).await;
+            let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;
             match answer {
                 _ if link.proofs.has(replica) => {}
                 Ok(_) => {}

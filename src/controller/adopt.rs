@@ -11,8 +11,8 @@
 //!
 //! Only that last commit takes anything from the tables, so a row that cannot be read loses nothing.
 
-mod left;
 mod secret;
+mod skipped_rows;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ use crate::store::StoreError;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-pub(super) use left::Left;
 use secret::Kept;
+pub(super) use skipped_rows::SkippedRows;
 
 /// How many rows are worked on beside one another.
 const BESIDE: usize = 8;
@@ -113,7 +113,7 @@ async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedEr
         }
     }
     controller.context.metrics.unreadable_rows.set(i64::try_from(left.len()).unwrap_or(i64::MAX));
-    controller.left.tell(left);
+    controller.skipped.log_new(left);
     controller.context.metrics.adoption_looks.inc();
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The controller at work: what it was given, and what it keeps.
 
 use super::Context;
-use super::adopt::Left;
+use super::adopt::SkippedRows;
 use super::elections::Elections;
 use super::events::Events;
 use super::foreign::ForeignRows;
@@ -21,7 +21,7 @@ pub(super) struct Controller {
     /// Rows that somebody else wrote.
     pub(super) foreign: ForeignRows,
     /// Rows among these that are to be adopted and cannot be.
-    pub(super) left: Left,
+    pub(super) skipped: SkippedRows,
     /// Account names in agents' own files.
     pub(super) listings: Listings,
     pub(super) leading_since: Tick,
@@ -38,7 +38,7 @@ impl Controller {
             events,
             elections: Elections::default(),
             foreign: ForeignRows::default(),
-            left: Left::default(),
+            skipped: SkippedRows::default(),
             listings: Listings::default(),
             leading_since,
         }

@@ -55,7 +55,7 @@ pub struct Elsewhere {
     ticks: Arc<Ticks>,
     changed: Arc<Wakes<String>>,
     /// Accounts concerned by changes that [`Elsewhere::catch_up`] took in, of which the leader is not told yet.
-    untold: Wakes<String>,
+    unpublished: Wakes<String>,
     members: Mutex<Members>,
 }
 
@@ -78,7 +78,7 @@ impl Elsewhere {
             replicas,
             ticks,
             changed,
-            untold,
+            unpublished: untold,
             members,
         }
     }
@@ -90,7 +90,7 @@ impl Elsewhere {
             let names = tokio::select! {
                 () = stop.cancelled() => return,
                 names = self.changed.take(MANY) => names,
-                uids = self.untold.take(MANY) => {
+                uids = self.unpublished.take(MANY) => {
                     leader.wake_all(uids);
                     continue;
                 }
@@ -115,7 +115,7 @@ impl Elsewhere {
             let named = of_zones.filter_map(|agent| Some((agent.metadata.name.clone()?, agent)));
             names.extend(named.filter(|(name, agent)| !is_known(name, agent)).map(|(name, _)| name));
         }
-        self.take_in(names, &self.untold);
+        self.take_in(names, &self.unpublished);
     }
 
     fn take_in(&self, names: Vec<String>, leader: &Wakes<String>) {

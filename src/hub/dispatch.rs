@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::Hub;
-use super::left::{self, Left};
+use super::disconnects::{self, Disconnect};
 use super::registration::KnownAgent;
 use super::registry::AwaySession;
 use super::session::Session;
@@ -100,8 +100,8 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     {
         hub.publish_backlog();
     }
-    if let Some(left) = left::left_behind(hub, agent) {
-        hub.untold.put(left);
+    if let Some(left) = disconnects::missed_disconnect(hub, agent) {
+        hub.pending_disconnects.put(left);
     }
     let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
@@ -154,11 +154,16 @@ pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
         }
         let Some(before) = hub.ticks.now().checked_sub(hub.settings.forget_after) else { continue };
         let over = hub.ticks.now().checked_sub(hub.settings.account_cleanup);
-        hub.departed.sweep(over, |agent_id, zone| hub.registry.knows(agent_id, zone));
+        hub.departed_agents.sweep(over, |agent_id, zone| hub.registry.knows(agent_id, zone));
         for (agent_id, zone, away) in hub.registry.forget(before) {
-            hub.departed.put(&agent_id, &zone, &away);
+            hub.departed_agents.put(&agent_id, &zone, &away);
             // Told by whoever tells of all that have left: this one goes on, however long the API server takes.
-            hub.untold.put(Left { agent_id, zone, session_id: away.session_id, end: away.ending.into() });
+            hub.pending_disconnects.put(Disconnect {
+                agent_id,
+                zone,
+                session_id: away.session_id,
+                end: away.ending.into(),
+            });
         }
     }
 }

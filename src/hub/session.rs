@@ -31,7 +31,7 @@ pub(super) use statics::ListProblem;
 use super::cached::Cached;
 use super::hello::Greeting;
 use super::ledger::Ledger;
-use super::vanished::Verdict;
+use super::mass_delete_guard::VanishedState;
 use super::zone_probe::ZoneProbes;
 use crate::account::KubesvcAccount;
 use crate::account::fleet_member::SessionEnd;
@@ -91,7 +91,7 @@ pub(super) struct Session {
     pub(super) wakes: Wakes<String>,
     pub(super) ledger: Mutex<Ledger>,
     /// What was found out about accounts that no object has; to be locked after the ledger.
-    pub(super) vanished: Mutex<HashMap<String, Verdict>>,
+    pub(super) vanished_accounts: Mutex<HashMap<String, VanishedState>>,
     /// Accounts that it claimed and that are none of its zone, until they stand in the ledger.
     foreign_uids: Mutex<HashSet<String>>,
     /// Room for the accounts that it claimed and that are none of its zone.
@@ -140,7 +140,7 @@ impl Session {
             ended: CancellationToken::new(),
             wakes: Wakes::default(),
             ledger: Mutex::new(Ledger::new(tick)),
-            vanished: Mutex::default(),
+            vanished_accounts: Mutex::default(),
             foreign_uids: Mutex::default(),
             foreign: Mutex::default(),
             claims_more: AtomicBool::new(false),
@@ -198,7 +198,7 @@ impl Session {
     fn forget_claims(&self) {
         self.ledger.lock().forget_foreign();
         drop(self.foreign.lock().take());
-        *self.vanished.lock() = HashMap::new();
+        *self.vanished_accounts.lock() = HashMap::new();
         drop(self.wakes.try_take(usize::MAX));
     }
 

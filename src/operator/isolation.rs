@@ -59,7 +59,7 @@ impl Watcher {
     }
 
     fn set(&self, cut_off: bool) {
-        if self.readiness.cut_off.swap(cut_off, Ordering::Relaxed) == cut_off {
+        if self.readiness.isolated.swap(cut_off, Ordering::Relaxed) == cut_off {
             return;
         }
         if cut_off {
@@ -67,6 +67,6 @@ impl Watcher {
         } else {
             info!("this replica takes agents again");
         }
-        self.hub.set_cut_off(cut_off);
+        self.hub.set_isolated(cut_off);
     }
 }

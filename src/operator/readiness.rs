@@ -16,7 +16,7 @@ pub(super) struct OperatorReadiness {
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
     /// Whether this replica alone does not reach the API server.
-    pub(super) cut_off: AtomicBool,
+    pub(super) isolated: AtomicBool,
     pub(super) stopping: AtomicBool,
 }
 
@@ -26,7 +26,7 @@ impl Readiness for OperatorReadiness {
         if self.stopping.load(Ordering::Relaxed) {
             missing.push(("running".to_owned(), "the operator is stopping".to_owned()));
         }
-        if self.cut_off.load(Ordering::Relaxed) {
+        if self.isolated.load(Ordering::Relaxed) {
             let why = "the API server answers other replicas and not this one; see its log, and its network";
             missing.push(("kubernetes".to_owned(), why.to_owned()));
         }

@@ -182,7 +182,7 @@ pub(super) async fn run(
         projection: Arc::clone(&projection),
         leadership: Arc::clone(&peers.leadership),
         replicas: Arc::clone(&peers.replicas),
-        cut_off: AtomicBool::new(false),
+        isolated: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
     });
     if peers.leases.is_some() {

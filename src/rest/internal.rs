@@ -15,7 +15,9 @@ use super::agents::not_connected;
 use super::body::{self, Received};
 use super::error::{self, Problem, no_route};
 use super::extract::PathName;
-use crate::cluster::{AgentsOfReplica, Disconnect, Holders, HoldersQuestion, MOST_UIDS, Reach, Refusal};
+use crate::cluster::{
+    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer, Refusal,
+};
 use crate::listen::http::CalledAt;
 
 /// The calls, behind the check of their signatures.
@@ -66,8 +68,8 @@ async fn agents(State(state): State<RestState>) -> Json<AgentsOfReplica> {
 
 async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Holders>, Problem> {
     let HoldersQuestion { uids } = read(body).await?;
-    if uids.len() > MOST_UIDS {
-        return Err(Problem::bad_request(format!("uids may have {MOST_UIDS} items at most")));
+    if uids.len() > MAX_UIDS_PER_QUESTION {
+        return Err(Problem::bad_request(format!("uids may have {MAX_UIDS_PER_QUESTION} items at most")));
     }
     let of = |uid: String| {
         let agents: Vec<_> = state.fleet.holders(&uid).into_iter().map(|agent| agent.agent_id).collect();
@@ -77,9 +79,9 @@ async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Hold
     Ok(Json(Holders { replica_id: state.settings.replica_id.clone(), agents }))
 }
 
-async fn reach(State(state): State<RestState>) -> Json<Reach> {
+async fn reach(State(state): State<RestState>) -> Json<ReachAnswer> {
     let answered_for_ms = state.readiness.answered_for().as_millis().try_into().unwrap_or(u64::MAX);
-    Json(Reach { replica_id: state.settings.replica_id.clone(), answered_for_ms })
+    Json(ReachAnswer { replica_id: state.settings.replica_id.clone(), answered_for_ms })
 }
 
 async fn disconnect(
@@ -87,7 +89,7 @@ async fn disconnect(
     id: PathName,
     body: Body,
 ) -> Result<Json<Value>, Problem> {
-    let Disconnect { origin, .. } = read(body).await?;
+    let DisconnectCall { origin, .. } = read(body).await?;
     let id = id.agent()?;
     if !state.fleet.disconnect(&id) {
         return Err(not_connected(&id));

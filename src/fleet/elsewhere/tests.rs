@@ -139,11 +139,11 @@ fn a_reading_takes_in_what_whoever_follows_has_only_in_hand() {
     let in_hand = scene.elsewhere.changed.try_take(9);
     scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
     assert_eq!(scene.presences(&account), [Presence::Connected]);
-    assert_eq!(scene.elsewhere.untold.try_take(9), ["uid-a"]);
+    assert_eq!(scene.elsewhere.unpublished.try_take(9), ["uid-a"]);
     scene.elsewhere.take_in(in_hand, &scene.leader);
     assert!(scene.leader.is_empty(), "it was taken in, and is told once");
     scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
-    assert!(scene.elsewhere.untold.is_empty());
+    assert!(scene.elsewhere.unpublished.is_empty());
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::account::{GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, SessionView};
 use crate::hub::ledger::{LedgerEntry, Moment, PendingCommand};
-use crate::hub::{vanished, wire_conversion};
+use crate::hub::{mass_delete_guard, wire_conversion};
 use crate::objects::{AccountKey, WriteError, version_of};
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
@@ -92,7 +92,7 @@ impl AccountWork {
             // It was given nothing, and nothing it says of accounts counts.
             return;
         }
-        let doubted = vanished::doubted(&self.hub, &self.session, &uids);
+        let doubted = mass_delete_guard::held_back(&self.hub, &self.session, &uids);
         for uid in uids {
             if !doubted.contains(&uid) {
                 self.check(uid);
@@ -226,7 +226,7 @@ impl AccountWork {
             Duty::Forget => {
                 let was_foreign = ledger.forget(&uid);
                 let no_more = was_foreign && ledger.foreign() == 0;
-                self.session.vanished.lock().remove(&uid);
+                self.session.vanished_accounts.lock().remove(&uid);
                 self.session.cached.lock().forget(&uid);
                 self.session.wakes.wake_all(ledger.freed(&name));
                 drop(ledger);

@@ -20,8 +20,8 @@ use crate::account::names;
 use crate::crash;
 use crate::hub::Hub;
 use crate::hub::admission_queue::AdmissionClass;
+use crate::hub::disconnects::{self, Disconnect};
 use crate::hub::hello::{self, Greeting, Refusal, millis};
-use crate::hub::left::{self, Left};
 use crate::hub::registration::{Registration, RegistrationError};
 use crate::hub::registry::ClaimError;
 use crate::telemetry::outages::warn_unless_away;
@@ -67,7 +67,7 @@ pub(in crate::hub) async fn run(
         Err(refusal) => return refuse(&hub, &sink, (peer, None), refusal).await,
     };
     let class = hub.admission_class(&greeting);
-    if hub.is_cut_off() {
+    if hub.is_isolated() {
         return refuse(&hub, &sink, (peer, None), hub.draining_refusal()).await;
     }
     let foreign = match Box::pin(hub.limit(&mut greeting, class)).await {
@@ -286,7 +286,7 @@ fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
 /// The stream has ended: the agent is away from now on, unless it has another one.
 async fn leave(hub: &Hub, session: &Arc<Session>) {
     let stood = hub.registry.is_connected(session);
-    let ending = session.ending(hub.stopping.is_cancelled() || hub.is_cut_off());
+    let ending = session.ending(hub.stopping.is_cancelled() || hub.is_isolated());
     let in_force = hub.registry.leave(session, hub.ticks.now(), ending);
     session.ended.cancel();
     let uids = session.uids();
@@ -295,8 +295,8 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     if !stood {
         // It may have been registered all the same. If that is seen only later, it is told then.
         let seen = hub.agents_seen.get(&names::agent_object_name(&session.agent_id, &session.zone));
-        if let Some(left) = seen.and_then(|agent| left::left_behind(hub, &agent)) {
-            hub.untold.put(left);
+        if let Some(left) = seen.and_then(|agent| disconnects::missed_disconnect(hub, &agent)) {
+            hub.pending_disconnects.put(left);
         }
         return;
     }
@@ -308,7 +308,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     let is_known = hub.stopping.is_cancelled() && !hub.replicas.others().is_empty();
     // That a person asked for it is, or its id would not be kept at the others.
     if in_force && (!is_known || session.was_closed_on_request()) {
-        left::tell(hub, Left::new(session, session.end(ending))).await;
+        disconnects::record(hub, Disconnect::new(session, session.end(ending))).await;
     }
 }
 

@@ -10,8 +10,8 @@ use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::SessionEnding;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;
-use crate::hub::gone::{self, Gone};
-use crate::hub::left::Left;
+use crate::hub::agent_collection::{self, AbsentAgents};
+use crate::hub::disconnects::Disconnect;
 use crate::hub::registry::AwaySession;
 use crate::hub::{HubSettings, KnownAgent, dispatch};
 use crate::leases::{Leadership, Replicas, Times};
@@ -67,16 +67,16 @@ async fn objects_of_agents_long_gone_are_removed_and_those_of_others_are_not() {
     let hub = TestHub::with(settings).await;
     let _here = hub.agent("here").await;
     hub.objects.known.lock().extend([known("here", true), known("gone", false), known("lying", true)]);
-    let mut gone = Gone::default();
-    gone::look(&hub.hub, &mut gone).await;
+    let mut gone = AbsentAgents::default();
+    agent_collection::collect(&hub.hub, &mut gone).await;
     let marked = || hub.objects.log.lock().contains(&"disconnected lying".to_owned());
     assert!(!marked(), "it may come back, and writes itself");
     (0..4).for_each(|_| hub.ticks.advance());
-    gone::look(&hub.hub, &mut gone).await;
+    agent_collection::collect(&hub.hub, &mut gone).await;
     assert!(hub.objects.removed.lock().is_empty());
     assert!(marked());
     (0..10).for_each(|_| hub.ticks.advance());
-    gone::look(&hub.hub, &mut gone).await;
+    agent_collection::collect(&hub.hub, &mut gone).await;
     assert_eq!(hub.objects.removed.lock().as_slice(), ["gone", "lying"]);
     assert!(!hub.objects.log.lock().contains(&"disconnected here".to_owned()));
 }
@@ -86,9 +86,9 @@ async fn a_replica_that_follows_touches_no_object_of_an_agent_that_is_gone() {
     let settings = HubSettings { remove_agents_after: 10, ..HubSettings::default() };
     let hub = TestHub::that_leads(settings, Some(Leadership::unknown())).await;
     hub.objects.known.lock().extend([known("gone", false), known("lying", true)]);
-    let mut gone = Gone::default();
+    let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        gone::look(&hub.hub, &mut gone).await;
+        agent_collection::collect(&hub.hub, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert!(hub.objects.removed.lock().is_empty() && hub.objects.log.lock().is_empty());
@@ -101,9 +101,9 @@ async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
     let elsewhere = KnownAgent { replica: "r-1".into(), ..known("elsewhere", true) };
     let left = KnownAgent { replica: "r-1".into(), ..known("left", false) };
     hub.objects.known.lock().extend([elsewhere, left]);
-    let mut gone = Gone::default();
+    let mut gone = AbsentAgents::default();
     for _ in 0..2 {
-        gone::look(&hub.hub, &mut gone).await;
+        agent_collection::collect(&hub.hub, &mut gone).await;
         (0..10).for_each(|_| hub.ticks.advance());
     }
     assert_eq!(hub.objects.removed.lock().as_slice(), ["left"]);
@@ -141,13 +141,13 @@ async fn an_agent_that_may_still_come_back_is_not_marked_as_disconnected() {
     let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
     hub.objects.known.lock().push(known("a", true));
     hub.hub.remember_agents().await;
-    let mut gone = Gone::default();
-    gone::look(&hub.hub, &mut gone).await;
+    let mut gone = AbsentAgents::default();
+    agent_collection::collect(&hub.hub, &mut gone).await;
     assert!(hub.objects.log.lock().is_empty());
     hub.hub.registry.forget(10);
-    gone::look(&hub.hub, &mut gone).await;
+    agent_collection::collect(&hub.hub, &mut gone).await;
     (0..10).for_each(|_| hub.ticks.advance());
-    gone::look(&hub.hub, &mut gone).await;
+    agent_collection::collect(&hub.hub, &mut gone).await;
     assert_eq!(hub.objects.log.lock().as_slice(), ["disconnected a"]);
 }
 
@@ -363,7 +363,7 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
 #[tokio::test]
 async fn a_write_about_an_agent_that_left_holds_up_none_about_others() {
     let hub = TestHub::start().await;
-    let left = |agent_id: String| Left {
+    let left = |agent_id: String| Disconnect {
         agent_id,
         zone: "z".to_owned(),
         session_id: "gone".to_owned(),
@@ -371,8 +371,8 @@ async fn a_write_about_an_agent_that_left_holds_up_none_about_others() {
     };
     let hung: Vec<_> = (0..8).map(|one| format!("hung-{one}")).collect();
     hub.objects.hung.lock().extend(hung.iter().cloned());
-    hung.into_iter().for_each(|agent| hub.hub.untold.put(left(agent)));
-    (0..100).for_each(|one| hub.hub.untold.put(left(format!("left-{one}"))));
+    hung.into_iter().for_each(|agent| hub.hub.pending_disconnects.put(left(agent)));
+    (0..100).for_each(|one| hub.hub.pending_disconnects.put(left(format!("left-{one}"))));
     let written =
         || hub.objects.log.lock().iter().filter(|line| line.starts_with("disconnected left-")).count();
     eventually("all others are told of", || (written() == 100).then_some(())).await;

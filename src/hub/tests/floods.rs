@@ -73,7 +73,9 @@ async fn a_stranger_that_claims_a_hundred_thousand_accounts_costs_no_list_and_no
     let mut stranger = hub.greet(claims("stranger", 100_000)).await;
     assert!(!stranger.accepted().await.approved);
     let session = hub.hub.registry.of_agent("stranger").expect("it stands");
-    assert!(session.uids().is_empty() && session.wakes.is_empty() && session.vanished.lock().is_empty());
+    assert!(
+        session.uids().is_empty() && session.wakes.is_empty() && session.vanished_accounts.lock().is_empty()
+    );
     // Whatever it says after that was looked at before.
     stranger.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
     let ignored = crate::hub::Reason { reason: "never_approved" };
@@ -141,7 +143,7 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
         .await;
     // The session is remembered, with what the agent was sent.
     eventually("the claims are forgotten", || (session.uids() == ["uid-one"]).then_some(())).await;
-    assert!(session.wakes.is_empty() && session.vanished.lock().is_empty());
+    assert!(session.wakes.is_empty() && session.vanished_accounts.lock().is_empty());
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ async fn a_replica_that_alone_is_cut_off_sends_agents_away_with_a_time_until_it_
     for connect_seq in [1, 2] {
         let mut agent = hub.greet(ops::Hello { connect_seq, ..hello("a") }).await;
         agent.accepted().await;
-        hub.hub.set_cut_off(true);
+        hub.hub.set_isolated(true);
         assert_eq!(drained(&mut agent).await.reconnect_after_ms, 2000, "each time it is the first");
         let refused = hub.greet(hello("b")).await.refused().await;
         assert_eq!(refused.reason(), Reason::Draining);
@@ -66,7 +66,7 @@ async fn a_replica_that_alone_is_cut_off_sends_agents_away_with_a_time_until_it_
         assert!(refused.message.contains("does not reach its API server"), "{refused:?}");
         drop(agent);
         eventually("it has left", || hub.hub.agents().is_empty().then_some(())).await;
-        hub.hub.set_cut_off(false);
+        hub.hub.set_isolated(false);
     }
 }
 

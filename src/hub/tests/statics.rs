@@ -397,10 +397,10 @@ async fn what_a_forgotten_agent_had_listed_is_remembered_for_the_cleanup() {
     fact(&hub, &uid, |fact| is_away(fact) && fact.lists == Fact::Known(true)).await;
     let forgotten = hub.hub.registry.forget(hub.ticks.now());
     assert_eq!(forgotten.len(), 1);
-    forgotten.iter().for_each(|(agent_id, zone, away)| hub.hub.departed.put(agent_id, zone, away));
+    forgotten.iter().for_each(|(agent_id, zone, away)| hub.hub.departed_agents.put(agent_id, zone, away));
     let facts = hub.hub.sessions(&uid);
     assert!(facts.len() == 1 && is_away(&facts[0]) && facts[0].lists == Fact::Known(true), "{facts:?}");
-    hub.hub.departed.sweep(Some(hub.ticks.now()), |_, _| false);
+    hub.hub.departed_agents.sweep(Some(hub.ticks.now()), |_, _| false);
     assert!(hub.hub.sessions(&uid).is_empty());
 
     // Of one that an earlier process of this replica had, its object tells.

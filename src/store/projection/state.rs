@@ -7,11 +7,11 @@ use indexmap::IndexMap;
 
 use crate::account::row::AccountRow;
 use crate::store::{ForeignRow, StoreError, limits};
-use gone::Gone;
+use deleted_uids::DeletedUids;
 use jobs::{Done, Job};
 
 mod comparing;
-mod gone;
+mod deleted_uids;
 mod jobs;
 
 pub(super) use jobs::{Kind, Task, Want};
@@ -30,7 +30,7 @@ pub(super) struct State {
     flying: HashMap<String, Want>,
     /// What was refused since the last repair.
     refused: HashMap<String, Arc<AccountRow>>,
-    gone: Gone,
+    deleted: DeletedUids,
     /// Rows of `kubesvc_caching` that no account has, by uid.
     strays: Vec<String>,
     /// The table must be read before anything is written.
@@ -46,7 +46,7 @@ impl Default for State {
             waiting: IndexMap::new(),
             flying: HashMap::new(),
             refused: HashMap::new(),
-            gone: Gone::default(),
+            deleted: DeletedUids::default(),
             strays: Vec::new(),
             stale: true,
         }
@@ -121,7 +121,7 @@ impl State {
 
     /// True if there is something to write.
     pub(super) fn say(&mut self, row: AccountRow) -> bool {
-        if self.gone.contains(&row.uid) {
+        if self.deleted.contains(&row.uid) {
             return false;
         }
         match self.waiting.get(&row.uid) {
@@ -148,14 +148,14 @@ impl State {
     }
 
     fn check_alive(&self, row: &AccountRow) -> Result<(), StoreError> {
-        if self.gone.contains(&row.uid) {
+        if self.deleted.contains(&row.uid) {
             return Err(limits::refused(row, DELETED));
         }
         Ok(())
     }
 
     pub(super) fn delete(&mut self, uid: &str, done: Done) {
-        self.gone.insert(uid);
+        self.deleted.insert(uid);
         self.refused.remove(uid);
         if let Some(row) = self.waiting.get(uid).and_then(|job| job.want.row()) {
             let answer = Err(limits::refused(row, DELETED));

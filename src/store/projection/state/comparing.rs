@@ -36,7 +36,7 @@ impl State {
         let mut uids = HashSet::with_capacity(expected.len());
         for row in expected {
             uids.insert(row.uid.clone());
-            if self.gone.contains(&row.uid) || self.waiting.contains_key(&row.uid) || self.is_known(&row) {
+            if self.deleted.contains(&row.uid) || self.waiting.contains_key(&row.uid) || self.is_known(&row) {
                 continue;
             }
             let kind = if self.has_row(&row.uid) { Kind::Update } else { Kind::Insert };

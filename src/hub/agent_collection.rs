@@ -19,13 +19,13 @@ use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::outages::warn_unless_away;
 
 /// All objects are looked at so often, or at least twice in the time after which one is removed.
-const SWEEP: Duration = Duration::from_secs(60);
+const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
 /// How long the API server may take.
-const WAIT: Duration = Duration::from_secs(15);
+const API_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What is to be done about one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum CollectionAction {
     /// Nothing yet.
     Keep,
     /// It says that an agent is connected, and nobody has it.
@@ -36,54 +36,56 @@ enum Fate {
 
 /// After how many ticks something is done about an object.
 #[derive(Clone, Copy, Debug)]
-struct After {
+struct CollectionDelays {
     /// Until then its agent may come back, and writes itself.
-    mark: Tick,
+    mark_disconnected: Tick,
     remove: Tick,
     /// Where the agent was never approved.
-    remove_stranger: Tick,
+    remove_unapproved: Tick,
     /// Time since its stream ended, where a person has decided whether it is approved.
     forget_decision: Duration,
     /// What is decided without a person.
     approves_new: bool,
 }
 
-impl After {
+impl CollectionDelays {
     /// Whether an object goes whose agent has been away for so many ticks of this leader.
-    fn removes(&self, agent: &KnownAgent, gone: Tick, wall: Timestamp) -> bool {
+    fn removes(&self, agent: &KnownAgent, absent: Tick, wall: Timestamp) -> bool {
         let was_approved = agent.approved || agent.approved_once;
-        let after = if was_approved { self.remove } else { self.remove.min(self.remove_stranger) };
+        let after = if was_approved { self.remove } else { self.remove.min(self.remove_unapproved) };
         let since = agent.ended_at.and_then(|ended| Duration::try_from(wall.duration_since(ended)).ok());
         // By the wall clock only beside the ticks: it may have stood still, or leap.
-        let away = since.unwrap_or(Duration::from_secs(gone));
-        gone >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
+        let away = since.unwrap_or(Duration::from_secs(absent));
+        absent >= after && (agent.approved == self.approves_new || away >= self.forget_decision)
     }
 }
 
 /// Since when the agents that nobody has were seen so, by uid of their objects. Pure.
 #[derive(Debug, Default)]
-pub(super) struct Gone {
+pub(super) struct AbsentAgents {
     since: HashMap<String, Tick>,
 }
 
-impl Gone {
+impl AbsentAgents {
     /// Judges an object. `is_here`: its agent is connected, connecting, or may still come back.
     fn judge(
         &mut self,
         agent: &KnownAgent,
         is_here: bool,
         (now, wall): (Tick, Timestamp),
-        after: After,
-    ) -> Fate {
+        after: CollectionDelays,
+    ) -> CollectionAction {
         if is_here {
             self.since.remove(&agent.uid);
-            return Fate::Keep;
+            return CollectionAction::Keep;
         }
         let since = *self.since.entry(agent.uid.clone()).or_insert(now);
         match now.saturating_sub(since) {
-            gone if after.removes(agent, gone, wall) => Fate::Remove,
-            gone if gone >= after.mark && agent.connected => Fate::MarkDisconnected,
-            _ => Fate::Keep,
+            absent if after.removes(agent, absent, wall) => CollectionAction::Remove,
+            absent if absent >= after.mark_disconnected && agent.connected => {
+                CollectionAction::MarkDisconnected
+            }
+            _ => CollectionAction::Keep,
         }
     }
 
@@ -95,18 +97,18 @@ impl Gone {
 }
 
 /// Interval between looks while there are agents that were never approved: their objects go sooner.
-const STRANGERS_SWEEP: Duration = Duration::from_secs(5);
+const UNAPPROVED_COLLECTION_INTERVAL: Duration = Duration::from_secs(5);
 
-fn pace(remove_after: Tick) -> Duration {
-    (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), SWEEP)
+fn interval(remove_after: Tick) -> Duration {
+    (Duration::from_secs(remove_after) / 2).clamp(Duration::from_secs(1), COLLECTION_INTERVAL)
 }
 
 /// Sweeps until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut gone = Gone::default();
-    let pace = pace(hub.settings.remove_agents_after);
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut absent = AbsentAgents::default();
+    let pace = interval(hub.settings.remove_agents_after);
     let mut looked = Instant::now();
-    let often = pace.min(STRANGERS_SWEEP);
+    let often = pace.min(UNAPPROVED_COLLECTION_INTERVAL);
     let mut sweep = tokio::time::interval_at(looked + often, often);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -120,7 +122,7 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
         looked = Instant::now();
         tokio::select! {
             () = stop.cancelled() => return,
-            () = look(&hub, &mut gone) => {}
+            () = collect(&hub, &mut absent) => {}
         }
     }
 }
@@ -138,52 +140,52 @@ fn is_here(hub: &Hub, agent: &KnownAgent) -> bool {
 }
 
 /// Looks at all objects once, if this replica leads.
-pub(super) async fn look(hub: &Hub, gone: &mut Gone) {
+pub(super) async fn collect(hub: &Hub, absent: &mut AbsentAgents) {
     if !hub.leadership.leads() {
         // Whoever leads next counts anew.
-        *gone = Gone::default();
+        *absent = AbsentAgents::default();
         return;
     }
     if hub.replicas.backlog_since(hub.ticks.now()).is_some() {
         // Whoever is away may be waiting to be registered.
         return;
     }
-    let known = match tokio::time::timeout(WAIT, hub.agents.known()).await {
+    let known = match tokio::time::timeout(API_TIMEOUT, hub.agents.known()).await {
         Ok(Ok(known)) => known,
         Ok(Err(problem)) => return warn_unless_away!(error = %problem, "cannot list the agents' objects"),
         Err(_) => return warn_unless_away!("the agents' objects were not listed in time"),
     };
-    gone.keep_only(&known);
-    let after = After {
-        mark: hub.settings.forget_after,
+    absent.keep_only(&known);
+    let after = CollectionDelays {
+        mark_disconnected: hub.settings.forget_after,
         remove: hub.settings.remove_agents_after,
-        remove_stranger: hub.settings.remove_unapproved_after,
+        remove_unapproved: hub.settings.remove_unapproved_after,
         forget_decision: hub.settings.forget_approved_after,
         approves_new: hub.settings.approves_new,
     };
     // What one had in its own file is kept for as long as it may come back.
-    let after_listing = After { remove: after.remove.max(hub.settings.account_cleanup), ..after };
+    let after_listing = CollectionDelays { remove: after.remove.max(hub.settings.account_cleanup), ..after };
     for agent in known {
         if !hub.leadership.leads() || hub.replicas.backlog_since(hub.ticks.now()).is_some() {
             return;
         }
         let after = if agent.lists { after_listing } else { after };
-        let fate = gone.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
+        let fate = absent.judge(&agent, is_here(hub, &agent), (hub.ticks.now(), Timestamp::now()), after);
         let done = match fate {
-            Fate::Keep => continue,
-            Fate::MarkDisconnected => {
+            CollectionAction::Keep => continue,
+            CollectionAction::MarkDisconnected => {
                 // Nobody saw its stream end.
                 let end = SessionEnd::ReplicaLost;
                 let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
-                tokio::time::timeout(WAIT, told).await
+                tokio::time::timeout(API_TIMEOUT, told).await
             }
-            Fate::Remove => {
+            CollectionAction::Remove => {
                 info!(
                     agentId = agent.agent_id,
                     zoneId = agent.zone,
                     "an agent that was long gone is removed"
                 );
-                tokio::time::timeout(WAIT, hub.agents.remove(&agent)).await
+                tokio::time::timeout(API_TIMEOUT, hub.agents.remove(&agent)).await
             }
         };
         if let Ok(Err(problem)) = done {
@@ -202,13 +204,18 @@ mod tests {
 
     #[test]
     fn it_is_looked_once_a_minute_and_oftener_where_objects_go_sooner() {
-        let paces = [600, 60, 4, 0].map(|remove_after| pace(remove_after).as_secs());
+        let paces = [600, 60, 4, 0].map(|remove_after| interval(remove_after).as_secs());
         assert_eq!(paces, [60, 30, 2, 1]);
     }
 
     const MONTH: Duration = Duration::from_secs(2_592_000);
-    const AFTER: After =
-        After { mark: 30, remove: 600, remove_stranger: 60, forget_decision: MONTH, approves_new: true };
+    const AFTER: CollectionDelays = CollectionDelays {
+        mark_disconnected: 30,
+        remove: 600,
+        remove_unapproved: 60,
+        forget_decision: MONTH,
+        approves_new: true,
+    };
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("a time")
@@ -216,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_object_of_an_agent_that_was_never_approved_goes_a_minute_after_its_stream() {
-        let after = After { approves_new: false, ..AFTER };
+        let after = CollectionDelays { approves_new: false, ..AFTER };
         let stranger = KnownAgent { approved: false, ..agent(false) };
         assert!(!after.removes(&stranger, 59, at(0)) && after.removes(&stranger, 60, at(0)));
         let withdrawn = KnownAgent { approved_once: true, ..stranger };
@@ -227,7 +234,7 @@ mod tests {
     fn what_a_person_has_decided_outlives_the_absence_of_the_agent_by_a_month() {
         let month = i64::try_from(MONTH.as_secs()).expect("it is short");
         for approves_new in [true, false] {
-            let after = After { approves_new, ..AFTER };
+            let after = CollectionDelays { approves_new, ..AFTER };
             let agent = |approved| KnownAgent {
                 approved,
                 approved_once: true,
@@ -246,36 +253,36 @@ mod tests {
 
     #[test]
     fn an_agent_that_was_away_for_the_whole_time_is_removed() {
-        let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(false), false, (5, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, (604, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, (605, at(0)), AFTER), Fate::Remove);
+        let mut absent = AbsentAgents::default();
+        assert_eq!(absent.judge(&agent(false), false, (5, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (604, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (605, at(0)), AFTER), CollectionAction::Remove);
     }
 
     #[test]
     fn an_agent_that_comes_back_begins_anew() {
-        let mut gone = Gone::default();
-        gone.judge(&agent(false), false, (5, at(0)), AFTER);
-        assert_eq!(gone.judge(&agent(true), true, (500, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(false), false, (700, at(0)), AFTER), Fate::Keep);
+        let mut absent = AbsentAgents::default();
+        absent.judge(&agent(false), false, (5, at(0)), AFTER);
+        assert_eq!(absent.judge(&agent(true), true, (500, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(false), false, (700, at(0)), AFTER), CollectionAction::Keep);
     }
 
     #[test]
     fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected_once_it_does_not_come_back() {
-        let mut gone = Gone::default();
-        assert_eq!(gone.judge(&agent(true), false, (5, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(true), false, (34, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.judge(&agent(true), false, (35, at(0)), AFTER), Fate::MarkDisconnected);
-        assert_eq!(gone.judge(&agent(true), false, (700, at(0)), AFTER), Fate::Remove);
+        let mut absent = AbsentAgents::default();
+        assert_eq!(absent.judge(&agent(true), false, (5, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(true), false, (34, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.judge(&agent(true), false, (35, at(0)), AFTER), CollectionAction::MarkDisconnected);
+        assert_eq!(absent.judge(&agent(true), false, (700, at(0)), AFTER), CollectionAction::Remove);
     }
 
     #[test]
     fn an_object_made_again_under_the_same_name_begins_anew() {
-        let mut gone = Gone::default();
-        gone.judge(&agent(false), false, (5, at(0)), AFTER);
+        let mut absent = AbsentAgents::default();
+        absent.judge(&agent(false), false, (5, at(0)), AFTER);
         let again = KnownAgent { uid: "v".into(), ..agent(false) };
-        gone.keep_only(std::slice::from_ref(&again));
-        assert_eq!(gone.judge(&again, false, (700, at(0)), AFTER), Fate::Keep);
-        assert_eq!(gone.since.len(), 1);
+        absent.keep_only(std::slice::from_ref(&again));
+        assert_eq!(absent.judge(&again, false, (700, at(0)), AFTER), CollectionAction::Keep);
+        assert_eq!(absent.since.len(), 1);
     }
 }

@@ -3,16 +3,16 @@
 use std::collections::{HashSet, VecDeque};
 
 /// How many deleted uids are remembered. A row that comes back after that is removed by the next repair.
-const MOST_GONE: usize = 16_384;
+const MAX_DELETED_UIDS: usize = 16_384;
 
 /// The uids that were deleted last.
 #[derive(Default)]
-pub(super) struct Gone {
+pub(super) struct DeletedUids {
     uids: HashSet<String>,
     order: VecDeque<String>,
 }
 
-impl Gone {
+impl DeletedUids {
     pub(super) fn contains(&self, uid: &str) -> bool {
         self.uids.contains(uid)
     }
@@ -22,7 +22,7 @@ impl Gone {
             return;
         }
         self.order.push_back(uid.to_owned());
-        if self.order.len() > MOST_GONE
+        if self.order.len() > MAX_DELETED_UIDS
             && let Some(oldest) = self.order.pop_front()
         {
             self.uids.remove(&oldest);

@@ -7,11 +7,11 @@ use tracing::warn;
 
 /// These rows by name, and why, as people were told of them last. Bounded by the rows there are.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Left(Mutex<BTreeMap<String, String>>);
+pub(in crate::controller) struct SkippedRows(Mutex<BTreeMap<String, String>>);
 
-impl Left {
+impl SkippedRows {
     /// Takes in the rows as they are now, and tells of those that are news.
-    pub(super) fn tell(&self, rows: BTreeMap<String, String>) {
+    pub(super) fn log_new(&self, rows: BTreeMap<String, String>) {
         for (row, why) in self.news(rows) {
             warn!(row, why, "a row that is not of kubesvc cannot become an account; it is left as it is");
         }
@@ -35,7 +35,7 @@ mod tests {
         let rows = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
             all.iter().map(|(name, why)| ((*name).to_owned(), (*why).to_owned())).collect()
         };
-        let left = Left::default();
+        let left = SkippedRows::default();
         assert_eq!(left.news(rows(&[("a", "x"), ("b", "x")])), rows(&[("a", "x"), ("b", "x")]));
         assert_eq!(left.news(rows(&[("a", "x"), ("b", "y")])), rows(&[("b", "y")]));
         assert_eq!(left.news(rows(&[("b", "y")])), rows(&[]));

@@ -21,19 +21,19 @@ use crate::telemetry::outages::warn_unless_away;
 /// Objects written at once, and failures in one go after which no further write is begun.
 const MAX_CONCURRENT_WRITES: usize = 16;
 /// When it is tried again after it could not be written, and the longest that this grows to.
-const AGAIN: Duration = Duration::from_secs(1);
-const MAX_AGAIN: Duration = Duration::from_secs(10);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// A session that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Left {
+pub(super) struct Disconnect {
     pub(super) agent_id: String,
     pub(super) zone: String,
     pub(super) session_id: String,
     pub(super) end: SessionEnd,
 }
 
-impl Left {
+impl Disconnect {
     pub(super) fn new(session: &Session, end: SessionEnd) -> Self {
         Self {
             agent_id: session.agent_id.clone(),
@@ -46,31 +46,34 @@ impl Left {
 
 /// Those whose objects could not be written yet: of each agent the last, since an object names only one session.
 #[derive(Default)]
-pub(super) struct Untold {
-    of_agents: Mutex<HashMap<(String, String), Left>>,
+pub(super) struct PendingDisconnects {
+    of_agents: Mutex<HashMap<(String, String), Disconnect>>,
     more: Notify,
 }
 
-impl Untold {
+impl PendingDisconnects {
     /// Has it told soon.
-    pub(super) fn put(&self, left: Left) {
-        self.of_agents.lock().insert((left.agent_id.clone(), left.zone.clone()), left);
+    pub(super) fn put(&self, disconnect: Disconnect) {
+        self.of_agents.lock().insert((disconnect.agent_id.clone(), disconnect.zone.clone()), disconnect);
         self.more.notify_one();
     }
 
-    fn take(&self) -> Vec<Left> {
+    fn take(&self) -> Vec<Disconnect> {
         std::mem::take(&mut *self.of_agents.lock()).into_values().collect()
     }
 
     /// Puts it back, unless a later session of the agent has ended since.
-    fn put_back(&self, left: Left) {
-        self.of_agents.lock().entry((left.agent_id.clone(), left.zone.clone())).or_insert(left);
+    fn put_back(&self, disconnect: Disconnect) {
+        self.of_agents
+            .lock()
+            .entry((disconnect.agent_id.clone(), disconnect.zone.clone()))
+            .or_insert(disconnect);
     }
 }
 
 /// A session of this process that an agent's object calls connected, and that is not here: its stream ended while it was
 /// being registered, or an answer was lost.
-pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
+pub(super) fn missed_disconnect(hub: &Hub, agent: &KubesvcAgent) -> Option<Disconnect> {
     let (spec, status) = (&agent.spec, agent.status.as_ref().filter(|status| status.connected)?);
     let session = status.session.as_ref()?;
     let is_ours = session.replica == hub.settings.replica_id
@@ -78,7 +81,7 @@ pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
     // Where the agent has a stream, that one writes the object, or looks here when it has ended.
     let is_left = is_ours && hub.registry.of_agent(&spec.agent_id).is_none();
     let requested = hub.registry.is_reserved(&spec.agent_id, &session.boot_id);
-    is_left.then(|| Left {
+    is_left.then(|| Disconnect {
         agent_id: spec.agent_id.clone(),
         zone: spec.zone_id.clone(),
         session_id: session.id.clone(),
@@ -87,39 +90,44 @@ pub(super) fn left_behind(hub: &Hub, agent: &KubesvcAgent) -> Option<Left> {
 }
 
 /// Has the object say that the session has ended, now or as soon as it can be written.
-pub(super) async fn tell(hub: &Hub, left: Left) {
-    if let Err(problem) = try_to_tell(hub, &left).await {
+pub(super) async fn record(hub: &Hub, disconnect: Disconnect) {
+    if let Err(problem) = try_record(hub, &disconnect).await {
         warn_unless_away!(
-            agentId = left.agent_id,
+            agentId = disconnect.agent_id,
             error = problem,
             "cannot mark the agent as disconnected; tried again"
         );
-        hub.untold.put(left);
+        hub.pending_disconnects.put(disconnect);
     }
 }
 
-async fn try_to_tell(hub: &Hub, left: &Left) -> Result<(), String> {
-    let told = hub.agents.disconnected(&left.agent_id, &left.zone, &left.session_id, left.end);
+async fn try_record(hub: &Hub, disconnect: &Disconnect) -> Result<(), String> {
+    let told = hub.agents.disconnected(
+        &disconnect.agent_id,
+        &disconnect.zone,
+        &disconnect.session_id,
+        disconnect.end,
+    );
     told.await.map_err(|problem| problem.to_string())
 }
 
 /// Tells what could not be told, until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut again = AGAIN;
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut again = RETRY_DELAY;
     loop {
         let more = async {
-            hub.untold.more.notified().await;
+            hub.pending_disconnects.more.notified().await;
             tokio::time::sleep(again).await;
         };
         if stop.run_until_cancelled(more).await.is_none() {
             return;
         }
-        match stop.run_until_cancelled(tell_all(&hub)).await {
+        match stop.run_until_cancelled(record_all(&hub)).await {
             None => return,
-            Some(true) => again = AGAIN,
+            Some(true) => again = RETRY_DELAY,
             Some(false) => {
-                again = (again * 2).min(MAX_AGAIN);
-                hub.untold.more.notify_one();
+                again = (again * 2).min(MAX_RETRY_DELAY);
+                hub.pending_disconnects.more.notify_one();
             }
         }
     }
@@ -127,26 +135,26 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
 
 /// Writes all of them, a bounded number at once: one write that hangs holds up none of the others. False: some could not be
 /// written, and are kept.
-async fn tell_all(hub: &Hub) -> bool {
-    let mut waiting = hub.untold.take().into_iter();
+async fn record_all(hub: &Hub) -> bool {
+    let mut waiting = hub.pending_disconnects.take().into_iter();
     let mut under_way = FuturesUnordered::new();
     let mut failures = 0;
     loop {
         while under_way.len() < MAX_CONCURRENT_WRITES
             && failures < MAX_CONCURRENT_WRITES
-            && let Some(left) = waiting.next()
+            && let Some(disconnect) = waiting.next()
         {
             under_way.push(async move {
-                let told = try_to_tell(hub, &left).await;
-                (left, told)
+                let told = try_record(hub, &disconnect).await;
+                (disconnect, told)
             });
         }
-        let Some((left, told)) = under_way.next().await else { break };
+        let Some((disconnect, told)) = under_way.next().await else { break };
         if told.is_err() {
             failures += 1;
-            hub.untold.put_back(left);
+            hub.pending_disconnects.put_back(disconnect);
         }
     }
-    waiting.for_each(|left| hub.untold.put_back(left));
+    waiting.for_each(|disconnect| hub.pending_disconnects.put_back(disconnect));
     failures == 0
 }

@@ -13,7 +13,7 @@ use crate::account::KubesvcAccount;
 use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionFact, Tick};
 
 /// An agent that was forgotten.
-struct Gone {
+struct DepartedAgent {
     since: Tick,
     approved: bool,
     listing: Arc<Listing>,
@@ -21,14 +21,14 @@ struct Gone {
 
 /// By zone and agent id; those alone that had listed something.
 #[derive(Default)]
-pub(super) struct Departed(Mutex<HashMap<(String, String), Gone>>);
+pub(super) struct DepartedAgents(Mutex<HashMap<(String, String), DepartedAgent>>);
 
-impl Departed {
+impl DepartedAgents {
     /// An agent is forgotten from now on.
     pub(super) fn put(&self, agent_id: &str, zone: &str, away: &AwaySession) {
         let listing = away.session.as_ref().and_then(|session| session.listing());
         if let Some(listing) = listing.filter(|listing| listing.len() > 0) {
-            let gone = Gone { since: away.since, approved: away.approved, listing };
+            let gone = DepartedAgent { since: away.since, approved: away.approved, listing };
             self.0.lock().insert((zone.to_owned(), agent_id.to_owned()), gone);
         }
     }
@@ -45,7 +45,7 @@ impl Hub {
     /// Agents of a zone that are forgotten and had the account in their own file: those of this process, and those that their
     /// objects tell of.
     pub(super) fn departed_with(&self, account: &KubesvcAccount, zone: &str) -> Vec<SessionFact> {
-        let departed = self.departed.0.lock();
+        let departed = self.departed_agents.0.lock();
         let is_known = |agent_id: &str| self.registry.knows(agent_id, zone);
         let mut facts = Vec::new();
         for ((of, agent_id), gone) in departed.iter() {

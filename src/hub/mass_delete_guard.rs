@@ -16,20 +16,20 @@ use super::ledger::{Ledger, LedgerEntry};
 use super::session::Session;
 
 /// More than so many of a session's accounts, and more than a tenth of them, are many.
-const FEW: usize = 10;
+const MAX_UNCONFIRMED_DELETES: usize = 10;
 /// From one list to the next.
-const PAUSE: Duration = Duration::from_secs(1);
+const LIST_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest that this grows to while lists go on being asked for.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+const MAX_LIST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whether that many of a session's accounts are so many that what shows it is doubted.
-pub(super) fn is_doubtful(vanished: usize, of: usize) -> bool {
-    vanished > FEW.max(of / 10)
+pub(super) fn is_mass_delete(vanished: usize, of: usize) -> bool {
+    vanished > MAX_UNCONFIRMED_DELETES.max(of / 10)
 }
 
 /// What was found out about an account of a session that no object has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum VanishedState {
     /// It vanished with few others, and is dropped.
     Few,
     /// It vanished with many others; a list is waited for.
@@ -42,12 +42,12 @@ pub(super) enum Verdict {
 
 /// Sessions that wait for a list, by their serials. Which accounts they wait for, they know themselves.
 #[derive(Default)]
-pub(super) struct Vanished {
+pub(super) struct MassDeleteGuard {
     waiting: Mutex<HashSet<u64>>,
     more: Notify,
 }
 
-impl Vanished {
+impl MassDeleteGuard {
     fn await_list(&self, serial: u64) {
         self.waiting.lock().insert(serial);
         self.more.notify_one();
@@ -60,41 +60,43 @@ impl Vanished {
 
 /// Lists all accounts anew whenever many have vanished, until stopped. The longer that goes on, the more seldom: whoever
 /// may connect can claim accounts that never were.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let (mut pause, mut ended) = (PAUSE, Instant::now());
-    while stop.run_until_cancelled(hub.vanished.more.notified()).await.is_some() {
-        if ended.elapsed() > MAX_PAUSE {
-            pause = PAUSE;
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let (mut pause, mut ended) = (LIST_INTERVAL, Instant::now());
+    while stop.run_until_cancelled(hub.mass_delete_guard.more.notified()).await.is_some() {
+        if ended.elapsed() > MAX_LIST_INTERVAL {
+            pause = LIST_INTERVAL;
         }
         let looked = async {
-            look(&hub).await;
+            list_anew(&hub).await;
             tokio::time::sleep(pause).await;
         };
         if stop.run_until_cancelled(looked).await.is_none() {
             return;
         }
-        (pause, ended) = ((pause * 2).min(MAX_PAUSE), Instant::now());
+        (pause, ended) = ((pause * 2).min(MAX_LIST_INTERVAL), Instant::now());
     }
 }
 
-async fn look(hub: &Hub) {
-    let waiting = hub.vanished.take().into_iter();
+async fn list_anew(hub: &Hub) {
+    let waiting = hub.mass_delete_guard.take().into_iter();
     let waiting: Vec<_> = waiting.filter_map(|serial| hub.registry.by_serial(serial)).collect();
-    let count: usize =
-        waiting.iter().map(|session| advance(session, Verdict::Awaited, Verdict::Asked).len()).sum();
+    let count: usize = waiting
+        .iter()
+        .map(|session| advance(session, VanishedState::Awaited, VanishedState::Asked).len())
+        .sum();
     if count == 0 {
         return;
     }
     info!(accounts = count, "many accounts have vanished at once; all are listed before agents drop them");
     hub.accounts.list_anew().await;
     for session in waiting {
-        session.wakes.wake_all(advance(&session, Verdict::Asked, Verdict::Listed));
+        session.wakes.wake_all(advance(&session, VanishedState::Asked, VanishedState::Listed));
     }
 }
 
 /// The accounts of a session with one verdict have another from now on. Answers which.
-fn advance(session: &Session, from: Verdict, to: Verdict) -> Vec<String> {
-    let mut vanished = session.vanished.lock();
+fn advance(session: &Session, from: VanishedState, to: VanishedState) -> Vec<String> {
+    let mut vanished = session.vanished_accounts.lock();
     let verdicts = vanished.iter_mut().filter(|(_, verdict)| **verdict == from);
     verdicts
         .map(|(uid, verdict)| {
@@ -107,9 +109,9 @@ fn advance(session: &Session, from: Verdict, to: Verdict) -> Vec<String> {
 /// Of these accounts of a session those that it must not drop yet: many have vanished, and no list has shown that since.
 /// All accounts of the session are looked at only where one of these has vanished that was not judged yet, and then all
 /// are judged: a hello with a hundred thousand unknown accounts costs one such look.
-pub(super) fn doubted(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<String> {
+pub(super) fn held_back(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<String> {
     let ledger = session.ledger.lock();
-    let mut judged = session.vanished.lock();
+    let mut judged = session.vanished_accounts.lock();
     let has_vanished = |uid: &str| hub.accounts.by_uid(uid).is_none();
     let mut to_judge = false;
     for uid in uids {
@@ -120,16 +122,17 @@ pub(super) fn doubted(hub: &Hub, session: &Session, uids: &[String]) -> HashSet<
         }
     }
     if to_judge && judge(&ledger, &mut judged, has_vanished) {
-        hub.vanished.await_list(session.serial);
+        hub.mass_delete_guard.await_list(session.serial);
     }
-    let waits = |uid: &&String| matches!(judged.get(*uid), Some(Verdict::Awaited | Verdict::Asked));
+    let waits =
+        |uid: &&String| matches!(judged.get(*uid), Some(VanishedState::Awaited | VanishedState::Asked));
     uids.iter().filter(waits).cloned().collect()
 }
 
 /// Judges all accounts that have vanished and were not judged. Whether a list is to be waited for.
 fn judge(
     ledger: &Ledger,
-    judged: &mut HashMap<String, Verdict>,
+    judged: &mut HashMap<String, VanishedState>,
     has_vanished: impl Fn(&str) -> bool,
 ) -> bool {
     let (mut all, mut vanished, mut new) = (0, 0, Vec::new());
@@ -137,14 +140,14 @@ fn judge(
         all += 1;
         if has_vanished(uid) {
             let verdict = judged.get(uid);
-            vanished += usize::from(verdict != Some(&Verdict::Listed));
+            vanished += usize::from(verdict != Some(&VanishedState::Listed));
             if verdict.is_none() {
                 new.push(uid.clone());
             }
         }
     }
-    let is_doubtful = is_doubtful(vanished, all);
-    let verdict = if is_doubtful { Verdict::Awaited } else { Verdict::Few };
+    let is_doubtful = is_mass_delete(vanished, all);
+    let verdict = if is_doubtful { VanishedState::Awaited } else { VanishedState::Few };
     judged.extend(new.into_iter().map(|uid| (uid, verdict)));
     is_doubtful
 }
@@ -165,12 +168,12 @@ mod tests {
             true
         };
         assert!(judge(&ledger, &mut judged, has_vanished), "a list is waited for");
-        assert!(judged.len() == 5000 && judged.values().all(|verdict| *verdict == Verdict::Awaited));
+        assert!(judged.len() == 5000 && judged.values().all(|verdict| *verdict == VanishedState::Awaited));
         assert_eq!(looks.get(), 5000);
-        judged.values_mut().for_each(|verdict| *verdict = Verdict::Listed);
+        judged.values_mut().for_each(|verdict| *verdict = VanishedState::Listed);
         ledger.seed(&[("one-more".to_owned(), "n".to_owned(), 1)], &Ledger::default());
         assert!(!judge(&ledger, &mut judged, |_| true), "what a list has shown is certain");
-        assert_eq!(judged.get("one-more"), Some(&Verdict::Few));
+        assert_eq!(judged.get("one-more"), Some(&VanishedState::Few));
     }
 
     #[test]
@@ -183,7 +186,7 @@ mod tests {
             (100, 1000, false),
             (101, 1000, true),
         ] {
-            assert_eq!(is_doubtful(vanished, of), doubtful, "{vanished} of {of}");
+            assert_eq!(is_mass_delete(vanished, of), doubtful, "{vanished} of {of}");
         }
     }
 }

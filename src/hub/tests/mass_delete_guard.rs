@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::support::*;
 use crate::account::names;
 use crate::fleet::Fleet as _;
-use crate::hub::left;
+use crate::hub::disconnects;
 use crate::objects::AccountKey;
 
 /// An agent that holds so many accounts, and their keys.
@@ -77,7 +77,10 @@ async fn a_stream_that_ends_while_it_is_registered_leaves_no_agent_connected() {
     eventually("it is being registered", || hub.hub.registry.of_agent("a")).await;
     hub.show_agent_here("a", "whose-answer-was-lost", 11);
     eventually("it is seen", || hub.agents.get(&names::agent_object_name("a", "z"))).await;
-    assert!(left::left_behind(&hub.hub, &hub.agents.all()[0]).is_none(), "its stream is still there");
+    assert!(
+        disconnects::missed_disconnect(&hub.hub, &hub.agents.all()[0]).is_none(),
+        "its stream is still there"
+    );
     drop(agent);
     eventually("it is told", || has_left(&hub)).await;
 }

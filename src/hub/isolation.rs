@@ -12,23 +12,23 @@ use super::{Hub, server};
 
 impl Hub {
     /// Sends the agents away, spread as the other replicas can take them, or takes them again.
-    pub fn set_cut_off(&self, cut_off: bool) {
+    pub fn set_isolated(&self, cut_off: bool) {
         if cut_off {
             // Each time they are spread anew.
             *self.drain.lock() = None;
             self.drained_agents.store(0, Ordering::Relaxed);
         }
-        self.cut_off.send_replace(cut_off);
+        self.isolated.send_replace(cut_off);
     }
 
     /// Whether agents are sent away because this replica alone does not reach the API server.
-    pub(super) fn is_cut_off(&self) -> bool {
-        *self.cut_off.borrow()
+    pub(super) fn is_isolated(&self) -> bool {
+        *self.isolated.borrow()
     }
 
     /// Waits until agents are sent away, for whatever reason.
     pub(super) async fn sends_away(&self) {
-        let mut cut_off = self.cut_off.subscribe();
+        let mut cut_off = self.isolated.subscribe();
         tokio::select! {
             () = self.stopping.cancelled() => {}
             // The sender lives as long as self.
@@ -38,8 +38,8 @@ impl Hub {
 }
 
 /// Keeps gRPC's health service in step with it until stopped.
-pub(super) async fn tell_health(hub: Arc<Hub>, health: HealthReporter, stop: CancellationToken) {
-    let mut changes = hub.cut_off.subscribe();
+pub(super) async fn publish_health(hub: Arc<Hub>, health: HealthReporter, stop: CancellationToken) {
+    let mut changes = hub.isolated.subscribe();
     // The sender lives as long as the hub.
     while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
         let cut_off = *changes.borrow_and_update();
