@@ -20,7 +20,7 @@
 //! | [`sources`] | which accounts may use credentials that are not in their own namespace |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
-//! | [`precedence`] | which of several objects with one account name has it |
+//! | [`name_precedence`] | which of several objects with one account name has it |
 
 pub mod adoption;
 pub mod age;
@@ -34,11 +34,11 @@ pub mod fleet_member;
 pub mod kept_by;
 pub mod kubeconfig;
 pub mod lifecycle;
+pub mod name_precedence;
 pub mod names;
 pub mod outbox;
 pub mod owned_secret;
 pub mod policy;
-pub mod precedence;
 pub mod row;
 pub mod secret_reference;
 pub mod sources;

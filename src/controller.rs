@@ -29,7 +29,7 @@ use tracing::{info, warn};
 
 use crate::account::failure::FailureClass;
 use crate::account::lifecycle::{LifecyclePolicy, RowFact};
-use crate::account::precedence::waits_to_be_asked;
+use crate::account::name_precedence::awaits_request;
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::sources::SourceRules;
@@ -245,7 +245,7 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
         RowFact::Foreign => false,
         RowFact::Absent | RowFact::Unavailable => !account.is_being_deleted() && !waits_for_its_row(account),
     };
-    may && account.has_finalizer() && rival_of(context, account).is_none() && !waits_to_be_asked(account)
+    may && account.has_finalizer() && rival_of(context, account).is_none() && !awaits_request(account)
 }
 
 /// Another object that has the account's name, because it takes precedence.

@@ -74,7 +74,7 @@ pub trait Fleet: Send + Sync {
 
     /// Whether a session finds the credential of the account to be another one than the granted one. A leader that has
     /// not read it since does not know.
-    fn doubts(&self, _uid: &str) -> bool {
+    fn credential_mismatch(&self, _uid: &str) -> bool {
         false
     }
 

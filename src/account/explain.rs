@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::conditions::LISTED_BY_AGENT;
-use super::lifecycle::shown;
+use super::lifecycle::displayed_state;
 use super::state::{DesiredState, State};
 use super::{KubesvcAccount, KubesvcAgent, kept_by};
 use facts::Facts;
@@ -143,7 +143,7 @@ pub fn explain(account: &KubesvcAccount, fleet: Option<&[KubesvcAgent]>, now: Ti
         namespace: facts.namespace.to_owned(),
         account_name: account.account_name().to_owned(),
         desired: desired.to_owned(),
-        state: shown(account),
+        state: displayed_state(account),
         ready: facts.is_true("Ready") && !facts.is_changed() && !account.is_being_deleted(),
         reason: facts.reason().map(str::to_owned),
         since: status.last_transition_time.as_ref().map(|time| time.0),

@@ -26,29 +26,29 @@ mod choice;
 mod cluster_identity;
 mod context;
 mod deletion;
+mod displayed_state;
 mod listed;
+mod name_conflict;
 mod observation;
 mod retry;
 mod revoke;
-mod shown;
-mod taken;
 mod write;
 mod zone_reports;
 mod zone_retention;
 
 pub use cluster_identity::{Comparison, Evidence, compare, is_another_cluster, mismatch, short};
 pub use context::silence;
+pub use displayed_state::displayed_state;
+pub(crate) use displayed_state::{generation_is_unhandled, retry_is_unhandled};
 pub use observation::{
     AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Fact, LifecyclePolicy, Observation, Offer,
     Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
 };
 pub use retry::{Retry, backoff, plan};
-pub use shown::shown;
-pub(crate) use shown::{generation_is_unhandled, retry_is_unhandled};
 pub use write::{Note, StatusWrite};
 pub use zone_reports::runs_in_another_cluster;
 
-use super::precedence::waits_to_be_asked;
+use super::name_precedence::awaits_request;
 use super::state::{DesiredState, GrantPhase, State};
 use context::{LifecycleContext, earlier};
 use zone_retention::ZoneRetention;
@@ -131,12 +131,12 @@ fn live(context: &LifecycleContext<'_>) -> Decision {
 fn to_desired(context: &LifecycleContext<'_>) -> Decision {
     let observation = context.observation;
     if let Some(first) = observation.rival {
-        return taken::duplicate(context, first);
+        return name_conflict::duplicate(context, first);
     }
-    if waits_to_be_asked(observation.account) {
-        return taken::waits(context);
+    if awaits_request(observation.account) {
+        return name_conflict::waits(context);
     }
-    if let Some(decision) = taken::foreign_row(context) {
+    if let Some(decision) = name_conflict::foreign_row(context) {
         return decision;
     }
     if observation.name_is_held && context.status.phase() == GrantPhase::None {

@@ -131,7 +131,7 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) ->
                 said.credential_mismatch && phase == GrantPhase::Open && status.state() != State::Failed;
             match word {
                 Some((epoch, word)) => OutboxEntry::of(account.uid(), epoch, &word),
-                None if doubts => OutboxEntry::doubt(account.uid(), status.epoch),
+                None if doubts => OutboxEntry::credential_mismatch(account.uid(), status.epoch),
                 None => return None,
             }
         }
@@ -190,14 +190,14 @@ impl OutboxEntry {
     }
 
     /// A failure without a reason: no word yet, but a question to the leader.
-    fn doubt(uid: &str, epoch: i64) -> Self {
+    fn credential_mismatch(uid: &str, epoch: i64) -> Self {
         let class = Some(FailureClass::CredentialDiffers.reason().to_owned());
         Self { class, ..Self::new(uid, epoch, OutboxResult::Failed) }
     }
 
     /// The epoch whose credential is another one, as the session's replica reads it, than the grant's; absent where
     /// that is not said.
-    pub fn doubts(&self) -> Option<i64> {
+    pub fn is_credential_mismatch(&self) -> Option<i64> {
         let differs = self.class.as_deref() == Some(FailureClass::CredentialDiffers.reason());
         (differs && self.result == OutboxResult::Failed).then_some(self.epoch)
     }
@@ -206,7 +206,9 @@ impl OutboxEntry {
     pub fn report(&self) -> Option<(i64, AgentReport)> {
         let word = match self.result {
             OutboxResult::Held => AgentReport::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
-            OutboxResult::Failed if self.reason.is_none() && self.doubts().is_some() => return None,
+            OutboxResult::Failed if self.reason.is_none() && self.is_credential_mismatch().is_some() => {
+                return None;
+            }
             OutboxResult::Failed => AgentReport::Failed(self.failure()),
             OutboxResult::Lost => AgentReport::Lost(self.failure()),
             OutboxResult::Dropped => AgentReport::Dropped,
@@ -388,7 +390,7 @@ mod tests {
             let json = serde_json::to_string(&entry).expect("it is JSON");
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
             assert_eq!(
-                (read.doubts(), read.report(), read.offer(&account)),
+                (read.is_credential_mismatch(), read.report(), read.offer(&account)),
                 (Some(4), None, None),
                 "{state}"
             );
@@ -396,11 +398,11 @@ mod tests {
             let word = (4, AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
             let entry = awaited(&account, "z", SessionReport { report: Some(&word), ..doubts })
                 .expect("it is awaited");
-            assert_eq!((entry.doubts(), entry.report()), (Some(4), Some(word)), "{state}");
+            assert_eq!((entry.is_credential_mismatch(), entry.report()), (Some(4), Some(word)), "{state}");
         }
         assert_eq!(awaited(&account(State::Failed, GrantPhase::Open, 4), "z", doubts), None);
         assert_eq!(awaited(&account(State::Deactivating, GrantPhase::Revoking, 4), "z", doubts), None);
-        assert_eq!(OutboxEntry::failed("u", 4, &failure()).doubts(), None);
+        assert_eq!(OutboxEntry::failed("u", 4, &failure()).is_credential_mismatch(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::lifecycle::shown;
+use super::lifecycle::displayed_state;
 use super::{KubesvcAccount, ORIGIN_LABEL, spinnaker};
 
 /// A row of `kubesvc_accounts`: what Spinnaker reads. Times are epoch milliseconds.
@@ -84,7 +84,7 @@ pub fn of(account: &KubesvcAccount) -> AccountRow {
     AccountRow {
         name: account.account_name().to_owned(),
         uid: account.uid().to_owned(),
-        status: shown(account).as_str().to_owned(),
+        status: displayed_state(account).as_str().to_owned(),
         zone_id: account.spec.zone_id.clone().or_else(|| status.zone_id.clone()),
         is_dynamic: !account.is_static(),
         origin,

@@ -12,18 +12,18 @@ use crate::objects::AccountKey;
 
 /// How long after a credential was read again for an agent's replica it is not for the next one, in ticks; the last one
 /// stays.
-const REREADS: [Tick; 4] = [5, 10, 30, 60];
+const REREAD_DELAYS: [Tick; 4] = [5, 10, 30, 60];
 
 /// What makes a state "the same" for the clock of retries.
-type Stage = (State, i64, i32);
+type RetryStage = (State, i64, i32);
 
 /// What is remembered of one account.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct AccountMemory {
     /// The object's Spinnaker name, to wake a rival when it goes.
     pub(super) account_name: String,
     /// The stage last seen, and since when.
-    stage: Option<Stage>,
+    stage: Option<RetryStage>,
     pub(super) since: Tick,
     /// The credential as last judged, for this generation of the spec.
     pub(super) credential: Fact<Result<CredentialFact, Failure>>,
@@ -35,7 +35,7 @@ pub(super) struct Memory {
     /// It differs from the one that was judged before.
     pub(super) credential_changed: bool,
     judged: Option<Result<CredentialFact, Failure>>,
-    doubts: Doubts,
+    credential_mismatches: CredentialMismatches,
     /// The sessions of its zone were read since the last look. While a revoke waits, others may register.
     pub(super) sessions_are_read: bool,
     /// The database refuses the row: the status goes on without it.
@@ -49,36 +49,36 @@ pub(super) struct Memory {
 /// How often in a row the credential was read again because an agent's replica found another one, and when it may be the
 /// next time.
 #[derive(Clone, Copy, Debug, Default)]
-struct Doubts {
+struct CredentialMismatches {
     count: usize,
     next: Tick,
 }
 
 /// The memories of all accounts.
 #[derive(Debug, Default)]
-pub(super) struct Memories(Mutex<Shelves>);
+pub(super) struct Memories(Mutex<MemoryShards>);
 
 #[derive(Debug, Default)]
-struct Shelves {
-    by_uid: HashMap<String, Memory>,
+struct MemoryShards {
+    by_uid: HashMap<String, AccountMemory>,
     /// uids seen at a key; more than one while a name is used again.
     uids: HashMap<AccountKey, Vec<String>>,
 }
 
 impl Memories {
     /// The memory of an account, brought up to the object as it is now. A reading of sessions is in it once.
-    pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> Memory {
+    pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> AccountMemory {
         let status = account.status_or_default();
         let stage = (status.state(), status.epoch, status.failed_count);
         let mut shelves = self.0.lock();
         if !shelves.by_uid.contains_key(account.uid()) {
             shelves.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
         }
-        let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| Memory {
+        let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| AccountMemory {
             // Judged once, though nothing of the object changed: the Secret may have, while nobody led.
             recheck: is_read_by_operator(account.spec.agent_source()),
             account_name: account.account_name().to_owned(),
-            ..Memory::default()
+            ..AccountMemory::default()
         });
         if memory.stage != Some(stage) {
             memory.stage = Some(stage);
@@ -96,7 +96,7 @@ impl Memories {
     }
 
     /// Changes the memory of an account, if there is one.
-    pub(super) fn update(&self, uid: &str, change: impl FnOnce(&mut Memory)) {
+    pub(super) fn update(&self, uid: &str, change: impl FnOnce(&mut AccountMemory)) {
         if let Some(memory) = self.0.lock().by_uid.get_mut(uid) {
             change(memory);
         }
@@ -157,15 +157,15 @@ impl Memories {
 
     /// An agent's replica finds another credential than the granted one: it is to be read again, now or, where it was
     /// just now, at the tick that is answered.
-    pub(super) fn doubted(&self, uid: &str, now: Tick) -> Option<Tick> {
+    pub(super) fn credential_mismatched(&self, uid: &str, now: Tick) -> Option<Tick> {
         let mut later = None;
         self.update(uid, |memory| {
-            let doubts = &mut memory.doubts;
+            let doubts = &mut memory.credential_mismatches;
             if doubts.next > now {
                 later = Some(doubts.next);
                 return;
             }
-            doubts.next = now + REREADS[doubts.count.min(REREADS.len() - 1)];
+            doubts.next = now + REREAD_DELAYS[doubts.count.min(REREAD_DELAYS.len() - 1)];
             doubts.count += 1;
             memory.recheck = true;
         });
@@ -173,8 +173,8 @@ impl Memories {
     }
 
     /// Nobody finds another credential any more.
-    pub(super) fn not_doubted(&self, uid: &str) {
-        self.update(uid, |memory| memory.doubts.count = 0);
+    pub(super) fn credential_matched(&self, uid: &str) {
+        self.update(uid, |memory| memory.credential_mismatches.count = 0);
     }
 
     /// The object at a key is gone: the uids and account names it had.
@@ -230,13 +230,14 @@ mod tests {
         account.metadata.uid = Some("uid-prod".to_owned());
         let memories = Memories::default();
         memories.look(&account, 0);
-        let reread: Vec<_> = (100..400).filter(|now| memories.doubted("uid-prod", *now).is_none()).collect();
+        let reread: Vec<_> =
+            (100..400).filter(|now| memories.credential_mismatched("uid-prod", *now).is_none()).collect();
         assert_eq!(reread, [100, 105, 115, 145, 205, 265, 325, 385]);
         assert!(memories.look(&account, 400).recheck);
-        assert_eq!(memories.doubted("uid-prod", 400), Some(445));
-        memories.not_doubted("uid-prod");
-        assert_eq!(memories.doubted("uid-prod", 445), None);
-        assert_eq!(memories.doubted("uid-prod", 446), Some(450), "it begins anew");
+        assert_eq!(memories.credential_mismatched("uid-prod", 400), Some(445));
+        memories.credential_matched("uid-prod");
+        assert_eq!(memories.credential_mismatched("uid-prod", 445), None);
+        assert_eq!(memories.credential_mismatched("uid-prod", 446), Some(450), "it begins anew");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::leader::Controller;
-use super::memory::Memory;
+use super::memory::AccountMemory;
 use super::{is_name_held, rival_of};
 use crate::account::lifecycle::{
     Action, Decision, Fact, Observation, Rival, RowFact, SessionFact, Tick, decide,
@@ -13,7 +13,7 @@ use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 
 /// When a credential is read again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Again {
+enum RereadReason {
     Never,
     Now,
     At(Tick),
@@ -21,7 +21,7 @@ enum Again {
 
 impl Controller {
     /// What is to be done for an account, as it is seen now.
-    pub(super) fn decide(&self, account: &KubesvcAccount, memory: &Memory) -> Decision {
+    pub(super) fn decide(&self, account: &KubesvcAccount, memory: &AccountMemory) -> Decision {
         let context = &self.context;
         let mut sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
         let loads = context.accounts.cached_by(sessions.iter().map(|session| session.agent_id.as_str()));
@@ -57,11 +57,11 @@ impl Controller {
         let mut decision = decide(&observation);
         let may_be_read = context.source_rules.check(account).is_ok();
         if decision.action.is_none() && may_be_read && may_need_its_credential(account) {
-            let again = self.when_doubted(account);
-            if memory.recheck || again == Again::Now {
+            let again = self.when_mismatched(account);
+            if memory.recheck || again == RereadReason::Now {
                 return Action::ResolveCredential.into();
             }
-            if let Again::At(tick) = again {
+            if let RereadReason::At(tick) = again {
                 decision.wake = Some(decision.wake.map_or(tick, |wake| wake.min(tick)));
             }
         }
@@ -70,19 +70,21 @@ impl Controller {
 
     /// When the credential is read again because a session finds another one. Of a Secret that is not watched nobody
     /// else tells.
-    fn when_doubted(&self, account: &KubesvcAccount) -> Again {
+    fn when_mismatched(&self, account: &KubesvcAccount) -> RereadReason {
         let is_asked_for = account.status_or_default().state() != State::Failed;
         if !is_asked_for || !is_read_by_operator(account.spec.agent_source()) {
-            return Again::Never;
+            return RereadReason::Never;
         }
-        if !self.context.fleet.doubts(account.uid()) {
-            self.memories.not_doubted(account.uid());
-            return Again::Never;
+        if !self.context.fleet.credential_mismatch(account.uid()) {
+            self.memories.credential_matched(account.uid());
+            return RereadReason::Never;
         }
-        self.memories.doubted(account.uid(), self.context.ticks.now()).map_or(Again::Now, Again::At)
+        self.memories
+            .credential_mismatched(account.uid(), self.context.ticks.now())
+            .map_or(RereadReason::Now, RereadReason::At)
     }
 
-    fn row_fact(&self, account: &KubesvcAccount, memory: &Memory) -> RowFact {
+    fn row_fact(&self, account: &KubesvcAccount, memory: &AccountMemory) -> RowFact {
         match self.context.projection.fact(account.uid(), account.account_name()) {
             RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
             // The lifecycle inserts its row, and that takes the place of the other.

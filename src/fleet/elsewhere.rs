@@ -197,7 +197,10 @@ impl Elsewhere {
         let names = members.by_uid.get(account.uid()).into_iter().flatten();
         names.filter_map(|name| members.by_name.get(name)).any(|member| {
             member.presence == Presence::Connected
-                && member.outbox().iter().any(|one| one.uid == account.uid() && one.doubts() == Some(epoch))
+                && member
+                    .outbox()
+                    .iter()
+                    .any(|one| one.uid == account.uid() && one.is_credential_mismatch() == Some(epoch))
         })
     }
 }

@@ -94,9 +94,9 @@ impl Fleet for Everywhere {
         self.here.namespaces(uid)
     }
 
-    fn doubts(&self, uid: &str) -> bool {
+    fn credential_mismatch(&self, uid: &str) -> bool {
         let elsewhere = || self.accounts.by_uid(uid).is_some_and(|one| self.elsewhere.doubts(&one));
-        self.here.doubts(uid) || elsewhere()
+        self.here.credential_mismatch(uid) || elsewhere()
     }
 
     fn is_all_here(&self) -> bool {
@@ -200,7 +200,7 @@ mod tests {
             None
         }
 
-        fn doubts(&self, _: &str) -> bool {
+        fn credential_mismatch(&self, _: &str) -> bool {
             false
         }
 

@@ -48,7 +48,7 @@ pub(super) enum Duty {
     Drop(i64),
     /// The agent holds it under this epoch in another cluster than the one it is bound to: have it dropped, and take
     /// that for a failure of this agent.
-    DropAstray(i64),
+    DropFromWrongCluster(i64),
     /// Say Dropped for the agent.
     SayDropped(i64),
     /// The session has nothing to do with the account any more.
@@ -82,7 +82,7 @@ pub(super) fn duty(
         }
     }
     match (account, ours) {
-        (_, Some(status)) if is_astray(status, entry) => Duty::DropAstray(status.epoch),
+        (_, Some(status)) if is_in_wrong_cluster(status, entry) => Duty::DropFromWrongCluster(status.epoch),
         (Some(account), Some(status)) if wanted(status) => add(view, account, status, entry, now),
         (_, Some(status)) if status.phase() == GrantPhase::Open => keep(status, entry, view, now),
         (_, Some(status)) => revoke(view, status, entry),
@@ -90,7 +90,7 @@ pub(super) fn duty(
     }
 }
 
-fn is_astray(status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> bool {
+fn is_in_wrong_cluster(status: &KubesvcAccountStatus, entry: Option<&LedgerEntry>) -> bool {
     let report = entry.filter(|entry| entry.command.is_none()).and_then(|entry| entry.report.as_ref());
     status.phase() == GrantPhase::Open
         && matches!(report, Some((said, AgentReport::Held(identity)))

@@ -100,11 +100,11 @@ impl Fleet for Hub {
         self.namespaces.lock().get(uid).map(|names| names.to_vec())
     }
 
-    fn doubts(&self, uid: &str) -> bool {
+    fn credential_mismatch(&self, uid: &str) -> bool {
         let Some(account) = self.accounts.by_uid(uid) else { return false };
         let epoch = account.status_or_default().epoch;
         let sessions = self.registry.concerned_with(uid);
-        sessions.iter().any(|session| session.ledger.lock().doubts(uid, epoch))
+        sessions.iter().any(|session| session.ledger.lock().has_credential_mismatch(uid, epoch))
     }
 
     fn is_all_here(&self) -> bool {

@@ -12,7 +12,7 @@ pub(super) type Moment = Duration;
 /// How long after a failure the same epoch is asked for again; the last one stays.
 pub(super) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
 /// How often an epoch's credential may be found to be another one than the grant's before that is a failure.
-const MOST_DOUBTS: u32 = 12;
+const MAX_CREDENTIAL_MISMATCHES: u32 = 12;
 /// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
 const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 
@@ -54,7 +54,7 @@ pub(super) struct LedgerEntry {
     pub(super) confirmed: bool,
     pub(super) retry: Option<RetryAt>,
     /// The epoch whose credential was found to be another one than the grant's, and how often in a row.
-    pub(super) doubted: Option<(i64, u32)>,
+    pub(super) credential_mismatch: Option<(i64, u32)>,
     /// The epoch of a drop that the agent could not do.
     pub(super) drop_failed: Option<i64>,
     /// It was claimed in the hello, and was then none of the zone's accounts.
@@ -220,7 +220,7 @@ impl Ledger {
             entry.owed = Some((epoch, since));
             entry.believed = entry.believed.max(Some(epoch));
             self.foreign -= usize::from(std::mem::take(&mut entry.foreign));
-            entry.doubted = None;
+            entry.credential_mismatch = None;
             entry.drop_failed = None;
         }
     }
@@ -236,7 +236,13 @@ impl Ledger {
     }
 
     /// A drop was given to the stream because the agent holds the account in the wrong cluster: that is its failure.
-    pub(super) fn dropping_astray(&mut self, uid: &str, epoch: i64, failure: Failure, at: (Moment, Tick)) {
+    pub(super) fn dropping_from_wrong_cluster(
+        &mut self,
+        uid: &str,
+        epoch: i64,
+        failure: Failure,
+        at: (Moment, Tick),
+    ) {
         let (now, tick) = at;
         let Some(name) = self.entries.get(uid).map(|entry| entry.name.clone()) else { return };
         self.dropping(uid, &name, epoch, tick);
@@ -279,18 +285,22 @@ impl Ledger {
 
     /// The Add was not sent: the credential is another one than the grant's. The leader has to look, and does not know it
     /// by itself. Where that goes on, it is the session's failure.
-    pub(super) fn doubt(&mut self, uid: &str, epoch: i64, now: Moment, wait: Moment) {
+    pub(super) fn record_credential_mismatch(&mut self, uid: &str, epoch: i64, now: Moment, wait: Moment) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
-        let before = entry.doubted.filter(|(doubted, _)| *doubted == epoch).map_or(0, |(_, count)| count);
+        let before =
+            entry.credential_mismatch.filter(|(doubted, _)| *doubted == epoch).map_or(0, |(_, count)| count);
         let count = before.saturating_add(1);
-        entry.doubted = Some((epoch, count));
-        let failure = (count >= MOST_DOUBTS).then(another_credential);
+        entry.credential_mismatch = Some((epoch, count));
+        let failure = (count >= MAX_CREDENTIAL_MISMATCHES).then(another_credential);
         self.not_sent(uid, epoch, failure, now, wait);
     }
 
     /// Whether the credential of this epoch was last found to be another one than the grant's.
-    pub(super) fn doubts(&self, uid: &str, epoch: i64) -> bool {
-        self.entries.get(uid).and_then(|entry| entry.doubted).is_some_and(|(doubted, _)| doubted == epoch)
+    pub(super) fn has_credential_mismatch(&self, uid: &str, epoch: i64) -> bool {
+        self.entries
+            .get(uid)
+            .and_then(|entry| entry.credential_mismatch)
+            .is_some_and(|(doubted, _)| doubted == epoch)
     }
 
     /// The Add is not to be sent as it was prepared.
@@ -452,7 +462,7 @@ impl LedgerEntry {
     }
 
     /// Whether what is dropped under this epoch was held in the wrong cluster: that goes on being its word.
-    fn failed_astray(&self, epoch: i64) -> bool {
+    fn failed_in_wrong_cluster(&self, epoch: i64) -> bool {
         self.retry.is_some_and(|again| again.wrong_cluster && again.epoch == epoch)
             && matches!(&self.report, Some((said, AgentReport::Failed(_))) if *said == epoch)
     }
@@ -472,7 +482,7 @@ impl LedgerEntry {
         self.believed = None;
         self.drop_failed = None;
         self.answered();
-        if !self.failed_astray(epoch) {
+        if !self.failed_in_wrong_cluster(epoch) {
             self.report = Some((epoch, AgentReport::Dropped));
         }
         AnswerEffect::Taken

@@ -260,7 +260,7 @@ fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
         let said = SessionReport {
             report: entry.and_then(|entry| entry.report.as_ref()),
             overdue: overdue.then_some(&late),
-            credential_mismatch: ledger.doubts(&uid, account.status_or_default().epoch),
+            credential_mismatch: ledger.has_credential_mismatch(&uid, account.status_or_default().epoch),
             offers: false,
         };
         entries.extend(awaited(&account, &session.zone, said));

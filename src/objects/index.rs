@@ -9,7 +9,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::account::KubesvcAccount;
-use crate::account::precedence::Precedence;
+use crate::account::name_precedence::Precedence;
 use crate::account::secret_reference::secrets_of;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wakes::Wakes;

@@ -6,8 +6,8 @@ use tracing::warn;
 
 use super::place::Place;
 use crate::account::lifecycle::LifecyclePolicy;
+use crate::account::name_precedence::Precedence;
 use crate::account::not_watched;
-use crate::account::precedence::Precedence;
 use crate::account::sources::{Namespaces, SourceRules};
 use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;

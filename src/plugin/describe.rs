@@ -9,7 +9,7 @@ use super::accounts::Item;
 use super::arguments::{Place, names_have_a_namespace};
 use super::failure::Ended;
 use super::session::Session;
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::spec::KubeconfigSource;
 use crate::account::{DesiredState, ORIGIN_LABEL, age, kept_by};
 use crate::ui::{Fields, Table, out, text};
@@ -168,7 +168,7 @@ fn spec(fields: &mut Fields, item: &Item) {
 fn status(fields: &mut Fields, item: &Item, now: Timestamp) {
     let status = item.account.status_or_default();
     fields.section("Status");
-    fields.field("State", shown(&item.account).as_str());
+    fields.field("State", displayed_state(&item.account).as_str());
     fields.optional("Since", status.last_transition_time.as_ref().map(|time| ago(time, now)));
     fields.optional("Zone", status.zone_id.as_ref());
     if let Some(grant) = &status.grant {

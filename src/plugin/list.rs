@@ -7,7 +7,7 @@ use super::accounts::{Item, resource_name};
 use super::arguments::{Place, names_have_a_namespace};
 use super::failure::Ended;
 use super::session::{PAGE, Session};
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::{State, age};
 use crate::ui::{Format, Table, format, out};
 
@@ -85,7 +85,7 @@ impl Arguments {
     fn wants(&self, item: &Item) -> bool {
         let status = item.account.status_or_default();
         let zone = zone(item);
-        (self.state.is_empty() || self.state.contains(&shown(&item.account)))
+        (self.state.is_empty() || self.state.contains(&displayed_state(&item.account)))
             && self.zone.as_ref().is_none_or(|wanted| zone.as_deref() == Some(wanted))
             && (!self.stalled
                 || status.conditions.iter().any(|one| one.type_ == "Stalled" && one.status == "True"))
@@ -144,7 +144,7 @@ fn render(items: &[Item], everywhere: bool, wide: bool, now: Timestamp) -> Strin
         let created = item.account.metadata.creation_timestamp.as_ref();
         let moment = status.last_transition_time.as_ref().or(created);
         cells.extend([
-            shown(&item.account).to_string(),
+            displayed_state(&item.account).to_string(),
             zone(item).unwrap_or_default(),
             status.agent_count.unwrap_or_default().to_string(),
             status.kube_version.clone().unwrap_or_default(),
@@ -164,7 +164,7 @@ fn render(items: &[Item], everywhere: bool, wide: bool, now: Timestamp) -> Strin
 }
 
 fn summary(items: &[Item]) -> String {
-    let counts = counts(items.iter().map(|item| shown(&item.account)));
+    let counts = counts(items.iter().map(|item| displayed_state(&item.account)));
     let plural = if items.len() == 1 { "account" } else { "accounts" };
     format!("{} {plural}: {counts}", items.len())
 }

@@ -16,7 +16,7 @@ use super::credential::{Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::keeper;
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::owned_secret::{Contents, Version, keys_named_by};
 use crate::account::spec::KubesvcAccountSpec;
 use crate::account::spinnaker::Given;
@@ -61,7 +61,8 @@ impl Change<'_> {
         {
             return Err(about(self.name, "it comes from an agent's own configuration; change it there"));
         }
-        let verdict = decide(account.map(|account| (shown(account), account.desired())), self.request);
+        let verdict =
+            decide(account.map(|account| (displayed_state(account), account.desired())), self.request);
         let Some(account) = account else {
             return Err(Problem::new(verdict.status, format!("account {:?} does not exist", self.name)));
         };

@@ -22,7 +22,7 @@ use super::extract::{Force, PathName};
 use super::given;
 use super::lookup::{Found, all};
 use super::view::{AccountView, ExistingAccount};
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::spinnaker::Given;
 use crate::account::{DesiredState, KubesvcAccount};
 
@@ -89,7 +89,7 @@ async fn create_one(
     account: &KubesvcAccount,
     found: Found,
 ) -> Result<Option<ExistingAccount>, Problem> {
-    let now = found.account.as_ref().map(|existing| (shown(existing), existing.desired()));
+    let now = found.account.as_ref().map(|existing| (displayed_state(existing), existing.desired()));
     if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
         return Ok(Some(ExistingAccount::of(&existing)));
     }

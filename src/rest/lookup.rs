@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::RestState;
 use super::api::{Call, Resource};
 use super::error::Problem;
-use crate::account::precedence::Precedence;
+use crate::account::name_precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::row::DEFAULT_RESUMABLE_AGE_MS;
 use crate::account::{KubesvcAccount, State, spinnaker};
 
@@ -182,7 +182,7 @@ impl AccountView {
         let props = properties.to_string();
         Self {
             name: account.account_name().to_owned(),
-            status: shown(account).into(),
+            status: displayed_state(account).into(),
             zone_id: zone(account),
             dynamic: !account.is_static(),
             connections: holders.len(),
@@ -222,7 +222,7 @@ impl AccountItem {
             config: spinnaker::definition(account),
             zone_id: zone(account),
             agents: agents(account, holders),
-            status: shown(account).into(),
+            status: displayed_state(account).into(),
             last_assignment_msg: last_assignment(account),
         }
     }
@@ -235,7 +235,7 @@ impl ExistingAccount {
             name: account.account_name().to_owned(),
             zone_id: zone(account),
             kubeconfig_file: spinnaker::kubeconfig_file(&account.spec.kubeconfig).map(Cow::into_owned),
-            state: shown(account).into(),
+            state: displayed_state(account).into(),
         }
     }
 }

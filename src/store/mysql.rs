@@ -12,7 +12,7 @@ use sqlx::mysql::{MySql as Db, MySqlConnectOptions, MySqlConnection, MySqlSslMod
 use sqlx::pool::PoolOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
-use super::rows::Taking;
+use super::rows::ReplacedRows;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
 use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now, trouble};
@@ -103,8 +103,8 @@ async fn commit(
     let result = async {
         terms::hold(&mut transaction, changes.term).await?;
         accounts::delete(&mut transaction, &changes.deletes).await?;
-        accounts::put(&mut transaction, &changes.puts, now(), packet, Taking::Ours).await?;
-        accounts::put(&mut transaction, &changes.adopts, now(), packet, Taking::Theirs).await?;
+        accounts::put(&mut transaction, &changes.puts, now(), packet, ReplacedRows::Ours).await?;
+        accounts::put(&mut transaction, &changes.adopts, now(), packet, ReplacedRows::Theirs).await?;
         accounts::leave_vendor(&mut transaction, &changes.adopts).await
     }
     .await;

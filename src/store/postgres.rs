@@ -8,7 +8,7 @@ use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode, Postgres as Db};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
-use super::rows::Taking;
+use super::rows::ReplacedRows;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
 use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now};
@@ -78,8 +78,8 @@ async fn commit(_: &Postgres, connection: &mut PgConnection, changes: &Changes) 
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     terms::hold(&mut transaction, changes.term).await?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
-    accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
-    accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
+    accounts::put(&mut transaction, &changes.puts, now(), ReplacedRows::Ours).await?;
+    accounts::put(&mut transaction, &changes.adopts, now(), ReplacedRows::Theirs).await?;
     accounts::leave_vendor(&mut transaction, &changes.adopts).await?;
     bounded(transaction.commit(), errors::classify).await
 }

@@ -126,7 +126,7 @@ pub(super) fn sorted_assignments(rows: &[Assignment]) -> Vec<&Assignment> {
 
 /// How many bytes a row takes in a statement, about.
 pub(super) fn weight(row: &AccountRow) -> usize {
-    const NUMBERS: usize = 256;
+    const NUMBERS_BYTES: usize = 256;
     let texts = [&row.name, &row.uid, &row.status, &row.origin, &row.definition, &row.props];
     let maybe = [
         &row.zone_id,
@@ -136,34 +136,34 @@ pub(super) fn weight(row: &AccountRow) -> usize {
         &row.cluster_uid,
         &row.error_message,
     ];
-    NUMBERS
+    NUMBERS_BYTES
         + texts.into_iter().map(String::len).sum::<usize>()
         + maybe.into_iter().flatten().map(String::len).sum::<usize>()
 }
 
 /// Whose rows a row takes the place of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taking {
+pub(super) enum ReplacedRows {
     /// Ours: [`Changes::puts`](super::Changes::puts).
     Ours,
     /// Somebody else's: [`Changes::adopts`](super::Changes::adopts).
     Theirs,
 }
 
-impl Taking {
+impl ReplacedRows {
     /// What is to be done about the row that has the name of `row`; `ours` if it has another uid of ours.
     pub(super) fn judge(self, row: &AccountRow, ours: bool) -> Result<(), StoreError> {
         match (self, ours) {
             (Self::Ours, true) | (Self::Theirs, false) => Ok(()),
-            (Self::Ours, false) => Err(limits::refused(row, NOT_OURS)),
-            (Self::Theirs, true) => Err(limits::refused(row, TAKEN)),
+            (Self::Ours, false) => Err(limits::refused(row, NAME_HAS_FOREIGN_ROW)),
+            (Self::Theirs, true) => Err(limits::refused(row, NAME_HAS_OUR_ROW)),
         }
     }
 }
 
 /// What must go before rows can be written.
 #[derive(Debug, Default)]
-pub(super) struct InTheWay {
+pub(super) struct ConflictingRows {
     /// uids of ours: of the name with another uid, or of the uid with another name.
     pub(super) uids: Vec<String>,
     /// Names of rows that are not ours.
@@ -172,12 +172,12 @@ pub(super) struct InTheWay {
 
 /// What is in the way of these rows. `held` are name and uid of the rows that have one of the names or one of the
 /// uids. What these rows may not take the place of refuses them.
-pub(super) fn in_the_way(
+pub(super) fn conflicting_rows(
     rows: &[&AccountRow],
     held: Vec<(Option<String>, Option<String>)>,
-    taking: Taking,
-) -> Result<InTheWay, StoreError> {
-    let mut way = InTheWay::default();
+    taking: ReplacedRows,
+) -> Result<ConflictingRows, StoreError> {
+    let mut way = ConflictingRows::default();
     if held.is_empty() {
         return Ok(way);
     }
@@ -207,17 +207,17 @@ pub(super) fn not_ours(rows: &[&AccountRow], names: &[String]) -> Result<(), Sto
     // To MySQL a name is the same with spaces after it.
     let same = |name: &str, row: &AccountRow| name == row.name || name.trim_end_matches(' ') == row.name;
     match rows.iter().find(|row| names.iter().any(|name| same(name, row))) {
-        Some(row) => Err(limits::refused(row, NOT_OURS)),
+        Some(row) => Err(limits::refused(row, NAME_HAS_FOREIGN_ROW)),
         None => Ok(()),
     }
 }
 
 /// Why a row is refused whose name somebody else's row has.
-pub(super) const NOT_OURS: &str = "a row of that name without a uid is there already and is not kubesvc's; \
+pub(super) const NAME_HAS_FOREIGN_ROW: &str = "a row of that name without a uid is there already and is not kubesvc's; \
                         delete it, or give the account another name";
 
 /// Why a row is refused that is to take the place of somebody else's, where one of ours stands.
-pub(super) const TAKEN: &str = "a row of that name with another uid is there already; if no object has that uid, it goes \
+pub(super) const NAME_HAS_OUR_ROW: &str = "a row of that name with another uid is there already; if no object has that uid, it goes \
                      within a minute";
 
 /// Lists of namespaces as they are stored, each with its uid, in the order in which they are written.
@@ -252,9 +252,9 @@ pub(super) fn decode_namespaces(name: &str, list: Option<String>) -> Result<Opti
     })
 }
 
-type Fault = (&'static str, String);
+type ColumnFault = (&'static str, String);
 
-fn get<'r, R, T>(row: &'r R, column: usize) -> Result<T, Fault>
+fn get<'r, R, T>(row: &'r R, column: usize) -> Result<T, ColumnFault>
 where
     R: Row,
     usize: ColumnIndex<R>,
@@ -264,7 +264,7 @@ where
     maybe(row, column)?.ok_or_else(|| (COLUMNS[column], "it is NULL".to_owned()))
 }
 
-fn maybe<'r, R, T>(row: &'r R, column: usize) -> Result<Option<T>, Fault>
+fn maybe<'r, R, T>(row: &'r R, column: usize) -> Result<Option<T>, ColumnFault>
 where
     R: Row,
     usize: ColumnIndex<R>,
@@ -279,7 +279,7 @@ where
     })
 }
 
-fn read<'r, R>(row: &'r R) -> Result<AccountRow, Fault>
+fn read<'r, R>(row: &'r R) -> Result<AccountRow, ColumnFault>
 where
     R: Row,
     usize: ColumnIndex<R>,

@@ -20,7 +20,7 @@ use sqlx::sqlite::{
 use super::{
     Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, Raised,
     Standing, Store, StoreError, Term, VendorTables, limits, now, pools,
-    rows::{self, Taking},
+    rows::{self, ReplacedRows},
     trouble,
 };
 
@@ -155,8 +155,8 @@ async fn commit(connection: &mut SqliteConnection, changes: &Changes) -> Result<
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
     terms::hold(&mut transaction, changes.term).await?;
     accounts::delete(&mut transaction, &changes.deletes).await?;
-    accounts::put(&mut transaction, &changes.puts, now(), Taking::Ours).await?;
-    accounts::put(&mut transaction, &changes.adopts, now(), Taking::Theirs).await?;
+    accounts::put(&mut transaction, &changes.puts, now(), ReplacedRows::Ours).await?;
+    accounts::put(&mut transaction, &changes.adopts, now(), ReplacedRows::Theirs).await?;
     accounts::leave_vendor(&mut transaction, &changes.adopts).await?;
     transaction.commit().await.map_err(errors::classify)
 }

@@ -3,7 +3,7 @@
 use super::facts::{Facts, shell};
 use super::{Verdict, agents, rules};
 use crate::account::failure::{FailureClass, Outlook};
-use crate::account::precedence::waits_to_be_asked;
+use crate::account::name_precedence::awaits_request;
 use crate::account::spec::SecretKeyReference;
 use crate::account::state::GrantPhase;
 
@@ -178,7 +178,7 @@ fn mismatch(facts: &Facts<'_>) -> Verdict {
 
 fn duplicate(facts: &Facts<'_>) -> Verdict {
     let name = facts.account.account_name();
-    if waits_to_be_asked(facts.account) {
+    if awaits_request(facts.account) {
         return Verdict::waits(format!(
             "An object of another namespace has the account name {name:?}, or had it last: this one is tried when that \
              one is gone and a retry is asked for."

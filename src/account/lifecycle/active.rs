@@ -85,7 +85,7 @@ fn await_agents(context: &LifecycleContext<'_>, until: Tick) -> Decision {
         return Decision::wait_until(until);
     }
     let message = "the operator has just begun to lead, or agents wait to be registered; waiting for those that may take it";
-    Draft::to(context, State::Inactive).for_reason(AWAITING_AGENTS).saying(message.to_owned()).into()
+    Draft::to(context, State::Inactive).for_reason(AWAITING_AGENTS).with_message(message.to_owned()).into()
 }
 
 /// Says that offers are awaited, and waits for them.
@@ -98,7 +98,7 @@ fn ask(context: &LifecycleContext<'_>, zones: usize, until: Tick) -> Decision {
         return Decision::wait_until(until);
     }
     let message = format!("asked the agents of {zones} zones; waiting for an offer");
-    Draft::to(context, State::ToMigrate).with_credential().saying(message).into()
+    Draft::to(context, State::ToMigrate).with_credential().with_message(message).into()
 }
 
 /// Why a FAILED account without a grant is not tried now.
@@ -154,13 +154,13 @@ pub(super) fn keep(context: &LifecycleContext<'_>) -> Decision {
         && context.connected(wanted).next().is_some()
     {
         let why = format!("leaves zone {zone} for zone {wanted}");
-        return Draft::to(context, State::Activating).forgiven().revoking().saying(why).into();
+        return Draft::to(context, State::Activating).forgiven().revoking().with_message(why).into();
     }
     let again = match of_found_zone(context, zone) {
         ZoneRetention::Until(again) => again,
         ZoneRetention::Over => {
             let why = format!("zone {zone} has had no agent for too long; another one is looked for");
-            return Draft::to(context, State::Activating).tried(zone).revoking().saying(why).into();
+            return Draft::to(context, State::Activating).tried(zone).revoking().with_message(why).into();
         }
     };
     let mut decision = stay(context, zone);
@@ -235,7 +235,7 @@ fn fail(
             .tried(zone)
             .because(failure)
             .revoking()
-            .saying(why)
+            .with_message(why)
             .into();
     }
     let draft = Draft::failed(context, failure).round_over();

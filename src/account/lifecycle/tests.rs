@@ -3,7 +3,9 @@
 use super::fixtures::{
     AccountFixture, SessionFixture, World, account, cluster_named, failure, good_credential, seen, session,
 };
-use super::{Action, AgentReport, CredentialFact, Decision, Fact, SessionEnding, SessionFact, shown};
+use super::{
+    Action, AgentReport, CredentialFact, Decision, Fact, SessionEnding, SessionFact, displayed_state,
+};
 use crate::account::failure::FailureClass;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 

@@ -110,7 +110,7 @@ impl<'a> Draft<'a> {
             generation: context.observation.account.generation(),
             definition: Some(context.definition.clone()),
         });
-        draft.saying(format!("handed to the agents of zone {zone}"))
+        draft.with_message(format!("handed to the agents of zone {zone}"))
     }
 
     /// ACTIVE: an agent holds it, and this is the cluster it reached.
@@ -259,7 +259,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A sentence that says more than the state's own.
-    pub(super) fn saying(mut self, message: String) -> Self {
+    pub(super) fn with_message(mut self, message: String) -> Self {
         self.message = Some(message);
         self
     }

@@ -65,7 +65,7 @@ pub fn packed(mut awaited: Vec<Awaited>, turn: &Turn) -> Packed {
     let (mut packed, mut detailed, mut bytes) = (Packed::default(), 0, 0);
     for Awaited { mut entry, need } in awaited {
         // Without its reason a word about a credential that differs would be read as a doubt, which is none.
-        if detailed == MAX_DETAILED && entry.doubts().is_none() {
+        if detailed == MAX_DETAILED && entry.is_credential_mismatch().is_none() {
             entry.reason = None;
         }
         let has_details = !entry.is_detailed() || detailed < MAX_DETAILED;

@@ -280,13 +280,20 @@ fn bound(state: State) -> KubesvcAccount {
 #[test]
 fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_of_an_open_grant() {
     for state in [State::Activating, State::Active, State::Orphaned, State::Failed] {
-        assert_eq!(decide(&bound(state), &in_cluster("staging")), Duty::DropAstray(EPOCH), "{state}");
+        assert_eq!(
+            decide(&bound(state), &in_cluster("staging")),
+            Duty::DropFromWrongCluster(EPOCH),
+            "{state}"
+        );
         assert_eq!(decide(&bound(state), &in_cluster("prod")), Duty::Nothing, "{state}");
         assert_eq!(decide(&open(state), &in_cluster("staging")), Duty::Nothing, "{state}: not bound yet");
     }
     let stopping = SessionView { draining: true, ..view() };
     let account = bound(State::Active);
-    assert_eq!(duty(stopping, Some(&account), Some(&in_cluster("staging")), NOW), Duty::DropAstray(EPOCH));
+    assert_eq!(
+        duty(stopping, Some(&account), Some(&in_cluster("staging")), NOW),
+        Duty::DropFromWrongCluster(EPOCH)
+    );
 }
 
 #[test]

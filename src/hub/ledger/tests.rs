@@ -208,7 +208,7 @@ fn mismatch() -> Failure {
 fn an_agent_that_let_go_of_the_wrong_cluster_has_failed_and_holds_nothing() {
     let mut ledger = sent(3);
     ledger.record_answer("u", 3, held(), false, NOW);
-    ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+    ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
     assert_eq!(command(&ledger), Some(PendingCommand::Drop(3)));
     assert_eq!(report(&ledger), Some((3, AgentReport::Failed(mismatch()))));
     assert!(ledger.name_is_busy("one"));
@@ -230,7 +230,7 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
         ledger.prepare("u", "one", 3, 0);
         ledger.added("u", 3, 0);
         ledger.record_answer("u", 3, held(), false, NOW);
-        ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+        ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
         ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW);
         let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
@@ -242,7 +242,7 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
 fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
     let mut ledger = sent(3);
     ledger.record_answer("u", 3, held(), false, NOW);
-    ledger.dropping_astray("u", 3, mismatch(), (NOW, 0));
+    ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
     ledger.dropping("u", "one", 4, 0);
     assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Late);
     assert_eq!(ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
@@ -267,16 +267,16 @@ fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_fail
     let mut ledger = Ledger::new(0);
     let doubt = |ledger: &mut Ledger, epoch: i64| {
         ledger.prepare("u", "one", epoch, 0);
-        ledger.doubt("u", epoch, NOW, Duration::from_secs(5));
+        ledger.record_credential_mismatch("u", epoch, NOW, Duration::from_secs(5));
     };
-    for _ in 1..MOST_DOUBTS {
+    for _ in 1..MAX_CREDENTIAL_MISMATCHES {
         doubt(&mut ledger, 3);
-        assert!(ledger.doubts("u", 3) && !ledger.doubts("u", 4));
+        assert!(ledger.has_credential_mismatch("u", 3) && !ledger.has_credential_mismatch("u", 4));
         assert_eq!(report(&ledger), None);
     }
     doubt(&mut ledger, 4);
     assert_eq!(report(&ledger), None, "another epoch begins anew");
-    for _ in 1..MOST_DOUBTS {
+    for _ in 1..MAX_CREDENTIAL_MISMATCHES {
         doubt(&mut ledger, 4);
     }
     let said = report(&ledger).expect("it has failed");
@@ -286,5 +286,5 @@ fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_fail
     );
     ledger.prepare("u", "one", 4, 0);
     ledger.added("u", 4, 0);
-    assert!(!ledger.doubts("u", 4), "it was the right one after all");
+    assert!(!ledger.has_credential_mismatch("u", 4), "it was the right one after all");
 }

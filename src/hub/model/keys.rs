@@ -143,7 +143,7 @@ impl Encode for LedgerEntry {
         }
         bytes.push(u8::from(self.confirmed));
         optional_number(self.retry.map(|again| again.epoch), bytes);
-        optional_number(self.doubted.map(|(epoch, _)| epoch), bytes);
+        optional_number(self.credential_mismatch.map(|(epoch, _)| epoch), bytes);
         optional_number(self.drop_failed, bytes);
         optional_number(self.owed.map(|(epoch, _)| epoch), bytes);
     }

@@ -182,7 +182,9 @@ impl World {
                     session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch });
                 }
             }
-            Duty::DropAstray(_) => unreachable!("an agent reached another cluster, and there is one"),
+            Duty::DropFromWrongCluster(_) => {
+                unreachable!("an agent reached another cluster, and there is one")
+            }
             Duty::SayDropped(epoch) => ledger.say_dropped(uid, "a", epoch),
             Duty::Forget => {
                 ledger.forget(uid);

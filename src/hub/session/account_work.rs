@@ -41,7 +41,7 @@ enum PreparedAccount {
     Spec(Box<ops::AccountSpec>),
     Failed(Failure),
     /// The credential is another one than the grant's.
-    Doubted,
+    CredentialMismatch,
     /// Not now: the object cannot be read, or is not what the watch showed.
     Later,
     /// The account is gone, or wants something else by now.
@@ -213,11 +213,13 @@ impl AccountWork {
                 ledger.dropping(&uid, &name, epoch, tick);
                 self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
             }
-            Duty::DropAstray(epoch) => {
-                let failure =
-                    account.as_deref().zip(entry).and_then(|(account, entry)| self.astray(account, entry));
+            Duty::DropFromWrongCluster(epoch) => {
+                let failure = account
+                    .as_deref()
+                    .zip(entry)
+                    .and_then(|(account, entry)| self.wrong_cluster(account, entry));
                 let Some(failure) = failure else { return };
-                ledger.dropping_astray(&uid, epoch, failure, (now, tick));
+                ledger.dropping_from_wrong_cluster(&uid, epoch, failure, (now, tick));
                 self.drops.push(wire_conversion::account_ref(&uid, &name, epoch, 0));
             }
             Duty::SayDropped(epoch) => {
@@ -272,7 +274,7 @@ impl AccountWork {
                     lifecycle::short(own),
                 ))
             }
-            (Some((account, status)), Duty::DropAstray(_)) => {
+            (Some((account, status)), Duty::DropFromWrongCluster(_)) => {
                 let reached =
                     entry.and_then(|entry| entry.report.as_ref()).and_then(|(_, word)| match word {
                         AgentReport::Held(reached) => {
@@ -290,7 +292,7 @@ impl AccountWork {
             }
             _ => None,
         };
-        let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropAstray(_))).cloned();
+        let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
         if self.session.keep_from(uid, why) {
             if let Some(why) = is_told
                 && self.hub.may_complain("kept_from", self.session.peer())
@@ -303,7 +305,7 @@ impl AccountWork {
     }
 
     /// Why the agent may not keep what it says it holds.
-    fn astray(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
+    fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
         let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
         if self.hub.may_complain("astray", self.session.peer()) {
@@ -351,8 +353,13 @@ impl AccountWork {
             }
             PreparedAccount::Spec(spec) => return self.add(&uid, epoch, *spec),
             PreparedAccount::Failed(failure) => Some(failure),
-            PreparedAccount::Doubted => {
-                self.session.ledger.lock().doubt(&uid, epoch, self.hub.moment(), UNSENT_RETRY_DELAY);
+            PreparedAccount::CredentialMismatch => {
+                self.session.ledger.lock().record_credential_mismatch(
+                    &uid,
+                    epoch,
+                    self.hub.moment(),
+                    UNSENT_RETRY_DELAY,
+                );
                 return self.unsent(uid);
             }
             PreparedAccount::Later => None,
@@ -443,7 +450,7 @@ async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i6
             Err(failure) => return PreparedAccount::Failed(failure),
         }
     }
-    PreparedAccount::Doubted
+    PreparedAccount::CredentialMismatch
 }
 
 /// Whether the API server itself says what the watch showed: the grant is open for that zone and epoch. A leader that

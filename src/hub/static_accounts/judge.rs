@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Listed, ORIGIN};
 use crate::account::lifecycle::short;
-use crate::account::precedence::Precedence;
+use crate::account::name_precedence::Precedence;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
 
 /// What is to be done about a listed account.

@@ -173,14 +173,14 @@ async fn a_credential_that_is_not_the_grants_waits_for_the_leader() {
     hub.accounts.show(account("one"));
     eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
         .await;
-    eventually("the leader is told why", || hub.hub.doubts("uid-one").then_some(())).await;
+    eventually("the leader is told why", || hub.hub.credential_mismatch("uid-one").then_some(())).await;
     let renewed = with(account("one"), |status| {
         status.epoch = 2;
         status.credential_version = Some("v2".into());
     });
     hub.accounts.show(renewed);
     assert_eq!(agent.added().await[0].account.as_ref().map(|one| one.epoch), Some(2));
-    assert!(!hub.hub.doubts("uid-one"));
+    assert!(!hub.hub.credential_mismatch("uid-one"));
 }
 
 #[tokio::test]

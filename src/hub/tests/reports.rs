@@ -321,7 +321,7 @@ async fn another_credential_than_the_grants_is_told_to_the_replica_that_leads() 
     hub.accounts.show(with(account("one"), |status| status.state = Some(State::Active)));
     let mut agent = hub.agent("a").await;
     let outbox = reported(&hub, "it is told", |outbox| !outbox.is_empty()).await;
-    assert_eq!(outbox[0].doubts(), Some(1), "{outbox:?}");
+    assert_eq!(outbox[0].is_credential_mismatch(), Some(1), "{outbox:?}");
     assert_eq!(outbox[0].report(), None, "it has not failed");
     hub.accounts.show(with(account("one"), |status| status.credential_version = Some("v2".into())));
     assert_eq!(

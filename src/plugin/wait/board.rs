@@ -6,7 +6,7 @@ use std::fmt;
 use clap::ValueEnum;
 use kube::runtime::watcher::Event;
 
-use crate::account::lifecycle::shown;
+use crate::account::lifecycle::displayed_state;
 use crate::account::{KubesvcAccount, RETRY_ANNOTATION, State};
 use crate::plugin::accounts::resource_name;
 use crate::plugin::list::counts;
@@ -94,7 +94,7 @@ impl Board {
             let watched = Watched {
                 uid: account.uid().to_owned(),
                 outcome: Outcome::Pending,
-                state: shown(account),
+                state: displayed_state(account),
                 message: String::new(),
             };
             board.watched.insert(key(account), watched);
@@ -132,7 +132,7 @@ impl Board {
             return;
         }
         self.trouble = None;
-        watched.state = shown(account);
+        watched.state = displayed_state(account);
         watched.message = message(account);
         watched.outcome = judge(account, self.goal);
         if watched.outcome == Outcome::Met {
@@ -245,15 +245,15 @@ fn judge(account: &KubesvcAccount, goal: Goal) -> Outcome {
     let stalled = condition(account, "Stalled").is_some_and(|(status, _)| status == "True");
     let deleting = account.is_being_deleted();
     if goal == Goal::Deleted {
-        let failed = deleting && stalled && shown(account) == State::DeleteFailed;
+        let failed = deleting && stalled && displayed_state(account) == State::DeleteFailed;
         return if failed { Outcome::Stalled } else { Outcome::Pending };
     }
     if !handled || deleting {
         return Outcome::Pending;
     }
     let met = match goal {
-        Goal::Active => shown(account) == State::Active,
-        Goal::Inactive => shown(account) == State::Inactive,
+        Goal::Active => displayed_state(account) == State::Active,
+        Goal::Inactive => displayed_state(account) == State::Inactive,
         Goal::Ready | Goal::Deleted => {
             condition(account, "Ready").is_some_and(|(status, _)| status == "True")
         }

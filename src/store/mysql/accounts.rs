@@ -9,7 +9,7 @@ use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
 use crate::store::migrations::Schema as _;
-use crate::store::rows::{self, TABLE, Taking, bind_account};
+use crate::store::rows::{self, ReplacedRows, TABLE, bind_account};
 use crate::store::server::{bounded, each};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
 use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
@@ -110,7 +110,7 @@ pub(super) async fn put(
     rows: &[Arc<AccountRow>],
     now: i64,
     packet: usize,
-    taking: Taking,
+    taking: ReplacedRows,
 ) -> Result<(), StoreError> {
     let rows = rows::sorted(rows);
     for row in &rows {
@@ -125,7 +125,7 @@ pub(super) async fn put(
             look = look.bind(row.uid.as_str());
         }
         let held = bounded(look.fetch_all(&mut *connection), classify).await?;
-        let way = rows::in_the_way(piece, held, taking)?;
+        let way = rows::conflicting_rows(piece, held, taking)?;
         delete(connection, &way.uids).await?;
         delete_names(connection, &DELETE_FOREIGN, &way.foreign).await?;
         let mut upsert = sqlx::query(UPSERT.of(piece.len()));

@@ -9,7 +9,7 @@ use super::errors::classify;
 use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::migrations::Schema as _;
-use crate::store::rows::{self, Taking};
+use crate::store::rows::{self, ReplacedRows};
 use crate::store::server::{bounded, each};
 use crate::store::statements::{ACCOUNTS, Dialect, upsert_arrays};
 use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
@@ -59,13 +59,13 @@ pub(super) async fn put(
     connection: &mut PgConnection,
     rows: &[Arc<AccountRow>],
     now: i64,
-    taking: Taking,
+    taking: ReplacedRows,
 ) -> Result<(), StoreError> {
     for piece in pieces(&rows::sorted(rows)) {
         let (names, uids) = (column(piece, |row| &*row.name), column(piece, |row| &*row.uid));
         let look = sqlx::query_as(LOOK).bind(&names).bind(&uids).fetch_all(&mut *connection);
         let held = bounded(look, classify).await?;
-        let way = rows::in_the_way(piece, held, taking)?;
+        let way = rows::conflicting_rows(piece, held, taking)?;
         delete(connection, &way.uids).await?;
         if !way.foreign.is_empty() {
             let foreign = sqlx::query(DELETE_FOREIGN).bind(&way.foreign).execute(&mut *connection);

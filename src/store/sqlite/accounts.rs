@@ -11,7 +11,7 @@ use super::fences;
 use crate::account::row::AccountRow;
 use crate::store::batches::{Statements, pieces};
 use crate::store::migrations::Schema as _;
-use crate::store::rows::{self, TABLE, Taking, bind_account};
+use crate::store::rows::{self, ReplacedRows, TABLE, bind_account};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
 use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
 
@@ -63,7 +63,7 @@ pub(super) async fn put(
     connection: &mut SqliteConnection,
     rows: &[Arc<AccountRow>],
     now: i64,
-    taking: Taking,
+    taking: ReplacedRows,
 ) -> Result<(), StoreError> {
     for piece in pieces(&rows::sorted(rows), |_| 0, 0) {
         make_way(connection, piece, taking).await?;
@@ -85,7 +85,7 @@ pub(super) async fn put(
 async fn make_way(
     connection: &mut SqliteConnection,
     rows: &[&AccountRow],
-    taking: Taking,
+    taking: ReplacedRows,
 ) -> Result<(), StoreError> {
     let mut query = sqlx::query(LOOK.of(rows.len()));
     for row in rows {

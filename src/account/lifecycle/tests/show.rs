@@ -27,31 +27,31 @@ fn patched(account: KubesvcAccount, desired: DesiredState) -> State {
     let changed = account.desired() != desired;
     let account =
         account.map(|account| account.spec.state = Some(desired)).asked_to_retry("01J0000000000000000000000");
-    shown(&if changed { account.edited() } else { account })
+    displayed_state(&if changed { account.edited() } else { account })
 }
 
 fn put(account: KubesvcAccount) -> State {
-    shown(&account.map(|account| account.spec.namespaces = vec!["web".to_owned()]).edited())
+    displayed_state(&account.map(|account| account.spec.namespaces = vec!["web".to_owned()]).edited())
 }
 
 fn deleted(account: KubesvcAccount) -> State {
-    shown(&account.being_deleted().edited().asked_to_retry("01J0000000000000000000001"))
+    displayed_state(&account.being_deleted().edited().asked_to_retry("01J0000000000000000000001"))
 }
 
 #[test]
 fn an_object_that_no_operator_has_seen_shows_what_is_desired() {
-    assert_eq!(shown(&account("a")), State::ToMigrate);
-    assert_eq!(shown(&account("a").wanted_inactive()), State::Inactive);
+    assert_eq!(displayed_state(&account("a")), State::ToMigrate);
+    assert_eq!(displayed_state(&account("a").wanted_inactive()), State::Inactive);
 }
 
 #[test]
 fn what_is_handled_shows_the_state_of_the_status() {
     use DesiredState::{Active, Inactive};
     for state in [State::ToMigrate, State::Activating, State::Active, State::Failed, State::Orphaned] {
-        assert_eq!(shown(&row(state, Active)), state);
+        assert_eq!(displayed_state(&row(state, Active)), state);
     }
     for state in [State::Inactive, State::Deactivating, State::Deleting, State::DeleteFailed, State::Failed] {
-        assert_eq!(shown(&row(state, Inactive)), state);
+        assert_eq!(displayed_state(&row(state, Inactive)), state);
     }
 }
 
@@ -82,7 +82,7 @@ fn each_request_shows_what_the_table_says() {
 #[test]
 fn to_deactivate_shows_the_next_wish() {
     let asked = || row(State::Active, DesiredState::Active).wanted_inactive().edited();
-    assert_eq!(shown(&asked()), State::ToDeactivate);
+    assert_eq!(displayed_state(&asked()), State::ToDeactivate);
     assert_eq!(patched(asked(), DesiredState::Inactive), State::ToDeactivate);
     assert_eq!(put(asked()), State::ToDeactivate);
     assert_eq!(deleted(asked()), State::Deleting);
@@ -97,7 +97,7 @@ fn a_failed_move_that_is_not_wanted_any_more_is_to_be_deactivated() {
         .granted(GrantPhase::Revoking, "east", 2)
         .pinned("west")
         .wanted_inactive();
-    assert_eq!(shown(&failed.edited()), State::ToDeactivate);
+    assert_eq!(displayed_state(&failed.edited()), State::ToDeactivate);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_retry_shows_to_migrate_while_agents_in_the_wrong_cluster_or_a_tried_zone_st
     let wrong = revoking().failed_with(FailureClass::ClusterMismatch, 1);
     let tried = revoking().failed_with(FailureClass::Internal, 1).having_tried(&["east"]);
     for failed in [wrong, tried] {
-        assert_eq!(shown(&failed), State::Failed);
+        assert_eq!(displayed_state(&failed), State::Failed);
         assert_eq!(patched(failed.clone(), DesiredState::Active), State::ToMigrate);
         assert_eq!(patched(failed, DesiredState::Inactive), State::ToDeactivate);
     }
@@ -115,7 +115,7 @@ fn a_retry_shows_to_migrate_while_agents_in_the_wrong_cluster_or_a_tried_zone_st
 #[test]
 fn delete_failed_shows_deleting_when_a_retry_was_asked_for() {
     let failed = row(State::DeleteFailed, DesiredState::Active);
-    assert_eq!(shown(&failed), State::DeleteFailed);
+    assert_eq!(displayed_state(&failed), State::DeleteFailed);
     assert_eq!(deleted(failed), State::Deleting);
 }
 

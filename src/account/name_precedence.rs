@@ -28,7 +28,7 @@ impl Precedence {
         self.order(one, other) == Ordering::Less
     }
 
-    fn key(self, account: &KubesvcAccount) -> (Claim, bool, Option<jiff::Timestamp>, bool, &str) {
+    fn key(self, account: &KubesvcAccount) -> (NameClaim, bool, Option<jiff::Timestamp>, bool, &str) {
         let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
         // Epochs never go back, so whoever was first stays so without a grant too.
         let was_never_granted = account.status_or_default().epoch == 0;
@@ -39,16 +39,16 @@ impl Precedence {
 
 /// What an object has done to get its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Claim {
+enum NameClaim {
     /// It is its own, as far as anybody has said.
     Own,
     /// An object of another namespace had it, and somebody has asked for it since.
-    Asked,
+    Requested,
     /// An object of another namespace had it.
-    Waits,
+    AwaitsRequest,
 }
 
-fn claim(account: &KubesvcAccount) -> Claim {
+fn claim(account: &KubesvcAccount) -> NameClaim {
     let status = account.status_or_default();
     let holder = status.name_holder.as_ref().map(|holder| holder.namespace.as_str());
     // A status without a holder is of an earlier version: it is not known to be of the same namespace.
@@ -56,17 +56,17 @@ fn claim(account: &KubesvcAccount) -> Claim {
         && status.phase() == GrantPhase::None
         && holder != account.metadata.namespace.as_deref();
     match lost {
-        false => Claim::Own,
-        true if generation_is_unhandled(account) || retry_is_unhandled(account) => Claim::Asked,
-        true => Claim::Waits,
+        false => NameClaim::Own,
+        true if generation_is_unhandled(account) || retry_is_unhandled(account) => NameClaim::Requested,
+        true => NameClaim::AwaitsRequest,
     }
 }
 
 /// Whether the object takes its name, should it be free, only after a retry that is asked for or a new spec: an object of
 /// another namespace had it. Else whoever may make accounts in one namespace could wait there for a name of another to be
 /// deleted and made anew.
-pub fn waits_to_be_asked(account: &KubesvcAccount) -> bool {
-    claim(account) == Claim::Waits
+pub fn awaits_request(account: &KubesvcAccount) -> bool {
+    claim(account) == NameClaim::AwaitsRequest
 }
 
 #[cfg(test)]
@@ -147,9 +147,9 @@ mod tests {
     fn one_that_waits_for_a_name_of_another_namespace_gets_it_before_nobody() {
         let younger = account("b", 90, Some("agent"));
         assert!(takes_precedence(&younger, &waiting("a", 10, "shop")));
-        assert!(waits_to_be_asked(&waiting("a", 10, "shop")));
+        assert!(awaits_request(&waiting("a", 10, "shop")));
         let beside = waiting("a", 10, "team");
-        assert!(takes_precedence(&beside, &younger) && !waits_to_be_asked(&beside), "of its own namespace");
+        assert!(takes_precedence(&beside, &younger) && !awaits_request(&beside), "of its own namespace");
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         });
         let edited = asked(|one| one.metadata.generation = Some(2));
         for one in [retried, edited] {
-            assert!(!waits_to_be_asked(&one));
+            assert!(!awaits_request(&one));
             assert!(takes_precedence(&one, &waiting("b", 10, "shop")));
             assert!(takes_precedence(&account("c", 90, None), &one));
         }
@@ -174,7 +174,7 @@ mod tests {
     fn one_without_a_holder_in_its_status_waits_to_be_asked() {
         let mut earlier = waiting("a", 10, "team");
         earlier.status.get_or_insert_default().name_holder = None;
-        assert!(waits_to_be_asked(&earlier), "an earlier version wrote none");
+        assert!(awaits_request(&earlier), "an earlier version wrote none");
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
                 .filter(|one| objects.iter().all(|other| !rule.takes_precedence(other, one)))
                 .collect();
             prop_assert_eq!(first.len(), 1);
-            let others_can = objects.iter().any(|one| !waits_to_be_asked(one));
-            prop_assert!(!others_can || !waits_to_be_asked(first[0]));
+            let others_can = objects.iter().any(|one| !awaits_request(one));
+            prop_assert!(!others_can || !awaits_request(first[0]));
             for (one, other) in objects.iter().flat_map(|one| objects.iter().map(move |other| (one, other))) {
                 prop_assert_eq!(rule.order(one, other), rule.order(other, one).reverse());
                 let same = one.uid() == other.uid();

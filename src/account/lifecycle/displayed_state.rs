@@ -6,7 +6,7 @@ use crate::account::{KubesvcAccount, RETRY_ANNOTATION};
 
 /// The state a caller sees: TO_MIGRATE, TO_DEACTIVATE or DELETING where what is desired, a deletion or a retry is not
 /// yet handled; else the state of the status.
-pub fn shown(account: &KubesvcAccount) -> State {
+pub fn displayed_state(account: &KubesvcAccount) -> State {
     let status = account.status_or_default();
     let state = status.state();
     if account.is_being_deleted() {
