@@ -20,8 +20,8 @@
 //! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`approvals`] | approvals that people give to connected agents, written down before they count |
-//! | [`registration`], [`notes`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
-//! | [`reports`] | what accounts wait to hear, for the replica that leads |
+//! | [`registration`], [`agent_summaries`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
+//! | [`outbox_writer`] | what accounts wait to hear, for the replica that leads |
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
 //! | [`patience`] | questions that may get no answer |
@@ -29,6 +29,7 @@
 
 mod admission_queue;
 mod agent_collection;
+mod agent_summaries;
 mod approvals;
 mod assignments;
 mod cached;
@@ -46,13 +47,12 @@ mod listener;
 mod mass_delete_guard;
 mod metrics;
 mod namespaces;
-mod notes;
 mod offers;
+mod outbox_writer;
 mod patience;
 mod places;
 mod registration;
 mod registry;
-mod reports;
 mod server;
 mod session;
 mod static_accounts;
@@ -80,8 +80,8 @@ pub use fences::{FenceRows, StoredFences};
 pub use metrics::{HubMetrics, Reason};
 pub use namespaces::{NamespaceRows, StoredNamespaces};
 pub use registration::{
-    AgentNote, AgentObjects, KnownAgent, KubeAgentObjects, Registered, Registration, RegistrationError,
-    Reported,
+    AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
+    RegistrationError,
 };
 
 use crate::account::lifecycle::Tick;
@@ -306,15 +306,15 @@ pub struct Hub {
     /// Names of agents' objects whose approval is to be written down.
     approvals: Wakes<String>,
     /// Sessions of which there may be something to tell.
-    noteworthy: Wakes<u64>,
+    dirty_summaries: Wakes<u64>,
     /// Sessions that may have an answer that the leader waits for.
-    reportable: Wakes<u64>,
+    dirty_outboxes: Wakes<u64>,
     /// Accounts whose fence may have to be raised.
-    fenced: Wakes<String>,
+    dirty_fences: Wakes<String>,
     /// Accounts whose list of namespaces is to be written.
-    listed: Wakes<String>,
+    dirty_namespaces: Wakes<String>,
     /// Sessions and accounts whose rows may have to change.
-    assigned: Wakes<(u64, String)>,
+    dirty_assignments: Wakes<(u64, String)>,
     /// How many sessions stand.
     connected: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
@@ -373,11 +373,11 @@ impl Hub {
             places: Mutex::default(),
             offers: Mutex::default(),
             approvals: Wakes::default(),
-            noteworthy: Wakes::default(),
-            reportable: Wakes::default(),
-            fenced: Wakes::default(),
-            listed: Wakes::default(),
-            assigned: Wakes::default(),
+            dirty_summaries: Wakes::default(),
+            dirty_outboxes: Wakes::default(),
+            dirty_fences: Wakes::default(),
+            dirty_namespaces: Wakes::default(),
+            dirty_assignments: Wakes::default(),
             connected: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
@@ -511,15 +511,15 @@ impl BoundHub {
         let vital = Vital::new(hub.tasks.clone(), stop.clone());
         vital.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
         vital.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
-        vital.spawn("reports to the leader", reports::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("reports to the leader", outbox_writer::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
-        vital.spawn("approvals of agents", approvals::keep(Arc::clone(&hub), stop.clone()));
-        vital.spawn("notes on agents", notes::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
+        vital.spawn("notes on agents", agent_summaries::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("agents that are gone", agent_collection::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("agents that have left", disconnects::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("accounts that vanish", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("lists of namespaces", namespaces::keep(Arc::clone(&hub), stop.clone()));
+        vital.spawn("lists of namespaces", namespaces::run(Arc::clone(&hub), stop.clone()));
         vital.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
         let told = isolation::publish_health(Arc::clone(&hub), health.clone(), stop.clone());
         vital.spawn("health", told);

@@ -18,7 +18,7 @@ pub const AWAITING_AGENTS: &str = "AwaitingAgents";
 
 /// What the conditions are to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Story {
+pub struct ConditionSummary {
     /// Whether the account is as desired.
     pub ready: bool,
     /// Whether something is under way.
@@ -31,7 +31,7 @@ pub struct Story {
     pub message: String,
 }
 
-impl Story {
+impl ConditionSummary {
     /// The story of a state without a failure.
     pub fn of_state(state: State, desired: DesiredState) -> Self {
         let ready = match state {
@@ -100,7 +100,7 @@ fn state_message(state: State) -> &'static str {
 /// The five conditions; `caching` is the agent that streams the account's objects. The time of one changes only with its status.
 pub fn tell(
     before: &[Condition],
-    story: &Story,
+    story: &ConditionSummary,
     agent_connected: bool,
     caching: Option<&str>,
     generation: i64,

@@ -45,7 +45,7 @@ pub use observation::{
     Presence, Rival, RowFact, SessionEnding, SessionFact, Tick,
 };
 pub use retry::{Retry, backoff, plan};
-pub use write::{Note, StatusWrite};
+pub use write::{EventDraft, StatusWrite};
 pub use zone_reports::runs_in_another_cluster;
 
 use super::name_precedence::awaits_request;

@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::account::conditions::{self, Story};
+    use crate::account::conditions::{self, ConditionSummary};
     use crate::account::{
         KubesvcAccountSpec, NameHolder, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
     };
@@ -133,7 +133,8 @@ mod tests {
         let mut waiting = account(uid, second, None);
         waiting.metadata.namespace = Some("team".to_owned());
         waiting.metadata.generation = Some(1);
-        let story = Story::failed(FailureClass::DuplicateName.reason(), "it is taken".to_owned(), true);
+        let story =
+            ConditionSummary::failed(FailureClass::DuplicateName.reason(), "it is taken".to_owned(), true);
         let status = waiting.status.get_or_insert_default();
         status.state = Some(State::Failed);
         status.observed_generation = 1;

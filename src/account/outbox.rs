@@ -12,7 +12,7 @@ use super::lifecycle::{AgentReport, ClusterIdentity, Offer};
 use super::zones::{needs_zone_probe, probe_round};
 use super::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
-pub use packing::{Awaited, Need, Packed, Turn, packed};
+pub use packing::{AnswerUrgency, AwaitedEntry, PackedOutbox, PackingCursor, packed};
 
 /// How many entries an outbox has at most; the rest waits its turn.
 pub const MAX_ENTRIES: usize = 1000;
@@ -112,7 +112,7 @@ pub struct SessionReport<'a> {
 
 /// The entry that the account's status waits for from a session of this zone; absent: it waits for none, or the session
 /// has not said it yet.
-pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) -> Option<Awaited> {
+pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) -> Option<AwaitedEntry> {
     let status = account.status_or_default();
     let entry = match status.phase() {
         GrantPhase::None => offered(account, said)?,
@@ -136,7 +136,7 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) ->
             }
         }
     };
-    Some(Awaited { need: Need::of(status.state(), entry.result), entry })
+    Some(AwaitedEntry { need: AnswerUrgency::of(status.state(), entry.result), entry })
 }
 
 fn offered(account: &KubesvcAccount, said: SessionReport<'_>) -> Option<OutboxEntry> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::foreign;
 use super::leader::Controller;
 use super::metrics::Transition;
-use crate::account::lifecycle::{Action, CredentialFact, Note, RowFact, StatusWrite};
+use crate::account::lifecycle::{Action, CredentialFact, EventDraft, RowFact, StatusWrite};
 use crate::account::{FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountStatus};
 use crate::budget::Urgency;
 use crate::crash;
@@ -249,7 +249,7 @@ impl Controller {
         if let Some(idle) = &idle {
             tracing::warn!(account = before.account_name(), "{}", idle.message);
         }
-        for note in write.note.iter().chain(&idle) {
+        for note in write.event.iter().chain(&idle) {
             if !self.events.tell(before, note) {
                 self.context.metrics.dropped_events.inc();
             }
@@ -290,10 +290,10 @@ impl Controller {
 }
 
 /// What is said, once a generation, of a spec with settings that have no effect.
-fn idle_settings(before: &KubesvcAccount, status: &KubesvcAccountStatus) -> Option<Note> {
+fn idle_settings(before: &KubesvcAccount, status: &KubesvcAccountStatus) -> Option<EventDraft> {
     let is_news = before.status_or_default().observed_generation != status.observed_generation;
     let idle = if is_news { before.spec.without_effect() } else { Vec::new() };
-    (!idle.is_empty()).then(|| Note {
+    (!idle.is_empty()).then(|| EventDraft {
         warning: true,
         reason: "SettingWithoutEffect".to_owned(),
         message: format!("in this version these settings of the spec have no effect: {}", idle.join(", ")),

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
-use crate::account::lifecycle::Note;
+use crate::account::lifecycle::EventDraft;
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::Budget;
 use crate::crash;
@@ -26,14 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes Events in the background.
 pub(super) struct Events {
-    queue: mpsc::Sender<(KubesvcAccount, Note)>,
+    queue: mpsc::Sender<(KubesvcAccount, EventDraft)>,
     normal: Budget,
     warning: Budget,
 }
 
 impl Events {
     pub(super) fn start(client: Client, replica_id: &str, stop: CancellationToken) -> Self {
-        let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, Note)>(WAITING);
+        let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, EventDraft)>(WAITING);
         let reporter =
             Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(replica_id.to_owned()) };
         let recorder = Recorder::new(client, reporter);
@@ -49,7 +49,7 @@ impl Events {
     }
 
     /// Tells of a transition; false if it is not written because there are too many.
-    pub(super) fn tell(&self, account: &KubesvcAccount, note: &Note) -> bool {
+    pub(super) fn tell(&self, account: &KubesvcAccount, note: &EventDraft) -> bool {
         let budget = if note.warning { &self.warning } else { &self.normal };
         if !budget.try_take() {
             return false;
@@ -62,7 +62,7 @@ impl Events {
     }
 }
 
-async fn write(recorder: &Recorder, account: &KubesvcAccount, note: Note) {
+async fn write(recorder: &Recorder, account: &KubesvcAccount, note: EventDraft) {
     let event = Event {
         type_: if note.warning { EventType::Warning } else { EventType::Normal },
         action: note.reason.clone(),

@@ -176,7 +176,8 @@ pub(super) async fn collect(hub: &Hub, absent: &mut AbsentAgents) {
             CollectionAction::MarkDisconnected => {
                 // Nobody saw its stream end.
                 let end = SessionEnd::ReplicaLost;
-                let told = hub.agents.disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
+                let told =
+                    hub.agents.write_disconnected(&agent.agent_id, &agent.zone, &agent.session_id, end);
                 tokio::time::timeout(API_TIMEOUT, told).await
             }
             CollectionAction::Remove => {

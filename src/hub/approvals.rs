@@ -11,13 +11,13 @@ use tracing::warn;
 use super::Hub;
 
 /// Approvals taken up in one go.
-const BATCH: usize = 100;
+const MAX_APPROVALS_PER_BATCH: usize = 100;
 /// Pause after a write that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Writes approvals down until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    while let Some(names) = stop.run_until_cancelled(hub.approvals.take(BATCH)).await {
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    while let Some(names) = stop.run_until_cancelled(hub.approvals.take(MAX_APPROVALS_PER_BATCH)).await {
         for name in names {
             let Some(written) = stop.run_until_cancelled(write(&hub, &name)).await else { return };
             let Err(problem) = written else { continue };
@@ -39,6 +39,6 @@ async fn write(hub: &Hub, name: &str) -> Result<(), String> {
     let Some(agent) = hub.agents_seen.get(name) else { return Ok(()) };
     let session = hub.registry.of_agent(&agent.spec.agent_id);
     let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
-    let written = hub.agents.approved(&session.agent_id, &session.zone, &session.id);
+    let written = hub.agents.write_approved(&session.agent_id, &session.zone, &session.id);
     written.await.map_err(|problem| problem.to_string())
 }

@@ -181,7 +181,7 @@ impl AssignmentWriter {
 
     /// Takes in what the sessions have said since.
     fn follow(&mut self) {
-        for (serial, uid) in self.hub.assigned.try_take(MAX_CHANGES_PER_FLUSH) {
+        for (serial, uid) in self.hub.dirty_assignments.try_take(MAX_CHANGES_PER_FLUSH) {
             let Some(session) = self.hub.registry.by_serial(serial) else {
                 self.diff.look(serial, uid, HoldChange::Ended);
                 continue;

@@ -102,7 +102,7 @@ pub(super) async fn record(hub: &Hub, disconnect: Disconnect) {
 }
 
 async fn try_record(hub: &Hub, disconnect: &Disconnect) -> Result<(), String> {
-    let told = hub.agents.disconnected(
+    let told = hub.agents.write_disconnected(
         &disconnect.agent_id,
         &disconnect.zone,
         &disconnect.session_id,

@@ -49,10 +49,10 @@ fn route(hub: &Hub, key: &AccountKey) {
         for session in hub.registry.concerned_with(&uid) {
             session.wakes.wake(uid.clone());
             session.own_changed.notify_one();
-            hub.reportable.wake(session.serial);
-            hub.assigned.wake((session.serial, uid.clone()));
+            hub.dirty_outboxes.wake(session.serial);
+            hub.dirty_assignments.wake((session.serial, uid.clone()));
         }
-        hub.fenced.wake(uid.clone());
+        hub.dirty_fences.wake(uid.clone());
         if round.is_none_or(|(asking, _)| asking != uid) {
             let asked = hub.offers.lock().close(&uid);
             for session in asked.into_iter().filter_map(|serial| hub.registry.by_serial(serial)) {

@@ -83,7 +83,7 @@ pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
         let next = async {
             tokio::select! {
                 _ = check.tick() => reconciler.check().await,
-                uids = hub.fenced.take(MAX_ACCOUNTS_PER_PASS) => uids,
+                uids = hub.dirty_fences.take(MAX_ACCOUNTS_PER_PASS) => uids,
                 // The sender lives as long as the hub.
                 _ = leads.changed() => hub.accounts.all().iter().map(|one| one.uid().to_owned()).collect(),
                 () = tokio::time::sleep_until(retry_at), if !reconciler.retry.is_empty() => {

@@ -185,10 +185,10 @@ impl Hub {
     /// A session has said something about an account, or has nothing to do with it any more: those who tell of it look
     /// again.
     pub(super) fn report_changed(&self, session: &Session, uid: &str) {
-        self.noteworthy.wake(session.serial);
-        self.reportable.wake(session.serial);
-        self.assigned.wake((session.serial, uid.to_owned()));
-        self.fenced.wake(uid.to_owned());
+        self.dirty_summaries.wake(session.serial);
+        self.dirty_outboxes.wake(session.serial);
+        self.dirty_assignments.wake((session.serial, uid.to_owned()));
+        self.dirty_fences.wake(uid.to_owned());
     }
 
     fn show(&self, session: &Session) -> AgentView {
@@ -206,7 +206,7 @@ impl Hub {
 
     /// An agent stands: it looks at what its zone has, and the leader at what that may change.
     pub(super) fn agent_came(&self, session: &Arc<Session>, first_of_zone: bool) {
-        self.noteworthy.wake(session.serial);
+        self.dirty_summaries.wake(session.serial);
         if !session.was_approved() {
             return;
         }
@@ -230,11 +230,11 @@ impl Hub {
     pub(super) fn agent_went(&self, session: &Session, uids: Vec<String>) {
         let asked = session.zone_probes.lock().uids();
         asked.iter().for_each(|uid| self.withdraw(session, uid));
-        self.noteworthy.wake(session.serial);
+        self.dirty_summaries.wake(session.serial);
         if !session.was_approved() {
             return;
         }
-        uids.iter().for_each(|uid| self.assigned.wake((session.serial, uid.clone())));
+        uids.iter().for_each(|uid| self.dirty_assignments.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
         let places = self.places.lock();
         self.leader.wake_all(uids.into_iter().chain(places.of_zone(&session.zone)));
@@ -255,8 +255,8 @@ impl Hub {
         if changed.matters {
             self.leader.wake(uid.to_owned());
         }
-        self.reportable.wake(session.serial);
-        changed.speaker.into_iter().for_each(|serial| self.reportable.wake(serial));
+        self.dirty_outboxes.wake(session.serial);
+        changed.speaker.into_iter().for_each(|serial| self.dirty_outboxes.wake(serial));
     }
 
     /// An agent has told which namespaces it saw for an account.
@@ -264,7 +264,7 @@ impl Hub {
         let is_static = self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         let put = self.namespaces.lock().put(uid, namespaces, is_static);
         match put {
-            Ok(true) => self.listed.wake(uid.to_owned()),
+            Ok(true) => self.dirty_namespaces.wake(uid.to_owned()),
             Ok(false) => {}
             Err(NoRoom) => {
                 self.metrics.ignore("namespaces_room");

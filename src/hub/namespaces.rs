@@ -18,23 +18,23 @@ use crate::store::{NamespaceList, Store, StoreError};
 use crate::telemetry::errors::chain;
 
 /// How many lists are written together at most, and about how many bytes.
-const MOST_LISTS: usize = 256;
-const MOST_BYTES: usize = 1 << 20;
+const MAX_LISTS_PER_WRITE: usize = 256;
+const MAX_BYTES_PER_WRITE: usize = 1 << 20;
 /// How often a list is tried again while the row is not there yet.
-const TRIES_AGAIN: usize = 4;
+const MAX_RETRIES: usize = 4;
 /// How long to wait between tries: while the database is away longer and longer, up to the second.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 /// How often some lists are written again, and how many: a row may have been made anew, without its list. One that is
 /// there changes nothing.
-const CHECK: Duration = Duration::from_secs(60);
-const CHECKED_AT_ONCE: usize = 1000;
+const REWRITE_INTERVAL: Duration = Duration::from_secs(60);
+const MAX_LISTS_PER_REWRITE: usize = 1000;
 
 /// Bound on the lists of accounts that agents made by their own files, in bytes: an agent can have a thousand of them, and
 /// a list can have ten thousand names.
 const MAX_STATIC_BYTES: usize = 32 * 1024 * 1024;
 /// What a name takes beside its letters.
-const NAME_BYTES: usize = size_of::<String>() + 16;
+const BYTES_PER_NAME: usize = size_of::<String>() + 16;
 
 /// The lists that agents of this replica have told, by the account's uid.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Lists {
         }
         self.remove(uid);
         if is_static {
-            let bytes = names.iter().map(|name| name.len() + NAME_BYTES).sum();
+            let bytes = names.iter().map(|name| name.len() + BYTES_PER_NAME).sum();
             if self.all_static_bytes + bytes > MAX_STATIC_BYTES {
                 return Err(NoRoom);
             }
@@ -104,7 +104,7 @@ impl NamespaceRows for StoredNamespaces {
 
 /// Lists that were not written.
 #[derive(Debug, Default)]
-struct Missed {
+struct UnwrittenLists {
     /// They have no row, or their row refuses them.
     rowless: Vec<String>,
     /// The database cannot be used.
@@ -112,16 +112,16 @@ struct Missed {
 }
 
 /// What is tried again, and when. An account is in it once.
-struct Again {
+struct RetryQueue {
     /// How often each is tried for want of a row.
     left: HashMap<String, usize>,
     at: Instant,
     pause: Duration,
 }
 
-impl Again {
+impl RetryQueue {
     fn new(now: Instant) -> Self {
-        Self { left: HashMap::new(), at: now, pause: PAUSE }
+        Self { left: HashMap::new(), at: now, pause: RETRY_DELAY }
     }
 
     fn uids(&self) -> Vec<String> {
@@ -129,22 +129,25 @@ impl Again {
     }
 
     /// These were tried. What waits for the database waits until it is back.
-    fn tried(&mut self, tried: &[String], missed: Missed, now: Instant) {
+    fn tried(&mut self, tried: &[String], missed: UnwrittenLists, now: Instant) {
         let was_due = self.left.is_empty() || self.at <= now;
         let mut before: HashMap<_, _> = tried.iter().filter_map(|uid| self.left.remove_entry(uid)).collect();
         if was_due {
-            self.pause =
-                if missed.unavailable.is_empty() { PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+            self.pause = if missed.unavailable.is_empty() {
+                RETRY_DELAY
+            } else {
+                (self.pause * 2).min(MAX_RETRY_DELAY)
+            };
             self.at = now + self.pause;
         }
         for uid in missed.rowless {
-            let left = before.remove(&uid).map_or(TRIES_AGAIN, |left| left.saturating_sub(1));
+            let left = before.remove(&uid).map_or(MAX_RETRIES, |left| left.saturating_sub(1));
             if left > 0 {
                 self.left.insert(uid, left);
             }
         }
         for uid in missed.unavailable {
-            let left = before.remove(&uid).unwrap_or(TRIES_AGAIN);
+            let left = before.remove(&uid).unwrap_or(MAX_RETRIES);
             self.left.insert(uid, left);
         }
     }
@@ -152,20 +155,20 @@ impl Again {
 
 /// Writes the list of each account that an agent has told one of. What is missed by a crash is written when an agent
 /// holds the account again.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut again = Again::new(Instant::now());
-    let mut check = tokio::time::interval(CHECK);
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut again = RetryQueue::new(Instant::now());
+    let mut check = tokio::time::interval(REWRITE_INTERVAL);
     check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut checked = String::new();
     loop {
         let at = again.at;
         let next = async {
             tokio::select! {
-                uids = hub.listed.take(MOST_LISTS) => uids,
+                uids = hub.dirty_namespaces.take(MAX_LISTS_PER_WRITE) => uids,
                 () = tokio::time::sleep_until(at), if !again.left.is_empty() => again.uids(),
                 _ = check.tick() => {
                     let told = hub.namespaces.lock().uids();
-                    hub.listed.wake_all(next_after(told, &mut checked));
+                    hub.dirty_namespaces.wake_all(next_after(told, &mut checked));
                     Vec::new()
                 }
             }
@@ -183,21 +186,24 @@ fn next_after(mut uids: Vec<String>, last: &mut String) -> Vec<String> {
     uids.sort_unstable();
     let begin = uids.partition_point(|uid| uid.as_str() <= last.as_str());
     let mut next = uids.split_off(begin);
-    next.truncate(CHECKED_AT_ONCE);
-    *last =
-        if next.len() < CHECKED_AT_ONCE { String::new() } else { next.last().cloned().unwrap_or_default() };
+    next.truncate(MAX_LISTS_PER_REWRITE);
+    *last = if next.len() < MAX_LISTS_PER_REWRITE {
+        String::new()
+    } else {
+        next.last().cloned().unwrap_or_default()
+    };
     next
 }
 
 /// Writes the lists of these accounts. Answers with those that are to be tried again.
-async fn write(hub: &Hub, uids: &[String]) -> Missed {
+async fn write(hub: &Hub, uids: &[String]) -> UnwrittenLists {
     let rows = &*hub.namespace_rows;
-    let (mut missed, mut lists, mut bytes) = (Missed::default(), Vec::new(), 0);
+    let (mut missed, mut lists, mut bytes) = (UnwrittenLists::default(), Vec::new(), 0);
     for uid in uids {
         let Some(namespaces) = hub.namespaces(uid) else { continue };
         bytes += namespaces.iter().map(String::len).sum::<usize>();
         lists.push(NamespaceList { uid: uid.clone(), namespaces });
-        if bytes >= MOST_BYTES || lists.len() >= MOST_LISTS {
+        if bytes >= MAX_BYTES_PER_WRITE || lists.len() >= MAX_LISTS_PER_WRITE {
             put(rows, &std::mem::take(&mut lists), &mut missed).await;
             bytes = 0;
         }
@@ -206,7 +212,7 @@ async fn write(hub: &Hub, uids: &[String]) -> Missed {
     missed
 }
 
-async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut Missed) {
+async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut UnwrittenLists) {
     if lists.is_empty() {
         return;
     }
@@ -221,7 +227,7 @@ async fn put(rows: &dyn NamespaceRows, lists: &[NamespaceList], missed: &mut Mis
     }
 }
 
-impl Missed {
+impl UnwrittenLists {
     fn take(&mut self, lists: &[NamespaceList], answer: Result<Vec<String>, StoreError>) {
         let error = match answer {
             Ok(rowless) => return self.rowless.extend(rowless),
@@ -263,33 +269,41 @@ mod tests {
     #[test]
     fn a_list_waits_for_the_database_however_long_that_is_away() {
         let mut now = Instant::now();
-        let mut again = Again::new(now);
+        let mut again = RetryQueue::new(now);
         let mut pauses = Vec::new();
         for _ in 0..50 {
-            again.tried(&uids(&["u"]), Missed { unavailable: uids(&["u"]), ..Missed::default() }, now);
+            again.tried(
+                &uids(&["u"]),
+                UnwrittenLists { unavailable: uids(&["u"]), ..UnwrittenLists::default() },
+                now,
+            );
             assert_eq!(again.uids(), ["u"]);
             pauses.push((again.at - now).as_secs());
             now = again.at;
         }
         assert_eq!((&pauses[..6], pauses[49]), (&[2, 4, 8, 16, 30, 30][..], 30));
-        again.tried(&uids(&["u"]), Missed::default(), now);
+        again.tried(&uids(&["u"]), UnwrittenLists::default(), now);
         assert!(again.uids().is_empty(), "it was written");
     }
 
     #[test]
     fn a_list_without_a_row_is_given_up_until_it_is_checked() {
         let mut now = Instant::now();
-        let mut again = Again::new(now);
+        let mut again = RetryQueue::new(now);
         let mut tries = 0;
         loop {
-            again.tried(&uids(&["u"]), Missed { rowless: uids(&["u"]), ..Missed::default() }, now);
+            again.tried(
+                &uids(&["u"]),
+                UnwrittenLists { rowless: uids(&["u"]), ..UnwrittenLists::default() },
+                now,
+            );
             tries += 1;
             now = again.at;
             if again.left.is_empty() {
                 break;
             }
         }
-        assert_eq!(tries, 1 + TRIES_AGAIN);
+        assert_eq!(tries, 1 + MAX_RETRIES);
     }
 
     #[test]

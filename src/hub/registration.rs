@@ -1,9 +1,9 @@
 //! The port to the KubesvcAgent objects. Its adapter over the Kubernetes API is in `kube_objects`, what their status says
 //! in `status`.
 
-mod gate;
 mod kube_objects;
 pub(in crate::hub) mod status;
+mod write_pacer;
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Registration {
 
 /// What the object says of an agent that was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Registered {
+pub struct RegisteredAgent {
     /// Whether the agent is given accounts.
     pub approved: bool,
     /// Whether it ever was; then it may hold some.
@@ -58,7 +58,7 @@ pub struct Registered {
 
 /// What became of a session's outbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reported {
+pub enum OutboxWrite {
     /// The object says it.
     Written,
     /// The object names another session: this one is no longer in force.
@@ -96,7 +96,7 @@ pub struct KnownAgent {
 
 /// What an agent's object says of its accounts, for people and for other replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AgentNote {
+pub struct AgentSummary {
     /// How many accounts it holds.
     pub held: i32,
     /// How many it could not take, or has lost.
@@ -151,13 +151,13 @@ pub trait AgentObjects: Send + Sync {
     /// # Errors
     /// The API server cannot be reached or refuses; a later connection of the process is there already; another process
     /// is connected under the agent's id.
-    async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError>;
+    async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError>;
 
     /// Writes that a session has ended, and how; nothing is written if the object names another session or says so already.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
-    async fn disconnected(
+    async fn write_disconnected(
         &self,
         agent_id: &str,
         zone: &str,
@@ -169,32 +169,37 @@ pub trait AgentObjects: Send + Sync {
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
-    async fn approved(&self, agent_id: &str, zone: &str, session_id: &str) -> Result<(), RegistrationError>;
+    async fn write_approved(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+    ) -> Result<(), RegistrationError>;
 
     /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so
     /// already. It comes after registrations: false if they use up the budget now, and nothing was done.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
-    async fn note(
+    async fn write_summary(
         &self,
         agent_id: &str,
         zone: &str,
         session_id: &str,
-        note: &AgentNote,
+        note: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
 
     /// Writes the answers that accounts wait for, where the object names this session.
     ///
     /// # Errors
     /// The API server cannot be reached or refuses.
-    async fn report(
+    async fn write_outbox(
         &self,
         agent_id: &str,
         zone: &str,
         session_id: &str,
         outbox: &[OutboxEntry],
-    ) -> Result<Reported, RegistrationError>;
+    ) -> Result<OutboxWrite, RegistrationError>;
 
     /// Removes the object of an agent, if it is still the one that was seen.
     ///

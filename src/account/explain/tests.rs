@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::account::conditions::{self, Story, state_reason, tell};
+use crate::account::conditions::{self, ConditionSummary, state_reason, tell};
 use crate::account::failure::FailureClass;
 use crate::account::status::Grant;
 use crate::account::{FINALIZER, GrantPhase, KubesvcAccountStatus, KubesvcAgentSpec, NameHolder};
@@ -37,13 +37,13 @@ fn account(spec: Value, metadata: Value) -> KubesvcAccount {
 
 /// In a state that the operator has written for the account's generation.
 fn in_state(mut account: KubesvcAccount, state: State, phase: GrantPhase) -> KubesvcAccount {
-    let story = Story::of_state(state, account.desired());
+    let story = ConditionSummary::of_state(state, account.desired());
     account.status = Some(status(&account, state, phase, &story));
     account
 }
 
 fn failed(mut account: KubesvcAccount, class: FailureClass, stalled: bool) -> KubesvcAccount {
-    let story = Story::failed(class.reason(), "what the agent said".to_owned(), stalled);
+    let story = ConditionSummary::failed(class.reason(), "what the agent said".to_owned(), stalled);
     let mut status = status(&account, State::Failed, GrantPhase::None, &story);
     status.error_message = Some("what the agent said".to_owned());
     status.failed_count = 1;
@@ -51,7 +51,12 @@ fn failed(mut account: KubesvcAccount, class: FailureClass, stalled: bool) -> Ku
     account
 }
 
-fn status(account: &KubesvcAccount, state: State, phase: GrantPhase, story: &Story) -> KubesvcAccountStatus {
+fn status(
+    account: &KubesvcAccount,
+    state: State,
+    phase: GrantPhase,
+    story: &ConditionSummary,
+) -> KubesvcAccountStatus {
     let grant = Grant { phase, zone: Some("east".to_owned()), ..Grant::default() };
     KubesvcAccountStatus {
         state: Some(state),
@@ -150,7 +155,7 @@ fn an_account_that_a_new_leader_awaits_agents_for_says_so_and_what_comes_after()
         [(pinned("east"), "may take the account of zone east may"), (plain(), "take the account may")]
     {
         let mut account = in_state(account, State::Inactive, GrantPhase::None);
-        let waits = Story::of_state(State::Inactive, account.desired());
+        let waits = ConditionSummary::of_state(State::Inactive, account.desired());
         let waits = waits.still_reconciling("AwaitingAgents", "waiting".to_owned());
         account.status = Some(status(&account, State::Inactive, GrantPhase::None, &waits));
         let explanation = explain(&account, Some(&[]), now());
@@ -393,7 +398,7 @@ fn a_change_or_a_retry_that_is_not_handled_asks_whether_the_operator_runs() {
 #[test]
 fn a_zone_that_is_awaited_is_named_with_the_one_it_stays_in() {
     let mut account = in_state(pinned("west"), State::Active, GrantPhase::Open);
-    let story = Story::of_state(State::Active, account.desired())
+    let story = ConditionSummary::of_state(State::Active, account.desired())
         .still_reconciling("ZoneAwaited", "moves when an agent of zone west connects".to_owned());
     let status = account.status.as_mut().expect("a status");
     status.conditions = tell(&[], &story, true, None, 1, &Time(at(0)));

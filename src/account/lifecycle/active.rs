@@ -7,7 +7,7 @@ use super::choice::{
 use super::context::{LifecycleContext, earlier};
 use super::observation::{Fact, Tick};
 use super::retry::waits_for_agents;
-use super::write::{Draft, retry_after_failure};
+use super::write::{StatusDraft, retry_after_failure};
 use super::zone_reports::{ZoneOutcome, ZoneReports};
 use super::zone_retention::{ZoneRetention, of_found_zone};
 use super::{Action, Decision};
@@ -54,23 +54,25 @@ pub(super) fn open(context: &LifecycleContext<'_>) -> Decision {
     }
     match &context.observation.credential {
         Fact::Unknown => return await_credential(context),
-        Fact::Known(Err(failure)) => return Draft::failed(context, failure).without_credential().into(),
+        Fact::Known(Err(failure)) => {
+            return StatusDraft::failed(context, failure).without_credential().into();
+        }
         Fact::Known(Ok(_)) => {}
     }
     match choice {
-        Choice::Zone(zone) => Draft::open(context, &zone).into(),
+        Choice::Zone(zone) => StatusDraft::open(context, &zone).into(),
         Choice::Asked { zones, until } => ask(context, zones, until),
         Choice::NotYet(until) => await_agents(context, until),
         Choice::NoAgent(failure) => match context.all_seen_at() {
             Some(until) => await_agents(context, until),
             None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
-            None => Draft::failed(context, &failure).round_over().into(),
+            None => StatusDraft::failed(context, &failure).round_over().into(),
         },
         Choice::Ambiguous(failure) => {
-            Draft::failed(context, &failure).with_credential().asked(zones_to_remember(context)).into()
+            StatusDraft::failed(context, &failure).with_credential().asked(zones_to_remember(context)).into()
         }
         Choice::Over(failure) | Choice::Refused(failure) => {
-            Draft::failed(context, &failure).with_credential().round_over().into()
+            StatusDraft::failed(context, &failure).with_credential().round_over().into()
         }
     }
 }
@@ -85,7 +87,10 @@ fn await_agents(context: &LifecycleContext<'_>, until: Tick) -> Decision {
         return Decision::wait_until(until);
     }
     let message = "the operator has just begun to lead, or agents wait to be registered; waiting for those that may take it";
-    Draft::to(context, State::Inactive).for_reason(AWAITING_AGENTS).with_message(message.to_owned()).into()
+    StatusDraft::to(context, State::Inactive)
+        .for_reason(AWAITING_AGENTS)
+        .with_message(message.to_owned())
+        .into()
 }
 
 /// Says that offers are awaited, and waits for them.
@@ -98,7 +103,7 @@ fn ask(context: &LifecycleContext<'_>, zones: usize, until: Tick) -> Decision {
         return Decision::wait_until(until);
     }
     let message = format!("asked the agents of {zones} zones; waiting for an offer");
-    Draft::to(context, State::ToMigrate).with_credential().with_message(message).into()
+    StatusDraft::to(context, State::ToMigrate).with_credential().with_message(message).into()
 }
 
 /// Why a FAILED account without a grant is not tried now.
@@ -154,13 +159,17 @@ pub(super) fn keep(context: &LifecycleContext<'_>) -> Decision {
         && context.connected(wanted).next().is_some()
     {
         let why = format!("leaves zone {zone} for zone {wanted}");
-        return Draft::to(context, State::Activating).forgiven().revoking().with_message(why).into();
+        return StatusDraft::to(context, State::Activating).forgiven().revoking().with_message(why).into();
     }
     let again = match of_found_zone(context, zone) {
         ZoneRetention::Until(again) => again,
         ZoneRetention::Over => {
             let why = format!("zone {zone} has had no agent for too long; another one is looked for");
-            return Draft::to(context, State::Activating).tried(zone).revoking().with_message(why).into();
+            return StatusDraft::to(context, State::Activating)
+                .tried(zone)
+                .revoking()
+                .with_message(why)
+                .into();
         }
     };
     let mut decision = stay(context, zone);
@@ -176,7 +185,7 @@ fn stay(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     if matches!(context.state(), State::Activating | State::Failed)
         && let Some(failure) = spans(context, zone)
     {
-        return Draft::failed(context, &failure).revoking().into();
+        return StatusDraft::failed(context, &failure).revoking().into();
     }
     if context.state() == State::Failed {
         return retry(context, zone, &reports);
@@ -186,11 +195,11 @@ fn stay(context: &LifecycleContext<'_>, zone: &str) -> Decision {
         return reopen(context, zone);
     }
     if let Fact::Known(Err(failure)) = &context.observation.credential {
-        return Draft::failed(context, failure).into();
+        return StatusDraft::failed(context, failure).into();
     }
     let decision = caching::maintain_election(context, zone, judge_reports(context, zone, &reports));
     if decision.action.is_none() && context.credential_is_restated() {
-        return Draft::acknowledged(context).with_credential().into();
+        return StatusDraft::acknowledged(context).with_credential().into();
     }
     decision
 }
@@ -200,8 +209,8 @@ fn judge_reports(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneRepor
     let unseen = context.generation_is_new() || context.retry_asked().is_some();
     match reports.held {
         Some(_) if context.state() == State::Active && !unseen => return Decision::nothing(),
-        Some(identity) => return Draft::held(context, identity).into(),
-        None if unseen => return Draft::acknowledged(context).into(),
+        Some(identity) => return StatusDraft::held(context, identity).into(),
+        None if unseen => return StatusDraft::acknowledged(context).into(),
         None => {}
     }
     if reports.connected == 0 {
@@ -231,14 +240,14 @@ fn fail(
     if found && first_try && reports.all_failed_by_place && another_zone_is_left(context, zone) {
         let why =
             format!("no agent of zone {zone} can take it, another one is looked for: {}", failure.message);
-        return Draft::to(context, State::Activating)
+        return StatusDraft::to(context, State::Activating)
             .tried(zone)
             .because(failure)
             .revoking()
             .with_message(why)
             .into();
     }
-    let draft = Draft::failed(context, failure).round_over();
+    let draft = StatusDraft::failed(context, failure).round_over();
     if failure.class == FailureClass::ClusterMismatch { draft.revoking().into() } else { draft.into() }
 }
 
@@ -250,7 +259,7 @@ fn retry(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneReports<'_>) 
     if let Some(identity) = reports.held.filter(|_| !changed) {
         match &context.observation.credential {
             Fact::Unknown => return Action::ResolveCredential.into(),
-            Fact::Known(Ok(_)) => return Draft::held(context, identity).into(),
+            Fact::Known(Ok(_)) => return StatusDraft::held(context, identity).into(),
             Fact::Known(Err(_)) => {}
         }
     }
@@ -270,12 +279,12 @@ fn wait(context: &LifecycleContext<'_>, reports: &ZoneReports<'_>, due: &Due) ->
                 && context.failure_class() != Some(failure.class)
                 && !refused =>
         {
-            return Draft::failed(context, failure).revoking().into();
+            return StatusDraft::failed(context, failure).revoking().into();
         }
         _ => {}
     }
     match due {
-        _ if context.generation_is_new() => Draft::acknowledged(context).into(),
+        _ if context.generation_is_new() => StatusDraft::acknowledged(context).into(),
         Due::At(tick) => Decision::wait_until(*tick),
         Due::Now | Due::OnChange => Decision::nothing(),
     }
@@ -293,7 +302,7 @@ fn try_again(context: &LifecycleContext<'_>, zone: &str, reports: &ZoneReports<'
     match context.zone_may_return_until(zone).or(context.all_seen_at()) {
         Some(until) => Decision::wait_until(until),
         None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
-        None => Draft::failed(context, &failure).into(),
+        None => StatusDraft::failed(context, &failure).into(),
     }
 }
 
@@ -310,8 +319,8 @@ fn deserted(context: &LifecycleContext<'_>, zone: &str) -> Decision {
         return Action::ReadSessions.into();
     }
     match context.state() {
-        State::Active => Draft::to(context, State::Orphaned).into(),
-        _ => Draft::failed(context, &no_agent_in(zone)).into(),
+        State::Active => StatusDraft::to(context, State::Orphaned).into(),
+        _ => StatusDraft::failed(context, &no_agent_in(zone)).into(),
     }
 }
 
@@ -319,14 +328,14 @@ fn deserted(context: &LifecycleContext<'_>, zone: &str) -> Decision {
 fn reopen(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     match &context.observation.credential {
         Fact::Unknown => Action::ResolveCredential.into(),
-        Fact::Known(Err(failure)) => Draft::failed(context, failure).into(),
-        Fact::Known(Ok(_)) => Draft::open(context, zone).into(),
+        Fact::Known(Err(failure)) => StatusDraft::failed(context, failure).into(),
+        Fact::Known(Ok(_)) => StatusDraft::open(context, zone).into(),
     }
 }
 
 fn await_credential(context: &LifecycleContext<'_>) -> Decision {
     if context.observation.credential_slow && context.state() == State::Inactive {
-        Draft::to(context, State::ToMigrate).into()
+        StatusDraft::to(context, State::ToMigrate).into()
     } else {
         Action::ResolveCredential.into()
     }

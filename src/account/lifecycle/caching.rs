@@ -3,7 +3,7 @@
 use super::cluster_identity::is_another_cluster;
 use super::context::{LifecycleContext, earlier};
 use super::observation::{AgentReport, SessionFact};
-use super::write::Draft;
+use super::write::StatusDraft;
 use super::{Decision, retry};
 use crate::account::ELECT_CACHING_ANNOTATION;
 use crate::account::caching::{Election, Holding, Outcome, Seat, elect};
@@ -17,7 +17,7 @@ pub(super) fn maintain_election(context: &LifecycleContext<'_>, zone: &str, deci
     match outcome(context, zone) {
         Outcome::Stays => decision,
         Outcome::StaysUntil(tick) => Decision { wake: earlier(decision.wake, Some(tick)), ..decision },
-        Outcome::Goes(..) => with_election(context, zone, Draft::acknowledged(context)).into(),
+        Outcome::Goes(..) => with_election(context, zone, StatusDraft::acknowledged(context)).into(),
     }
 }
 
@@ -25,8 +25,8 @@ pub(super) fn maintain_election(context: &LifecycleContext<'_>, zone: &str, deci
 pub(super) fn with_election<'a>(
     context: &'a LifecycleContext<'a>,
     zone: &str,
-    draft: Draft<'a>,
-) -> Draft<'a> {
+    draft: StatusDraft<'a>,
+) -> StatusDraft<'a> {
     let Outcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
     let draft = draft.cached_by(agent, boot);
     match requested_election(context) {

@@ -4,7 +4,7 @@ use super::active::{Due, due};
 use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
 use super::observation::RowFact;
 use super::revoke::begin;
-use super::write::Draft;
+use super::write::StatusDraft;
 use super::{Action, Decision};
 use crate::account::FORCE_DELETE_ANNOTATION;
 use crate::account::state::{GrantPhase, State};
@@ -30,7 +30,7 @@ fn revoke(context: &LifecycleContext<'_>) -> Decision {
     let blocker = match context.revoke_progress() {
         RevokeProgress::Blocked(blocker) if !forced => blocker,
         RevokeProgress::ToConfirm if !forced => return Action::ReadSessions.into(),
-        _ => return Draft::to(context, State::Deleting).released().into(),
+        _ => return StatusDraft::to(context, State::Deleting).released().into(),
     };
     match (context.state(), blocker) {
         (State::DeleteFailed, blocker) => match due(context) {
@@ -38,13 +38,13 @@ fn revoke(context: &LifecycleContext<'_>) -> Decision {
             Due::At(tick) => Decision { action: None, wake: earlier(Some(tick), blocker.wake()) },
             Due::OnChange => Decision { action: None, wake: blocker.wake() },
         },
-        (State::Deleting, Blocker::Failed(failure, _)) => Draft::failed(context, &failure).into(),
+        (State::Deleting, Blocker::Failed(failure, _)) => StatusDraft::failed(context, &failure).into(),
         (State::Deleting, Blocker::Waiting(_)) if context.retry_asked().is_some() => {
-            Draft::acknowledged(context).into()
+            StatusDraft::acknowledged(context).into()
         }
         (State::Deleting, Blocker::Waiting(wake)) => Decision { action: None, wake },
         // An earlier revoke failed or waits: who failed is asked again, who is asked already is waited for.
         (_, Blocker::Failed(..)) => begin(context, State::Deleting).into(),
-        (_, Blocker::Waiting(_)) => Draft::to(context, State::Deleting).into(),
+        (_, Blocker::Waiting(_)) => StatusDraft::to(context, State::Deleting).into(),
     }
 }

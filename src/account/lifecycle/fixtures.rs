@@ -9,7 +9,7 @@ use super::{
     AgentProcess, AgentReport, ClusterIdentity, CredentialFact, Decision, Fact, LifecyclePolicy, Observation,
     Offer, Presence, RowFact, SessionEnding, SessionFact, Tick, decide,
 };
-use crate::account::conditions::{self, Story};
+use crate::account::conditions::{self, ConditionSummary};
 use crate::account::definition::digest;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
@@ -92,7 +92,7 @@ pub(super) trait AccountFixture: Sized {
             let status = account.status.get_or_insert_default();
             status.state = Some(state);
             status.observed_generation = generation;
-            let story = Story::of_state(state, desired);
+            let story = ConditionSummary::of_state(state, desired);
             status.conditions = conditions::tell(&[], &story, true, None, generation, &Time(EPOCH));
         })
         .finalized()
@@ -175,7 +175,7 @@ pub(super) trait AccountFixture: Sized {
             let status = account.status.get_or_insert_default();
             status.failed_count = count;
             status.error_message = Some("it failed".to_owned());
-            let story = Story::failed(class.reason(), "it failed".to_owned(), false);
+            let story = ConditionSummary::failed(class.reason(), "it failed".to_owned(), false);
             status.conditions = conditions::tell(&[], &story, true, None, generation, &Time(EPOCH));
         })
     }

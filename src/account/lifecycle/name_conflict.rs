@@ -2,7 +2,7 @@
 
 use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
 use super::observation::{Rival, RowFact};
-use super::write::Draft;
+use super::write::StatusDraft;
 use super::{Action, Decision, listed};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::state::GrantPhase;
@@ -12,7 +12,7 @@ pub(super) fn duplicate(context: &LifecycleContext<'_>, first: &Rival) -> Decisi
     let failure = name_is_taken(context, first);
     let said =
         context.fails_already_with(&failure) && context.status.name_holder.as_ref() == Some(&first.object);
-    let failed = || Draft::failed(context, &failure).name_held_by(&first.object);
+    let failed = || StatusDraft::failed(context, &failure).name_held_by(&first.object);
     match context.status.phase() {
         GrantPhase::Open => failed().revoking().into(),
         GrantPhase::Revoking => match context.revoke_progress() {
@@ -62,11 +62,11 @@ pub(super) fn waits(context: &LifecycleContext<'_>) -> Decision {
     if context.fails_already_with(&failure) {
         return Decision::nothing();
     }
-    Draft::failed(context, &failure).into()
+    StatusDraft::failed(context, &failure).into()
 }
 
 /// Who failed to drop it is asked again at the slowest pace.
-fn still_revoking(context: &LifecycleContext<'_>, failed: Draft<'_>, blocker: &Blocker) -> Decision {
+fn still_revoking(context: &LifecycleContext<'_>, failed: StatusDraft<'_>, blocker: &Blocker) -> Decision {
     let observation = context.observation;
     let again = observation.in_state_since.saturating_add(observation.policy.retry_max.max(1));
     match blocker {
@@ -92,7 +92,7 @@ pub(super) fn foreign_row(context: &LifecycleContext<'_>) -> Option<Decision> {
                 ),
             );
             let said = context.fails_already_with(&failure);
-            Some(if said { Decision::nothing() } else { Draft::failed(context, &failure).into() })
+            Some(if said { Decision::nothing() } else { StatusDraft::failed(context, &failure).into() })
         }
         // What is not known now is as it was.
         RowFact::Unavailable if context.failure_class() == Some(FailureClass::RowExists) => {

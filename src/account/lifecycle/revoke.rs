@@ -2,14 +2,14 @@
 
 use super::active::{Due, due};
 use super::context::{Blocker, LifecycleContext, RevokeProgress, earlier};
-use super::write::Draft;
+use super::write::StatusDraft;
 use super::{Action, Decision};
 use crate::account::failure::FailureClass;
 use crate::account::state::{DesiredState, State};
 
 /// The draft that begins a revoke.
-pub(super) fn begin<'a>(context: &'a LifecycleContext<'a>, state: State) -> Draft<'a> {
-    Draft::to(context, state).revoking()
+pub(super) fn begin<'a>(context: &'a LifecycleContext<'a>, state: State) -> StatusDraft<'a> {
+    StatusDraft::to(context, state).revoking()
 }
 
 /// A revoke is under way, and is finished before anything else.
@@ -18,9 +18,9 @@ pub(super) fn decide(context: &LifecycleContext<'_>) -> Decision {
         RevokeProgress::Blocked(blocker) => blocker,
         RevokeProgress::ToConfirm => return Action::ReadSessions.into(),
         RevokeProgress::Over if stays_failed(context) && !context.starts_anew() => {
-            return Draft::failed_as_before(context).released().into();
+            return StatusDraft::failed_as_before(context).released().into();
         }
-        RevokeProgress::Over => return Draft::to(context, state_after(context)).released().into(),
+        RevokeProgress::Over => return StatusDraft::to(context, state_after(context)).released().into(),
     };
     if context.state() == State::Failed {
         return again(context, &blocker);
@@ -28,10 +28,10 @@ pub(super) fn decide(context: &LifecycleContext<'_>) -> Decision {
     let inactive = context.observation.account.desired() == DesiredState::Inactive;
     match blocker {
         _ if inactive && context.state() != State::Deactivating => {
-            Draft::to(context, State::Deactivating).into()
+            StatusDraft::to(context, State::Deactivating).into()
         }
-        Blocker::Failed(failure, _) => Draft::failed(context, &failure).into(),
-        Blocker::Waiting(_) if context.retry_asked().is_some() => Draft::acknowledged(context).into(),
+        Blocker::Failed(failure, _) => StatusDraft::failed(context, &failure).into(),
+        Blocker::Waiting(_) if context.retry_asked().is_some() => StatusDraft::acknowledged(context).into(),
         Blocker::Waiting(wake) => Decision { action: None, wake },
     }
 }
@@ -41,7 +41,7 @@ pub(super) fn decide(context: &LifecycleContext<'_>) -> Decision {
 fn again(context: &LifecycleContext<'_>, blocker: &Blocker) -> Decision {
     match due(context) {
         Due::Now => begin(context, state_while(context)).into(),
-        _ if context.generation_is_new() => Draft::acknowledged(context).into(),
+        _ if context.generation_is_new() => StatusDraft::acknowledged(context).into(),
         Due::At(tick) => Decision { action: None, wake: earlier(Some(tick), blocker.wake()) },
         Due::OnChange => Decision { action: None, wake: blocker.wake() },
     }
@@ -53,7 +53,11 @@ pub(super) fn rest(context: &LifecycleContext<'_>) -> Decision {
         && !context.generation_is_new()
         && context.retry_asked().is_none();
     let ready = context.status.conditions.iter().any(|one| one.type_ == "Ready" && one.status == "True");
-    if said && ready { Decision::nothing() } else { Draft::to(context, State::Inactive).released().into() }
+    if said && ready {
+        Decision::nothing()
+    } else {
+        StatusDraft::to(context, State::Inactive).released().into()
+    }
 }
 
 /// A zone that is left for another is followed by a new choice of zone; anything else ends INACTIVE, and what is

@@ -6,7 +6,7 @@ use super::cluster_identity::{self, Recognised};
 use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching, listed, retry};
-use crate::account::conditions::{self, CLUSTER_IDENTITY, LISTED_BY_AGENT, Story};
+use crate::account::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{
@@ -19,12 +19,12 @@ pub struct StatusWrite {
     /// The whole new status.
     pub status: KubesvcAccountStatus,
     /// What to tell people; absent where nothing they would look for has happened.
-    pub note: Option<Note>,
+    pub event: Option<EventDraft>,
 }
 
 /// A Kubernetes Event in the making.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct EventDraft {
     /// Whether someone should worry.
     pub warning: bool,
     /// A word in CamelCase.
@@ -35,7 +35,7 @@ pub struct Note {
 
 /// A status in the making. What follows from its state and grant (conditions, agents, times) is filled in at the end,
 /// so that no order of the steps before can make them disagree.
-pub(super) struct Draft<'a> {
+pub(super) struct StatusDraft<'a> {
     context: &'a LifecycleContext<'a>,
     status: KubesvcAccountStatus,
     /// The failure that the status speaks of.
@@ -48,7 +48,7 @@ pub(super) struct Draft<'a> {
     recognised: Option<Recognised>,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> StatusDraft<'a> {
     /// The status as it is, seen at this generation, with a handled retry; every other draft starts from it.
     fn seen(context: &'a LifecycleContext<'a>) -> Self {
         let mut status = context.status.clone().into_owned();
@@ -310,17 +310,18 @@ impl<'a> Draft<'a> {
         told.extend(listing(self.context, generation));
         self.status.conditions = told;
         let note = self.note(&story);
-        StatusWrite { status: self.status, note }
+        StatusWrite { status: self.status, event: note }
     }
 
-    fn story(&self) -> Story {
+    fn story(&self) -> ConditionSummary {
         let status = &self.status;
         if let Some(class) = self.failure {
             let retry = retry_after_failure(self.context, class, status.failed_count);
             let message = status.error_message.clone().unwrap_or_default();
-            return Story::failed(class.reason(), message, retry.stalled);
+            return ConditionSummary::failed(class.reason(), message, retry.stalled);
         }
-        let mut story = Story::of_state(status.state(), self.context.observation.account.desired());
+        let mut story =
+            ConditionSummary::of_state(status.state(), self.context.observation.account.desired());
         if let Some(reason) = self.reason {
             reason.clone_into(&mut story.reason);
         }
@@ -336,7 +337,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A failure is told each time it is written, anything else when the state changes.
-    fn note(&self, story: &Story) -> Option<Note> {
+    fn note(&self, story: &ConditionSummary) -> Option<EventDraft> {
         let (status, before) = (&self.status, &self.context.status);
         let news = self.failure.is_some()
             && (status.next_retry_time != before.next_retry_time
@@ -352,7 +353,7 @@ impl<'a> Draft<'a> {
             Some(class) => class.reason(),
             None => self.reason.unwrap_or_else(|| conditions::state_reason(status.state())),
         };
-        Some(Note { warning: self.failure.is_some(), reason: reason.to_owned(), message })
+        Some(EventDraft { warning: self.failure.is_some(), reason: reason.to_owned(), message })
     }
 
     fn show_agents(&mut self) {
@@ -385,14 +386,14 @@ pub(super) fn listing_told(context: &LifecycleContext<'_>) -> Action {
     status.conditions.retain(|condition| condition.type_ != LISTED_BY_AGENT);
     let listing = listing(context, status.observed_generation);
     let news = listing.as_ref().filter(|_| !was_told);
-    let note = news.map(|condition| Note {
+    let note = news.map(|condition| EventDraft {
         warning: true,
         reason: LISTED_BY_AGENT.to_owned(),
         message: condition.message.clone(),
     });
     status.conditions.extend(listing);
     status.listed_by = listed::agent(context);
-    Action::WriteStatus(Box::new(StatusWrite { status, note }))
+    Action::WriteStatus(Box::new(StatusWrite { status, event: note }))
 }
 
 fn listing(context: &LifecycleContext<'_>, generation: i64) -> Option<Condition> {
@@ -401,8 +402,8 @@ fn listing(context: &LifecycleContext<'_>, generation: i64) -> Option<Condition>
     Some(conditions::one(before, LISTED_BY_AGENT, "True", reason, &message, generation, &wall))
 }
 
-impl From<Draft<'_>> for Decision {
-    fn from(draft: Draft<'_>) -> Self {
+impl From<StatusDraft<'_>> for Decision {
+    fn from(draft: StatusDraft<'_>) -> Self {
         Action::WriteStatus(Box::new(draft.finish())).into()
     }
 }

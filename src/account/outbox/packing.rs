@@ -8,7 +8,7 @@ use crate::account::State;
 /// How soon an answer is needed, the soonest first. What stands is left alone by the leader, until another session says
 /// something else: there may be any number of such answers for ever, so that they must not keep the others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub enum AnswerUrgency {
     /// A revoke ends by it.
     Dropped,
     /// An account becomes ACTIVE by it.
@@ -23,26 +23,26 @@ pub enum Need {
 
 /// An entry that is awaited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct AwaitedEntry {
     /// The entry.
     pub entry: OutboxEntry,
     /// How soon it is needed.
-    pub need: Need,
+    pub need: AnswerUrgency,
 }
 
 /// With which uid each kind of answers begins that does not fit as a whole.
-pub type Turn = BTreeMap<Need, String>;
+pub type PackingCursor = BTreeMap<AnswerUrgency, String>;
 
 /// An outbox, and what follows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackedOutbox {
     /// As many entries as an outbox may have.
     pub entries: Vec<OutboxEntry>,
     /// Where to begin the next time, so that everything gets its turn; empty where all had room.
-    pub next: Turn,
+    pub next: PackingCursor,
 }
 
-impl Need {
+impl AnswerUrgency {
     pub(super) fn of(state: State, result: OutboxResult) -> Self {
         let stands = matches!(state, State::Active | State::Failed | State::DeleteFailed);
         match result {
@@ -57,13 +57,13 @@ impl Need {
 
 /// As many entries as an outbox may have, those that are needed soonest first, and of a kind from where `turn` says. Only
 /// the first ones carry what happened; who holds an account is told only together with the cluster.
-pub fn packed(mut awaited: Vec<Awaited>, turn: &Turn) -> Packed {
-    let is_later = |one: &Awaited| turn.get(&one.need).is_some_and(|begin| one.entry.uid < *begin);
+pub fn packed(mut awaited: Vec<AwaitedEntry>, turn: &PackingCursor) -> PackedOutbox {
+    let is_later = |one: &AwaitedEntry| turn.get(&one.need).is_some_and(|begin| one.entry.uid < *begin);
     awaited.sort_by(|one, other| {
         (one.need, is_later(one), &one.entry.uid).cmp(&(other.need, is_later(other), &other.entry.uid))
     });
-    let (mut packed, mut detailed, mut bytes) = (Packed::default(), 0, 0);
-    for Awaited { mut entry, need } in awaited {
+    let (mut packed, mut detailed, mut bytes) = (PackedOutbox::default(), 0, 0);
+    for AwaitedEntry { mut entry, need } in awaited {
         // Without its reason a word about a credential that differs would be read as a doubt, which is none.
         if detailed == MAX_DETAILED && entry.is_credential_mismatch().is_none() {
             entry.reason = None;
@@ -86,43 +86,44 @@ mod tests {
     use crate::account::failure::{Failure, FailureClass};
     use crate::account::lifecycle::{AgentReport, ClusterIdentity};
 
-    fn awaited(need: Need, number: usize, word: &AgentReport) -> Awaited {
-        Awaited { entry: OutboxEntry::of(&format!("u{number:04}"), 1, word), need }
+    fn awaited(need: AnswerUrgency, number: usize, word: &AgentReport) -> AwaitedEntry {
+        AwaitedEntry { entry: OutboxEntry::of(&format!("u{number:04}"), 1, word), need }
     }
 
-    fn held(number: usize) -> Awaited {
-        awaited(Need::Held, number, &AgentReport::Held(ClusterIdentity::default()))
+    fn held(number: usize) -> AwaitedEntry {
+        awaited(AnswerUrgency::Held, number, &AgentReport::Held(ClusterIdentity::default()))
     }
 
-    fn failed(need: Need, number: usize) -> Awaited {
+    fn failed(need: AnswerUrgency, number: usize) -> AwaitedEntry {
         awaited(need, number, &AgentReport::Failed(Failure::new(FailureClass::Unreachable, "x".repeat(2000))))
     }
 
-    fn count(packed: &Packed, result: OutboxResult) -> usize {
+    fn count(packed: &PackedOutbox, result: OutboxResult) -> usize {
         packed.entries.iter().filter(|entry| entry.result == result).count()
     }
 
     #[test]
     fn an_outbox_has_a_bound_and_begins_with_what_a_revoke_waits_for() {
-        let dropped = |number| awaited(Need::Dropped, number, &AgentReport::Dropped);
+        let dropped = |number| awaited(AnswerUrgency::Dropped, number, &AgentReport::Dropped);
         let both = (0..2000).map(held).chain((0..900).map(dropped)).collect();
-        let full = packed(both, &Turn::new());
+        let full = packed(both, &PackingCursor::new());
         assert_eq!(full.entries.len(), MAX_ENTRIES);
         assert!(full.entries[..900].iter().all(|entry| entry.result == OutboxResult::Dropped));
-        let only_held = packed((0..2000).map(held).collect(), &Turn::new());
+        let only_held = packed((0..2000).map(held).collect(), &PackingCursor::new());
         assert_eq!(only_held.entries.len(), MAX_DETAILED, "an entry is there only with its identity");
         let long = ClusterIdentity { host: "h".repeat(2000), ..ClusterIdentity::default() };
-        let heavy =
-            (0..200).map(|number| awaited(Need::Held, number, &AgentReport::Held(long.clone()))).collect();
-        let entries = packed(heavy, &Turn::new()).entries;
+        let heavy = (0..200)
+            .map(|number| awaited(AnswerUrgency::Held, number, &AgentReport::Held(long.clone())))
+            .collect();
+        let entries = packed(heavy, &PackingCursor::new()).entries;
         let bytes = serde_json::to_vec(&entries).expect("it is JSON").len();
         assert!(bytes <= MAX_BYTES, "{bytes}");
     }
 
     #[test]
     fn failures_keep_nobody_out_and_the_first_ones_say_what_happened() {
-        let all = (0..300).map(|number| failed(Need::Failed, number)).chain([held(999)]).collect();
-        let packed = packed(all, &Turn::new());
+        let all = (0..300).map(|number| failed(AnswerUrgency::Failed, number)).chain([held(999)]).collect();
+        let packed = packed(all, &PackingCursor::new());
         assert_eq!((count(&packed, OutboxResult::Held), count(&packed, OutboxResult::Failed)), (1, 300));
         assert_eq!(packed.entries.iter().filter(|entry| entry.is_detailed()).count(), MAX_DETAILED);
         assert!(packed.entries.iter().all(|entry| entry.report().is_some()) && packed.next.is_empty());
@@ -131,8 +132,8 @@ mod tests {
     #[test]
     fn a_word_that_credentials_differ_is_never_said_as_a_doubt() {
         let differ = AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ"));
-        let all = || (0..300).map(|number| awaited(Need::Failed, number, &differ)).collect();
-        let first = packed(all(), &Turn::new());
+        let all = || (0..300).map(|number| awaited(AnswerUrgency::Failed, number, &differ)).collect();
+        let first = packed(all(), &PackingCursor::new());
         assert!(first.entries.iter().all(|entry| entry.report().is_some()));
         assert_eq!(first.entries.len(), MAX_DETAILED);
         let next = packed(all(), &first.next);
@@ -141,9 +142,9 @@ mod tests {
 
     #[test]
     fn what_stands_comes_last() {
-        let standing = (0..1500).map(|number| failed(Need::Standing, number));
-        let new = (0..300).map(|number| failed(Need::Failed, number + 5000));
-        let packed = packed(standing.chain(new).chain([held(9999)]).collect(), &Turn::new());
+        let standing = (0..1500).map(|number| failed(AnswerUrgency::Standing, number));
+        let new = (0..300).map(|number| failed(AnswerUrgency::Failed, number + 5000));
+        let packed = packed(standing.chain(new).chain([held(9999)]).collect(), &PackingCursor::new());
         assert_eq!(packed.entries[0].result, OutboxResult::Held);
         assert!(packed.entries[1..301].iter().all(|entry| entry.uid.starts_with("u5")));
         assert!(packed.entries.len() > 900, "{}", packed.entries.len());
@@ -151,8 +152,9 @@ mod tests {
 
     #[test]
     fn everything_gets_its_turn() {
-        let all = || (0..2500).map(|number| failed(Need::Standing, number)).chain((0..500).map(held));
-        let (mut turn, mut seen) = (Turn::new(), std::collections::BTreeSet::new());
+        let all =
+            || (0..2500).map(|number| failed(AnswerUrgency::Standing, number)).chain((0..500).map(held));
+        let (mut turn, mut seen) = (PackingCursor::new(), std::collections::BTreeSet::new());
         for _ in 0..4 {
             let packed = packed(all().collect(), &turn);
             seen.extend(packed.entries.into_iter().map(|entry| (entry.uid, entry.result as u8)));

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::AgentReport;
-use crate::account::outbox::{OutboxEntry, SessionReport, Turn, awaited, packed};
+use crate::account::outbox::{OutboxEntry, PackingCursor, SessionReport, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
@@ -300,7 +300,7 @@ impl World {
             let said = SessionReport { report: word, offers, ..SessionReport::default() };
             awaited(seen, session.zone, said)
         });
-        let outbox = packed(entry.into_iter().collect(), &Turn::new()).entries;
+        let outbox = packed(entry.into_iter().collect(), &PackingCursor::new()).entries;
         let seen = self.seen_by(session.replica).map(|seen| &**seen);
         let may_stand = |entry: &OutboxEntry| entry.may_stand(seen.filter(|seen| seen.uid() == entry.uid));
         let may_stand = outbox.is_empty() && session.reported.iter().all(may_stand);

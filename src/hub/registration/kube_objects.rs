@@ -8,9 +8,10 @@ use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
-use super::gate::Gate;
+use super::write_pacer::WritePacer;
 use super::{
-    AgentNote, AgentObjects, KnownAgent, Registered, Registration, RegistrationError, Reported, status,
+    AgentObjects, AgentSummary, KnownAgent, OutboxWrite, RegisteredAgent, Registration, RegistrationError,
+    status,
 };
 use crate::account::fleet_member::SessionEnd;
 use crate::account::lifecycle::Fact;
@@ -23,10 +24,10 @@ use crate::leases::Replicas;
 use crate::objects::{too_busy, version_of};
 
 /// How often a write is decided anew after someone else has written.
-const CONFLICTS: usize = 8;
+const MAX_CONFLICT_RETRIES: usize = 8;
 /// Bound on one answer of the API server. It begins after the turn to write was given: waiting for that is no fault of the
 /// API server.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// KubesvcAgent objects in one namespace.
 pub struct KubeAgentObjects {
@@ -39,7 +40,7 @@ pub struct KubeAgentObjects {
     answers: Budget,
     /// For agents that were never approved, beside one of the others.
     unapproved: Budget,
-    gate: Gate,
+    gate: WritePacer,
 }
 
 impl KubeAgentObjects {
@@ -52,7 +53,7 @@ impl KubeAgentObjects {
             budget: Budget::default(),
             answers: Budget::default(),
             unapproved: Budget::default(),
-            gate: Gate::default(),
+            gate: WritePacer::default(),
         }
     }
 
@@ -148,10 +149,10 @@ impl AgentObjects for KubeAgentObjects {
         Ok(listed.items.into_iter().map(status::known).collect())
     }
 
-    async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+    async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError> {
         // An object that has to be made first is written twice all the same: its status cannot be made with it.
         self.gate.pass(&names::agent_object_name(&registration.agent_id, &registration.zone)).await;
-        for _ in 0..CONFLICTS {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let agent = self.get_or_create(registration).await?;
             let approved = agent.spec.approved;
             let former = agent.status.as_ref().and_then(|status| status.session.as_ref());
@@ -169,13 +170,13 @@ impl AgentObjects for KubeAgentObjects {
                 self.put(agent, status).await?
             };
             if let Some(version) = version {
-                return Ok(Registered { approved, approved_once, version });
+                return Ok(RegisteredAgent { approved, approved_once, version });
             }
         }
         Err(contended(&registration.agent_id))
     }
 
-    async fn disconnected(
+    async fn write_disconnected(
         &self,
         agent_id: &str,
         zone: &str,
@@ -184,7 +185,7 @@ impl AgentObjects for KubeAgentObjects {
     ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
-        for _ in 0..CONFLICTS {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let Some(agent) = self.read(&name).await? else { return Ok(()) };
             let Some(status) = status::disconnected(&agent, session_id, end, Timestamp::now()) else {
                 return Ok(());
@@ -200,32 +201,37 @@ impl AgentObjects for KubeAgentObjects {
         Err(contended(agent_id))
     }
 
-    async fn report(
+    async fn write_outbox(
         &self,
         agent_id: &str,
         zone: &str,
         session_id: &str,
         outbox: &[OutboxEntry],
-    ) -> Result<Reported, RegistrationError> {
+    ) -> Result<OutboxWrite, RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
         let urgency = urgency_of(outbox);
         self.gate.pass(&name).await;
-        for _ in 0..CONFLICTS {
-            let Some(agent) = self.read(&name).await? else { return Ok(Reported::Superseded) };
+        for _ in 0..MAX_CONFLICT_RETRIES {
+            let Some(agent) = self.read(&name).await? else { return Ok(OutboxWrite::Superseded) };
             let Some(status) = status::reported(&agent, session_id, outbox) else {
-                return Ok(Reported::Superseded);
+                return Ok(OutboxWrite::Superseded);
             };
             if self.put_status(agent, status, (&self.answers, urgency)).await?.is_some() {
-                return Ok(Reported::Written);
+                return Ok(OutboxWrite::Written);
             }
         }
         Err(contended(agent_id))
     }
 
-    async fn approved(&self, agent_id: &str, zone: &str, session_id: &str) -> Result<(), RegistrationError> {
+    async fn write_approved(
+        &self,
+        agent_id: &str,
+        zone: &str,
+        session_id: &str,
+    ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
-        for _ in 0..CONFLICTS {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let Some(agent) = self.read(&name).await? else { return Ok(()) };
             let Some(status) = status::approved(&agent, session_id) else { return Ok(()) };
             if self.put_status(agent, status, (&self.answers, Urgency::Answer)).await?.is_some() {
@@ -235,12 +241,12 @@ impl AgentObjects for KubeAgentObjects {
         Err(contended(agent_id))
     }
 
-    async fn note(
+    async fn write_summary(
         &self,
         agent_id: &str,
         zone: &str,
         session_id: &str,
-        note: &AgentNote,
+        note: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
         if !self.budget.try_take() {
             return Ok(false);
@@ -302,9 +308,9 @@ fn failed(name: &str) -> impl Fn(kube::Error) -> RegistrationError + '_ {
 
 /// Waits for an answer of the API server.
 async fn timed<T>(name: &str, answer: impl Future<Output = T>) -> Result<T, RegistrationError> {
-    tokio::time::timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
+    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.map_err(|_| RegistrationError::Api {
         name: name.to_owned(),
-        reason: format!("the API server does not answer within {ANSWER_TIMEOUT:?}"),
+        reason: format!("the API server does not answer within {REQUEST_TIMEOUT:?}"),
     })
 }
 
@@ -432,21 +438,20 @@ mod tests {
         let (answers, began) = (Budget::default(), Instant::now());
         let paced = objects(api_server(Some(&agent)));
         let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
-        answers.pause(ANSWER_TIMEOUT * 3);
-        objects.disconnected("a", "z", "s", SessionEnd::Cut).await.expect("it is only late");
-        assert!(began.elapsed() >= ANSWER_TIMEOUT * 3);
-        answers.pause(ANSWER_TIMEOUT * 3);
-        objects.approved("a", "z", "s").await.expect("it is only late");
-        assert!(began.elapsed() >= ANSWER_TIMEOUT * 6);
+        answers.pause(REQUEST_TIMEOUT * 3);
+        objects.write_disconnected("a", "z", "s", SessionEnd::Cut).await.expect("it is only late");
+        assert!(began.elapsed() >= REQUEST_TIMEOUT * 3);
+        answers.pause(REQUEST_TIMEOUT * 3);
+        objects.write_approved("a", "z", "s").await.expect("it is only late");
+        assert!(began.elapsed() >= REQUEST_TIMEOUT * 6);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_answer_is_given_up_and_said_to() {
         let objects = objects(silent_api_server());
-        let left = objects.disconnected("a", "z", "s", SessionEnd::Cut).await;
-        let approved = objects.approved("a", "z", "s").await;
-        let registered = objects.register(&registration("a", Standing::Known)).await.map(drop);
-        for problem in [left, approved, registered] {
+        let left = objects.write_disconnected("a", "z", "s", SessionEnd::Cut).await;
+        let approved = objects.write_approved("a", "z", "s").await;
+        for problem in [left, approved] {
             let problem = problem.expect_err("there is no answer").to_string();
             assert!(problem.contains("does not answer within 10s"), "{problem}");
         }

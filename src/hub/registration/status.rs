@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
-use super::{AgentNote, KnownAgent, Registration, RegistrationError};
+use super::{AgentSummary, KnownAgent, Registration, RegistrationError};
 use crate::account::failure::{FailureClass, truncate};
 use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
@@ -16,7 +16,7 @@ const STATIC_ACCOUNTS: &str = "StaticAccounts";
 /// The condition about the cluster that the agent is in, or reaches.
 const SAME_CLUSTER: &str = "SameCluster";
 /// The longest message of a condition, in bytes.
-const MAX_MESSAGE: usize = 1024;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 pub(in crate::hub) fn new_object(name: &str, registration: &Registration, approved: bool) -> KubesvcAgent {
     let zone = &registration.zone;
@@ -115,7 +115,11 @@ pub(in crate::hub) fn reported(
 }
 
 /// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
-pub(super) fn noted(agent: &KubesvcAgent, session_id: &str, note: &AgentNote) -> Option<KubesvcAgentStatus> {
+pub(super) fn noted(
+    agent: &KubesvcAgent,
+    session_id: &str,
+    note: &AgentSummary,
+) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref()?;
     let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
     let noted = KubesvcAgentStatus {
@@ -132,7 +136,7 @@ pub(super) fn noted(agent: &KubesvcAgent, session_id: &str, note: &AgentNote) ->
 
 /// The conditions, with those about the agent's own accounts and its cluster as they are now: each absent while nothing is
 /// wrong.
-fn conditions(status: &KubesvcAgentStatus, note: &AgentNote) -> Vec<Condition> {
+fn conditions(status: &KubesvcAgentStatus, note: &AgentSummary) -> Vec<Condition> {
     let own = note.problem.as_ref().map(|(reason, message)| (reason.as_str(), message));
     let cluster = note.kept_from.as_ref().map(|message| (FailureClass::ClusterMismatch.reason(), message));
     let mut conditions = status.conditions.clone();
@@ -141,7 +145,7 @@ fn conditions(status: &KubesvcAgentStatus, note: &AgentNote) -> Vec<Condition> {
         let Some((reason, message)) = problem else { continue };
         let since = before.map(|condition| condition.last_transition_time);
         let mut message = message.clone();
-        truncate(&mut message, MAX_MESSAGE);
+        truncate(&mut message, MAX_MESSAGE_BYTES);
         conditions.push(Condition {
             type_: type_.to_owned(),
             status: "False".to_owned(),
@@ -338,13 +342,13 @@ mod tests {
         assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
     }
 
-    fn note() -> AgentNote {
-        AgentNote {
+    fn note() -> AgentSummary {
+        AgentSummary {
             held: 3,
             failed: 1,
             static_accounts: Some(vec!["0a".into()]),
             static_sources: Some(vec!["0b".into()]),
-            ..AgentNote::default()
+            ..AgentSummary::default()
         }
     }
 
@@ -360,21 +364,21 @@ mod tests {
         assert_eq!((status.held, status.failed), (Some(3), Some(1)));
         let agent = with(agent, status);
         assert_eq!(noted(&agent, "s1", &note()), None);
-        let unlisted = AgentNote { static_accounts: None, ..note() };
+        let unlisted = AgentSummary { static_accounts: None, ..note() };
         assert_eq!(noted(&agent, "s1", &unlisted), None, "what was listed last stands");
     }
 
     #[test]
     fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
         let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
-        let status = noted(&registered(), "s1", &AgentNote { problem, ..note() }).expect("it is new");
+        let status = noted(&registered(), "s1", &AgentSummary { problem, ..note() }).expect("it is new");
         let condition = &status.conditions[0];
         assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("StaticAccounts", "False"));
         assert_eq!((condition.reason.as_str(), condition.message.len()), ("ListRefused", 1024));
         let since = condition.last_transition_time.clone();
         let mut agent = with(registered(), status);
         let problem = Some(("AccountsRefused".to_owned(), "one".to_owned()));
-        let status = noted(&agent, "s1", &AgentNote { problem, ..note() }).expect("it is another one");
+        let status = noted(&agent, "s1", &AgentSummary { problem, ..note() }).expect("it is another one");
         assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
         agent = with(agent, status);
         assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
@@ -384,7 +388,7 @@ mod tests {
     fn an_object_says_in_which_cluster_the_agent_runs_and_what_is_kept_from_it() {
         let agent = registered();
         assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
-        let kept = AgentNote { kept_from: Some("account \"a\" is bound".into()), ..note() };
+        let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..note() };
         let status = noted(&agent, "s1", &kept).expect("it is new");
         let told: Vec<_> =
             status.conditions.iter().map(|one| (one.type_.as_str(), one.reason.as_str())).collect();

@@ -300,7 +300,7 @@ impl AccountWork {
                 warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
             }
             self.session.own_changed.notify_one();
-            self.hub.noteworthy.wake(self.session.serial);
+            self.hub.dirty_summaries.wake(self.session.serial);
         }
     }
 

@@ -88,7 +88,7 @@ impl Statics {
         self.hub.metrics.ignore("static_list");
         self.refusal = Some(static_accounts::refusal("", Class::TooLarge, why.clone()));
         self.session.list.lock().problem = Some(ListProblem { reason: LIST_REFUSED, message: why });
-        self.hub.noteworthy.wake(self.session.serial);
+        self.hub.dirty_summaries.wake(self.session.serial);
     }
 
     fn keep(&mut self, accounts: Vec<ops::AccountSpec>) {
@@ -106,7 +106,7 @@ impl Statics {
         if before != Some(listing) {
             self.hub.wake_statics_of(&self.session);
         }
-        self.hub.noteworthy.wake(self.session.serial);
+        self.hub.dirty_summaries.wake(self.session.serial);
         let entries = static_accounts::read(accounts, &self.session.zone);
         self.running.cancel();
         self.running = self.session.ended.child_token();

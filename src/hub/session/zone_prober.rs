@@ -68,7 +68,7 @@ impl ZoneProber {
                 };
                 if had_offered {
                     // What it offered in the round before is said no more.
-                    self.hub.reportable.wake(self.session.serial);
+                    self.hub.dirty_outboxes.wake(self.session.serial);
                 }
                 None
             }
@@ -87,7 +87,7 @@ impl ZoneProber {
         let known = self.hub.offers.lock().of(uid, round, &self.session.zone, self.session.serial);
         if known.is_none() && probes.offers(uid, round) {
             probes.forget(uid);
-            self.hub.reportable.wake(self.session.serial);
+            self.hub.dirty_outboxes.wake(self.session.serial);
         }
     }
 

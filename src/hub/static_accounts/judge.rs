@@ -223,7 +223,7 @@ mod tests {
         declared.metadata.labels = None;
         declared.metadata.namespace = Some("team".into());
         let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
-        let failed = conditions::Story::failed("DuplicateName", "it is taken".into(), true);
+        let failed = conditions::ConditionSummary::failed("DuplicateName", "it is taken".into(), true);
         let status = ours.status.get_or_insert_default();
         status.state = Some(State::Failed);
         status.conditions = conditions::tell(&[], &failed, false, None, 0, &time);

@@ -49,11 +49,11 @@ pub(super) struct FakeObjects {
     /// So many tries to say that an agent has left come to nothing.
     pub(super) unheard: Mutex<usize>,
     pub(super) known: Mutex<Vec<KnownAgent>>,
-    pub(super) notes: Mutex<Vec<AgentNote>>,
+    pub(super) notes: Mutex<Vec<AgentSummary>>,
     pub(super) removed: Mutex<Vec<String>>,
     /// Notes are written; else it is not their turn.
     pub(super) tells: Mutex<bool>,
-    pub(super) in_force: Mutex<Reported>,
+    pub(super) in_force: Mutex<OutboxWrite>,
     pub(super) reports: Mutex<Vec<Vec<OutboxEntry>>>,
     /// What is written of these agents is never answered.
     pub(super) hung: Mutex<HashSet<String>>,
@@ -85,7 +85,7 @@ impl AgentObjects for FakeObjects {
         Ok(self.known.lock().clone())
     }
 
-    async fn register(&self, registration: &Registration) -> Result<Registered, RegistrationError> {
+    async fn register(&self, registration: &Registration) -> Result<RegisteredAgent, RegistrationError> {
         if *self.holds_up.lock() == Some(registration.admission) {
             return std::future::pending().await;
         }
@@ -99,10 +99,10 @@ impl AgentObjects for FakeObjects {
         self.log.lock().push(format!("register {} {}", registration.agent_id, registration.connect_seq));
         self.needs.lock().push(registration.needs_accounts);
         let approved = *self.approve.lock();
-        Ok(Registered { approved, approved_once: approved || *self.withdrawn.lock(), version: 10 })
+        Ok(RegisteredAgent { approved, approved_once: approved || *self.withdrawn.lock(), version: 10 })
     }
 
-    async fn disconnected(
+    async fn write_disconnected(
         &self,
         agent: &str,
         _: &str,
@@ -120,12 +120,18 @@ impl AgentObjects for FakeObjects {
         Ok(())
     }
 
-    async fn approved(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
+    async fn write_approved(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
         self.log.lock().push(format!("approved {agent}"));
         Ok(())
     }
 
-    async fn note(&self, _: &str, _: &str, _: &str, note: &AgentNote) -> Result<bool, RegistrationError> {
+    async fn write_summary(
+        &self,
+        _: &str,
+        _: &str,
+        _: &str,
+        note: &AgentSummary,
+    ) -> Result<bool, RegistrationError> {
         self.notes.lock().push(note.clone());
         Ok(*self.tells.lock())
     }
@@ -135,13 +141,13 @@ impl AgentObjects for FakeObjects {
         Ok(())
     }
 
-    async fn report(
+    async fn write_outbox(
         &self,
         agent: &str,
         _: &str,
         _: &str,
         outbox: &[OutboxEntry],
-    ) -> Result<Reported, RegistrationError> {
+    ) -> Result<OutboxWrite, RegistrationError> {
         self.hang(agent).await;
         self.reports.lock().push(outbox.to_vec());
         Ok(*self.in_force.lock())
@@ -230,7 +236,7 @@ impl TestHub {
             notes: Mutex::default(),
             removed: Mutex::default(),
             tells: Mutex::new(true),
-            in_force: Mutex::new(Reported::Written),
+            in_force: Mutex::new(OutboxWrite::Written),
             reports: Mutex::default(),
             hung: Mutex::default(),
             hangs: Mutex::default(),

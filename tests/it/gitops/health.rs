@@ -1,7 +1,7 @@
 //! What Argo CD and Flux make of an account in each state.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kubesvc::account::conditions::{Story, tell};
+use kubesvc::account::conditions::{ConditionSummary, tell};
 use kubesvc::account::{DesiredState, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, State};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn hold(name: &str, verdict: &Verdict, expected: [&str; 2]) {
 }
 
 /// An account whose status tells a story, as the lifecycle would write it.
-fn told(state: State, desired: DesiredState, story: &Story) -> KubesvcAccount {
+fn told(state: State, desired: DesiredState, story: &ConditionSummary) -> KubesvcAccount {
     let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
     account.spec.state = Some(desired);
     account.spec.kubeconfig.file = Some("/opt/armory/prod".to_owned());
@@ -44,7 +44,7 @@ fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
                 (state, desired),
                 (State::Active, DesiredState::Active) | (State::Inactive, DesiredState::Inactive)
             );
-            let account = told(state, desired, &Story::of_state(state, desired));
+            let account = told(state, desired, &ConditionSummary::of_state(state, desired));
             all.push((
                 format!("{state}, to be {desired:?}"),
                 account,
@@ -58,11 +58,11 @@ fn stories() -> Vec<(String, KubesvcAccount, [&'static str; 2])> {
         // What is left of it without the deletion, which both tools look at first.
         (State::DeleteFailed, true, BAD),
     ] {
-        let story = Story::failed("Timeout", "agent-1: no answer".to_owned(), stalled);
+        let story = ConditionSummary::failed("Timeout", "agent-1: no answer".to_owned(), stalled);
         let account = told(state, DesiredState::Active, &story);
         all.push((format!("{state}, stalled: {stalled}"), account, expected));
     }
-    let moving = Story::of_state(State::Active, DesiredState::Active)
+    let moving = ConditionSummary::of_state(State::Active, DesiredState::Active)
         .still_reconciling("ZoneAwaited", "moves when an agent of zone west connects".to_owned());
     all.push((
         "ACTIVE, to be moved".to_owned(),

@@ -14,7 +14,7 @@ use crate::hub::session::Session;
 use crate::hub::static_accounts::{
     Entry, Listed, Listing, Verdict, another_lists, is_same_source, judge, refusal,
 };
-use crate::hub::{Hub, notes};
+use crate::hub::{Hub, agent_summaries};
 use crate::objects::WriteError;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wire::common::failure::Class;
@@ -175,7 +175,7 @@ impl Keeper {
     /// would delete an account that it does not see listed.
     async fn list_is_told(&self) {
         let mut waits = WAITS.into_iter().chain(std::iter::repeat(WAITS[WAITS.len() - 1]));
-        while !self.hub.is_leading() && !notes::tell_now(&self.hub, &self.session).await {
+        while !self.hub.is_leading() && !agent_summaries::write_now(&self.hub, &self.session).await {
             tokio::time::sleep(waits.next().unwrap_or_default()).await;
         }
     }
@@ -233,7 +233,7 @@ impl Keeper {
                 list.problem = problem;
             }
         }
-        self.hub.noteworthy.wake(self.session.serial);
+        self.hub.dirty_summaries.wake(self.session.serial);
     }
 
     async fn tell(&self, answer: &StaticAnswer) {

@@ -9,49 +9,50 @@ use futures::{StreamExt, stream};
 use tokio_util::sync::CancellationToken;
 
 use super::ledger::Moment;
-use super::registration::AgentNote;
+use super::registration::AgentSummary;
 use super::session::Session;
 use super::{Hub, MAX_CONCURRENT_REGISTRATIONS};
 use crate::telemetry::outages::warn_unless_away;
 
 /// How often it is looked what is due.
-const LOOK: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// An object is written at most so often.
-const PAUSE: Duration = Duration::from_secs(5);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Sessions that are taken up in one look.
-const MANY: usize = 100_000;
+const MAX_SESSIONS_PER_SCAN: usize = 100_000;
 /// Objects that are written at once.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_WRITES: usize = 4;
 /// How long the API server may take for one.
-const WRITE_WAIT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When an agent's object was written last, and what it was told.
 #[derive(Debug, Default)]
-struct Told {
+struct WrittenSummary {
     at: Moment,
-    note: Option<AgentNote>,
+    summary: Option<AgentSummary>,
 }
 
 /// What was told of each session that stands. Pure.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
-    told: HashMap<u64, Told>,
+pub(super) struct SummaryQueue {
+    written: HashMap<u64, WrittenSummary>,
     pending: HashSet<u64>,
 }
 
-impl Notes {
+impl SummaryQueue {
     /// There may be news of these sessions.
     pub(super) fn mark(&mut self, serials: impl IntoIterator<Item = u64>, now: Moment) {
         for serial in serials {
             self.pending.insert(serial);
             // A session that has just begun has more to tell in a moment.
-            self.told.entry(serial).or_insert(Told { at: now, note: None });
+            self.written.entry(serial).or_insert(WrittenSummary { at: now, summary: None });
         }
     }
 
     /// Takes the sessions that may be written now.
     pub(super) fn due(&mut self, now: Moment) -> Vec<u64> {
-        let is_due = |serial: &u64| self.told.get(serial).is_none_or(|told| now >= told.at + PAUSE);
+        let is_due =
+            |serial: &u64| self.written.get(serial).is_none_or(|told| now >= told.at + MIN_WRITE_INTERVAL);
         let due: Vec<_> = self.pending.iter().copied().filter(is_due).collect();
         due.iter().for_each(|serial| {
             self.pending.remove(serial);
@@ -60,17 +61,17 @@ impl Notes {
     }
 
     /// Whether the session was told of in other words.
-    pub(super) fn is_news(&self, serial: u64, note: &AgentNote) -> bool {
-        self.told.get(&serial).is_none_or(|told| told.note.as_ref() != Some(note))
+    pub(super) fn is_news(&self, serial: u64, note: &AgentSummary) -> bool {
+        self.written.get(&serial).is_none_or(|told| told.summary.as_ref() != Some(note))
     }
 
     /// The object says it now; without a note, it could not be written.
-    pub(super) fn wrote(&mut self, serial: u64, note: Option<AgentNote>, now: Moment) {
+    pub(super) fn wrote(&mut self, serial: u64, note: Option<AgentSummary>, now: Moment) {
         if note.is_none() {
             self.pending.insert(serial);
         }
-        let before = self.told.remove(&serial).and_then(|told| told.note);
-        self.told.insert(serial, Told { at: now, note: note.or(before) });
+        let before = self.written.remove(&serial).and_then(|told| told.summary);
+        self.written.insert(serial, WrittenSummary { at: now, summary: note.or(before) });
     }
 
     /// It could not be its turn yet.
@@ -80,22 +81,22 @@ impl Notes {
 
     /// The session has ended.
     pub(super) fn forget(&mut self, serial: u64) {
-        self.told.remove(&serial);
+        self.written.remove(&serial);
         self.pending.remove(&serial);
     }
 }
 
 /// Keeps the objects in step until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut notes = Notes::default();
-    let mut look = tokio::time::interval(LOOK);
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut notes = SummaryQueue::default();
+    let mut look = tokio::time::interval(SCAN_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = look.tick() => {}
         }
-        notes.mark(hub.noteworthy.try_take(MANY), hub.moment());
+        notes.mark(hub.dirty_summaries.try_take(MAX_SESSIONS_PER_SCAN), hub.moment());
         if hub.registering.available_permits() < MAX_CONCURRENT_REGISTRATIONS {
             continue;
         }
@@ -106,14 +107,14 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
     }
 }
 
-async fn write_due(hub: &Hub, notes: &mut Notes) {
+async fn write_due(hub: &Hub, notes: &mut SummaryQueue) {
     let mut news = Vec::new();
     for serial in notes.due(hub.moment()) {
         let Some(session) = hub.registry.by_serial(serial) else {
             notes.forget(serial);
             continue;
         };
-        let note = note_of(&session);
+        let note = summary_of(&session);
         if notes.is_news(serial, &note) {
             news.push((session, note));
         }
@@ -131,7 +132,7 @@ async fn write_due(hub: &Hub, notes: &mut Notes) {
             full.fetch_or(written == Some(false), Ordering::Relaxed);
             (session.serial, note, written)
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(MAX_CONCURRENT_WRITES);
     while let Some((serial, note, written)) = written.next().await {
         match written {
             Some(true) => notes.wrote(serial, Some(note), hub.moment()),
@@ -142,14 +143,14 @@ async fn write_due(hub: &Hub, notes: &mut Notes) {
 }
 
 /// Writes what is to be told of a session now. Whether it stands.
-pub(super) async fn tell_now(hub: &Hub, session: &Session) -> bool {
-    write(hub, session, &note_of(session)).await == Some(true)
+pub(super) async fn write_now(hub: &Hub, session: &Session) -> bool {
+    write(hub, session, &summary_of(session)).await == Some(true)
 }
 
 /// Whether it was written; false: not its turn; absent: the API server did not take it.
-async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
-    let writing = hub.agents.note(&session.agent_id, &session.zone, &session.id, note);
-    let problem = match tokio::time::timeout(WRITE_WAIT, writing).await {
+async fn write(hub: &Hub, session: &Session, note: &AgentSummary) -> Option<bool> {
+    let writing = hub.agents.write_summary(&session.agent_id, &session.zone, &session.id, note);
+    let problem = match tokio::time::timeout(WRITE_TIMEOUT, writing).await {
         Ok(Ok(written)) => return Some(written),
         Ok(Err(problem)) => problem.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
@@ -164,11 +165,11 @@ async fn write(hub: &Hub, session: &Session, note: &AgentNote) -> Option<bool> {
     None
 }
 
-fn note_of(session: &Session) -> AgentNote {
+fn summary_of(session: &Session) -> AgentSummary {
     let (held, failed) = session.counts();
     let listing = session.listing();
     let count = |number| i32::try_from(number).unwrap_or(i32::MAX);
-    AgentNote {
+    AgentSummary {
         held: count(held),
         failed: count(failed),
         static_accounts: listing.as_ref().map(|listing| listing.name_digests()),
@@ -187,13 +188,13 @@ mod tests {
 
     const NOW: Moment = Duration::from_secs(100);
 
-    fn held(held: i32) -> AgentNote {
-        AgentNote { held, ..AgentNote::default() }
+    fn held(held: i32) -> AgentSummary {
+        AgentSummary { held, ..AgentSummary::default() }
     }
 
     #[test]
     fn an_object_is_written_at_most_once_in_five_seconds() {
-        let mut notes = Notes::default();
+        let mut notes = SummaryQueue::default();
         let mut writes = 0;
         // A thousand activations in ten seconds.
         for tenth in 0..=150_u32 {
@@ -213,22 +214,22 @@ mod tests {
 
     #[test]
     fn what_could_not_be_written_is_due_again_after_the_pause() {
-        let mut notes = Notes::default();
+        let mut notes = SummaryQueue::default();
         notes.mark([1], NOW);
         assert!(notes.due(NOW).is_empty(), "it has just begun");
-        let later = NOW + PAUSE;
+        let later = NOW + MIN_WRITE_INTERVAL;
         assert_eq!(notes.due(later), [1]);
         notes.wrote(1, None, later);
         assert!(notes.due(later).is_empty());
-        assert_eq!(notes.due(later + PAUSE), [1]);
+        assert_eq!(notes.due(later + MIN_WRITE_INTERVAL), [1]);
         assert!(notes.is_news(1, &held(0)));
     }
 
     #[test]
     fn nothing_is_kept_of_a_session_that_has_ended() {
-        let mut notes = Notes::default();
+        let mut notes = SummaryQueue::default();
         notes.mark([1], NOW);
         notes.forget(1);
-        assert!(notes.told.is_empty() && notes.pending.is_empty());
+        assert!(notes.written.is_empty() && notes.pending.is_empty());
     }
 }

@@ -7,15 +7,15 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The time from one write of an object to the next.
-const PAUSE: Duration = Duration::from_millis(500);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 /// With so many names, those that may be written again are forgotten.
-const MANY: usize = 1024;
+const MAX_TRACKED_NAMES: usize = 1024;
 
 /// When each object may be written again.
 #[derive(Debug, Default)]
-pub(super) struct Gate(Mutex<HashMap<String, Instant>>);
+pub(super) struct WritePacer(Mutex<HashMap<String, Instant>>);
 
-impl Gate {
+impl WritePacer {
     /// Waits until an object may be written, and takes the turn.
     pub(super) async fn pass(&self, name: &str) {
         while let Err(at) = self.try_pass(name) {
@@ -30,10 +30,10 @@ impl Gate {
         if let Some(at) = again.get(name).filter(|at| **at > now) {
             return Err(*at);
         }
-        if again.len() >= MANY {
+        if again.len() >= MAX_TRACKED_NAMES {
             again.retain(|_, at| *at > now);
         }
-        again.insert(name.to_owned(), now + PAUSE);
+        again.insert(name.to_owned(), now + MIN_WRITE_INTERVAL);
         Ok(())
     }
 }
@@ -44,21 +44,21 @@ mod tests {
 
     #[tokio::test]
     async fn an_object_is_written_twice_a_second_at_most_and_others_are_not_held_up() {
-        let (gate, since) = (Gate::default(), std::time::Instant::now());
+        let (gate, since) = (WritePacer::default(), std::time::Instant::now());
         gate.pass("a").await;
         gate.pass("b").await;
-        assert!(since.elapsed() < PAUSE);
+        assert!(since.elapsed() < MIN_WRITE_INTERVAL);
         assert!(gate.try_pass("a").is_err());
         gate.pass("a").await;
         gate.pass("a").await;
-        assert!(since.elapsed() >= PAUSE * 2);
+        assert!(since.elapsed() >= MIN_WRITE_INTERVAL * 2);
     }
 
     #[test]
     fn names_are_forgotten_when_they_may_be_written_again() {
-        let gate = Gate::default();
+        let gate = WritePacer::default();
         let long_ago = Instant::now();
-        gate.0.lock().extend((0..MANY).map(|one| (one.to_string(), long_ago)));
+        gate.0.lock().extend((0..MAX_TRACKED_NAMES).map(|one| (one.to_string(), long_ago)));
         assert!(gate.try_pass("a").is_ok());
         assert_eq!(gate.0.lock().len(), 1);
     }

@@ -6,7 +6,7 @@ use crate::account::lifecycle::SessionFact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{GrantPhase, State};
 use crate::fleet::Fleet;
-use crate::hub::{HubSettings, Reported};
+use crate::hub::{HubSettings, OutboxWrite};
 use crate::wire::ops;
 
 /// The last outbox that was written, once it is so.
@@ -268,7 +268,7 @@ async fn a_session_that_another_replica_took_over_counts_no_more_once_the_object
 async fn who_hears_that_another_stream_is_in_force_closes_its_own() {
     let hub = TestHub::start().await;
     hub.leadership.lose();
-    *hub.objects.in_force.lock() = Reported::Superseded;
+    *hub.objects.in_force.lock() = OutboxWrite::Superseded;
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
     let sent = agent.added().await;

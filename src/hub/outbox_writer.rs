@@ -10,33 +10,33 @@ use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::Hub;
-use super::registration::Reported;
+use super::registration::OutboxWrite;
 use super::session::Session;
 use super::zone_probe::ProbeRound;
 use crate::account::KubesvcAccount;
 use crate::account::lifecycle::silence;
-use crate::account::outbox::{OutboxEntry, Packed, SessionReport, Turn, awaited, packed};
+use crate::account::outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionReport, awaited, packed};
 use crate::crash;
 use crate::telemetry::outages::warn_unless_away;
 
 /// An object is written at most so often.
-const PAUSE: Duration = Duration::from_millis(500);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long to wait for more to say before something is written.
-const GATHER: Duration = Duration::from_millis(10);
+const BATCH_DELAY: Duration = Duration::from_millis(10);
 /// When a write that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often it is looked who is overdue.
-const OVERDUE: Duration = Duration::from_secs(1);
+const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long what had room stands before what had none gets its turn.
-const TURN: Duration = Duration::from_secs(10);
+const OVERFLOW_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 /// Objects that are written at once. Each ends by itself, so that one write that hangs holds up no other session.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_WRITES: usize = 16;
 /// Sessions that are taken up in one look.
-const MANY: usize = 100_000;
+const MAX_SESSIONS_PER_SCAN: usize = 100_000;
 
 /// Which sessions have something to say, and when each may. Pure.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct WriteSchedule {
     /// When the sessions that wait may be written.
     due: BTreeSet<(Instant, u64)>,
     waiting: HashSet<u64>,
@@ -45,19 +45,19 @@ pub(super) struct Turns {
     /// When each may be written again.
     not_before: HashMap<u64, Instant>,
     /// Those that have more to say than there is room for.
-    crowded: HashMap<u64, Crowded>,
+    overflowing: HashMap<u64, OutboxOverflow>,
 }
 
 /// What a session says by turns.
 #[derive(Debug)]
-struct Crowded {
-    now: Turn,
-    next: Turn,
+struct OutboxOverflow {
+    now: PackingCursor,
+    next: PackingCursor,
     /// When that is next.
     at: Instant,
 }
 
-impl Turns {
+impl WriteSchedule {
     /// A session may have something to say.
     fn mark(&mut self, serial: u64, now: Instant) {
         if let Some(again) = self.under_way.get_mut(&serial) {
@@ -65,7 +65,7 @@ impl Turns {
             return;
         }
         if self.waiting.insert(serial) {
-            let at = self.not_before.get(&serial).copied().unwrap_or(now).max(now + GATHER);
+            let at = self.not_before.get(&serial).copied().unwrap_or(now).max(now + BATCH_DELAY);
             self.due.insert((at, serial));
         }
     }
@@ -103,8 +103,8 @@ impl Turns {
     }
 
     /// Whose turn it is at a session.
-    fn turn_of(&mut self, serial: u64, now: Instant) -> Turn {
-        let Some(crowded) = self.crowded.get_mut(&serial) else { return Turn::new() };
+    fn turn_of(&mut self, serial: u64, now: Instant) -> PackingCursor {
+        let Some(crowded) = self.overflowing.get_mut(&serial) else { return PackingCursor::new() };
         if crowded.at <= now {
             crowded.now = std::mem::take(&mut crowded.next);
         }
@@ -112,15 +112,18 @@ impl Turns {
     }
 
     /// What had no room at a session is next.
-    fn had_no_room(&mut self, serial: u64, (begun, next): (Turn, Turn), now: Instant) {
+    fn had_no_room(&mut self, serial: u64, (begun, next): (PackingCursor, PackingCursor), now: Instant) {
         if next.is_empty() {
-            self.crowded.remove(&serial);
+            self.overflowing.remove(&serial);
             return;
         }
-        let crowded =
-            self.crowded.entry(serial).or_insert_with(|| Crowded { now: begun, next: Turn::new(), at: now });
+        let crowded = self.overflowing.entry(serial).or_insert_with(|| OutboxOverflow {
+            now: begun,
+            next: PackingCursor::new(),
+            at: now,
+        });
         if crowded.at <= now {
-            crowded.at = now + TURN;
+            crowded.at = now + OVERFLOW_ROTATION_INTERVAL;
         }
         crowded.next = next;
     }
@@ -128,28 +131,28 @@ impl Turns {
     /// Marks the sessions at which it is the next one's turn.
     fn go_on(&mut self, now: Instant) {
         let due: Vec<_> =
-            self.crowded.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
+            self.overflowing.iter().filter(|(_, one)| one.at <= now).map(|(serial, _)| *serial).collect();
         due.into_iter().for_each(|serial| self.mark(serial, now));
     }
 
     fn forget(&mut self, serial: u64) {
         self.not_before.remove(&serial);
-        self.crowded.remove(&serial);
+        self.overflowing.remove(&serial);
     }
 }
 
 /// Keeps the outboxes in step until stopped.
-pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut turns = Turns::default();
+pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
+    let mut turns = WriteSchedule::default();
     let mut writes = FuturesUnordered::new();
     let mut leads = hub.leadership.follow();
-    let mut overdue = tokio::time::interval(OVERDUE);
+    let mut overdue = tokio::time::interval(OVERDUE_CHECK_INTERVAL);
     overdue.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let next = turns.next();
         tokio::select! {
             () = stop.cancelled() => return,
-            serials = hub.reportable.take(MANY) => {
+            serials = hub.dirty_outboxes.take(MAX_SESSIONS_PER_SCAN) => {
                 serials.into_iter().for_each(|serial| turns.mark(serial, Instant::now()));
             }
             // The sender lives as long as the hub.
@@ -163,9 +166,9 @@ pub(super) async fn keep(hub: Arc<Hub>, stop: CancellationToken) {
                 turns.go_on(Instant::now());
             }
             Some(written) = writes.next(), if !writes.is_empty() => settle(&hub, &mut turns, written),
-            () = at(next), if next.is_some() && writes.len() < AT_ONCE => {
+            () = at(next), if next.is_some() && writes.len() < MAX_CONCURRENT_WRITES => {
                 let now = Instant::now();
-                for serial in turns.take(now, AT_ONCE - writes.len()) {
+                for serial in turns.take(now, MAX_CONCURRENT_WRITES - writes.len()) {
                     let turn = turns.turn_of(serial, now);
                     writes.push(write(&hub, serial, turn));
                 }
@@ -181,33 +184,33 @@ async fn at(next: Option<Instant>) {
 }
 
 /// What became of a session's turn.
-struct Written {
+struct WriteReport {
     serial: u64,
     /// What was said by turns, and what is next; absent: the session has ended.
-    turns: Option<(Turn, Turn)>,
+    turns: Option<(PackingCursor, PackingCursor)>,
     /// Whether it stands; absent: there was no news.
     done: Option<bool>,
 }
 
-async fn write(hub: &Hub, serial: u64, turn: Turn) -> Written {
+async fn write(hub: &Hub, serial: u64, turn: PackingCursor) -> WriteReport {
     let Some(session) = hub.registry.by_serial(serial) else {
-        return Written { serial, turns: None, done: None };
+        return WriteReport { serial, turns: None, done: None };
     };
-    let Packed { entries, next } =
-        if hub.is_leading() { Packed::default() } else { outbox_of(hub, &session, &turn) };
+    let PackedOutbox { entries, next } =
+        if hub.is_leading() { PackedOutbox::default() } else { outbox_of(hub, &session, &turn) };
     let is_news = session.is_news(&entries, |entry| may_stand(hub, entry));
-    let done = if is_news { Some(say(hub, &session, entries).await) } else { None };
-    Written { serial, turns: Some((turn, next)), done }
+    let done = if is_news { Some(write_outbox(hub, &session, entries).await) } else { None };
+    WriteReport { serial, turns: Some((turn, next)), done }
 }
 
-fn settle(hub: &Hub, turns: &mut Turns, written: Written) {
+fn settle(hub: &Hub, turns: &mut WriteSchedule, written: WriteReport) {
     let (now, serial) = (Instant::now(), written.serial);
     if let Some(had_no_room) = written.turns {
         turns.had_no_room(serial, had_no_room, now);
     }
     match written.done {
-        Some(true) => turns.rest(serial, now + PAUSE),
-        Some(false) => turns.rest(serial, now + AGAIN),
+        Some(true) => turns.rest(serial, now + MIN_WRITE_INTERVAL),
+        Some(false) => turns.rest(serial, now + RETRY_DELAY),
         None => {}
     }
     turns.end(serial, now);
@@ -220,16 +223,16 @@ fn settle(hub: &Hub, turns: &mut Turns, written: Written) {
 }
 
 /// Writes an outbox. Whether it stands, or will never have to.
-async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
+async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
     crash::point("agent-report:before");
-    let answer = hub.agents.report(&session.agent_id, &session.zone, &session.id, &outbox).await;
+    let answer = hub.agents.write_outbox(&session.agent_id, &session.zone, &session.id, &outbox).await;
     crash::point("agent-report:after");
     let problem = match answer {
-        Ok(Reported::Written) => {
+        Ok(OutboxWrite::Written) => {
             session.reported(outbox);
             return true;
         }
-        Ok(Reported::Superseded) => {
+        Ok(OutboxWrite::Superseded) => {
             session.close("another stream of the agent is in force");
             return true;
         }
@@ -246,7 +249,7 @@ async fn say(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) -> bool {
 }
 
 /// What accounts wait to hear of a session, as far as there is room.
-fn outbox_of(hub: &Hub, session: &Session, turn: &Turn) -> Packed {
+fn outbox_of(hub: &Hub, session: &Session, turn: &PackingCursor) -> PackedOutbox {
     let now = hub.ticks.now();
     let late = silence(&session.agent_id);
     let mut entries = Vec::new();
@@ -289,51 +292,51 @@ fn may_stand(hub: &Hub, entry: &OutboxEntry) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::outbox::Need;
+    use crate::account::outbox::AnswerUrgency;
 
     #[test]
     fn what_one_session_says_is_gathered_and_not_said_too_often() {
-        let (mut turns, begin) = (Turns::default(), Instant::now());
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
         turns.mark(1, begin);
         turns.mark(1, begin);
-        assert_eq!(turns.next(), Some(begin + GATHER));
+        assert_eq!(turns.next(), Some(begin + BATCH_DELAY));
         assert!(turns.take(begin, 9).is_empty());
-        assert_eq!(turns.take(begin + GATHER, 9), [1]);
-        turns.rest(1, begin + PAUSE);
-        turns.end(1, begin + GATHER);
-        turns.mark(1, begin + GATHER);
-        turns.mark(2, begin + GATHER);
-        assert_eq!(turns.take(begin + GATHER * 2, 9), [2]);
-        assert_eq!(turns.next(), Some(begin + PAUSE));
-        assert_eq!(turns.take(begin + PAUSE, 9), [1]);
+        assert_eq!(turns.take(begin + BATCH_DELAY, 9), [1]);
+        turns.rest(1, begin + MIN_WRITE_INTERVAL);
+        turns.end(1, begin + BATCH_DELAY);
+        turns.mark(1, begin + BATCH_DELAY);
+        turns.mark(2, begin + BATCH_DELAY);
+        assert_eq!(turns.take(begin + BATCH_DELAY * 2, 9), [2]);
+        assert_eq!(turns.next(), Some(begin + MIN_WRITE_INTERVAL));
+        assert_eq!(turns.take(begin + MIN_WRITE_INTERVAL, 9), [1]);
         assert_eq!(turns.next(), None);
     }
 
     #[test]
     fn a_session_is_written_once_at_a_time_and_again_for_what_came_meanwhile() {
-        let (mut turns, begin) = (Turns::default(), Instant::now());
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
         (1..=3).for_each(|serial| turns.mark(serial, begin));
-        assert_eq!(turns.take(begin + GATHER, 2), [1, 2]);
-        turns.mark(1, begin + GATHER);
-        assert_eq!(turns.take(begin + TURN, 9), [3]);
-        turns.end(1, begin + TURN);
-        turns.end(2, begin + TURN);
-        assert_eq!(turns.take(begin + TURN * 2, 9), [1]);
+        assert_eq!(turns.take(begin + BATCH_DELAY, 2), [1, 2]);
+        turns.mark(1, begin + BATCH_DELAY);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL, 9), [3]);
+        turns.end(1, begin + OVERFLOW_ROTATION_INTERVAL);
+        turns.end(2, begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL * 2, 9), [1]);
     }
 
     #[test]
     fn what_had_no_room_gets_its_turn_after_a_while_and_not_before() {
-        let (mut turns, begin) = (Turns::default(), Instant::now());
-        let at = |uid: &str| Turn::from([(Need::Standing, uid.to_owned())]);
-        turns.had_no_room(1, (Turn::new(), at("b")), begin);
-        turns.had_no_room(1, (Turn::new(), at("c")), begin + TURN / 2);
-        assert_eq!(turns.turn_of(1, begin + TURN / 2), Turn::new(), "not yet");
-        turns.go_on(begin + TURN / 2);
+        let (mut turns, begin) = (WriteSchedule::default(), Instant::now());
+        let at = |uid: &str| PackingCursor::from([(AnswerUrgency::Standing, uid.to_owned())]);
+        turns.had_no_room(1, (PackingCursor::new(), at("b")), begin);
+        turns.had_no_room(1, (PackingCursor::new(), at("c")), begin + OVERFLOW_ROTATION_INTERVAL / 2);
+        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL / 2), PackingCursor::new(), "not yet");
+        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL / 2);
         assert_eq!(turns.next(), None);
-        turns.go_on(begin + TURN);
-        assert_eq!(turns.take(begin + TURN + GATHER, 9), [1]);
-        assert_eq!(turns.turn_of(1, begin + TURN), at("c"));
-        turns.had_no_room(1, (at("c"), Turn::new()), begin + TURN);
-        assert!(turns.crowded.is_empty(), "all has room now");
+        turns.go_on(begin + OVERFLOW_ROTATION_INTERVAL);
+        assert_eq!(turns.take(begin + OVERFLOW_ROTATION_INTERVAL + BATCH_DELAY, 9), [1]);
+        assert_eq!(turns.turn_of(1, begin + OVERFLOW_ROTATION_INTERVAL), at("c"));
+        turns.had_no_room(1, (at("c"), PackingCursor::new()), begin + OVERFLOW_ROTATION_INTERVAL);
+        assert!(turns.overflowing.is_empty(), "all has room now");
     }
 }
