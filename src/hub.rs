@@ -24,7 +24,7 @@
 //! | [`outbox_writer`] | what accounts wait to hear, for the replica that leads |
 //! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
-//! | [`patience`] | questions that may get no answer |
+//! | [`retry`] | questions that may get no answer |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
 
 mod admission_queue;
@@ -49,10 +49,10 @@ mod metrics;
 mod namespaces;
 mod offers;
 mod outbox_writer;
-mod patience;
 mod places;
 mod registration;
 mod registry;
+mod retry;
 mod server;
 mod session;
 mod static_accounts;
@@ -88,7 +88,7 @@ use crate::account::lifecycle::Tick;
 use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
 use crate::listen::addresses::{AddressLimits, Addresses, Caller};
-use crate::listen::complaints::Complaints;
+use crate::listen::log_rate_limit::LogRateLimit;
 use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
 use crate::shutdown::Vital;
@@ -320,7 +320,7 @@ pub struct Hub {
     /// Namespaces that agents told, by uid.
     namespaces: Mutex<namespaces::Lists>,
     metrics: HubMetrics,
-    complaints: Complaints,
+    log_limit: LogRateLimit,
     registering: Semaphore,
     registering_first: Semaphore,
     registering_new: Semaphore,
@@ -381,7 +381,7 @@ impl Hub {
             connected: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
-            complaints: Complaints::default(),
+            log_limit: LogRateLimit::default(),
             registering: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
             registering_first: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
             registering_new: Semaphore::new(MAX_CONCURRENT_REGISTRATIONS),
@@ -425,7 +425,7 @@ impl Hub {
     /// the grace. To be called whenever this replica begins to lead, before it decides; what cannot be read, also for
     /// want of an answer, is logged, and the grace of a new leader covers it. It takes 15 s at most.
     pub async fn remember_agents(&self) {
-        match patience::ask(|| self.agents.known()).await {
+        match retry::ask_with_retries(|| self.agents.known()).await {
             Some(Ok(known)) => dispatch::remember(self, known),
             Some(Err(problem)) => warn!(error = %problem, "cannot read which agents were connected"),
             None => warn!("the API server does not say which agents were connected"),
@@ -448,9 +448,9 @@ impl Hub {
     }
 
     /// Whether a line may be written that somebody at an address has provoked; without an address: that we have.
-    fn may_complain(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
+    fn may_log(&self, reason: &'static str, peer: Option<SocketAddr>) -> bool {
         let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
-        self.complaints.may_speak(reason, Caller::of(address))
+        self.log_limit.may_log(reason, Caller::of(address))
     }
 
     fn moment(&self) -> Moment {
@@ -502,7 +502,7 @@ impl BoundHub {
             rest_port: hub.settings.rest_port,
             close: close.clone(),
             tasks: hub.tasks.clone(),
-            complaints: Complaints::default(),
+            log_limit: LogRateLimit::default(),
         });
         // Before the agents' objects were listed, nobody could be told from a stranger.
         let seen = Arc::clone(&hub.agents_seen);

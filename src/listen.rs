@@ -1,10 +1,10 @@
 //! Taking a port to listen on, and the bounds on who connects to it: one way for all that serve.
 
 pub mod addresses;
-pub mod complaints;
+pub mod connection_phase;
 pub mod http;
-mod patient;
-pub mod waiting;
+pub mod log_rate_limit;
+mod write_deadline;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -5,9 +5,9 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `body`, `size`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `body`, `json_size`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
 //! | `browsers` | what a web page may have a browser send: nothing |
-//! | `room` | how much of the memory requests may take at once |
+//! | `limits` | how much of the memory requests may take at once |
 //! | `lookup` | from a name to the object, as the API server has it now |
 //! | `decide` | what a request does in each state: pure |
 //! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
@@ -41,13 +41,13 @@ mod health;
 mod holders;
 mod internal;
 mod json;
+mod json_size;
 mod kubernetes;
 mod lookup;
+mod memory_limit;
 mod not_built;
 mod openapi;
 mod page;
-mod room;
-mod size;
 mod starting;
 #[cfg(test)]
 mod tests;
@@ -77,7 +77,7 @@ use crate::objects::Accounts;
 use crate::store::Store;
 use api::Calls;
 use error::Problem;
-use room::{Held, Room};
+use memory_limit::{MemoryPermit, RequestLimits};
 
 /// How long a request that writes waits until fewer are under way.
 const WAIT: Duration = Duration::from_secs(15);
@@ -145,7 +145,7 @@ pub struct RestPorts {
 pub struct RestState {
     settings: Arc<RestSettings>,
     ports: RestPorts,
-    room: Arc<Room>,
+    limits: Arc<RequestLimits>,
     calls: Arc<Calls>,
 }
 
@@ -160,8 +160,8 @@ impl std::ops::Deref for RestState {
 impl RestState {
     /// Puts the parts together.
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
-        let room = Arc::new(Room::new(settings.max_body_bytes));
-        Self { settings: Arc::new(settings), ports, room, calls: Arc::default() }
+        let room = Arc::new(RequestLimits::new(settings.max_body_bytes));
+        Self { settings: Arc::new(settings), ports, limits: room, calls: Arc::default() }
     }
 
     /// Refuses where dynamic accounts are off.
@@ -184,12 +184,12 @@ impl RestState {
     }
 
     /// Runs a write to its end even if the caller goes away in the middle. What its body takes is held as long.
-    async fn to_the_end<T, F>(&self, held: Held, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
+    async fn to_the_end<T, F>(&self, held: MemoryPermit, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
-        let place = self.room.write(WAIT).await?;
+        let place = self.limits.write(WAIT).await?;
         let writing = write(self.clone());
         let kept = async move {
             let written = writing.await;

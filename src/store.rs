@@ -21,6 +21,7 @@ mod batches;
 #[cfg(test)]
 mod by_hand;
 pub mod copying;
+mod database_error;
 mod fences;
 #[cfg(test)]
 mod harness;
@@ -39,7 +40,6 @@ mod statements;
 #[cfg(test)]
 mod stories;
 mod terms;
-mod trouble;
 mod url;
 mod vendor;
 

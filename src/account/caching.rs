@@ -77,7 +77,7 @@ pub enum Outcome<'a> {
 }
 
 /// For how many ticks an agent may be away before another one is elected.
-pub fn patience(ending: SessionEnding) -> Tick {
+pub fn absence_grace(ending: SessionEnding) -> Tick {
     match ending {
         SessionEnding::Goodbye => 2,
         SessionEnding::Cut => 10,
@@ -121,7 +121,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> Outcome<'a> {
 
 /// The first tick at which the whole time has passed, however late in its tick it began.
 fn after(since: Tick, ending: SessionEnding) -> Tick {
-    since.saturating_add(patience(ending)).saturating_add(1)
+    since.saturating_add(absence_grace(ending)).saturating_add(1)
 }
 
 impl<'s, 'a> Election<'s, 'a> {

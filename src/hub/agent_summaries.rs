@@ -155,7 +155,7 @@ async fn write(hub: &Hub, session: &Session, note: &AgentSummary) -> Option<bool
         Ok(Err(problem)) => problem.to_string(),
         Err(_) => "the API server does not answer".to_owned(),
     };
-    if hub.may_complain("notes", None) {
+    if hub.may_log("notes", None) {
         warn_unless_away!(
             agentId = session.agent_id,
             error = problem,

@@ -145,7 +145,7 @@ impl FenceReconciler {
                     }
                 }
                 Err(problem) => {
-                    if self.hub.may_complain("fences", None) {
+                    if self.hub.may_log("fences", None) {
                         warn!(error = problem.in_full(), "kubesvc_caching cannot be written; tried again");
                     }
                     self.wait = (self.wait * 2).min(MAX_RETRY_DELAY);

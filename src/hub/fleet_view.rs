@@ -268,7 +268,7 @@ impl Hub {
             Ok(false) => {}
             Err(NoRoom) => {
                 self.metrics.ignore("namespaces_room");
-                if self.may_complain("namespaces_room", None) {
+                if self.may_log("namespaces_room", None) {
                     warn!(
                         uid,
                         "no room for the namespaces of an account of an agent's own file; they are not shown"

@@ -16,9 +16,9 @@ use super::streams::{self, Bounds, Streams};
 use super::transport::{self, Connection, Places, Spoken, Transport};
 use super::{HubError, HubSettings};
 use crate::listen::addresses::{Addresses, Caller};
-use crate::listen::complaints::Complaints;
+use crate::listen::connection_phase::WaitingConnections;
 use crate::listen::listen;
-use crate::listen::waiting::Waiting;
+use crate::listen::log_rate_limit::LogRateLimit;
 
 /// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
 const ANSWER_WAIT: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ pub(super) struct Door {
     /// Connections of each address.
     pub(super) addresses: Arc<Addresses>,
     /// Connections without a stream, from the first moment on, and how many of them there may be.
-    pub(super) without_stream: Arc<Waiting>,
+    pub(super) without_stream: Arc<WaitingConnections>,
     pub(super) without_stream_cap: usize,
     pub(super) preface_wait: Duration,
     pub(super) bounds: Bounds,
@@ -50,7 +50,7 @@ pub(super) struct Door {
     /// Ends all connections for good.
     pub(super) close: CancellationToken,
     pub(super) tasks: TaskTracker,
-    pub(super) complaints: Complaints,
+    pub(super) log_limit: LogRateLimit,
 }
 
 /// Accepts from when it is `ready` until stopped, and hands over what speaks HTTP/2.
@@ -95,7 +95,7 @@ fn admit(
     door.metrics.connections.inc();
     let refuse = |reason: &'static str, why: &str| {
         door.metrics.refuse_connection(reason);
-        if door.complaints.may_speak(reason, Caller::of(peer.ip())) {
+        if door.log_limit.may_log(reason, Caller::of(peer.ip())) {
             warn!(%peer, reason, "connection closed: {why}");
         }
     };
@@ -110,7 +110,7 @@ fn admit(
     let (turn, displaced) = door.without_stream.enter_among(door.without_stream_cap, caller, &close);
     if displaced {
         door.metrics.refuse_connection(DISPLACED);
-        if door.complaints.may_speak(DISPLACED, caller) {
+        if door.log_limit.may_log(DISPLACED, caller) {
             warn!(%peer, "a connection without a stream gives its place to a newer one: there are as many as may be");
         }
     }
@@ -161,7 +161,7 @@ async fn turn_away(door: &Door, spoken: Spoken, mut stream: Box<dyn Transport>, 
         }
         Spoken::Tls => {
             door.metrics.refuse_connection("tls");
-            if door.complaints.may_speak("tls", Caller::of(peer.ip())) {
+            if door.log_limit.may_log("tls", Caller::of(peer.ip())) {
                 warn!(
                     %peer,
                     "connection closed: it speaks TLS, and TLS is not configured here; \

@@ -238,7 +238,7 @@ async fn write_outbox(hub: &Hub, session: &Session, outbox: Vec<OutboxEntry>) ->
         }
         Err(problem) => problem.to_string(),
     };
-    if hub.may_complain("reports", None) {
+    if hub.may_log("reports", None) {
         warn_unless_away!(
             agentId = session.agent_id,
             error = problem,

@@ -15,7 +15,7 @@ use tower::{Layer, Service};
 use super::listener::{DISPLACED, Door};
 use super::transport::Peer;
 use crate::listen::addresses::Caller;
-use crate::listen::waiting::Turn;
+use crate::listen::connection_phase::Turn;
 
 /// How many streams of one connection are open; clones share it.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::hub::metrics::HubMetrics;
     use crate::listen::addresses::Addresses;
-    use crate::listen::waiting::Waiting;
+    use crate::listen::connection_phase::WaitingConnections;
 
     const BOUNDS: Bounds = Bounds { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
 
@@ -161,7 +161,7 @@ mod tests {
             rest_port: None,
             close: CancellationToken::new(),
             tasks: TaskTracker::new(),
-            complaints: Default::default(),
+            log_limit: Default::default(),
         })
     }
 
@@ -169,7 +169,8 @@ mod tests {
     fn watched(door: &Arc<Door>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
         let (streams, close) = (Streams::default(), CancellationToken::new());
         let caller = Caller::of([192, 0, 2, 1].into());
-        let (turn, _) = Waiting::enter_among(&door.without_stream, door.without_stream_cap, caller, &close);
+        let (turn, _) =
+            WaitingConnections::enter_among(&door.without_stream, door.without_stream_cap, caller, &close);
         let watched =
             tokio::spawn(watch_over(Arc::clone(door), streams.clone(), close.clone(), (caller, turn)));
         (streams, close, watched)

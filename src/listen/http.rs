@@ -27,9 +27,9 @@ use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use super::addresses::{AddressLimits, AddressPlace, Addresses, Caller};
-use super::complaints::Complaints;
-use super::patient::Patient;
-use super::waiting::{Overdue, Patience, Phase, Waiting};
+use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, WaitingConnections};
+use super::log_rate_limit::LogRateLimit;
+use super::write_deadline::WriteDeadline;
 
 /// How long a caller may take nothing of what it is answered.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,9 +91,9 @@ pub struct HttpServer {
     limits: HttpLimits,
     metrics: HttpMetrics,
     addresses: Arc<Addresses>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingConnections>,
     slots: Arc<Semaphore>,
-    complaints: Complaints,
+    log_limit: LogRateLimit,
 }
 
 /// What a connection holds as long as it is open.
@@ -114,7 +114,7 @@ impl HttpServer {
             addresses,
             waiting: Arc::default(),
             slots,
-            complaints: Complaints::default(),
+            log_limit: LogRateLimit::default(),
         }
     }
 
@@ -164,7 +164,7 @@ impl HttpServer {
     fn close(&self, reason: &'static str, peer: IpAddr, why: &'static str) {
         self.metrics.count(self.name, reason);
         let caller = Caller::of(peer);
-        if self.complaints.may_speak(reason, caller) {
+        if self.log_limit.may_log(reason, caller) {
             warn!(listener = self.name, %caller, "connection closed: {why}");
         }
     }
@@ -177,8 +177,8 @@ impl HttpServer {
         place: Place,
         graceful: &GracefulShutdown,
     ) {
-        let patience = Patience { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
-        let phase = Arc::new(Phase::new(Arc::clone(&self.waiting), patience));
+        let patience = ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
+        let phase = Arc::new(ConnectionPhase::new(Arc::clone(&self.waiting), patience));
         let (called_at, caller) = (stream.local_addr().ok().map(CalledAt), Caller::of(peer.ip()));
         let requests = Arc::clone(&phase);
         let service = service_fn(move |mut request: Request<Incoming>| {
@@ -193,7 +193,7 @@ impl HttpServer {
                 response.map(|response| response.map(|body| Answer { body, phase }))
             }
         });
-        let stream = Watched { stream: Patient::new(stream, WRITE_TIMEOUT), phase: Arc::clone(&phase) };
+        let stream = Watched { stream: WriteDeadline::new(stream, WRITE_TIMEOUT), phase: Arc::clone(&phase) };
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.limits.head_bytes);
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
@@ -219,7 +219,7 @@ impl HttpServer {
 /// A stream that tells what goes over it.
 struct Watched<S> {
     stream: S,
-    phase: Arc<Phase>,
+    phase: Arc<ConnectionPhase>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -281,7 +281,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 /// The body of an answer. Once it is gone, the connection waits for a further request.
 struct Answer {
     body: Body,
-    phase: Arc<Phase>,
+    phase: Arc<ConnectionPhase>,
 }
 
 impl HttpBody for Answer {

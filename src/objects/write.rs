@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use super::busy::too_busy;
+use super::overload::too_busy;
 use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::{Budget, Urgency};
 use crate::crash;

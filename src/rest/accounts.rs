@@ -16,8 +16,8 @@ use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
 use super::given;
 use super::lookup::{NOT_READ_YET, all};
+use super::memory_limit::MemoryPermit;
 use super::page::{AccountPage, Paging};
-use super::room::Held;
 use super::view::{AccountItem, AccountView, ExistingAccount};
 use crate::account::spinnaker::Given;
 use crate::account::{DesiredState, KubesvcAccount};
@@ -121,12 +121,12 @@ pub(super) async fn delete_one(
 ) -> Result<StatusCode, Problem> {
     state.dynamic_accounts()?;
     let force = force.read()?;
-    delete_all(&state, Held::default(), vec![name.account()?], force).await
+    delete_all(&state, MemoryPermit::default(), vec![name.account()?], force).await
 }
 
 async fn delete_all(
     state: &RestState,
-    held: Held,
+    held: MemoryPermit,
     names: Vec<String>,
     force: bool,
 ) -> Result<StatusCode, Problem> {

@@ -17,13 +17,13 @@ use super::error::Problem;
 use crate::telemetry::outages::warn_unless_away;
 
 /// How long the API server may take for one request.
-const TIMEOUT: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many requests to the API server are under way at once.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// What is asked of the API server.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
+pub(super) struct ApiCall<'a> {
     /// `get`, `create`, `patch`, `update` or `delete`, as RBAC calls it.
     pub(super) verb: &'static str,
     pub(super) resource: Resource,
@@ -38,7 +38,7 @@ pub(super) enum Resource {
     Secret,
 }
 
-impl fmt::Display for Call<'_> {
+impl fmt::Display for ApiCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let resource = match self.resource {
             Resource::Account => "KubesvcAccount",
@@ -50,7 +50,7 @@ impl fmt::Display for Call<'_> {
 
 /// Why the API server did not do as asked.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ApiError {
     /// There is no such object.
     NotFound,
     /// There is one already.
@@ -63,12 +63,12 @@ pub(super) enum Trouble {
     Unknown(Problem),
 }
 
-impl From<Trouble> for Problem {
-    fn from(trouble: Trouble) -> Self {
+impl From<ApiError> for Problem {
+    fn from(trouble: ApiError) -> Self {
         match trouble {
-            Trouble::Refused(problem) | Trouble::Unknown(problem) => problem,
-            Trouble::NotFound => Self::conflict("the object was deleted meanwhile; look and try again"),
-            Trouble::Exists | Trouble::Changed => {
+            ApiError::Refused(problem) | ApiError::Unknown(problem) => problem,
+            ApiError::NotFound => Self::conflict("the object was deleted meanwhile; look and try again"),
+            ApiError::Exists | ApiError::Changed => {
                 Self::conflict("the object was changed by others meanwhile; look and try again")
             }
         }
@@ -80,7 +80,7 @@ pub(super) struct Calls(Semaphore);
 
 impl Default for Calls {
     fn default() -> Self {
-        Self(Semaphore::new(AT_ONCE))
+        Self(Semaphore::new(MAX_CONCURRENT_CALLS))
     }
 }
 
@@ -88,15 +88,15 @@ impl Calls {
     /// Asks, for a bounded time, the wait for others' requests included.
     pub(super) async fn ask<T>(
         &self,
-        call: Call<'_>,
+        call: ApiCall<'_>,
         answer: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, Trouble> {
-        let until = Instant::now() + TIMEOUT;
+    ) -> Result<T, ApiError> {
+        let until = Instant::now() + REQUEST_TIMEOUT;
         let Ok(Ok(_place)) = tokio::time::timeout_at(until, self.0.acquire()).await else {
             warn!(%call, "too many requests to the API server are under way");
-            return Err(Trouble::Refused(Problem::unavailable(format!(
-                "{AT_ONCE} requests to the Kubernetes API server are under way, and none ended within {} s ({call}); try again",
-                TIMEOUT.as_secs()
+            return Err(ApiError::Refused(Problem::unavailable(format!(
+                "{MAX_CONCURRENT_CALLS} requests to the Kubernetes API server are under way, and none ended within {} s ({call}); try again",
+                REQUEST_TIMEOUT.as_secs()
             ))));
         };
         match tokio::time::timeout_at(until, answer).await {
@@ -106,15 +106,15 @@ impl Calls {
                 // An account's error may be shown in the log; a Secret's could hold what was sent.
                 let error = (call.resource == Resource::Account).then(|| problem.to_string());
                 warn_unless_away!(%call, error, "the API server cannot be asked");
-                Err(Trouble::Unknown(Problem::unavailable(format!(
+                Err(ApiError::Unknown(Problem::unavailable(format!(
                     "the Kubernetes API server cannot be reached ({call}); try again"
                 ))))
             }
             Err(_) => {
                 warn_unless_away!(%call, "the API server does not answer");
-                Err(Trouble::Unknown(Problem::unavailable(format!(
+                Err(ApiError::Unknown(Problem::unavailable(format!(
                     "the Kubernetes API server did not answer within {} s ({call}); try again",
-                    TIMEOUT.as_secs()
+                    REQUEST_TIMEOUT.as_secs()
                 ))))
             }
         }
@@ -123,50 +123,50 @@ impl Calls {
     /// The same, where an absent object is an answer.
     pub(super) async fn ask_for<T>(
         &self,
-        call: Call<'_>,
+        call: ApiCall<'_>,
         answer: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<Option<T>, Trouble> {
+    ) -> Result<Option<T>, ApiError> {
         match self.ask(call, answer).await {
             Ok(value) => Ok(Some(value)),
-            Err(Trouble::NotFound) => Ok(None),
+            Err(ApiError::NotFound) => Ok(None),
             Err(trouble) => Err(trouble),
         }
     }
 }
 
-fn refusal(call: Call<'_>, status: &Status) -> Trouble {
+fn refusal(call: ApiCall<'_>, status: &Status) -> ApiError {
     match status.code {
-        404 if names_the_object(call, status) => return Trouble::NotFound,
-        409 if status.reason == "AlreadyExists" => return Trouble::Exists,
-        409 => return Trouble::Changed,
+        404 if names_the_object(call, status) => return ApiError::NotFound,
+        409 if status.reason == "AlreadyExists" => return ApiError::Exists,
+        409 => return ApiError::Changed,
         _ => {}
     }
     warn!(%call, code = status.code, reason = %status.reason, "the API server refuses");
     let namespace = call.namespace;
     match status.code {
-        400 | 422 => Trouble::Refused(Problem::bad_request(invalid(call, status))),
-        401 => Trouble::Refused(Problem::unavailable(
+        400 | 422 => ApiError::Refused(Problem::bad_request(invalid(call, status))),
+        401 => ApiError::Refused(Problem::unavailable(
             "the Kubernetes API server does not accept the operator's identity; look at its service account",
         )),
-        403 => Trouble::Refused(Problem::unavailable(forbidden(call, status))),
-        404 if call.resource == Resource::Secret || names_the_namespace(status) => Trouble::Refused(
+        403 => ApiError::Refused(Problem::unavailable(forbidden(call, status))),
+        404 if call.resource == Resource::Secret || names_the_namespace(status) => ApiError::Refused(
             Problem::unavailable(format!("cannot {call}: the namespace {namespace} is not there; create it")),
         ),
-        404 => Trouble::Refused(Problem::unavailable(format!(
+        404 => ApiError::Refused(Problem::unavailable(format!(
             "cannot {call}: the definition of KubesvcAccount is not there; apply the output of kubesvc-operator crds"
         ))),
-        413 => Trouble::Refused(Problem::new(
+        413 => ApiError::Refused(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("cannot {call}: it is too large for the Kubernetes API server"),
         )),
-        code => Trouble::Unknown(Problem::unavailable(format!(
+        code => ApiError::Unknown(Problem::unavailable(format!(
             "the Kubernetes API server answered {code} ({call}); try again"
         ))),
     }
 }
 
 /// Whether a 404 speaks of the object, not of its namespace or of a missing definition.
-fn names_the_object(call: Call<'_>, status: &Status) -> bool {
+fn names_the_object(call: ApiCall<'_>, status: &Status) -> bool {
     !names_the_namespace(status) && status.details.as_ref().is_some_and(|details| details.name == call.name)
 }
 
@@ -174,12 +174,12 @@ fn names_the_namespace(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
-fn forbidden(call: Call<'_>, status: &Status) -> String {
+fn forbidden(call: ApiCall<'_>, status: &Status) -> String {
     let (resource, group) = match call.resource {
         Resource::Account => ("kubesvcaccounts", "kubesvc.io"),
         Resource::Secret => ("secrets", ""),
     };
-    let Call { verb, namespace, .. } = call;
+    let ApiCall { verb, namespace, .. } = call;
     if status.message.contains("exceeded quota") {
         return format!("cannot {call}: the quota of namespace {namespace} is used up");
     }
@@ -191,7 +191,7 @@ fn forbidden(call: Call<'_>, status: &Status) -> String {
     )
 }
 
-fn invalid(call: Call<'_>, status: &Status) -> String {
+fn invalid(call: ApiCall<'_>, status: &Status) -> String {
     if call.resource == Resource::Secret {
         return format!("cannot {call}: the Kubernetes API server does not take it ({})", status.reason);
     }
@@ -233,7 +233,8 @@ fn after_value(text: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const CALL: Call<'_> = Call { verb: "create", resource: Resource::Account, namespace: "ns", name: "a" };
+    const CALL: ApiCall<'_> =
+        ApiCall { verb: "create", resource: Resource::Account, namespace: "ns", name: "a" };
 
     fn status(value: serde_json::Value) -> Status {
         serde_json::from_value(value).expect("a Status")
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn an_absent_object_is_told_from_an_absent_definition() {
         let details = serde_json::json!({"code": 404, "details": {"name": "a", "kind": "kubesvcaccounts"}});
-        assert!(matches!(refusal(CALL, &status(details)), Trouble::NotFound));
-        assert!(matches!(refusal(CALL, &status(serde_json::json!({"code": 404}))), Trouble::Refused(_)));
+        assert!(matches!(refusal(CALL, &status(details)), ApiError::NotFound));
+        assert!(matches!(refusal(CALL, &status(serde_json::json!({"code": 404}))), ApiError::Refused(_)));
     }
 }

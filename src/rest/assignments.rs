@@ -7,7 +7,7 @@ use serde_json::Map;
 
 use super::RestState;
 use super::accounts::{refuse_if_any, summed_up};
-use super::api::Trouble;
+use super::api::ApiError;
 use super::body::{self, Media, Received};
 use super::change::{TRIES, patch};
 use super::dto::AccountNames;
@@ -80,7 +80,7 @@ async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), Problem> 
         let account = judge(name, found.as_ref(), force)?;
         let key = AccountKey::of(account);
         match patch(state, &key, account, &Map::new(), Some(ELECT_CACHING_ANNOTATION)).await {
-            Err(Trouble::Changed | Trouble::NotFound | Trouble::Exists) => {}
+            Err(ApiError::Changed | ApiError::NotFound | ApiError::Exists) => {}
             Err(trouble) => return Err(trouble.into()),
             Ok(()) => return Ok(()),
         }

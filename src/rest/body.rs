@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::error::Problem;
-use super::room::{Growing, Held};
-use super::{RestState, json, size};
+use super::memory_limit::{GrowingPermit, MemoryPermit};
+use super::{RestState, json, json_size};
 use crate::account::spinnaker::is_account_name;
 use crate::listen::addresses::Caller;
 
@@ -64,7 +64,7 @@ impl<S: Send + Sync> FromRequest<S> for Received {
 }
 
 /// A body that was read, and the room that it takes: to be kept as long as anything of it is.
-pub(super) type Read = (Value, Held);
+pub(super) type Read = (Value, MemoryPermit);
 
 /// Reads a body as JSON.
 pub(super) async fn read(state: &RestState, received: Received, media: Media) -> Result<Read, Problem> {
@@ -87,9 +87,9 @@ pub(super) async fn read_optional(state: &RestState, received: Received) -> Resu
 pub(super) async fn of_replica(
     state: &RestState,
     received: Received,
-) -> Result<(Bytes, Growing<'_>), Problem> {
+) -> Result<(Bytes, GrowingPermit<'_>), Problem> {
     let expected = expected(&received.headers, OF_REPLICA)?;
-    let mut room = state.room.of_replica(received.caller);
+    let mut room = state.limits.of_replica(received.caller);
     let bytes = collect(received.body, OF_REPLICA, expected, &mut room).await?;
     Ok((bytes, room))
 }
@@ -101,16 +101,20 @@ pub(super) async fn again(body: Body) -> Result<Bytes, Problem> {
 }
 
 async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, Problem> {
-    let size = size::measure(bytes).map_err(|unfit| Problem::bad_request(unfit.to_string()))?;
-    let held = state.room.values(caller, size.memory(), Instant::now() + PARSE_WAIT).await?;
+    let size = json_size::measure(bytes).map_err(|unfit| Problem::bad_request(unfit.to_string()))?;
+    let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_WAIT).await?;
     Ok((json::parse(bytes).map_err(Problem::bad_request)?, held))
 }
 
-async fn bytes(state: &RestState, received: Received, media: Media) -> Result<(Bytes, Growing<'_>), Problem> {
+async fn bytes(
+    state: &RestState,
+    received: Received,
+    media: Media,
+) -> Result<(Bytes, GrowingPermit<'_>), Problem> {
     check_media(&received.headers, media)?;
     let max_bytes = state.settings.max_body_bytes;
     let expected = expected(&received.headers, max_bytes)?;
-    let mut room = state.room.body(received.caller);
+    let mut room = state.limits.body(received.caller);
     let bytes = collect(received.body, max_bytes, expected, &mut room).await?;
     Ok((bytes, room))
 }
@@ -132,7 +136,7 @@ async fn collect(
     body: Body,
     max_bytes: usize,
     expected: Option<usize>,
-    room: &mut Growing<'_>,
+    room: &mut GrowingPermit<'_>,
 ) -> Result<Bytes, Problem> {
     let mut body = Limited::new(body, max_bytes);
     let mut bytes = Vec::new();
@@ -260,7 +264,7 @@ pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rest::room::Room;
+    use crate::rest::memory_limit::RequestLimits;
 
     /// A body of chunks of so many bytes, each after so long a pause.
     fn chunks(count: usize, bytes: usize, pause: Duration) -> Body {
@@ -271,7 +275,7 @@ mod tests {
     }
 
     async fn collected(body: Body) -> Result<usize, u16> {
-        let room = Room::new(1 << 20);
+        let room = RequestLimits::new(1 << 20);
         let bytes = collect(body, 1 << 20, None, &mut room.body(None)).await;
         bytes.map(|bytes| bytes.len()).map_err(|problem| problem.status.as_u16())
     }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble};
+use super::api::{ApiCall, ApiError, Resource};
 use super::create::{about, check, check_contents};
 use super::credential::{Credential, Denied};
 use super::decide::{Effect, Request, decide};
@@ -156,9 +156,9 @@ impl Change<'_> {
             let plan = self.judge(found.as_ref())?;
             let Some(account) = found else { break };
             match self.write(state, &account, &plan, stored).await {
-                Err(Trouble::Changed | Trouble::NotFound | Trouble::Exists) => {}
+                Err(ApiError::Changed | ApiError::NotFound | ApiError::Exists) => {}
                 Err(trouble) => {
-                    if let Trouble::Unknown(_) = trouble {
+                    if let ApiError::Unknown(_) = trouble {
                         *stored = None; // The spec may name it already.
                     }
                     return Err(trouble.into());
@@ -176,7 +176,7 @@ impl Change<'_> {
         credential: &Credential<'_>,
         account: &KubesvcAccount,
         plan: &Plan,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ApiError> {
         let (contents, named) = (self.contents(), keys_named_by(account));
         if plan.contents && !contents.keys().all(|key| named.contains(key)) {
             credential.change(&contents, account).await.map_err(trouble)?;
@@ -194,7 +194,7 @@ impl Change<'_> {
         account: &KubesvcAccount,
         plan: &Plan,
         stored: &mut Option<(AccountKey, Version)>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ApiError> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);
         if plan.contents
@@ -215,10 +215,10 @@ impl Change<'_> {
 }
 
 /// The account is another one now, or going.
-fn trouble(denied: Denied) -> Trouble {
+fn trouble(denied: Denied) -> ApiError {
     match denied {
-        Denied::Taken => Trouble::Changed,
-        Denied::Problem(problem) => Trouble::Refused(problem),
+        Denied::Taken => ApiError::Changed,
+        Denied::Problem(problem) => ApiError::Refused(problem),
     }
 }
 
@@ -235,7 +235,7 @@ pub(super) async fn patch(
     account: &KubesvcAccount,
     spec: &Map<String, Value>,
     asks: Option<&str>,
-) -> Result<(), Trouble> {
+) -> Result<(), ApiError> {
     let mut metadata = json!({ "uid": account.uid(), "resourceVersion": account.metadata.resource_version });
     if let Some(asks) = asks {
         metadata["annotations"] = json!({ asks: Ulid::generate().to_string() });
@@ -252,7 +252,7 @@ pub(super) async fn patch(
     Ok(())
 }
 
-async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -> Result<(), Trouble> {
+async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -> Result<(), ApiError> {
     let preconditions = Preconditions { uid: account.metadata.uid.clone(), resource_version: None };
     let params = DeleteParams::background().preconditions(preconditions);
     crash::point("rest-delete:before");
@@ -262,8 +262,8 @@ async fn delete(state: &RestState, key: &AccountKey, account: &KubesvcAccount) -
     Ok(())
 }
 
-fn call<'k>(verb: &'static str, key: &'k AccountKey) -> Call<'k> {
-    Call { verb, resource: Resource::Account, namespace: &key.namespace, name: &key.name }
+fn call<'k>(verb: &'static str, key: &'k AccountKey) -> ApiCall<'k> {
+    ApiCall { verb, resource: Resource::Account, namespace: &key.namespace, name: &key.name }
 }
 
 /// The JSON merge patch from one object to another: what is gone is null, what is the same is left out.

@@ -8,7 +8,7 @@ use kube::api::PostParams;
 use secrecy::ExposeSecret;
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble};
+use super::api::{ApiCall, ApiError, Resource};
 use super::credential::{Credential, Denied};
 use super::error::Problem;
 use crate::account::kubeconfig;
@@ -113,17 +113,17 @@ pub(super) async fn create(
     }
     crash::point("rest-create:before");
     let call =
-        Call { verb: "create", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
+        ApiCall { verb: "create", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
     let made = match state.calls.ask(call, state.api(&key.namespace).create(&params, account)).await {
         Ok(made) => made,
-        Err(trouble @ (Trouble::Exists | Trouble::Refused(_))) => {
+        Err(trouble @ (ApiError::Exists | ApiError::Refused(_))) => {
             // What this request has prepared goes, unless the object of another one uses it.
             if let Some((_, version)) = &prepared {
                 credential.discard_written(version).await;
             }
             return match trouble {
-                Trouble::Exists => existing(state, given).await,
+                ApiError::Exists => existing(state, given).await,
                 trouble => Err(trouble.into()),
             };
         }

@@ -33,7 +33,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 
 use super::RestState;
-use super::api::{Call, Resource, Trouble};
+use super::api::{ApiCall, ApiError, Resource};
 use super::error::Problem;
 use crate::account::owned_secret::{
     self, Contents, Place, Preparation, Version, brought_to, claim, completion, has_contents_of, is_named_by,
@@ -69,8 +69,8 @@ impl From<Problem> for Denied {
     }
 }
 
-impl From<Trouble> for Denied {
-    fn from(trouble: Trouble) -> Self {
+impl From<ApiError> for Denied {
+    fn from(trouble: ApiError) -> Self {
         Self::Problem(trouble.into())
     }
 }
@@ -92,7 +92,7 @@ impl<'a> Credential<'a> {
                 Preparation::Taken => return Err(Denied::Taken),
                 Preparation::NotOurs => return Err(self.not_ours().into()),
                 Preparation::Remove => match self.delete(&Version::of(&read)).await {
-                    Ok(()) | Err(Trouble::Changed | Trouble::NotFound) => continue,
+                    Ok(()) | Err(ApiError::Changed | ApiError::NotFound) => continue,
                     Err(trouble) => return Err(trouble.into()),
                 },
                 Preparation::Claim => {
@@ -101,7 +101,7 @@ impl<'a> Credential<'a> {
                     let claimed = self.api.patch_metadata(&self.name, &params, &patch);
                     match self.state.calls.ask(self.call("patch"), claimed).await {
                         Ok(_) => crash::point("rest-secret-claim:after"),
-                        Err(Trouble::Changed | Trouble::NotFound) => {}
+                        Err(ApiError::Changed | ApiError::NotFound) => {}
                         Err(trouble) => return Err(trouble.into()),
                     }
                     continue;
@@ -113,7 +113,7 @@ impl<'a> Credential<'a> {
                 return Ok(version);
             }
         }
-        Err(Problem::from(Trouble::Changed).into())
+        Err(Problem::from(ApiError::Changed).into())
     }
 
     /// The last step of a POST that has made this account, of which `prepared` is the Secret.
@@ -138,7 +138,7 @@ impl<'a> Credential<'a> {
                 return Ok(());
             }
         }
-        Err(Problem::from(Trouble::Changed).into())
+        Err(Problem::from(ApiError::Changed).into())
     }
 
     /// Brings the Secret to the contents that a PATCH or PUT gives this account, unless it is that already. The answer is
@@ -173,7 +173,7 @@ impl<'a> Credential<'a> {
                 return Ok(written);
             }
         }
-        Err(Problem::from(Trouble::Changed).into())
+        Err(Problem::from(ApiError::Changed).into())
     }
 
     /// Takes out of the Secret of an account what it does not name any more. What goes wrong is only logged.
@@ -198,17 +198,17 @@ impl<'a> Credential<'a> {
         let discarded = match self.state.read(self.key).await {
             Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => self.trim(written, &now).await,
             Ok(_) => self.delete(written).await,
-            Err(problem) => Err(Trouble::Unknown(problem)),
+            Err(problem) => Err(ApiError::Unknown(problem)),
         };
         match discarded {
             // Others have written it since: it is theirs.
-            Ok(()) | Err(Trouble::Changed | Trouble::Exists | Trouble::NotFound) => {}
+            Ok(()) | Err(ApiError::Changed | ApiError::Exists | ApiError::NotFound) => {}
             Err(trouble) => self.stays(&trouble),
         }
     }
 
     /// Takes out what the account does not name, if the Secret is still this version.
-    async fn trim(&self, version: &Version, account: &KubesvcAccount) -> Result<(), Trouble> {
+    async fn trim(&self, version: &Version, account: &KubesvcAccount) -> Result<(), ApiError> {
         let Some(present) = self.get().await? else { return Ok(()) };
         match trimmed(&present, &keys_named_by(account)) {
             Some(secret) if Version::of(&present.metadata) == *version => {
@@ -218,7 +218,7 @@ impl<'a> Credential<'a> {
         }
     }
 
-    fn stays(&self, trouble: &Trouble) {
+    fn stays(&self, trouble: &ApiError) {
         let namespace = &self.key.namespace;
         warn_unless_away!(
             namespace,
@@ -243,8 +243,8 @@ impl<'a> Credential<'a> {
         (&self.key.namespace, &self.key.name)
     }
 
-    fn call(&self, verb: &'static str) -> Call<'_> {
-        Call { verb, resource: Resource::Secret, namespace: &self.key.namespace, name: &self.name }
+    fn call(&self, verb: &'static str) -> ApiCall<'_> {
+        ApiCall { verb, resource: Resource::Secret, namespace: &self.key.namespace, name: &self.name }
     }
 
     fn wanted(&self, contents: &Contents<'_>, account: Option<&KubesvcAccount>) -> Secret {
@@ -264,12 +264,12 @@ impl<'a> Credential<'a> {
         ))
     }
 
-    async fn get(&self) -> Result<Option<Secret>, Trouble> {
+    async fn get(&self) -> Result<Option<Secret>, ApiError> {
         self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await
     }
 
     /// None: others were faster.
-    async fn create(&self, secret: &Secret) -> Result<Option<Version>, Trouble> {
+    async fn create(&self, secret: &Secret) -> Result<Option<Version>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();
         let created = self.api.create(&params, secret);
@@ -277,26 +277,26 @@ impl<'a> Credential<'a> {
     }
 
     /// As [`Self::create`].
-    async fn replace(&self, secret: &Secret) -> Result<Option<Version>, Trouble> {
+    async fn replace(&self, secret: &Secret) -> Result<Option<Version>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();
         let replaced = self.api.replace(&self.name, &params, secret);
         written(self.state.calls.ask(self.call("update"), replaced).await)
     }
 
-    async fn delete(&self, version: &Version) -> Result<(), Trouble> {
+    async fn delete(&self, version: &Version) -> Result<(), ApiError> {
         let params = DeleteParams::default().preconditions(version.preconditions());
         self.state.calls.ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
     }
 }
 
-fn written(answer: Result<Secret, Trouble>) -> Result<Option<Version>, Trouble> {
+fn written(answer: Result<Secret, ApiError>) -> Result<Option<Version>, ApiError> {
     match answer {
         Ok(secret) => {
             crash::point("rest-secret:after");
             Ok(Some(Version::of(&secret.metadata)))
         }
-        Err(Trouble::Exists | Trouble::Changed | Trouble::NotFound) => Ok(None),
+        Err(ApiError::Exists | ApiError::Changed | ApiError::NotFound) => Ok(None),
         Err(trouble) => Err(trouble),
     }
 }

@@ -8,7 +8,7 @@ use kube::Api;
 use tokio::time::Instant;
 
 use super::RestState;
-use super::api::{Call, Resource};
+use super::api::{ApiCall, Resource};
 use super::error::Problem;
 use crate::account::name_precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
@@ -108,7 +108,7 @@ impl RestState {
     /// An object as the API server has it now.
     pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, Problem> {
         let call =
-            Call { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
+            ApiCall { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
         Ok(self.calls.ask_for(call, self.api(&key.namespace).get(&key.name)).await?)
     }
 }

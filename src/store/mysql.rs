@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use super::rows::ReplacedRows;
 use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
 use super::url::Address;
-use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now, trouble};
+use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, database_error, now};
 
 mod accounts;
 mod assignments;
@@ -165,7 +165,7 @@ async fn end<T>(
 ) -> Result<T, StoreError> {
     match result {
         Ok(done) => bounded(transaction.commit(), errors::classify).await.map(|()| done),
-        Err(error) if trouble::is_suspect(&Err::<(), _>(error.clone())) => Err(error),
+        Err(error) if database_error::is_suspect(&Err::<(), _>(error.clone())) => Err(error),
         Err(error) => bounded(transaction.rollback(), errors::classify).await.and(Err(error)),
     }
 }

@@ -14,8 +14,8 @@ use sqlx::pool::{Pool, PoolConnection, PoolOptions};
 use sqlx::{Connection, Database};
 
 use super::StoreError;
+use super::database_error::{self, DatabaseError, ErrorClass};
 use super::pools::{self, PoolSettings};
-use super::trouble::{self, Kind, Trouble};
 
 /// How long a connection may take, or the proof that it is still good.
 const CONNECTION: Duration = Duration::from_secs(4);
@@ -71,11 +71,11 @@ impl<DB: Database> Pools<DB> {
 
     /// Gives a connection back, unless what came of it says that it should not be used again.
     pub(super) fn settle<T>(&self, connection: Borrowed<DB>, result: &Result<T, StoreError>) {
-        if !trouble::is_suspect(result) {
+        if !database_error::is_suspect(result) {
             connection.give_back();
         }
         if let Err(error) = result
-            && trouble::is_wrong_server(error)
+            && database_error::is_wrong_server(error)
         {
             self.renew();
         }
@@ -179,11 +179,11 @@ pub(super) async fn again<T, F>(transaction: impl FnMut() -> F) -> Result<T, Sto
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    transaction.retry(trouble::retry(BUSY_RETRIES)).when(trouble::is_busy).await
+    transaction.retry(database_error::retry(BUSY_RETRIES)).when(database_error::is_busy).await
 }
 
 fn hangs() -> StoreError {
-    Trouble::unavailable(Kind::Other, "the database does not answer in time", None)
+    DatabaseError::unavailable(ErrorClass::Other, "the database does not answer in time", None)
 }
 
 /// Implements the trait for an adapter that has `pools`, and whose modules have the functions that are called here:

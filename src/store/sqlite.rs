@@ -19,9 +19,8 @@ use sqlx::sqlite::{
 
 use super::{
     Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, Raised,
-    Standing, Store, StoreError, Term, VendorTables, limits, now, pools,
+    Standing, Store, StoreError, Term, VendorTables, database_error, limits, now, pools,
     rows::{self, ReplacedRows},
-    trouble,
 };
 
 mod accounts;
@@ -93,7 +92,7 @@ impl Sqlite {
             .map_err(|error| errors::at_start(&path, error))?;
         schema::migrate(&writer, &path, vendor).await?;
         let readers = pool().max_connections(4).connect_lazy_with(options.pragma("query_only", "ON"));
-        let retry = trouble::retry(tuning.busy_retries);
+        let retry = database_error::retry(tuning.busy_retries);
         Ok(Self { writer, readers, retry, _lock: lock })
     }
 
@@ -207,7 +206,7 @@ async fn commit_namespaces(
 /// After a full disk or a failed read SQLite may have ended the transaction by itself, which sqlx does not see. A new
 /// connection starts clean.
 fn drop_if_suspect<T>(connection: &mut PoolConnection<Db>, result: &Result<T, StoreError>) {
-    if trouble::is_suspect(result) {
+    if database_error::is_suspect(result) {
         connection.close_on_drop();
     }
 }
@@ -219,16 +218,16 @@ impl Store for Sqlite {
             return Ok(());
         }
         limits::check(changes)?;
-        (|| self.try_write(changes)).retry(self.retry).when(trouble::is_busy).await
+        (|| self.try_write(changes)).retry(self.retry).when(database_error::is_busy).await
     }
 
     async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
-        (|| self.try_begin_term(replica_id)).retry(self.retry).when(trouble::is_busy).await
+        (|| self.try_begin_term(replica_id)).retry(self.retry).when(database_error::is_busy).await
     }
 
     async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
         let fences = super::fences::checked(fences)?;
-        (|| self.try_raise_fences(&fences)).retry(self.retry).when(trouble::is_busy).await
+        (|| self.try_raise_fences(&fences)).retry(self.retry).when(database_error::is_busy).await
     }
 
     async fn fences(&self) -> Result<Vec<Standing>, StoreError> {
@@ -254,7 +253,7 @@ impl Store for Sqlite {
 
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         let lists = rows::encode_lists(lists)?;
-        (|| self.try_put_namespaces(&lists)).retry(self.retry).when(trouble::is_busy).await
+        (|| self.try_put_namespaces(&lists)).retry(self.retry).when(database_error::is_busy).await
     }
 
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError> {
@@ -273,7 +272,10 @@ impl Store for Sqlite {
             return Ok(());
         }
         limits::check_assignments(replica_id, changes)?;
-        (|| self.try_write_assignments(replica_id, changes)).retry(self.retry).when(trouble::is_busy).await
+        (|| self.try_write_assignments(replica_id, changes))
+            .retry(self.retry)
+            .when(database_error::is_busy)
+            .await
     }
 
     async fn miscounted(&self) -> Result<Vec<String>, StoreError> {

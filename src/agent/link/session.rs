@@ -50,7 +50,7 @@ pub(super) struct Session<'a> {
     handled: u64,
     last_frame: Instant,
     /// How long the hub may say nothing, and what is said then.
-    patience: (Duration, String),
+    silence_limit: (Duration, String),
     probes: Probes,
     own: watch::Receiver<Arc<OwnList>>,
     /// What is left to send of one list of the agent's own accounts.
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         // The list in force is sent first of all.
         own.mark_changed();
         Self {
-            patience: patience(heartbeat, idle_timeout),
+            silence_limit: silence_limit(heartbeat, idle_timeout),
             probes: Probes::new(),
             own,
             own_frames: VecDeque::new(),
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
                 Event::Progress => {}
                 Event::HeartbeatDue => self.heartbeat_due = true,
                 Event::LookForSlow => self.working = self.accounts.slow().into(),
-                Event::Silent => return self.gone(&self.patience.1),
+                Event::Silent => return self.gone(&self.silence_limit.1),
                 Event::OwnChanged => self.tell_of_own_accounts(),
                 Event::Leave => return self.leave().await,
             }
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
             || waiting_answers > 0
             || !self.own_frames.is_empty();
         let reads = waiting_answers < MAX_WAITING;
-        let silent_at = self.last_frame + self.patience.0;
+        let silent_at = self.last_frame + self.silence_limit.0;
         let is_idle = !has_frame && self.accounts.starting_count() == 0;
         let leave_at = match self.leave_at {
             Some(_) if is_idle => return Event::Leave,
@@ -289,7 +289,7 @@ fn batch_bytes(max_message_bytes: u32) -> usize {
 }
 
 /// How long the hub may say nothing, and what is said then.
-fn patience(heartbeat: Duration, idle_timeout: Duration) -> (Duration, String) {
+fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, String) {
     let missed = heartbeat * MISSED;
     if idle_timeout.is_zero() || idle_timeout >= missed {
         return (missed, format!("the hub said nothing for {MISSED} heartbeats"));

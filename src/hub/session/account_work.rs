@@ -295,7 +295,7 @@ impl AccountWork {
         let is_told = why.as_ref().filter(|_| !matches!(duty, Duty::DropFromWrongCluster(_))).cloned();
         if self.session.keep_from(uid, why) {
             if let Some(why) = is_told
-                && self.hub.may_complain("kept_from", self.session.peer())
+                && self.hub.may_log("kept_from", self.session.peer())
             {
                 warn!(agentId = self.session.agent_id, why, "an account is kept from the agent");
             }
@@ -308,7 +308,7 @@ impl AccountWork {
     fn wrong_cluster(&self, account: &KubesvcAccount, entry: &LedgerEntry) -> Option<Failure> {
         let Some((_, AgentReport::Held(reached))) = &entry.report else { return None };
         let failure = lifecycle::mismatch(&account.status_or_default(), &self.session.agent_id, reached)?;
-        if self.hub.may_complain("astray", self.session.peer()) {
+        if self.hub.may_log("astray", self.session.peer()) {
             let why = &failure.message;
             warn!(
                 agentId = self.session.agent_id,

@@ -319,7 +319,7 @@ async fn refuse(
     refusal: Refusal,
 ) {
     hub.metrics.refuse(refusal.reason.as_str_name());
-    if hub.may_complain(refusal.reason.as_str_name(), peer) {
+    if hub.may_log(refusal.reason.as_str_name(), peer) {
         let agent = session.map(|session| session.agent_id.as_str()).unwrap_or_default();
         warn!(
             agentId = agent,

@@ -132,7 +132,7 @@ impl SessionLoop {
 
     fn count_ignored(&self, reason: &'static str, uid: &str) {
         self.hub.metrics.ignore(reason);
-        if self.hub.may_complain(reason, self.session.peer()) {
+        if self.hub.may_log(reason, self.session.peer()) {
             let uid: String = uid.chars().take(64).filter(|c| !c.is_control()).collect();
             warn!(agentId = self.session.agent_id, reason, uid, "an answer of the agent is ignored");
         }

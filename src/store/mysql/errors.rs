@@ -3,7 +3,7 @@
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::StoreError;
-use crate::store::trouble::{Kind, Trouble, is_about_tls};
+use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
 use crate::store::url::Address;
 
 fn number(error: &sqlx::Error) -> Option<u16> {
@@ -12,31 +12,33 @@ fn number(error: &sqlx::Error) -> Option<u16> {
 
 /// The class of an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
-    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
+    let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     let Some(number) = number(&error) else {
         return match error {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                 StoreError::refused("a row", error)
             }
-            sqlx::Error::PoolTimedOut => Trouble::unavailable(
-                Kind::Other,
+            sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
+                ErrorClass::Other,
                 "MySQL gives no connection in time: it is down, hangs, or takes no more",
                 None,
             ),
-            error => trouble(Kind::Other, "no connection to MySQL", error),
+            error => trouble(ErrorClass::Other, "no connection to MySQL", error),
         };
     };
     match number {
-        1213 | 1205 | 1020 => trouble(Kind::Busy, "another transaction of MySQL is in the way", error),
+        1213 | 1205 | 1020 => trouble(ErrorClass::Busy, "another transaction of MySQL is in the way", error),
         1290 | 1792 | 1836 => {
-            trouble(Kind::WrongServer, "this MySQL may only be read: it is no primary", error)
+            trouble(ErrorClass::WrongServer, "this MySQL may only be read: it is no primary", error)
         }
-        1021 | 1041 | 1114 => trouble(Kind::Other, "the disk of MySQL is full: make room", error),
-        1040 | 1203 => trouble(Kind::Other, "MySQL takes no more connections: raise max_connections", error),
+        1021 | 1041 | 1114 => trouble(ErrorClass::Other, "the disk of MySQL is full: make room", error),
+        1040 | 1203 => {
+            trouble(ErrorClass::Other, "MySQL takes no more connections: raise max_connections", error)
+        }
         1044 | 1045 | 1142 | 1143 | 1227 => {
-            trouble(Kind::Other, "MySQL denies the user a right: grant it", error)
+            trouble(ErrorClass::Other, "MySQL denies the user a right: grant it", error)
         }
-        1317 | 1969 | 3024 => trouble(Kind::Other, "MySQL took too long for a statement", error),
+        1317 | 1969 | 3024 => trouble(ErrorClass::Other, "MySQL took too long for a statement", error),
         1048 | 1062 | 1153 | 1264 | 1265 | 1366 | 1292 | 1364 | 1406 | 1451 | 1452 | 1526 | 3988 => {
             StoreError::refused("a row", error)
         }
@@ -44,7 +46,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
             "the schema of the database is not as kubesvc left it ({error}): start kubesvc again; if that does not \
              help, give it an empty database, and kubesvc makes its accounts anew from the objects"
         )),
-        _ => trouble(Kind::Other, "MySQL cannot be used", error),
+        _ => trouble(ErrorClass::Other, "MySQL cannot be used", error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What PostgreSQL's errors mean for the caller, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 
 use crate::store::StoreError;
-use crate::store::trouble::{Kind, Trouble, is_about_tls};
+use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
 use crate::store::url::Address;
 
 fn code(error: &sqlx::Error) -> Option<String> {
@@ -10,29 +10,33 @@ fn code(error: &sqlx::Error) -> Option<String> {
 
 /// The class of an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
-    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
+    let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     let Some(code) = code(&error) else {
         return match error {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                 StoreError::refused("a row", error)
             }
-            sqlx::Error::PoolTimedOut => Trouble::unavailable(
-                Kind::Other,
+            sqlx::Error::PoolTimedOut => DatabaseError::unavailable(
+                ErrorClass::Other,
                 "PostgreSQL gives no connection in time: it is down, hangs, or takes no more",
                 None,
             ),
-            error => trouble(Kind::Other, "no connection to PostgreSQL", error),
+            error => trouble(ErrorClass::Other, "no connection to PostgreSQL", error),
         };
     };
     match code.as_str() {
         "40001" | "40P01" | "55P03" => {
-            trouble(Kind::Busy, "another transaction of PostgreSQL is in the way", error)
+            trouble(ErrorClass::Busy, "another transaction of PostgreSQL is in the way", error)
         }
-        "25006" => trouble(Kind::WrongServer, "this PostgreSQL may only be read: it is no primary", error),
-        "53100" => trouble(Kind::Other, "the disk of PostgreSQL is full: make room", error),
-        "53300" => trouble(Kind::Other, "PostgreSQL takes no more connections: raise max_connections", error),
-        "57014" => trouble(Kind::Other, "PostgreSQL took too long for a statement", error),
-        "42501" => trouble(Kind::Other, "PostgreSQL denies the user a right: grant it", error),
+        "25006" => {
+            trouble(ErrorClass::WrongServer, "this PostgreSQL may only be read: it is no primary", error)
+        }
+        "53100" => trouble(ErrorClass::Other, "the disk of PostgreSQL is full: make room", error),
+        "53300" => {
+            trouble(ErrorClass::Other, "PostgreSQL takes no more connections: raise max_connections", error)
+        }
+        "57014" => trouble(ErrorClass::Other, "PostgreSQL took too long for a statement", error),
+        "42501" => trouble(ErrorClass::Other, "PostgreSQL denies the user a right: grant it", error),
         code if code.starts_with("22") || code.starts_with("23") || code.starts_with("54") => {
             StoreError::refused("a row", error)
         }
@@ -41,11 +45,11 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
              help, give it an empty database, and kubesvc makes its accounts anew from the objects"
         )),
         "26000" => trouble(
-            Kind::Other,
+            ErrorClass::Other,
             "PostgreSQL has forgotten a prepared statement: a pooler between must keep sessions",
             error,
         ),
-        _ => trouble(Kind::Other, "PostgreSQL cannot be used", error),
+        _ => trouble(ErrorClass::Other, "PostgreSQL cannot be used", error),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::store::StoreError;
-use crate::store::trouble::{Kind, Trouble};
+use crate::store::database_error::{DatabaseError, ErrorClass};
 
 /// The primary result code, <https://www.sqlite.org/rescode.html>.
 fn primary(error: &sqlx::Error) -> Option<i32> {
@@ -13,20 +13,20 @@ fn primary(error: &sqlx::Error) -> Option<i32> {
 
 /// The class of an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
-    let trouble = |kind, what, source| Trouble::unavailable(kind, what, Some(source));
+    let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     match primary(&error) {
-        Some(5 | 6 | 15) => trouble(Kind::Busy, "another connection has the SQLite file locked", error),
-        Some(13) => trouble(Kind::Other, "the disk of the SQLite file is full: make room", error),
+        Some(5 | 6 | 15) => trouble(ErrorClass::Busy, "another connection has the SQLite file locked", error),
+        Some(13) => trouble(ErrorClass::Other, "the disk of the SQLite file is full: make room", error),
         Some(3 | 8 | 23) => {
-            trouble(Kind::Other, "the SQLite file may not be written: give kubesvc the right to", error)
+            trouble(ErrorClass::Other, "the SQLite file may not be written: give kubesvc the right to", error)
         }
-        Some(10) => trouble(Kind::Other, "the disk of the SQLite file fails", error),
+        Some(10) => trouble(ErrorClass::Other, "the disk of the SQLite file fails", error),
         Some(14) => trouble(
-            Kind::Other,
+            ErrorClass::Other,
             "the SQLite file cannot be opened: it or its folder is gone or barred",
             error,
         ),
-        Some(4 | 7 | 9) => trouble(Kind::Other, "SQLite was interrupted or is out of memory", error),
+        Some(4 | 7 | 9) => trouble(ErrorClass::Other, "SQLite was interrupted or is out of memory", error),
         Some(11 | 26) => StoreError::Unfit(format!(
             "the SQLite file is damaged ({error}): stop kubesvc and move the file away, together with its -wal and \
              -shm; kubesvc makes its accounts anew from the objects"
@@ -40,7 +40,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => {
                 StoreError::refused("a row", error)
             }
-            error => trouble(Kind::Other, "no connection to the SQLite file", error),
+            error => trouble(ErrorClass::Other, "no connection to the SQLite file", error),
         },
     }
 }

@@ -238,7 +238,7 @@ impl Keeper {
 
     async fn tell(&self, answer: &StaticAnswer) {
         let why = answer.failure.as_ref().map(|failure| failure.message.as_str()).unwrap_or_default();
-        if self.hub.may_complain("static_accounts", self.session.peer()) {
+        if self.hub.may_log("static_accounts", self.session.peer()) {
             warn!(
                 agentId = self.session.agent_id,
                 account = answer.name,
@@ -339,7 +339,7 @@ impl Keeper {
     }
 
     fn unavailable(&self, why: &str) -> Outcome {
-        if self.hub.may_complain("static_unavailable", self.session.peer()) {
+        if self.hub.may_log("static_unavailable", self.session.peer()) {
             warn_unless_away!(
                 agentId = self.session.agent_id,
                 why,

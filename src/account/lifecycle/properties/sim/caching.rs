@@ -1,7 +1,7 @@
 //! Who streams the account's objects, and why it was changed.
 
 use super::*;
-use crate::account::caching::patience;
+use crate::account::caching::absence_grace;
 use crate::account::lifecycle::retry::mark;
 use crate::account::{CachingAssignment, KubesvcAccountStatus};
 
@@ -65,7 +65,7 @@ impl Sim {
             return is_another || agent.says_no(seen.uid(), status.epoch);
         }
         let (since, ending) = agent.away();
-        self.now - since.max(self.memory.leading_since) > patience(ending)
+        self.now - since.max(self.memory.leading_since) > absence_grace(ending)
     }
 
     /// Whether an ACTIVE account has somebody who streams it, and nothing that was asked for waits.

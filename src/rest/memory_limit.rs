@@ -16,37 +16,37 @@ use super::error::Problem;
 use crate::listen::addresses::Caller;
 
 /// Bodies of callers, as they come in, in KiB.
-const BODIES: usize = 64 * 1024;
+const BODIES_KIB: usize = 64 * 1024;
 /// What was read from them, in KiB: enough for the largest.
-const VALUES: usize = 192 * 1024;
+const VALUES_KIB: usize = 192 * 1024;
 /// Bodies of other replicas, in KiB.
-const OF_REPLICAS: usize = 16 * 1024;
+const PEER_BODIES_KIB: usize = 16 * 1024;
 /// What is not counted, in KiB.
-const SMALL: usize = 16;
+const UNCOUNTED_KIB: usize = 16;
 /// A caller has one part in so many of the room.
-const PARTS: usize = 4;
+const CALLER_SHARE: usize = 4;
 /// Requests that write at once; each goes on to its end even if its caller has gone.
-const WRITES: usize = 1024;
+const MAX_CONCURRENT_WRITES: usize = 1024;
 /// Shortest time for which a body that has begun waits for more room. Some wait up to twice as long: where bodies wait for
 /// one another, the first that gives up lets the others go on.
-const GROWTH_WAIT: Duration = Duration::from_secs(10);
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What requests share.
 #[derive(Debug)]
-pub(super) struct Room {
-    bodies: Space,
-    values: Space,
-    of_replicas: Space,
+pub(super) struct RequestLimits {
+    bodies: MemoryPool,
+    values: MemoryPool,
+    of_replicas: MemoryPool,
     writes: Arc<Semaphore>,
 }
 
 /// A part of the room that is taken until this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Held(#[expect(dead_code, reason = "it is held")] Vec<OwnedSemaphorePermit>);
+pub(super) struct MemoryPermit(#[expect(dead_code, reason = "it is held")] Vec<OwnedSemaphorePermit>);
 
 /// So many KiB.
 #[derive(Debug)]
-struct Space {
+struct MemoryPool {
     kib: usize,
     free: Arc<Semaphore>,
     /// The parts of callers that hold some of it, or wait for it.
@@ -55,27 +55,27 @@ struct Space {
 
 /// The room of one body, which grows as the body comes.
 #[derive(Debug)]
-pub(super) struct Growing<'r> {
-    space: &'r Space,
+pub(super) struct GrowingPermit<'r> {
+    space: &'r MemoryPool,
     part: Arc<Semaphore>,
     /// Of the caller's part, and of the whole.
     held: Option<[OwnedSemaphorePermit; 2]>,
     kib: usize,
 }
 
-impl Room {
+impl RequestLimits {
     /// Room for bodies of up to so many bytes.
     pub(super) fn new(max_body_bytes: usize) -> Self {
         Self {
-            bodies: Space::new(BODIES.max(kib(max_body_bytes))),
-            values: Space::new(VALUES.max(kib(max_body_bytes))),
-            of_replicas: Space::new(OF_REPLICAS),
-            writes: Arc::new(Semaphore::new(WRITES)),
+            bodies: MemoryPool::new(BODIES_KIB.max(kib(max_body_bytes))),
+            values: MemoryPool::new(VALUES_KIB.max(kib(max_body_bytes))),
+            of_replicas: MemoryPool::new(PEER_BODIES_KIB),
+            writes: Arc::new(Semaphore::new(MAX_CONCURRENT_WRITES)),
         }
     }
 
     /// Room for a caller's body, which is taken as it comes.
-    pub(super) fn body(&self, caller: Option<Caller>) -> Growing<'_> {
+    pub(super) fn body(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
         self.bodies.growing(caller)
     }
 
@@ -85,34 +85,34 @@ impl Room {
         caller: Option<Caller>,
         bytes: usize,
         until: Instant,
-    ) -> Result<Held, Problem> {
+    ) -> Result<MemoryPermit, Problem> {
         let mut growing = self.values.growing(caller);
         growing.grow_until(bytes, until).await?;
-        Ok(Held(growing.held.into_iter().flatten().collect()))
+        Ok(MemoryPermit(growing.held.into_iter().flatten().collect()))
     }
 
     /// Room for a body of another replica, which is taken as it comes.
-    pub(super) fn of_replica(&self, caller: Option<Caller>) -> Growing<'_> {
+    pub(super) fn of_replica(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
         self.of_replicas.growing(caller)
     }
 
     /// Waits for the place of a request that writes.
-    pub(super) async fn write(&self, within: Duration) -> Result<Held, Problem> {
-        Ok(Held(vec![take(&self.writes, 1, Instant::now() + within).await?]))
+    pub(super) async fn write(&self, within: Duration) -> Result<MemoryPermit, Problem> {
+        Ok(MemoryPermit(vec![take(&self.writes, 1, Instant::now() + within).await?]))
     }
 }
 
-impl Space {
+impl MemoryPool {
     fn new(kib: usize) -> Self {
         Self { kib, free: Arc::new(Semaphore::new(kib)), callers: Mutex::default() }
     }
 
     fn part_kib(&self) -> usize {
-        self.kib / PARTS
+        self.kib / CALLER_SHARE
     }
 
-    fn growing(&self, caller: Option<Caller>) -> Growing<'_> {
-        Growing { space: self, part: self.part(caller), held: None, kib: 0 }
+    fn growing(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
+        GrowingPermit { space: self, part: self.part(caller), held: None, kib: 0 }
     }
 
     /// What a caller may take of it.
@@ -128,16 +128,16 @@ impl Space {
     }
 }
 
-impl Growing<'_> {
+impl GrowingPermit<'_> {
     /// Takes room for a body of which so many bytes have come.
     pub(super) async fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
-        let wait = GROWTH_WAIT + GROWTH_WAIT.mul_f64(fastrand::f64());
+        let wait = GROWTH_TIMEOUT + GROWTH_TIMEOUT.mul_f64(fastrand::f64());
         self.grow_until(bytes, Instant::now() + wait).await
     }
 
     async fn grow_until(&mut self, bytes: usize, until: Instant) -> Result<(), Problem> {
         let wanted = kib(bytes);
-        if wanted <= SMALL || wanted <= self.kib {
+        if wanted <= UNCOUNTED_KIB || wanted <= self.kib {
             return Ok(());
         }
         // One that is larger than its caller's part has that part to itself, as far as it goes.
@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// Room that is held for a body of so many bytes.
-    async fn taken(room: &Room, number: u8, bytes: usize) -> Result<Growing<'_>, Problem> {
+    async fn taken(room: &RequestLimits, number: u8, bytes: usize) -> Result<GrowingPermit<'_>, Problem> {
         let mut growing = room.body(caller(number));
         growing.grow(bytes).await?;
         Ok(growing)
@@ -191,7 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_has_a_quarter_of_the_room_and_others_do_not_wait_for_it() {
-        let room = Room::new(8 * MIB);
+        let room = RequestLimits::new(8 * MIB);
         let first = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
         let _second = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
         let refused = taken(&room, 1, MIB).await.expect_err("it has its quarter");
@@ -208,7 +208,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn room_is_taken_as_a_body_comes_and_all_callers_share_the_whole() {
-        let room = Room::new(8 * MIB);
+        let room = RequestLimits::new(8 * MIB);
         let mut held = Vec::new();
         for number in 1..=4 {
             held.push(taken(&room, number, 8 * MIB).await.expect("there is room"));
@@ -219,14 +219,14 @@ mod tests {
         held.pop();
         growing.grow(5 * MIB).await.expect("the room was given back");
         drop((held, growing));
-        assert_eq!(room.bodies.free.available_permits(), BODIES, "all of it was");
+        assert_eq!(room.bodies.free.available_permits(), BODIES_KIB, "all of it was");
         drop(room.body(caller(9)));
         assert_eq!(room.bodies.callers.lock().len(), 1, "callers that have gone are forgotten");
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_that_wait_for_one_another_do_not_all_fail() {
-        let room = Room::new(8 * MIB);
+        let room = RequestLimits::new(8 * MIB);
         let body = async || {
             let mut growing = room.body(caller(1));
             for mib in 1..=8 {
@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_allowed_by_the_settings_always_fits() {
-        let room = Room::new(1024 * MIB);
+        let room = RequestLimits::new(1024 * MIB);
         taken(&room, 1, 1024 * MIB).await.expect("it fits");
         let soon = Instant::now() + Duration::from_secs(1);
         let _held = room.values(caller(1), 1024 * MIB, soon).await.expect("it fits");

@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 /// A stream whose writes end with an error once the other side has taken nothing for so long.
-pub(super) struct Patient<S> {
+pub(super) struct WriteDeadline<S> {
     stream: S,
-    patience: Duration,
+    timeout: Duration,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
+impl<S> WriteDeadline<S> {
     pub(super) fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, waiting: None }
+        Self { stream, timeout: patience, waiting: None }
     }
 
     /// Lets a write through, or ends it if it has waited for too long.
@@ -28,7 +28,7 @@ impl<S> Patient<S> {
             self.waiting = None;
             return written;
         }
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.timeout;
         let waiting = self.waiting.get_or_insert_with(|| {
             let mut waiting = Box::pin(sleep(Duration::ZERO));
             waiting.as_mut().reset(until);
@@ -43,7 +43,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteDeadline<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -53,7 +53,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -97,7 +97,7 @@ mod tests {
     async fn who_reads_slowly_is_served_and_who_stops_reading_is_given_up() {
         let patience = Duration::from_secs(30);
         let (near, mut far) = duplex(16);
-        let mut near = Patient::new(near, patience);
+        let mut near = WriteDeadline::new(near, patience);
         let reading = tokio::spawn(async move {
             let mut one = [0; 1];
             for _ in 0..8 {

@@ -15,7 +15,7 @@ use super::addresses::Caller;
 
 /// How long a connection may wait for its caller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct ConnectionDeadlines {
     /// From the connection, or from the first byte of a further request, to the end of the head.
     pub(super) head: Duration,
     /// Between two requests.
@@ -24,12 +24,12 @@ pub(super) struct Patience {
 
 /// The connections of a port that wait for their caller, in the order in which they began to.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<Queue>);
+pub struct WaitingConnections(Mutex<WaitQueue>);
 
 /// A connection that waits until this is dropped.
 #[derive(Debug)]
 pub struct Turn {
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingConnections>,
     number: u64,
 }
 
@@ -40,14 +40,14 @@ impl Drop for Turn {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct WaitQueue {
     next: u64,
     connections: BTreeMap<u64, (CancellationToken, Option<Caller>)>,
     /// Of each caller that is told.
     callers: HashMap<Caller, BTreeSet<u64>>,
 }
 
-impl Queue {
+impl WaitQueue {
     fn remove(&mut self, number: u64) -> Option<CancellationToken> {
         let (close, caller) = self.connections.remove(&number)?;
         if let Some(caller) = caller
@@ -68,7 +68,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl WaitingConnections {
     /// Closes the one that has waited the longest; false if none waits.
     pub(super) fn close_oldest(&self) -> bool {
         let mut queue = self.0.lock();
@@ -125,7 +125,7 @@ pub(super) enum Overdue {
 
 /// What one connection does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
+enum ConnectionActivity {
     /// It waits for the rest of a head.
     Head { until: Instant, turn: u64 },
     /// It waits for a further request.
@@ -136,58 +136,58 @@ enum Doing {
 
 /// One connection, shared by what reads from it, what answers its requests, and what closes it.
 #[derive(Debug)]
-pub(super) struct Phase {
-    doing: Mutex<Doing>,
+pub(super) struct ConnectionPhase {
+    activity: Mutex<ConnectionActivity>,
     changed: Notify,
     close: CancellationToken,
-    waiting: Arc<Waiting>,
-    patience: Patience,
+    waiting: Arc<WaitingConnections>,
+    deadlines: ConnectionDeadlines,
 }
 
-impl Phase {
+impl ConnectionPhase {
     /// A connection that has just come.
-    pub(super) fn new(waiting: Arc<Waiting>, patience: Patience) -> Self {
+    pub(super) fn new(waiting: Arc<WaitingConnections>, patience: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
         let turn = waiting.enter(&close, None);
-        let doing = Mutex::new(Doing::Head { until: Instant::now() + patience.head, turn });
-        Self { doing, changed: Notify::new(), close, waiting, patience }
+        let doing = Mutex::new(ConnectionActivity::Head { until: Instant::now() + patience.head, turn });
+        Self { activity: doing, changed: Notify::new(), close, waiting, deadlines: patience }
     }
 
     /// Bytes have come. After a pause they are the beginning of a head.
     pub(super) fn read(&self) {
-        let mut doing = self.doing.lock();
-        if let Doing::Idle { turn, .. } = *doing {
-            *doing = Doing::Head { until: Instant::now() + self.patience.head, turn };
+        let mut doing = self.activity.lock();
+        if let ConnectionActivity::Idle { turn, .. } = *doing {
+            *doing = ConnectionActivity::Head { until: Instant::now() + self.deadlines.head, turn };
             self.changed.notify_one();
         }
     }
 
     /// The other side has taken bytes of an answer: as long as it does, it is not idle.
     pub(super) fn written(&self) {
-        let mut doing = self.doing.lock();
-        if let Doing::Idle { until, .. } = &mut *doing {
+        let mut doing = self.activity.lock();
+        if let ConnectionActivity::Idle { until, .. } = &mut *doing {
             // Later than before: whoever sleeps until then looks again.
-            *until = Instant::now() + self.patience.idle;
+            *until = Instant::now() + self.deadlines.idle;
         }
     }
 
     /// A head is whole, and its request is being answered.
     pub(super) fn began(&self) {
-        let was = std::mem::replace(&mut *self.doing.lock(), Doing::Busy);
+        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Busy);
         self.leave(was);
     }
 
     /// A request was answered.
     pub(super) fn answered(&self) {
-        let until = Instant::now() + self.patience.idle;
+        let until = Instant::now() + self.deadlines.idle;
         let turn = self.waiting.enter(&self.close, None);
-        let was = std::mem::replace(&mut *self.doing.lock(), Doing::Idle { until, turn });
+        let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Idle { until, turn });
         self.leave(was);
         self.changed.notify_one();
     }
 
-    fn leave(&self, was: Doing) {
-        if let Doing::Head { turn, .. } | Doing::Idle { turn, .. } = was {
+    fn leave(&self, was: ConnectionActivity) {
+        if let ConnectionActivity::Head { turn, .. } | ConnectionActivity::Idle { turn, .. } = was {
             self.waiting.leave(turn);
         }
     }
@@ -195,10 +195,10 @@ impl Phase {
     /// Ends when the connection is to be closed.
     pub(super) async fn overdue(&self) -> Overdue {
         loop {
-            let (until, why) = match *self.doing.lock() {
-                Doing::Head { until, .. } => (Some(until), Overdue::Head),
-                Doing::Idle { until, .. } => (Some(until), Overdue::Idle),
-                Doing::Busy => (None, Overdue::Idle),
+            let (until, why) = match *self.activity.lock() {
+                ConnectionActivity::Head { until, .. } => (Some(until), Overdue::Head),
+                ConnectionActivity::Idle { until, .. } => (Some(until), Overdue::Idle),
+                ConnectionActivity::Busy => (None, Overdue::Idle),
             };
             if until.is_some_and(|until| until <= Instant::now()) {
                 return why;
@@ -218,9 +218,9 @@ impl Phase {
     }
 }
 
-impl Drop for Phase {
+impl Drop for ConnectionPhase {
     fn drop(&mut self) {
-        let was = *self.doing.lock();
+        let was = *self.activity.lock();
         self.leave(was);
     }
 }
@@ -229,14 +229,15 @@ impl Drop for Phase {
 mod tests {
     use super::*;
 
-    const PATIENCE: Patience = Patience { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
+    const PATIENCE: ConnectionDeadlines =
+        ConnectionDeadlines { head: Duration::from_secs(10), idle: Duration::from_secs(15) };
 
-    fn phase(waiting: &Arc<Waiting>) -> Arc<Phase> {
-        Arc::new(Phase::new(Arc::clone(waiting), PATIENCE))
+    fn phase(waiting: &Arc<WaitingConnections>) -> Arc<ConnectionPhase> {
+        Arc::new(ConnectionPhase::new(Arc::clone(waiting), PATIENCE))
     }
 
     /// Why the connection is closed, and after how many seconds.
-    async fn closed(phase: &Phase) -> (Overdue, u64) {
+    async fn closed(phase: &ConnectionPhase) -> (Overdue, u64) {
         let began = Instant::now();
         (phase.overdue().await, began.elapsed().as_secs())
     }
@@ -301,7 +302,7 @@ mod tests {
 
     #[test]
     fn among_as_many_as_may_wait_the_next_takes_the_place_of_the_one_that_has_waited_longest() {
-        let waiting = Arc::<Waiting>::default();
+        let waiting = Arc::<WaitingConnections>::default();
         let tokens: [CancellationToken; 4] = Default::default();
         let enter = |one: u8| waiting.enter_among(2, caller(one), &tokens[usize::from(one)]);
         let ((first, _), (second, is_full)) = (enter(0), enter(1));
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_crowd_displaces_its_own_and_not_the_one_that_is_alone() {
-        let waiting = Arc::<Waiting>::default();
+        let waiting = Arc::<WaitingConnections>::default();
         let alone = CancellationToken::new();
         let (turn, _) = waiting.enter_among(10, caller(1), &alone);
         let mut crowd = Vec::new();

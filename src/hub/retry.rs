@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 /// How long one answer may take: several times what the objects of 10,000 agents need.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is asked.
-const TIMES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// Asks until there is an answer, good or bad; absent: there was none in 15 s. A question that is given up takes its
 /// connection with it, so the next one is not asked into the same silence.
-pub(super) async fn ask<T, E, F>(question: impl Fn() -> F) -> Option<Result<T, E>>
+pub(super) async fn ask_with_retries<T, E, F>(question: impl Fn() -> F) -> Option<Result<T, E>>
 where
     F: Future<Output = Result<T, E>>,
 {
-    for _ in 0..TIMES {
-        if let Ok(answer) = tokio::time::timeout(ANSWER, question()).await {
+    for _ in 0..MAX_ATTEMPTS {
+        if let Ok(answer) = tokio::time::timeout(ANSWER_TIMEOUT, question()).await {
             return Some(answer);
         }
     }
@@ -39,7 +39,7 @@ mod tests {
                 Ok("heard")
             }
         };
-        let answer = ask(question).await;
+        let answer = ask_with_retries(question).await;
         (answer, asked.load(Ordering::Relaxed))
     }
 
@@ -52,13 +52,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_never_answers_is_not_waited_for_for_ever() {
         let begun = tokio::time::Instant::now();
-        assert_eq!(asked(usize::MAX).await, (None, TIMES));
+        assert_eq!(asked(usize::MAX).await, (None, MAX_ATTEMPTS));
         assert_eq!(begun.elapsed(), Duration::from_secs(15));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_bad_answer_is_an_answer() {
-        let answer = ask(|| std::future::ready(Err::<(), _>("no right"))).await;
+        let answer = ask_with_retries(|| std::future::ready(Err::<(), _>("no right"))).await;
         assert_eq!(answer, Some(Err("no right")));
     }
 }

@@ -9,15 +9,15 @@ use super::StoreError;
 
 /// What is wrong, in words that say what to do.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    kind: Kind,
+pub(super) struct DatabaseError {
+    kind: ErrorClass,
     what: &'static str,
     source: Option<sqlx::Error>,
 }
 
 /// What helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ErrorClass {
     /// Somebody else is at it: the same transaction may go a moment later.
     Busy,
     /// The connections lead to a server that may only be read.
@@ -26,25 +26,29 @@ pub(super) enum Kind {
     Other,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.what)
     }
 }
 
-impl std::error::Error for Trouble {
+impl std::error::Error for DatabaseError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source as _)
     }
 }
 
-impl Trouble {
+impl DatabaseError {
     /// The error for the caller.
-    pub(super) fn unavailable(kind: Kind, what: &'static str, source: Option<sqlx::Error>) -> StoreError {
+    pub(super) fn unavailable(
+        kind: ErrorClass,
+        what: &'static str,
+        source: Option<sqlx::Error>,
+    ) -> StoreError {
         StoreError::unavailable(Self { kind, what, source })
     }
 
-    fn kind(error: &StoreError) -> Option<Kind> {
+    fn kind(error: &StoreError) -> Option<ErrorClass> {
         let StoreError::Unavailable(source) = error else { return None };
         source.downcast_ref::<Self>().map(|trouble| trouble.kind)
     }
@@ -52,12 +56,12 @@ impl Trouble {
 
 /// Whether the same transaction may go a moment later.
 pub(super) fn is_busy(error: &StoreError) -> bool {
-    Trouble::kind(error) == Some(Kind::Busy)
+    DatabaseError::kind(error) == Some(ErrorClass::Busy)
 }
 
 /// Whether all connections should be made anew.
 pub(super) fn is_wrong_server(error: &StoreError) -> bool {
-    Trouble::kind(error) == Some(Kind::WrongServer)
+    DatabaseError::kind(error) == Some(ErrorClass::WrongServer)
 }
 
 /// Whether the connection that gave this error may be in a state that its driver does not know.
