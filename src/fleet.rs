@@ -1,7 +1,7 @@
 //! The port through which the controller and REST see the connected agents; the hub stands behind it.
 
-mod elsewhere;
-mod everywhere;
+mod cluster_sessions;
+mod remote_sessions;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,8 +15,8 @@ use crate::account::lifecycle::{SessionFact, Tick};
 #[derive(Debug, Default)]
 pub struct Ticks(AtomicU64);
 
-pub use elsewhere::Elsewhere;
-pub use everywhere::Everywhere;
+pub use cluster_sessions::ClusterSessions;
+pub use remote_sessions::RemoteSessions;
 
 impl Ticks {
     /// Now.

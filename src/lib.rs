@@ -7,7 +7,7 @@
 //! |---|---|
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
-//! | ports and adapters | [`fleet`], [`cluster`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
+//! | ports and adapters | [`fleet`], [`peers`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
 //! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`process`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
@@ -15,7 +15,6 @@ pub mod account;
 pub mod agent;
 pub mod agent_program;
 pub mod budget;
-pub mod cluster;
 pub mod command_line;
 pub mod config;
 pub mod controller;
@@ -26,6 +25,7 @@ pub mod leases;
 pub mod listen;
 pub mod objects;
 pub mod operator;
+pub mod peers;
 pub mod plugin;
 pub mod process;
 pub mod rest;

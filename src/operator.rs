@@ -2,15 +2,15 @@
 
 mod arguments;
 mod cli;
-mod cluster;
-mod connection;
 mod copy;
 mod database;
 mod doors;
 mod isolation;
+mod join_peers;
+mod kube_client;
+mod kube_connection;
 mod lead;
 mod leases;
-mod peers;
 mod place;
 mod readiness;
 mod run;

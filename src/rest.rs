@@ -69,11 +69,11 @@ pub use starting::{Starting, second_listener, starting};
 
 use crate::account::not_watched;
 use crate::account::sources::SourceRules;
-use crate::cluster::Cluster;
 use crate::fleet::Fleet;
 use crate::listen::addresses::AddressLimits;
 use crate::listen::http::HttpLimits;
 use crate::objects::Accounts;
+use crate::peers::Peers;
 use crate::store::Store;
 use api::Calls;
 use error::Problem;
@@ -131,7 +131,7 @@ pub struct RestPorts {
     /// The agents of this replica.
     pub fleet: Arc<dyn Fleet>,
     /// The replicas.
-    pub cluster: Arc<Cluster>,
+    pub peers: Arc<Peers>,
     /// The database.
     pub store: Arc<dyn Store>,
     /// Whether this process can serve.

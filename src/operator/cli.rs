@@ -89,7 +89,7 @@ fn start(arguments: &RunArguments, loaded: &Loaded<OperatorSettings>) -> ExitCod
         tracing::warn!(%error, "the bound on open files cannot be raised (ulimit -n)");
         USUAL_OPEN_FILES
     });
-    crate::operator::cluster::install_crypto();
+    crate::operator::kube_client::install_crypto();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("no runtime: {error}"), FAILURE),

@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<String, (String, u8)> {
     if arguments.from == arguments.to {
         return Err(("--from and --to name the same database".to_owned(), USAGE));
     }
-    super::cluster::install_crypto();
+    super::kube_client::install_crypto();
     let runtime =
         tokio::runtime::Runtime::new().map_err(|error| (format!("no runtime: {error}"), FAILURE))?;
     let bar = bar();

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::readiness::OperatorReadiness;
-use crate::cluster::Cluster;
 use crate::hub::Hub;
 use crate::leases::{Isolation, Replicas};
+use crate::peers::Peers;
 
 /// How often it is looked whether the Lease stands.
 const LOOK: Duration = Duration::from_secs(1);
@@ -22,7 +22,7 @@ const DOUBTS: u32 = 3;
 /// What it takes to find out.
 pub(super) struct Watcher {
     pub(super) replicas: Arc<Replicas>,
-    pub(super) cluster: Arc<Cluster>,
+    pub(super) peers: Arc<Peers>,
     pub(super) hub: Arc<Hub>,
     pub(super) readiness: Arc<OperatorReadiness>,
     /// How long a Lease is valid.
@@ -44,7 +44,7 @@ impl Watcher {
                 asked = None;
                 None
             } else if asked.is_none_or(|when| when.elapsed() >= self.duration / 3) {
-                let Some(said) = stop.run_until_cancelled(self.cluster.reach_of_others()).await else {
+                let Some(said) = stop.run_until_cancelled(self.peers.reach_of_others()).await else {
                     return;
                 };
                 asked = Some(Instant::now());

@@ -13,7 +13,7 @@ use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times
 use crate::shutdown::Vital;
 
 /// What this replica has to do with others.
-pub(super) struct Peers {
+pub(super) struct ReplicaLeases {
     /// Absent: it is the only one.
     pub(super) leases: Option<LeaseObjects>,
     replica_id: String,
@@ -22,7 +22,7 @@ pub(super) struct Peers {
     pub(super) replicas: Arc<Replicas>,
 }
 
-impl Peers {
+impl ReplicaLeases {
     pub(super) fn new(settings: &OperatorSettings, place: &Place) -> Self {
         let election = settings.leader_election;
         let times = Times {

@@ -3,7 +3,7 @@
 use kube::{Client, Config};
 
 use super::arguments::RunArguments;
-use super::{cluster, connection};
+use super::{kube_client, kube_connection};
 use crate::config::operator::OperatorSettings;
 
 /// Who and where this replica is.
@@ -23,17 +23,17 @@ impl Place {
     /// # Errors
     /// One line that says what is missing and what to do.
     pub(super) async fn find(arguments: &RunArguments, settings: &OperatorSettings) -> Result<Self, String> {
-        let mut config = cluster::config(arguments).await?;
+        let mut config = kube_client::config(arguments).await?;
         let namespace = arguments.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         config.default_namespace.clone_from(&namespace);
         let server = config.cluster_url.to_string();
-        let client = connection::client(config.clone())?;
+        let client = kube_connection::client(config.clone())?;
         let watched = match settings.watch_namespaces.as_slice() {
             [] => vec![Some(namespace.clone())],
             all if all.iter().any(|one| one == "*") => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        cluster::check(&client, &server, &watched).await?;
+        kube_client::check(&client, &server, &watched).await?;
         let replica_id = std::env::var("POD_NAME").unwrap_or_else(|_| {
             format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id())
         });

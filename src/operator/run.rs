@@ -12,9 +12,9 @@ use super::arguments::RunArguments;
 use super::database;
 use super::doors::{self, Door};
 use super::isolation::Watcher;
+use super::join_peers::{self, KeyOfReplicas};
 use super::lead::Leader;
-use super::leases::Peers;
-use super::peers::{self, KeyOfReplicas};
+use super::leases::ReplicaLeases;
 use super::place::Place;
 use super::readiness::OperatorReadiness;
 use super::settings::{
@@ -22,19 +22,19 @@ use super::settings::{
     rest_settings, source_rules,
 };
 use crate::budget::Budget;
-use crate::cluster::Cluster;
 use crate::config::{
     self,
     operator::{OperatorSettings, ServerSettings},
 };
 use crate::controller::{self, ControllerMetrics};
-use crate::fleet::{Elsewhere, Everywhere, Fleet, Ticks};
+use crate::fleet::{ClusterSessions, Fleet, RemoteSessions, Ticks};
 use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
 use crate::leases::{Leadership, Mandate};
 use crate::listen::http::{HttpMetrics, HttpServer};
 use crate::objects::{
     Accounts, Agents, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
 };
+use crate::peers::Peers;
 use crate::rest::{self, RestPorts, RestState, Starting};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown::{self, Vital};
@@ -94,7 +94,7 @@ pub(super) async fn run(
     let vital = Vital::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
-    let cluster = Arc::new(peers::join(settings, &place, rest_address, seen, &vital, &stop).await?);
+    let cluster = Arc::new(join_peers::join(settings, &place, rest_address, seen, &vital, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(place.watched.len()).with(precedence(settings)));
     let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
@@ -126,7 +126,7 @@ pub(super) async fn run(
     // While the objects are listed: a start takes as long as the longer of the two.
     database::load(&projection).await?;
 
-    let peers = Peers::new(settings, &place);
+    let peers = ReplicaLeases::new(settings, &place);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
     let registrations =
@@ -188,7 +188,7 @@ pub(super) async fn run(
     if peers.leases.is_some() {
         let watcher = Watcher {
             replicas: Arc::clone(&peers.replicas),
-            cluster: Arc::clone(&cluster),
+            peers: Arc::clone(&cluster),
             hub: Arc::clone(&hub),
             readiness: Arc::clone(&readiness),
             duration: settings.leader_election.duration,
@@ -198,7 +198,7 @@ pub(super) async fn run(
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
     let fleet = if peers.leases.is_some() {
-        everywhere(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
+        cluster_sessions(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
     } else {
         Arc::clone(&here)
     };
@@ -206,7 +206,7 @@ pub(super) async fn run(
         client: place.client.clone(),
         accounts: Arc::clone(&accounts),
         fleet: here,
-        cluster,
+        peers: cluster,
         store: Arc::clone(&store),
         readiness: Arc::<OperatorReadiness>::clone(&readiness),
         metrics: exposition,
@@ -282,10 +282,10 @@ pub(super) async fn run(
 
 /// The agents of all replicas, kept in step until stopped.
 #[expect(clippy::too_many_arguments, reason = "it puts parts together")]
-fn everywhere(
+fn cluster_sessions(
     place: &Place,
     hub: &Arc<Hub>,
-    peers: &Peers,
+    peers: &ReplicaLeases,
     accounts: &Arc<Accounts>,
     agents: Arc<Agents>,
     ticks: &Arc<Ticks>,
@@ -293,7 +293,7 @@ fn everywhere(
     vital: &Vital,
     stop: &CancellationToken,
 ) -> Arc<dyn Fleet> {
-    let elsewhere = Arc::new(Elsewhere::new(
+    let elsewhere = Arc::new(RemoteSessions::new(
         &place.replica_id,
         Arc::clone(&agents),
         Arc::clone(accounts),
@@ -304,7 +304,7 @@ fn everywhere(
     vital.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
     let (accounts, client) = (Arc::clone(accounts), place.client.clone());
-    Arc::new(Everywhere::new(here, elsewhere, accounts, agents, client, &place.namespace))
+    Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &place.namespace))
 }
 
 /// The port that health alone is served on, if it has one.
@@ -326,7 +326,7 @@ fn exposition(
     controller: &ControllerMetrics,
     hub: &Hub,
     projection: &Projection,
-    cluster: &Cluster,
+    cluster: &Peers,
     leadership: &Leadership,
     http: &HttpMetrics,
     doors: &[Door],

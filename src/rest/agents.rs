@@ -16,7 +16,7 @@ use super::dto::DisconnectRequest;
 use super::error::{ErrorBody, Problem};
 use super::extract::PathName;
 use super::view::caching_agent;
-use crate::cluster::{RelayError, RemoteAgent};
+use crate::peers::{RelayError, RemoteAgent};
 
 /// A connected agent.
 #[derive(Serialize, ToSchema)]
@@ -62,7 +62,7 @@ impl RestState {
         let accounts = self.accounts.all();
         let caching = accounts.iter().filter_map(|account| caching_agent(account).map(str::to_owned));
         let caching: HashSet<String> = caching.collect();
-        let mut remote = self.cluster.agents().await;
+        let mut remote = self.peers.agents().await;
         self.fill_in_accounts(&mut remote);
         let own = self.fleet.agents().into_iter();
         let own = own.map(|agent| RemoteAgent { agent, replica_answers: true });
@@ -175,7 +175,7 @@ async fn disconnect_agent(
     if relayed {
         return Err(not_connected(&id));
     }
-    match state.cluster.disconnect(&id).await {
+    match state.peers.disconnect(&id).await {
         Ok(()) => Ok(StatusCode::OK),
         Err(RelayError::NotConnected) => Err(not_connected(&id)),
         Err(problem) => Err(Problem::unavailable(format!("agent {}: {problem}; try again", shown(&id)))),

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::RestState;
 use super::error::{ErrorBody, Problem};
 use super::extract::PathName;
-use crate::cluster::Replica;
+use crate::peers::Replica;
 use crate::store::PoolSettings;
 
 /// A replica of the operator.
@@ -81,7 +81,7 @@ impl From<PoolSettings> for PoolView {
 
 impl RestState {
     fn replicas(&self) -> Vec<Replica> {
-        self.cluster.replicas(self.readiness.missing().is_empty())
+        self.peers.replicas(self.readiness.missing().is_empty())
     }
 }
 

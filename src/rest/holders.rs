@@ -10,7 +10,7 @@ impl RestState {
     /// that the account's status names.
     pub(super) async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<String>> {
         let uids: Vec<_> = accounts.iter().map(|account| account.uid().to_owned()).collect();
-        let mut remote = self.cluster.holders(&uids).await;
+        let mut remote = self.peers.holders(&uids).await;
         let each = accounts.iter().zip(&uids).map(|(account, uid)| {
             let own = self.fleet.holders(uid).into_iter().map(|agent| agent.agent_id);
             let told = account.status.iter().flat_map(|status| &status.agents);

@@ -15,10 +15,11 @@ use super::agents::not_connected;
 use super::body::{self, Received};
 use super::error::{self, Problem, no_route};
 use super::extract::PathName;
-use crate::cluster::{
-    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer, Refusal,
-};
 use crate::listen::http::CalledAt;
+use crate::peers::{
+    AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
+    SignatureError,
+};
 
 /// The calls, behind the check of their signatures.
 pub(super) fn routes(state: &RestState) -> Router<RestState> {
@@ -36,12 +37,11 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
-    let unchecked =
-        state.cluster.look_at(&parts.headers, address).await.map_err(|refusal| refuse(&refusal))?;
+    let unchecked = state.peers.look_at(&parts.headers, address).await.map_err(|refusal| refuse(&refusal))?;
     let received = Received::new(parts.headers.clone(), body, parts.extensions.get().copied());
     let (body, _room) = body::of_replica(&state, received).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-    let admitted = state.cluster.admit(unchecked, parts.method.as_str(), path, &body);
+    let admitted = state.peers.admit(unchecked, parts.method.as_str(), path, &body);
     let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
     // Shaped here, since what is signed is what is sent.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
@@ -53,11 +53,11 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-fn refuse(refusal: &Refusal) -> Problem {
+fn refuse(refusal: &SignatureError) -> Problem {
     // No warning: strangers could fill the log with it. It is counted, and a replica tells of its own failed calls.
     tracing::debug!(%refusal, "a call to /internal was refused");
     match refusal {
-        Refusal::TooMany => Problem::unavailable(refusal.to_string()),
+        SignatureError::TooMany => Problem::unavailable(refusal.to_string()),
         _ => Problem::unauthorized(refusal.to_string()),
     }
 }

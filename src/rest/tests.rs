@@ -13,8 +13,8 @@ use tower::ServiceExt;
 use super::*;
 use crate::account::lifecycle::SessionFact;
 use crate::account::sources::SourceRules;
-use crate::cluster::Identity;
 use crate::fleet::AgentView;
+use crate::peers::PeerIdentity;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};
 
 mod bounds;
@@ -160,8 +160,8 @@ fn settings() -> RestSettings {
     }
 }
 
-fn identity() -> Identity {
-    Identity {
+fn identity() -> PeerIdentity {
+    PeerIdentity {
         replica_id: "replica".to_owned(),
         address: "10.0.0.1:7002".parse().expect("an address"),
         host: "host".to_owned(),
@@ -183,7 +183,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             client,
             accounts: Arc::new(Accounts::default()),
             fleet: Arc::new(NoFleet),
-            cluster: Arc::new(Cluster::alone(identity())),
+            peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
             readiness: Arc::new(Waiting(missing)),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),

@@ -33,7 +33,7 @@ const MAP: &[(&str, Layer)] = &[
     ("rest", Layer::Sibling),
     ("ui", Layer::Sibling),
     ("fleet", Layer::Port),
-    ("cluster", Layer::Port),
+    ("peers", Layer::Port),
     ("objects", Layer::Port),
     ("store", Layer::Port),
     ("leases", Layer::Port),
@@ -54,7 +54,7 @@ const MAP: &[(&str, Layer)] = &[
 
 /// What the agent must never see: it runs near foreign clusters, and needs none of it.
 const NOT_FOR_AGENTS: &[&str] =
-    &["store", "cluster", "leases", "controller", "hub", "rest", "objects", "secrets"];
+    &["store", "peers", "leases", "controller", "hub", "rest", "objects", "secrets"];
 
 fn layer(module: &str) -> Option<Layer> {
     MAP.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)

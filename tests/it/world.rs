@@ -30,8 +30,8 @@ mod agent;
 mod cluster;
 mod database;
 mod operator;
-mod peers;
 mod prepare;
+mod proxied_peers;
 mod replica;
 mod rest;
 mod rights;
@@ -53,8 +53,8 @@ pub(crate) use self::{
     cluster::Cluster,
     database::{Connection, Database, Theirs, connect},
     operator::Operator,
-    peers::one_leads,
     prepare::Prepare,
+    proxied_peers::one_leads,
     replica::{SERVICE, address},
     rest::{Answer, Call},
     rights::{documents, in_repository, install_definitions},

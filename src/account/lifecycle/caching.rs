@@ -77,7 +77,7 @@ fn holding(context: &LifecycleContext<'_>, session: &SessionFact) -> Holding {
             AgentReport::Held(identity) if !is_another_cluster(&context.status, identity) => Holding::Yes,
             _ => Holding::No,
         },
-        _ if session.process.elsewhere && context.state() == State::Active => Holding::Perhaps,
+        _ if session.process.remote && context.state() == State::Active => Holding::Perhaps,
         _ => Holding::NotYet,
     }
 }

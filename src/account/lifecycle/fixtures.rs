@@ -305,7 +305,7 @@ impl SessionFixture for SessionFact {
     }
 
     fn elsewhere(mut self) -> Self {
-        self.process.elsewhere = true;
+        self.process.remote = true;
         self
     }
 

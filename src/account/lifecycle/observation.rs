@@ -123,7 +123,7 @@ pub struct AgentProcess {
     /// How its session ended, where it has.
     pub ending: SessionEnding,
     /// Another replica has it, which tells only what the account's status waits for.
-    pub elsewhere: bool,
+    pub remote: bool,
     /// The objects of how many accounts its agent streams, or is about to.
     pub load: usize,
 }

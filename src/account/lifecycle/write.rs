@@ -368,7 +368,7 @@ impl<'a> StatusDraft<'a> {
             .filter(|session| match &session.report {
                 Some((said, word)) if *said == epoch => matches!(word, AgentReport::Held(_)),
                 // Another replica has it, and tells nothing while all is well.
-                _ => is_well && session.process.elsewhere && listed(&session.agent_id),
+                _ => is_well && session.process.remote && listed(&session.agent_id),
             })
             .map(|session| session.agent_id.clone())
             .collect();

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use tracing::info;
 
-use super::members::{self, Member, PodNames, Sighting};
+use super::members::{self, PeerMember, PodNames, Sighting};
 
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,19 +26,19 @@ pub struct Replica {
 
 /// Which kind of objects told something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Source {
+pub(super) enum EndpointSource {
     Endpoints,
     EndpointSlices,
 }
 
 /// What one object of a kind tells.
-type Told = BTreeMap<(Source, String), Vec<Sighting>>;
+type SightingsByObject = BTreeMap<(EndpointSource, String), Vec<Sighting>>;
 
 /// All replicas, this one included.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     names: Option<PodNames>,
-    told: Mutex<Told>,
+    sightings: Mutex<SightingsByObject>,
     replicas: RwLock<Arc<[Replica]>>,
 }
 
@@ -54,7 +54,7 @@ impl Membership {
     }
 
     /// An object tells this now; nothing, if it is gone or of another Service.
-    pub(super) fn tells(&self, source: Source, object: String, sightings: Vec<Sighting>) {
+    pub(super) fn tells(&self, source: EndpointSource, object: String, sightings: Vec<Sighting>) {
         self.change(|told| {
             if sightings.is_empty() {
                 told.remove(&(source, object));
@@ -65,7 +65,7 @@ impl Membership {
     }
 
     /// These are all objects of a kind.
-    pub(super) fn listed(&self, source: Source, objects: HashMap<String, Vec<Sighting>>) {
+    pub(super) fn listed(&self, source: EndpointSource, objects: HashMap<String, Vec<Sighting>>) {
         self.change(|told| {
             told.retain(|(of, _), _| *of != source);
             let those = objects.into_iter().filter(|(_, sightings)| !sightings.is_empty());
@@ -73,8 +73,8 @@ impl Membership {
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Told)) {
-        let mut told = self.told.lock();
+    fn change(&self, change: impl FnOnce(&mut SightingsByObject)) {
+        let mut told = self.sightings.lock();
         change(&mut told);
         let members = members::merge(told.values().flatten());
         // Still under the lock of what is told, so that a later change is not overtaken.
@@ -86,9 +86,9 @@ impl Membership {
         }
     }
 
-    fn replica(&self, member: Member, before: &[Replica]) -> Replica {
+    fn replica(&self, member: PeerMember, before: &[Replica]) -> Replica {
         let base_url = members::base_url(&member.host, member.port, self.names.as_ref());
-        let Member { id, named, ready, .. } = member;
+        let PeerMember { id, named, ready, .. } = member;
         let new = Replica { id, base_url, ready, named, last_updated: Timestamp::now() };
         let same = |one: &&Replica| Replica { last_updated: new.last_updated, ..(*one).clone() } == new;
         before.iter().find(same).cloned().unwrap_or(new)
@@ -133,25 +133,26 @@ mod tests {
     #[test]
     fn a_list_replaces_what_its_kind_told_and_leaves_the_other_kind_alone() {
         let membership = Membership::default();
-        membership.tells(Source::Endpoints, "s".into(), seen("a", true));
-        membership.tells(Source::EndpointSlices, "s-1".into(), seen("b", false));
+        membership.tells(EndpointSource::Endpoints, "s".into(), seen("a", true));
+        membership.tells(EndpointSource::EndpointSlices, "s-1".into(), seen("b", false));
         assert_eq!(ids(&membership), [("a".into(), true), ("b".into(), false)]);
-        membership.listed(Source::EndpointSlices, HashMap::from([("s-2".to_owned(), seen("c", true))]));
+        membership
+            .listed(EndpointSource::EndpointSlices, HashMap::from([("s-2".to_owned(), seen("c", true))]));
         assert_eq!(ids(&membership), [("a".into(), true), ("c".into(), true)]);
-        membership.tells(Source::Endpoints, "s".into(), Vec::new());
+        membership.tells(EndpointSource::Endpoints, "s".into(), Vec::new());
         assert_eq!(ids(&membership), [("c".into(), true)]);
-        membership.listed(Source::EndpointSlices, HashMap::new());
+        membership.listed(EndpointSource::EndpointSlices, HashMap::new());
         assert_eq!(ids(&membership), []);
     }
 
     #[test]
     fn a_replica_that_did_not_change_keeps_its_time() {
         let membership = Membership::default();
-        membership.tells(Source::Endpoints, "s".into(), seen("a", true));
+        membership.tells(EndpointSource::Endpoints, "s".into(), seen("a", true));
         let first = membership.replicas();
-        membership.tells(Source::EndpointSlices, "s-1".into(), seen("a", true));
+        membership.tells(EndpointSource::EndpointSlices, "s-1".into(), seen("a", true));
         assert!(Arc::ptr_eq(&first, &membership.replicas()), "nothing changed");
-        membership.tells(Source::EndpointSlices, "t-1".into(), seen("b", true));
+        membership.tells(EndpointSource::EndpointSlices, "t-1".into(), seen("b", true));
         assert_eq!(membership.replicas()[0], first[0]);
     }
 }

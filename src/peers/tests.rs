@@ -1,11 +1,11 @@
 //! Who is among the replicas, and what a replica alone does.
 
 use super::members::Sighting;
-use super::membership::Source;
+use super::membership::EndpointSource;
 use super::*;
 
-fn identity(address: &str) -> Identity {
-    Identity {
+fn identity(address: &str) -> PeerIdentity {
+    PeerIdentity {
         replica_id: "me".to_owned(),
         address: address.parse().expect("an address"),
         host: "my-host".to_owned(),
@@ -16,9 +16,9 @@ fn sighting(pod: Option<&str>, host: &str, ready: bool) -> Sighting {
     Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port: 7002, ready }
 }
 
-fn cluster(address: &str, sightings: Vec<Sighting>) -> Cluster {
-    let cluster = Cluster::alone(identity(address));
-    cluster.membership.tells(Source::EndpointSlices, "s".into(), sightings);
+fn cluster(address: &str, sightings: Vec<Sighting>) -> Peers {
+    let cluster = Peers::alone(identity(address));
+    cluster.membership.tells(EndpointSource::EndpointSlices, "s".into(), sightings);
     cluster
 }
 
@@ -57,5 +57,5 @@ async fn a_replica_alone_asks_nobody_and_takes_no_calls() {
     assert_eq!(alone.agents().await, []);
     assert_eq!(alone.holders(&["uid".to_owned()]).await, RemoteHolders::default());
     assert_eq!(alone.disconnect("a").await, Err(RelayError::NotConnected));
-    assert_eq!(alone.look_at(&HeaderMap::new(), None).await.err(), Some(Refusal::Alone));
+    assert_eq!(alone.look_at(&HeaderMap::new(), None).await.err(), Some(SignatureError::Alone));
 }

@@ -14,22 +14,22 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use super::key::{Key, PeerKey};
+use super::key::{PeerKey, SigningKey};
 use super::membership::Replica;
-use super::proofs::Proofs;
-use super::signature::{self, Call, Stamp};
+use super::signature::{self, CallStamp, SignedCall};
+use super::verification::VerifiedPeers;
 use crate::telemetry::errors::chain;
 
 /// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an unused connection stays open: less than the other side keeps it.
-const IDLE: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Calls at once, to all replicas together; the others wait, within their time.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_CALLS: usize = 64;
 /// The largest answer, in bytes.
-const LARGEST: usize = 64 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// How much of another replica's message is told on, in characters.
-const LONGEST_MESSAGE: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Why a replica did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,7 @@ pub enum CallError {
 
 /// What is asked of a replica.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct PeerCall {
     pub(super) method: Method,
     /// Path and query.
     pub(super) path: String,
@@ -92,30 +92,40 @@ pub(super) struct Ask {
 pub(super) struct PeerClient {
     replica_id: String,
     key: Arc<PeerKey>,
-    proofs: Arc<Proofs>,
+    verified: Arc<VerifiedPeers>,
     http: Client<HttpConnector, Full<Bytes>>,
     slots: Semaphore,
 }
 
 impl PeerClient {
     /// Calls in the name of this replica, signed with this key.
-    pub(super) fn new(replica_id: &str, key: Arc<PeerKey>, proofs: Arc<Proofs>) -> Self {
+    pub(super) fn new(replica_id: &str, key: Arc<PeerKey>, proofs: Arc<VerifiedPeers>) -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         let http = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(4)
             .build(connector);
-        Self { replica_id: replica_id.to_owned(), key, proofs, http, slots: Semaphore::new(AT_ONCE) }
+        Self {
+            replica_id: replica_id.to_owned(),
+            key,
+            verified: proofs,
+            http,
+            slots: Semaphore::new(MAX_CONCURRENT_CALLS),
+        }
     }
 
     /// Calls a replica and reads its answer.
     ///
     /// # Errors
     /// It gave none in time, refused, or answered something else.
-    pub(super) async fn ask<T: DeserializeOwned>(&self, to: &Replica, ask: &Ask) -> Result<T, CallError> {
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        to: &Replica,
+        ask: &PeerCall,
+    ) -> Result<T, CallError> {
         let (status, body) = self.call(to, ask).await?;
         if !status.is_success() {
             return Err(refused(to, status, &body));
@@ -129,7 +139,7 @@ impl PeerClient {
     ///
     /// # Errors
     /// It gave no answer in time.
-    async fn call(&self, to: &Replica, ask: &Ask) -> Result<(StatusCode, Bytes), CallError> {
+    async fn call(&self, to: &Replica, ask: &PeerCall) -> Result<(StatusCode, Bytes), CallError> {
         let calling = async {
             let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
             let key = self.key.current();
@@ -147,14 +157,19 @@ impl PeerClient {
             .unwrap_or_else(|_| Err(unreachable(to, format!("no answer within {:?}", ask.within))))
     }
 
-    async fn once(&self, to: &Replica, ask: &Ask, key: &Key) -> Result<(StatusCode, Bytes), CallError> {
-        let stamp = Stamp::new(
+    async fn once(
+        &self,
+        to: &Replica,
+        ask: &PeerCall,
+        key: &SigningKey,
+    ) -> Result<(StatusCode, Bytes), CallError> {
+        let stamp = CallStamp::new(
             &self.replica_id,
             &to.id,
             Timestamp::now().as_millisecond(),
             ulid::Ulid::generate().to_string(),
         );
-        let call = Call { method: ask.method.as_str(), path: &ask.path, body: &ask.body };
+        let call = SignedCall { method: ask.method.as_str(), path: &ask.path, body: &ask.body };
         let headers = stamp.headers(key, call).map_err(|why| unreachable(to, why))?;
         let mut request = Request::builder()
             .method(&ask.method)
@@ -177,12 +192,12 @@ impl PeerClient {
         if !signature::names_key(&parts.headers, key) {
             return Err(unproven());
         }
-        let body = Limited::new(body, LARGEST).collect().await;
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|problem| unreachable(to, problem.to_string()))?.to_bytes();
         if !signature::answer_fits(&parts.headers, key, &stamp.nonce, parts.status, &body) {
             return Err(unproven());
         }
-        self.proofs.given(to);
+        self.verified.given(to);
         Ok((parts.status, body))
     }
 }
@@ -194,7 +209,7 @@ fn unreachable(to: &Replica, why: String) -> CallError {
 /// The refusal, with what the other side says in the shape of an error.
 fn refused(to: &Replica, status: StatusCode, body: &[u8]) -> CallError {
     let said: Value = serde_json::from_slice(body).unwrap_or_default();
-    let message = said["message"].as_str().unwrap_or("no message").chars().take(LONGEST_MESSAGE).collect();
+    let message = said["message"].as_str().unwrap_or("no message").chars().take(MAX_MESSAGE_CHARS).collect();
     CallError::Refused { replica: to.id.clone(), status: status.as_u16(), message }
 }
 
@@ -209,8 +224,8 @@ mod tests {
 
     const LONG: &str = r#"{"replicaId":"b","answeredForMs":86400000}"#;
 
-    fn key(byte: u8) -> Key {
-        Key::new(vec![byte; 32]).expect("long enough")
+    fn key(byte: u8) -> SigningKey {
+        SigningKey::new(vec![byte; 32]).expect("long enough")
     }
 
     /// What a server that answers like this is worth, and whether it counts as a replica.
@@ -223,7 +238,7 @@ mod tests {
             answer(request.headers()["x-kubesvc-nonce"].to_str().expect("a nonce"))
         });
         let serving = tokio::spawn(async move { axum::serve(listener, app).await });
-        let proofs = Arc::new(Proofs::default());
+        let proofs = Arc::new(VerifiedPeers::default());
         let client = PeerClient::new("a", Arc::new(PeerKey::of_test(key(1))), Arc::clone(&proofs));
         let replica = Replica {
             id: "b".to_owned(),

@@ -10,19 +10,19 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tracing::{debug, warn};
 
-use super::client::{Ask, CallError};
+use super::client::{CallError, PeerCall};
 use super::messages::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
 };
-use super::{Cluster, Link, Replica};
+use super::{PeerTransport, Peers, Replica};
 use crate::fleet::AgentView;
 
 /// How long another replica may take to answer a question that somebody waits for.
-const QUESTION: Duration = Duration::from_secs(2);
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it may take to cut an agent's stream.
-const DISCONNECT: Duration = Duration::from_secs(5);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A replica that gave no answer is asked no question again for so long; what the objects say stands for it.
-const REST_AFTER_SILENCE: Duration = Duration::from_secs(3);
+const SILENT_PEER_PAUSE: Duration = Duration::from_secs(3);
 
 /// An agent of another replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +56,10 @@ pub enum RelayError {
     Call(#[from] CallError),
 }
 
-impl Cluster {
+impl Peers {
     /// The agents of the other replicas, asked for at once.
     pub async fn agents(&self) -> Vec<RemoteAgent> {
-        let Some(link) = &self.link else { return Vec::new() };
+        let Some(link) = &self.transport else { return Vec::new() };
         let ask = get("/internal/v1/agents");
         let (answers, silent) = self.ask_all::<AgentsOfReplica>(link, &ask).await;
         let answered = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
@@ -73,11 +73,15 @@ impl Cluster {
     /// Which agents of the other replicas hold these accounts.
     pub async fn holders(&self, uids: &[String]) -> RemoteHolders {
         let mut all = RemoteHolders::default();
-        let Some(link) = &self.link else { return all };
+        let Some(link) = &self.transport else { return all };
         for uids in uids.chunks(MAX_UIDS_PER_QUESTION) {
             let body = serde_json::to_vec(&HoldersQuestion { uids: uids.to_vec() }).expect("texts are JSON");
-            let ask =
-                Ask { method: Method::POST, path: "/internal/v1/holders".to_owned(), body, within: QUESTION };
+            let ask = PeerCall {
+                method: Method::POST,
+                path: "/internal/v1/holders".to_owned(),
+                body,
+                within: QUESTION_TIMEOUT,
+            };
             let (answers, silent) = self.ask_all::<Holders>(link, &ask).await;
             for answer in answers.into_iter().filter(|answer| answer.replica_id != self.replica_id) {
                 for (uid, agents) in answer.agents {
@@ -93,7 +97,7 @@ impl Cluster {
     /// For how long without a gap the API server has answered another replica, the longest of those that say so; absent:
     /// none answers.
     pub async fn reach_of_others(&self) -> Option<Duration> {
-        let link = self.link.as_ref()?;
+        let link = self.transport.as_ref()?;
         let (answers, _) = self.ask_all::<ReachAnswer>(link, &get("/internal/v1/reach")).await;
         let others = answers.into_iter().filter(|answer| answer.replica_id != self.replica_id);
         others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
@@ -104,7 +108,7 @@ impl Cluster {
     /// # Errors
     /// No other replica has it, or the one that has it cannot be reached.
     pub async fn disconnect(&self, agent_id: &str) -> Result<(), RelayError> {
-        let Some(link) = &self.link else { return Err(RelayError::NotConnected) };
+        let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
         let others = self.others();
         let holder = link.sessions.replica_of(agent_id).filter(|replica| *replica != self.replica_id);
         let known = others.iter().find(|replica| Some(&replica.id) == holder.as_ref());
@@ -124,17 +128,22 @@ impl Cluster {
     }
 
     /// Whether that replica had the agent, and closed its stream.
-    async fn relay(&self, link: &Link, replica: &Replica, agent_id: &str) -> Result<bool, CallError> {
+    async fn relay(
+        &self,
+        link: &PeerTransport,
+        replica: &Replica,
+        agent_id: &str,
+    ) -> Result<bool, CallError> {
         let timestamp = Timestamp::now().as_millisecond();
         let message = DisconnectCall { cluster_driven: true, origin: self.replica_id.clone(), timestamp };
-        let ask = Ask {
+        let ask = PeerCall {
             method: Method::POST,
             path: format!(
                 "/internal/v1/agents/{}/disconnect",
                 utf8_percent_encode(agent_id, NON_ALPHANUMERIC)
             ),
             body: serde_json::to_vec(&message).expect("texts and numbers are JSON"),
-            within: DISCONNECT,
+            within: DISCONNECT_TIMEOUT,
         };
         self.metrics.calls.inc();
         let answer = link.client.ask::<serde_json::Value>(replica, &ask).await;
@@ -150,7 +159,11 @@ impl Cluster {
     }
 
     /// Asks all other replicas at once: their answers, and who gave none.
-    async fn ask_all<T: DeserializeOwned>(&self, link: &Link, ask: &Ask) -> (Vec<T>, Vec<Replica>) {
+    async fn ask_all<T: DeserializeOwned>(
+        &self,
+        link: &PeerTransport,
+        ask: &PeerCall,
+    ) -> (Vec<T>, Vec<Replica>) {
         let others = self.others();
         let asking = others.iter().map(|replica| async move {
             if link.is_resting(replica) {
@@ -162,7 +175,7 @@ impl Cluster {
                 Err(problem) => {
                     self.metrics.failed.inc();
                     // One that has never answered may be no replica at all; that was said when it was asked for a proof.
-                    if link.proofs.has(replica) {
+                    if link.verified.has(replica) {
                         warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
                     }
                     link.rest(replica);
@@ -177,11 +190,11 @@ impl Cluster {
     }
 }
 
-impl Link {
+impl PeerTransport {
     /// Whether a replica gave no answer a moment ago.
     fn is_resting(&self, replica: &Replica) -> bool {
-        let mut resting = self.resting.lock();
-        resting.retain(|_, since| since.elapsed() < REST_AFTER_SILENCE);
+        let mut resting = self.silent.lock();
+        resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);
         let rests = resting.contains_key(&replica.base_url);
         if rests {
             debug!(replica = replica.id, "not asked, since it gave no answer a moment ago");
@@ -190,10 +203,10 @@ impl Link {
     }
 
     fn rest(&self, replica: &Replica) {
-        self.resting.lock().insert(replica.base_url.clone(), Instant::now());
+        self.silent.lock().insert(replica.base_url.clone(), Instant::now());
     }
 }
 
-pub(super) fn get(path: &str) -> Ask {
-    Ask { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION }
+pub(super) fn get(path: &str) -> PeerCall {
+    PeerCall { method: Method::GET, path: path.to_owned(), body: Vec::new(), within: QUESTION_TIMEOUT }
 }

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use super::members::{self, Sighting};
-use super::membership::{Membership, Source};
+use super::membership::{EndpointSource, Membership};
 use crate::telemetry::outages;
 
 /// The label of an EndpointSlice that names its Service.
@@ -21,7 +21,7 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// Which objects count, and which port in them.
 #[derive(Clone, Debug)]
-pub(super) struct Looked {
+pub(super) struct DiscoveryScope {
     /// Where they are.
     pub(super) namespace: String,
     /// How the name of their Service begins.
@@ -31,7 +31,7 @@ pub(super) struct Looked {
 }
 
 /// A kind of objects that tells of replicas.
-pub(super) trait Tells:
+pub(super) trait EndpointObjects:
     kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
     + Clone
     + Debug
@@ -40,19 +40,19 @@ pub(super) trait Tells:
     + 'static
 {
     /// Which kind it is.
-    const SOURCE: Source;
+    const SOURCE: EndpointSource;
 
     /// The Service it is of.
-    fn service(&self) -> Option<String>;
+    fn service_name(&self) -> Option<String>;
 
     /// The addresses with the port of this name.
     fn sightings(&self, port_name: &str) -> Vec<Sighting>;
 }
 
-impl Tells for Endpoints {
-    const SOURCE: Source = Source::Endpoints;
+impl EndpointObjects for Endpoints {
+    const SOURCE: EndpointSource = EndpointSource::Endpoints;
 
-    fn service(&self) -> Option<String> {
+    fn service_name(&self) -> Option<String> {
         self.metadata.name.clone()
     }
 
@@ -61,10 +61,10 @@ impl Tells for Endpoints {
     }
 }
 
-impl Tells for EndpointSlice {
-    const SOURCE: Source = Source::EndpointSlices;
+impl EndpointObjects for EndpointSlice {
+    const SOURCE: EndpointSource = EndpointSource::EndpointSlices;
 
-    fn service(&self) -> Option<String> {
+    fn service_name(&self) -> Option<String> {
         self.labels().get(SERVICE_LABEL).cloned()
     }
 
@@ -75,9 +75,9 @@ impl Tells for EndpointSlice {
 
 /// Keeps the membership in step with one kind of objects until cancelled. What was known stays while it is
 /// lost.
-pub(super) async fn watch<K: Tells>(
+pub(super) async fn watch<K: EndpointObjects>(
     client: Client,
-    looked: Looked,
+    looked: DiscoveryScope,
     membership: Arc<Membership>,
     stop: CancellationToken,
 ) {
@@ -101,8 +101,8 @@ pub(super) async fn watch<K: Tells>(
     }
 }
 
-fn seen_in<K: Tells>(object: &K, looked: &Looked) -> Vec<Sighting> {
-    match object.service() {
+fn seen_in<K: EndpointObjects>(object: &K, looked: &DiscoveryScope) -> Vec<Sighting> {
+    match object.service_name() {
         Some(service) if service.starts_with(&looked.service_prefix) => object.sightings(&looked.port_name),
         _ => Vec::new(),
     }
@@ -114,9 +114,12 @@ mod tests {
 
     use super::*;
 
-    fn count<K: Tells>(object: serde_json::Value, prefix: &str) -> usize {
-        let looked =
-            Looked { namespace: "ns".into(), service_prefix: prefix.into(), port_name: "http".into() };
+    fn count<K: EndpointObjects>(object: serde_json::Value, prefix: &str) -> usize {
+        let looked = DiscoveryScope {
+            namespace: "ns".into(),
+            service_prefix: prefix.into(),
+            port_name: "http".into(),
+        };
         seen_in(&serde_json::from_value::<K>(object).expect("an object"), &looked).len()
     }
 

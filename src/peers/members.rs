@@ -21,7 +21,7 @@ pub(super) struct Sighting {
 
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct PeerMember {
     /// The name of its pod, else its address and port.
     pub(super) id: String,
     /// Whether the id is the name of its pod.
@@ -92,7 +92,7 @@ fn pod(target: Option<&ObjectReference>) -> Option<String> {
 
 /// One member for each pod, and for each address and port that no pod is named for; by id. It is ready if any object
 /// says so. Of a pod with several addresses IPv4 comes before IPv6 before names, then the lower one.
-pub(super) fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<Member> {
+pub(super) fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMember> {
     let (mut named, mut nameless) = (BTreeMap::<&str, Vec<&Sighting>>::new(), Vec::new());
     for sighting in sightings {
         match &sighting.pod {
@@ -122,8 +122,8 @@ pub(super) fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Ve
     members.into_values().collect()
 }
 
-fn member(id: String, named: bool, at: &Sighting, ready: bool) -> Member {
-    Member { id, named, host: at.host.clone(), port: at.port, ready }
+fn member(id: String, named: bool, at: &Sighting, ready: bool) -> PeerMember {
+    PeerMember { id, named, host: at.host.clone(), port: at.port, ready }
 }
 
 fn family(host: &str) -> u8 {
@@ -169,8 +169,8 @@ mod tests {
         Sighting { pod: pod.map(str::to_owned), host: host.to_owned(), port, ready }
     }
 
-    fn ids(members: &[Member]) -> Vec<(&str, String, bool)> {
-        let shown = |one: &Member| authority(&one.host, one.port);
+    fn ids(members: &[PeerMember]) -> Vec<(&str, String, bool)> {
+        let shown = |one: &PeerMember| authority(&one.host, one.port);
         members.iter().map(|one| (one.id.as_str(), shown(one), one.ready)).collect()
     }
 

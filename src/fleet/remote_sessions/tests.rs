@@ -9,7 +9,7 @@ use crate::account::{
 use crate::leases::Times;
 
 struct Scene {
-    elsewhere: Elsewhere,
+    remote: RemoteSessions,
     agents: Arc<Agents>,
     accounts: Arc<Accounts>,
     lives: Arc<Replicas>,
@@ -24,9 +24,14 @@ impl Scene {
         let (lives, ticks) = (Replicas::unknown("me", Times::default()), Arc::new(Ticks::default()));
         lives.now_are(&["other", "third"]);
         let replicas = Arc::clone(&lives);
-        let elsewhere =
-            Elsewhere::new("me", Arc::clone(&agents), Arc::clone(&accounts), replicas, Arc::clone(&ticks));
-        Self { elsewhere, agents, accounts, lives, ticks, leader: Wakes::default(), version: 0 }
+        let remote = RemoteSessions::new(
+            "me",
+            Arc::clone(&agents),
+            Arc::clone(&accounts),
+            replicas,
+            Arc::clone(&ticks),
+        );
+        Self { remote, agents, accounts, lives, ticks, leader: Wakes::default(), version: 0 }
     }
 
     /// An account that zone `z` has, under epoch 4.

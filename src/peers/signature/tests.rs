@@ -3,21 +3,27 @@
 use super::*;
 
 const NOW: i64 = 1_763_740_800_000;
-const GET: Call<'_> = Call { method: "GET", path: "/internal/v1/agents?x=1", body: b"" };
+const GET: SignedCall<'_> = SignedCall { method: "GET", path: "/internal/v1/agents?x=1", body: b"" };
 
-fn key(byte: u8) -> Key {
-    Key::new(vec![byte; 32]).expect("long enough")
+fn key(byte: u8) -> SigningKey {
+    SigningKey::new(vec![byte; 32]).expect("long enough")
 }
 
-fn headers(from: &str, to: &str, time: i64, call: Call<'_>) -> HeaderMap {
-    let stamp = Stamp::new(from, to, time, "nonce-1".to_owned());
+fn headers(from: &str, to: &str, time: i64, call: SignedCall<'_>) -> HeaderMap {
+    let stamp = CallStamp::new(from, to, time, "nonce-1".to_owned());
     stamp.headers(&key(1), call).expect("headers").into_iter().collect()
 }
 
-fn outcome(headers: &HeaderMap, here: &str, now: i64, with: &Key, call: Call<'_>) -> Result<(), Refusal> {
-    let here = Here { id: here, address: None, since_ms: i64::MIN };
-    let signed = Signed::read(headers, here, now)?;
-    if signed.fits(with, call) { Ok(()) } else { Err(Refusal::Wrong) }
+fn outcome(
+    headers: &HeaderMap,
+    here: &str,
+    now: i64,
+    with: &SigningKey,
+    call: SignedCall<'_>,
+) -> Result<(), SignatureError> {
+    let here = Recipient { id: here, address: None, since_ms: i64::MIN };
+    let signed = CallSignature::read(headers, here, now)?;
+    if signed.fits(with, call) { Ok(()) } else { Err(SignatureError::Wrong) }
 }
 
 #[test]
@@ -27,15 +33,15 @@ fn a_signed_call_is_taken_by_the_replica_it_is_for() {
         assert_eq!(outcome(&headers, here, NOW, &key(1), GET), Ok(()), "{here} {to:?}");
     }
     let elsewhere = outcome(&headers("a", "c", NOW, GET), "b", NOW, &key(1), GET);
-    assert_eq!(elsewhere, Err(Refusal::Elsewhere { to: "c".into(), here: "b".into() }));
+    assert_eq!(elsewhere, Err(SignatureError::Elsewhere { to: "c".into(), here: "b".into() }));
 }
 
 #[test]
 fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
     let taken = |to: &str, at: Option<&str>| {
         let address = at.map(|at| at.parse().expect("an address"));
-        let here = Here { id: "b", address, since_ms: NOW };
-        Signed::read(&headers("a", to, NOW, GET), here, NOW).map(drop)
+        let here = Recipient { id: "b", address, since_ms: NOW };
+        CallSignature::read(&headers("a", to, NOW, GET), here, NOW).map(drop)
     };
     for (to, at) in [
         ("10.0.0.1:7002", "10.0.0.1:7002"),
@@ -50,7 +56,7 @@ fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
     for (to, at) in
         [("10.0.0.1:7002", "10.0.0.2:7002"), ("10.0.0.1:7002", "10.0.0.1:7003"), ("*", "10.0.0.1:1")]
     {
-        let elsewhere = Refusal::Elsewhere { to: to.to_owned(), here: "b".to_owned() };
+        let elsewhere = SignatureError::Elsewhere { to: to.to_owned(), here: "b".to_owned() };
         assert_eq!(taken(to, Some(at)), Err(elsewhere), "{to} {at}");
     }
 }
@@ -58,24 +64,25 @@ fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
 #[test]
 fn a_call_from_before_the_start_is_refused_since_the_process_before_may_have_taken_it() {
     let read = |since_ms| {
-        Signed::read(&headers("a", "b", NOW, GET), Here { id: "b", address: None, since_ms }, NOW).map(drop)
+        CallSignature::read(&headers("a", "b", NOW, GET), Recipient { id: "b", address: None, since_ms }, NOW)
+            .map(drop)
     };
     assert_eq!(read(NOW), Ok(()));
-    assert_eq!(read(NOW + 1), Err(Refusal::BeforeStart));
+    assert_eq!(read(NOW + 1), Err(SignatureError::BeforeStart));
 }
 
 #[test]
 fn nothing_of_a_call_can_be_changed() {
     let good = headers("a", "b", NOW, GET);
     for call in [
-        Call { method: "POST", ..GET },
-        Call { path: "/internal/v1/agents", ..GET },
-        Call { path: "/internal/v1/agents?x=1\n", ..GET },
-        Call { body: b" ", ..GET },
+        SignedCall { method: "POST", ..GET },
+        SignedCall { path: "/internal/v1/agents", ..GET },
+        SignedCall { path: "/internal/v1/agents?x=1\n", ..GET },
+        SignedCall { body: b" ", ..GET },
     ] {
-        assert_eq!(outcome(&good, "b", NOW, &key(1), call), Err(Refusal::Wrong), "{call:?}");
+        assert_eq!(outcome(&good, "b", NOW, &key(1), call), Err(SignatureError::Wrong), "{call:?}");
     }
-    assert_eq!(outcome(&good, "b", NOW, &key(2), GET), Err(Refusal::Wrong));
+    assert_eq!(outcome(&good, "b", NOW, &key(2), GET), Err(SignatureError::Wrong));
     for (name, value) in [
         (FROM, "x".to_owned()),
         (TO, "10.0.0.1:7002".to_owned()),
@@ -86,7 +93,7 @@ fn nothing_of_a_call_can_be_changed() {
     ] {
         let mut changed = good.clone();
         changed.insert(name.clone(), HeaderValue::from_str(&value).expect("a value"));
-        assert_eq!(outcome(&changed, "b", NOW, &key(1), GET), Err(Refusal::Wrong), "{name}");
+        assert_eq!(outcome(&changed, "b", NOW, &key(1), GET), Err(SignatureError::Wrong), "{name}");
     }
 }
 
@@ -96,19 +103,19 @@ fn each_part_of_a_signature_must_be_there_and_well_formed() {
     for name in [FROM, TO, TIME, NONCE, KEY, SIGNATURE] {
         let mut missing = good.clone();
         missing.remove(&name);
-        let unsigned = Err(Refusal::Unsigned(name.to_string()));
+        let unsigned = Err(SignatureError::Unsigned(name.to_string()));
         assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned);
         for bad in ["", "\u{e9}"] {
             missing.insert(name.clone(), HeaderValue::from_bytes(bad.as_bytes()).expect("bytes"));
             assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned, "{bad:?}");
         }
-        missing.insert(name.clone(), HeaderValue::from_str(&"1".repeat(LONGEST + 1)).expect("text"));
+        missing.insert(name.clone(), HeaderValue::from_str(&"1".repeat(MAX_HEADER_BYTES + 1)).expect("text"));
         assert_eq!(outcome(&missing, "b", NOW, &key(1), GET), unsigned);
     }
     for (name, bad) in [(TIME, "soon"), (TIME, "99999999999999999999"), (SIGNATURE, "xyz")] {
         let mut malformed = good.clone();
         malformed.insert(name.clone(), HeaderValue::from_static(bad));
-        let unsigned = Err(Refusal::Unsigned(name.to_string()));
+        let unsigned = Err(SignatureError::Unsigned(name.to_string()));
         assert_eq!(outcome(&malformed, "b", NOW, &key(1), GET), unsigned, "{bad}");
     }
 }
@@ -118,10 +125,10 @@ fn a_signature_is_good_for_half_a_minute_on_either_side() {
     let at = |time: i64| outcome(&headers("a", "b", time, GET), "b", NOW, &key(1), GET);
     assert_eq!(at(NOW - 30_000), Ok(()));
     assert_eq!(at(NOW + 30_000), Ok(()));
-    assert_eq!(at(NOW - 31_000), Err(Refusal::Untimely { apart: 31, when: "ago" }));
-    assert_eq!(at(NOW + 31_000), Err(Refusal::Untimely { apart: 31, when: "ahead" }));
+    assert_eq!(at(NOW - 31_000), Err(SignatureError::Untimely { apart: 31, when: "ago" }));
+    assert_eq!(at(NOW + 31_000), Err(SignatureError::Untimely { apart: 31, when: "ahead" }));
     for time in [i64::MIN, i64::MAX] {
-        assert!(matches!(at(time), Err(Refusal::Untimely { .. })));
+        assert!(matches!(at(time), Err(SignatureError::Untimely { .. })));
     }
 }
 
@@ -129,7 +136,7 @@ fn a_signature_is_good_for_half_a_minute_on_either_side() {
 fn what_is_said_of_a_refusal_and_of_a_key_holds_no_key() {
     let headers = headers("a", "b", NOW, GET);
     let needle = hex::encode([1; 32]);
-    let all = format!("{headers:?} {:?} {}", key(1), Refusal::Wrong);
+    let all = format!("{headers:?} {:?} {}", key(1), SignatureError::Wrong);
     assert!(!all.contains(&needle) && !all.contains("[1, 1"), "{all}");
 }
 

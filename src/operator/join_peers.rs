@@ -9,17 +9,17 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
-use super::connection;
+use super::kube_connection;
 use super::place::Place;
-use crate::cluster::{Cluster, Identity, Lookup, Ways};
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;
+use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
 use crate::secrets::SharedKey;
 use crate::shutdown::Vital;
 use crate::telemetry::errors::chain;
 
 /// The key of the replicas, for the versions of credentials.
-pub(super) struct KeyOfReplicas(pub(super) Arc<Cluster>);
+pub(super) struct KeyOfReplicas(pub(super) Arc<Peers>);
 
 #[async_trait]
 impl SharedKey for KeyOfReplicas {
@@ -39,15 +39,15 @@ pub(super) async fn join(
     agents: Arc<Agents>,
     vital: &Vital,
     stop: &CancellationToken,
-) -> Result<Cluster, String> {
-    let identity = Identity {
+) -> Result<Peers, String> {
+    let identity = PeerIdentity {
         replica_id: place.replica_id.clone(),
         address,
         host: gethostname::gethostname().to_string_lossy().into_owned(),
     };
     let settings = &settings.cluster;
     if settings.mode == ClusterMode::Local {
-        return Ok(Cluster::alone(identity));
+        return Ok(Peers::alone(identity));
     }
     let lookup = Lookup {
         namespace: settings.namespace.clone().unwrap_or_else(|| place.namespace.clone()),
@@ -56,13 +56,13 @@ pub(super) async fn join(
         pod_domain: settings.pod_domain.clone(),
         fail_fast: settings.fail_fast,
     };
-    let ways = Ways {
+    let ways = JoinPoints {
         own: place.client.clone(),
         agents,
         namespace: place.namespace.clone(),
         discovery: discovery(settings, place).await?,
     };
-    Cluster::join(identity, lookup, ways, vital, stop).await
+    Peers::join(identity, lookup, ways, vital, stop).await
 }
 
 /// The client for finding replicas: the operator's own, unless the settings say otherwise.
@@ -74,7 +74,7 @@ async fn discovery(settings: &ClusterSettings, place: &Place) -> Result<Client, 
     };
     config.default_retry = false;
     config.accept_invalid_certs |= !settings.verify_ssl;
-    connection::client(config)
+    kube_connection::client(config)
 }
 
 async fn from_file(path: &Path) -> Result<Config, String> {

@@ -10,39 +10,39 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::Link;
+use super::PeerTransport;
 use super::calls::get;
 use super::membership::{Membership, Replica};
 use super::messages::ReachAnswer;
 
 /// Interval between two looks for replicas that have to be asked.
-const LOOK: Duration = Duration::from_millis(500);
-/// Wait after the first question without a signed answer; it doubles up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_secs(1);
+const SCAN_INTERVAL: Duration = Duration::from_millis(500);
+/// Wait after the first question without a signed answer; it doubles up to [`MAX_RETRY_DELAY`].
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// The longest wait between two questions to one that has never answered.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Who has proved to be a replica, by id and URL.
 #[derive(Debug, Default)]
-pub(super) struct Proofs(Mutex<HashMap<(String, String), Proof>>);
+pub(super) struct VerifiedPeers(Mutex<HashMap<(String, String), Verification>>);
 
 #[derive(Clone, Copy, Debug)]
-enum Proof {
+enum Verification {
     /// It has answered under the key.
     Given,
     /// It has not, and is asked again then, after this wait.
     Missing { ask_at: Instant, wait: Duration },
 }
 
-impl Proofs {
+impl VerifiedPeers {
     /// Whether this one has answered under the key.
     pub(super) fn has(&self, replica: &Replica) -> bool {
-        matches!(self.0.lock().get(&of(replica)), Some(Proof::Given))
+        matches!(self.0.lock().get(&of(replica)), Some(Verification::Given))
     }
 
     /// This one has answered under the key.
     pub(super) fn given(&self, replica: &Replica) {
-        self.0.lock().insert(of(replica), Proof::Given);
+        self.0.lock().insert(of(replica), Verification::Given);
     }
 
     /// Forgets all but these, and says which of them are to be asked now. Each of those counts as asked.
@@ -51,12 +51,12 @@ impl Proofs {
         proofs.retain(|(id, url), _| replicas.iter().any(|one| one.id == *id && one.base_url == *url));
         let is_due = |replica: &&Replica| {
             let wait = match proofs.get(&of(replica)) {
-                Some(Proof::Given) => return false,
-                Some(Proof::Missing { ask_at, .. }) if *ask_at > now => return false,
-                Some(Proof::Missing { wait, .. }) => (*wait * 2).min(LONGEST_WAIT),
-                None => FIRST_WAIT,
+                Some(Verification::Given) => return false,
+                Some(Verification::Missing { ask_at, .. }) if *ask_at > now => return false,
+                Some(Verification::Missing { wait, .. }) => (*wait * 2).min(MAX_RETRY_DELAY),
+                None => FIRST_RETRY_DELAY,
             };
-            proofs.insert(of(replica), Proof::Missing { ask_at: now + wait, wait });
+            proofs.insert(of(replica), Verification::Missing { ask_at: now + wait, wait });
             true
         };
         replicas.iter().filter(is_due).cloned().collect()
@@ -69,22 +69,22 @@ fn of(replica: &Replica) -> (String, String) {
 
 /// Asks each that has not proved to be a replica, until cancelled. `is_self`: this replica is not asked.
 pub(super) async fn gather(
-    link: Arc<Link>,
+    link: Arc<PeerTransport>,
     membership: Arc<Membership>,
     is_self: impl Fn(&Replica) -> bool,
     stop: CancellationToken,
 ) {
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(SCAN_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
         let others: Vec<_> = membership.replicas().iter().filter(|one| !is_self(one)).cloned().collect();
-        let due = link.proofs.due(&others, Instant::now());
+        let due = link.verified.due(&others, Instant::now());
         let ask = get("/internal/v1/reach");
         let asking = join_all(due.iter().map(|replica| async {
             // An answer under the key is noted where it is checked, whatever it says.
             let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;
             match answer {
-                _ if link.proofs.has(replica) => {}
+                _ if link.verified.has(replica) => {}
                 Ok(_) => {}
                 Err(problem) => info!(
                     replica = replica.id,
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn one_without_a_proof_is_asked_ever_less_often_and_one_with_a_proof_not_at_all() {
-        let (proofs, begun) = (Proofs::default(), Instant::now());
+        let (proofs, begun) = (VerifiedPeers::default(), Instant::now());
         let all = [replica("a", "http://a"), replica("b", "http://b")];
         let due = |seconds| {
             let due = proofs.due(&all, begun + Duration::from_secs(seconds));
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_proof_goes_with_the_address_and_with_its_replica() {
-        let (proofs, now) = (Proofs::default(), Instant::now());
+        let (proofs, now) = (VerifiedPeers::default(), Instant::now());
         let old = replica("a", "http://10.0.0.1");
         proofs.due(std::slice::from_ref(&old), now);
         proofs.given(&old);

@@ -7,7 +7,7 @@
 //! | `access` | whether both may be watched |
 //! | `key`, `signature`, `replays` | the key that all replicas have, what is signed with it, and that each call counts once |
 //! | `client`, `messages`, `calls` | what is asked of other replicas |
-//! | `proofs` | which of those that objects name have answered under the key, and so are replicas |
+//! | `verified` | which of those that objects name have answered under the key, and so are replicas |
 //! | `sessions` | which replica holds which agent, as the objects say |
 
 mod access;
@@ -19,10 +19,10 @@ mod members;
 mod membership;
 mod messages;
 mod metrics;
-mod proofs;
 mod replays;
 mod sessions;
 mod signature;
+mod verification;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -45,25 +45,25 @@ pub use membership::Replica;
 pub use messages::{
     AgentsOfReplica, DisconnectCall, Holders, HoldersQuestion, MAX_UIDS_PER_QUESTION, ReachAnswer,
 };
-pub use signature::Refusal;
+pub use signature::SignatureError;
 
 use crate::objects::Agents;
 use crate::shutdown::Vital;
-use access::Allowed;
+use access::WatchableKinds;
 use client::PeerClient;
-use discovery::Looked;
-use key::{Key, PeerKey};
+use discovery::DiscoveryScope;
+use key::{PeerKey, SigningKey};
 use members::PodNames;
 use membership::Membership;
-use metrics::{ClusterMetrics, Reason};
-use proofs::Proofs;
+use metrics::{PeerMetrics, RefusalLabel};
 use replays::Replays;
-use sessions::Sessions;
-use signature::{Call, Here, Signed};
+use sessions::RecordedSessions;
+use signature::{CallSignature, Recipient, SignedCall};
+use verification::VerifiedPeers;
 
 /// This replica, as others would reach it.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct PeerIdentity {
     /// Its id.
     pub replica_id: String,
     /// Where its REST listens.
@@ -72,7 +72,7 @@ pub struct Identity {
     pub host: String,
 }
 
-impl Identity {
+impl PeerIdentity {
     /// Whether a replica is this one. Where no object names its pod that is seen only from a fixed address of its own.
     fn is(&self, replica: &Replica) -> bool {
         let at_own_address = || replica.id == self.address.to_string();
@@ -96,7 +96,7 @@ pub struct Lookup {
 }
 
 /// Where a cluster is joined.
-pub struct Ways {
+pub struct JoinPoints {
     /// The operator's own API server: the Secret with the key.
     pub own: Client,
     /// The KubesvcAgents as last seen.
@@ -108,50 +108,50 @@ pub struct Ways {
 }
 
 /// The replicas, as this one sees them.
-pub struct Cluster {
+pub struct Peers {
     replica_id: String,
-    identity: Identity,
+    identity: PeerIdentity,
     started: Timestamp,
     membership: Arc<Membership>,
-    metrics: ClusterMetrics,
+    metrics: PeerMetrics,
     /// None for a replica that looks for nobody.
-    link: Option<Arc<Link>>,
+    transport: Option<Arc<PeerTransport>>,
 }
 
 /// What it takes to talk to other replicas.
-struct Link {
+struct PeerTransport {
     key: Arc<PeerKey>,
     client: PeerClient,
-    sessions: Sessions,
-    proofs: Arc<Proofs>,
+    sessions: RecordedSessions,
+    verified: Arc<VerifiedPeers>,
     replays: Mutex<Replays>,
     began: Instant,
     /// Replicas that gave no answer, and since when, by URL.
-    resting: Mutex<HashMap<String, Instant>>,
+    silent: Mutex<HashMap<String, Instant>>,
 }
 
 /// A call of another replica that is not checked yet, since its body has not been read.
-pub struct Unchecked {
-    signed: Signed,
-    key: Arc<Key>,
+pub struct UncheckedCall {
+    signed: CallSignature,
+    key: Arc<SigningKey>,
 }
 
 /// What an answer to a call that was taken is signed with.
-pub struct Answerable {
-    key: Arc<Key>,
+pub struct AnswerSigner {
+    key: Arc<SigningKey>,
     nonce: String,
 }
 
-impl Answerable {
+impl AnswerSigner {
     /// The headers that sign an answer.
     pub fn sign(&self, status: StatusCode, body: &[u8]) -> [(HeaderName, HeaderValue); 2] {
         signature::answer_headers(&self.key, &self.nonce, status, body)
     }
 }
 
-impl Cluster {
+impl Peers {
     /// The only replica: it looks for nobody, and takes no calls of others.
-    pub fn alone(identity: Identity) -> Self {
+    pub fn alone(identity: PeerIdentity) -> Self {
         Self::new(identity, Membership::default(), None)
     }
 
@@ -160,9 +160,9 @@ impl Cluster {
     /// # Errors
     /// One line that says what is missing and what to do: a right, or a good key.
     pub(crate) async fn join(
-        identity: Identity,
+        identity: PeerIdentity,
         lookup: Lookup,
-        ways: Ways,
+        ways: JoinPoints,
         vital: &Vital,
         stop: &CancellationToken,
     ) -> Result<Self, String> {
@@ -177,45 +177,48 @@ impl Cluster {
         let key = Arc::new(PeerKey::open(ways.own, &ways.namespace).await?);
         let names =
             lookup.pod_domain.clone().map(|domain| PodNames { namespace: lookup.namespace.clone(), domain });
-        let proofs = Arc::new(Proofs::default());
-        let link = Link {
+        let proofs = Arc::new(VerifiedPeers::default());
+        let link = PeerTransport {
             client: PeerClient::new(&identity.replica_id, Arc::clone(&key), Arc::clone(&proofs)),
             key,
-            sessions: Sessions::new(ways.agents),
-            proofs,
+            sessions: RecordedSessions::new(ways.agents),
+            verified: proofs,
             replays: Mutex::default(),
             began: Instant::now(),
-            resting: Mutex::default(),
+            silent: Mutex::default(),
         };
         let link = Arc::new(link);
         let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
         cluster.watch(allowed, lookup, &ways.discovery, vital, stop);
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
-        vital.spawn("proofs of the other replicas", proofs::gather(link, membership, is_self, stop.clone()));
+        vital.spawn(
+            "proofs of the other replicas",
+            verification::gather(link, membership, is_self, stop.clone()),
+        );
         Ok(cluster)
     }
 
-    fn new(identity: Identity, membership: Membership, link: Option<Arc<Link>>) -> Self {
+    fn new(identity: PeerIdentity, membership: Membership, link: Option<Arc<PeerTransport>>) -> Self {
         Self {
             replica_id: identity.replica_id.clone(),
             identity,
             started: Timestamp::now(),
             membership: Arc::new(membership),
-            metrics: ClusterMetrics::default(),
-            link,
+            metrics: PeerMetrics::default(),
+            transport: link,
         }
     }
 
     fn watch(
         &self,
-        allowed: Allowed,
+        allowed: WatchableKinds,
         lookup: Lookup,
         client: &Client,
         vital: &Vital,
         stop: &CancellationToken,
     ) {
-        let looked = Looked {
+        let looked = DiscoveryScope {
             namespace: lookup.namespace,
             service_prefix: lookup.service_name_prefix,
             port_name: lookup.http_port_name,
@@ -234,7 +237,7 @@ impl Cluster {
     /// A digest of these parts under the key that the replicas share, which tells nothing of them to whoever has not the
     /// key; none for a replica that is alone. `fresh`: the key is read again, if it was not just now.
     pub async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
-        let link = self.link.as_ref()?;
+        let link = self.transport.as_ref()?;
         let key = if fresh { link.key.newest().await } else { link.key.current() };
         Some(signature::digest(&key, parts))
     }
@@ -247,8 +250,9 @@ impl Cluster {
     /// All replicas by id: those that have answered under the key, and this one always. `ready`: whether this one is, where
     /// no object says so.
     pub fn replicas(&self, ready: bool) -> Vec<Replica> {
-        let counts =
-            |one: &&Replica| self.is_self(one) || self.link.as_ref().is_none_or(|link| link.proofs.has(one));
+        let counts = |one: &&Replica| {
+            self.is_self(one) || self.transport.as_ref().is_none_or(|link| link.verified.has(one))
+        };
         let mut all: Vec<_> = self.membership.replicas().iter().filter(counts).cloned().collect();
         match all.iter_mut().find(|replica| self.is_self(replica)) {
             Some(own) => own.id.clone_from(&self.replica_id),
@@ -289,16 +293,16 @@ impl Cluster {
         &self,
         headers: &HeaderMap,
         address: Option<SocketAddr>,
-    ) -> Result<Unchecked, Refusal> {
+    ) -> Result<UncheckedCall, SignatureError> {
         let since_ms = self.started.as_millisecond();
-        let here = Here { id: &self.replica_id, address, since_ms };
-        let read = match &self.link {
-            None => Err(Refusal::Alone),
-            Some(link) => match Signed::read(headers, here, Timestamp::now().as_millisecond()) {
+        let here = Recipient { id: &self.replica_id, address, since_ms };
+        let read = match &self.transport {
+            None => Err(SignatureError::Alone),
+            Some(link) => match CallSignature::read(headers, here, Timestamp::now().as_millisecond()) {
                 Err(refusal) => Err(refusal),
                 Ok(signed) => {
                     let key = link.key.named(&signed.key_id).await;
-                    key.map(|key| Unchecked { signed, key }).ok_or(Refusal::UnknownKey)
+                    key.map(|key| UncheckedCall { signed, key }).ok_or(SignatureError::UnknownKey)
                 }
             },
         };
@@ -312,30 +316,34 @@ impl Cluster {
     /// The signature does not fit, or the call was seen before.
     pub fn admit(
         &self,
-        call: Unchecked,
+        call: UncheckedCall,
         method: &str,
         path: &str,
         body: &[u8],
-    ) -> Result<Answerable, Refusal> {
-        let Some(link) = &self.link else { return Err(self.count(Refusal::Alone)) };
-        link.admit(call, Call { method, path, body }).map_err(|refusal| self.count(refusal))
+    ) -> Result<AnswerSigner, SignatureError> {
+        let Some(link) = &self.transport else { return Err(self.count(SignatureError::Alone)) };
+        link.admit(call, SignedCall { method, path, body }).map_err(|refusal| self.count(refusal))
     }
 
-    fn count(&self, refusal: Refusal) -> Refusal {
-        self.metrics.refused.get_or_create(&Reason { reason: refusal.word() }).inc();
+    fn count(&self, refusal: SignatureError) -> SignatureError {
+        self.metrics.refused.get_or_create(&RefusalLabel { reason: refusal.word() }).inc();
         refusal
     }
 }
 
-impl Link {
-    fn admit(&self, Unchecked { signed, key }: Unchecked, call: Call<'_>) -> Result<Answerable, Refusal> {
+impl PeerTransport {
+    fn admit(
+        &self,
+        UncheckedCall { signed, key }: UncheckedCall,
+        call: SignedCall<'_>,
+    ) -> Result<AnswerSigner, SignatureError> {
         if !signed.fits(&key, call) {
-            return Err(Refusal::Wrong);
+            return Err(SignatureError::Wrong);
         }
         let nonce = signed.stamp.nonce;
         // Only what is signed is remembered, so that strangers cannot fill the memory.
         self.replays.lock().take(nonce.clone(), self.began.elapsed())?;
-        Ok(Answerable { key, nonce })
+        Ok(AnswerSigner { key, nonce })
     }
 }
 

@@ -16,20 +16,21 @@ use crate::telemetry::outages::Noticing;
 use crate::watches::WATCH_SECONDS;
 
 /// How long a connection may take, TLS included.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so long without a byte the other end is asked whether it is there,
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// so often,
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// and so many times.
-const KEEPALIVE_TRIES: u32 = 3;
+const MAX_KEEPALIVE_PROBES: u32 = 3;
 /// How long what was sent may stay unacknowledged: as long as an idle connection may be dead.
-const UNACKNOWLEDGED: Duration =
-    Duration::from_secs(KEEPALIVE_AFTER.as_secs() + KEEPALIVE_EVERY.as_secs() * KEEPALIVE_TRIES as u64);
+const UNACKNOWLEDGED_TIMEOUT: Duration = Duration::from_secs(
+    KEEPALIVE_IDLE.as_secs() + KEEPALIVE_INTERVAL.as_secs() * MAX_KEEPALIVE_PROBES as u64,
+);
 /// How long an answer may be silent, where the other end is there and says nothing. A watch is longest so.
-const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
+const READ_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 10);
 /// A connection that was not used for so long is not used again: the fewer are kept, the fewer may be dead.
-const IDLE: Duration = Duration::from_secs(15);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A client for an API server.
 ///
@@ -47,12 +48,12 @@ fn connect(config: Config) -> kube::Result<Client> {
         return Ok(ClientBuilder::try_from(config)?.with_layer(&Noticing).build());
     }
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
-    connector.set_connect_timeout(Some(CONNECT));
-    connector.set_read_timeout(Some(SILENCE));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_read_timeout(Some(READ_TIMEOUT));
     // The silence counts from the request, not from the answer to the one before.
     connector.set_reset_reader_on_write(true);
     let http = legacy::Builder::new(TokioExecutor::new())
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_timer(TokioTimer::new())
         .build(connector);
     let service = ServiceBuilder::new()
@@ -70,10 +71,10 @@ fn tcp() -> HttpConnector {
     // The scheme is looked at by the layer above, which speaks TLS.
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    connector.set_keepalive(Some(KEEPALIVE_AFTER));
-    connector.set_keepalive_interval(Some(KEEPALIVE_EVERY));
-    connector.set_keepalive_retries(Some(KEEPALIVE_TRIES));
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(MAX_KEEPALIVE_PROBES));
     #[cfg(target_os = "linux")]
-    connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED_TIMEOUT));
     connector
 }

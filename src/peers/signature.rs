@@ -12,12 +12,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use super::key::Key;
+use super::key::SigningKey;
 
 /// How far the clocks of two replicas may lie apart, and how long a call may be on its way.
-pub(super) const WINDOW: Duration = Duration::from_secs(30);
+pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(30);
 /// The longest nonce and id that are taken, in bytes.
-const LONGEST: usize = 512;
+const MAX_HEADER_BYTES: usize = 512;
 
 const FROM: HeaderName = HeaderName::from_static("x-kubesvc-from");
 const TO: HeaderName = HeaderName::from_static("x-kubesvc-to");
@@ -28,7 +28,7 @@ const SIGNATURE: HeaderName = HeaderName::from_static("x-kubesvc-signature");
 
 /// Why a call was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum SignatureError {
     /// It has no signature, or not all that belongs to one.
     #[error("this call is for replicas of kubesvc, which sign it: the header {0} is missing or malformed")]
     Unsigned(String),
@@ -46,7 +46,7 @@ pub enum Refusal {
     /// It is too old, or from the future.
     #[error(
         "the call was signed {apart} s {when} by this replica's clock, and {} s are allowed; set the clocks right",
-        WINDOW.as_secs()
+        MAX_CLOCK_SKEW.as_secs()
     )]
     Untimely {
         /// How many seconds lie between.
@@ -75,7 +75,7 @@ pub enum Refusal {
     TooMany,
 }
 
-impl Refusal {
+impl SignatureError {
     /// One word for the metric.
     pub fn word(&self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Refusal {
 
 /// What is signed beside the stamp.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct SignedCall<'a> {
     /// `GET`, `POST`.
     pub(super) method: &'a str,
     /// Path and query, as sent.
@@ -104,7 +104,7 @@ pub(super) struct Call<'a> {
 
 /// Who signed a call, for whom, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct CallStamp {
     from: String,
     to: String,
     /// Epoch milliseconds.
@@ -115,14 +115,14 @@ pub(super) struct Stamp {
 
 /// A signature as it came, not checked yet.
 #[derive(Clone, Debug)]
-pub(super) struct Signed {
-    pub(super) stamp: Stamp,
+pub(super) struct CallSignature {
+    pub(super) stamp: CallStamp,
     /// The id of the key that it says it is signed with.
     pub(super) key_id: String,
     signature: Vec<u8>,
 }
 
-impl Stamp {
+impl CallStamp {
     /// A stamp of one call. `to`: the id of the replica it is for; where no object names its pod, its address and port.
     pub(super) fn new(from: &str, to: &str, now_ms: i64, nonce: String) -> Self {
         Self { from: spelled(from), to: spelled(to), time: now_ms, nonce }
@@ -134,8 +134,8 @@ impl Stamp {
     /// An id that cannot stand in a header.
     pub(super) fn headers(
         &self,
-        key: &Key,
-        call: Call<'_>,
+        key: &SigningKey,
+        call: SignedCall<'_>,
     ) -> Result<[(HeaderName, HeaderValue); 6], String> {
         let value = |text: &str| {
             HeaderValue::from_str(text).map_err(|_| format!("{text:?} cannot stand in a header"))
@@ -151,7 +151,7 @@ impl Stamp {
         ])
     }
 
-    fn mac(&self, key: &Key, call: Call<'_>) -> Hmac<Sha256> {
+    fn mac(&self, key: &SigningKey, call: SignedCall<'_>) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
         let digest = hex::encode(Sha256::digest(call.body));
         let time = self.time.to_string();
@@ -168,7 +168,7 @@ impl Stamp {
 
 /// The headers of an answer to the call with this nonce.
 pub(super) fn answer_headers(
-    key: &Key,
+    key: &SigningKey,
     nonce: &str,
     status: StatusCode,
     body: &[u8],
@@ -179,14 +179,14 @@ pub(super) fn answer_headers(
 }
 
 /// Whether an answer says that it is signed with this key; looked at before its body is read.
-pub(super) fn names_key(headers: &HeaderMap, key: &Key) -> bool {
+pub(super) fn names_key(headers: &HeaderMap, key: &SigningKey) -> bool {
     headers.get(KEY).is_some_and(|id| id.as_bytes() == key.id().as_bytes()) && headers.contains_key(SIGNATURE)
 }
 
 /// Whether the signature of an answer fits it and the call with this nonce; takes the same time wherever it differs.
 pub(super) fn answer_fits(
     headers: &HeaderMap,
-    key: &Key,
+    key: &SigningKey,
     nonce: &str,
     status: StatusCode,
     body: &[u8],
@@ -195,7 +195,7 @@ pub(super) fn answer_fits(
     signature.is_some_and(|one| answer_mac(key, nonce, status, body).verify_slice(&one).is_ok())
 }
 
-fn answer_mac(key: &Key, nonce: &str, status: StatusCode, body: &[u8]) -> Hmac<Sha256> {
+fn answer_mac(key: &SigningKey, nonce: &str, status: StatusCode, body: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
     for line in ["kubesvc-peer-answer-1", status.as_str(), &hex::encode(Sha256::digest(body)), nonce] {
         mac.update(line.as_bytes());
@@ -205,7 +205,7 @@ fn answer_mac(key: &Key, nonce: &str, status: StatusCode, body: &[u8]) -> Hmac<S
 }
 
 /// A digest of these parts under the key. No call has it for its signature: the first line differs.
-pub(super) fn digest(key: &Key, parts: &[&[u8]]) -> [u8; 32] {
+pub(super) fn digest(key: &SigningKey, parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
     mac.update(b"kubesvc-digest-1\n");
     for part in parts {
@@ -217,7 +217,7 @@ pub(super) fn digest(key: &Key, parts: &[&[u8]]) -> [u8; 32] {
 
 /// Who gets a call, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Here<'a> {
+pub(super) struct Recipient<'a> {
     /// This replica's id.
     pub(super) id: &'a str,
     /// The address that the call was sent to, where it is known.
@@ -226,7 +226,7 @@ pub(super) struct Here<'a> {
     pub(super) since_ms: i64,
 }
 
-impl Here<'_> {
+impl Recipient<'_> {
     /// Whether a call that was signed for this one is meant. Where the caller knew only an address, it is the one that the
     /// call has come to; of a name, or behind a proxy on the same machine, that cannot be told.
     fn is(&self, to: &str) -> bool {
@@ -244,41 +244,45 @@ impl Here<'_> {
     }
 }
 
-impl Signed {
+impl CallSignature {
     /// Reads the headers of a call, and looks whether it is for this replica and of now.
-    pub(super) fn read(headers: &HeaderMap, here: Here<'_>, now_ms: i64) -> Result<Self, Refusal> {
+    pub(super) fn read(
+        headers: &HeaderMap,
+        here: Recipient<'_>,
+        now_ms: i64,
+    ) -> Result<Self, SignatureError> {
         let text = |name: &HeaderName| {
             let value = headers.get(name).and_then(|value| value.to_str().ok());
-            let good = value.filter(|text| !text.is_empty() && text.len() <= LONGEST);
-            good.map(str::to_owned).ok_or_else(|| Refusal::Unsigned(name.to_string()))
+            let good = value.filter(|text| !text.is_empty() && text.len() <= MAX_HEADER_BYTES);
+            good.map(str::to_owned).ok_or_else(|| SignatureError::Unsigned(name.to_string()))
         };
-        let unsigned = |name: HeaderName| move || Refusal::Unsigned(name.to_string());
+        let unsigned = |name: HeaderName| move || SignatureError::Unsigned(name.to_string());
         let signature = hex::decode(text(&SIGNATURE)?).map_err(|_| unsigned(SIGNATURE)())?;
         let key_id = text(&KEY)?;
         let time: i64 = text(&TIME)?.parse().map_err(|_| unsigned(TIME)())?;
-        let stamp = Stamp { from: text(&FROM)?, to: text(&TO)?, time, nonce: text(&NONCE)? };
+        let stamp = CallStamp { from: text(&FROM)?, to: text(&TO)?, time, nonce: text(&NONCE)? };
         if !here.is(&stamp.to) {
-            return Err(Refusal::Elsewhere { to: stamp.to, here: here.id.to_owned() });
+            return Err(SignatureError::Elsewhere { to: stamp.to, here: here.id.to_owned() });
         }
         timely(time, now_ms)?;
         if time < here.since_ms {
-            return Err(Refusal::BeforeStart);
+            return Err(SignatureError::BeforeStart);
         }
         Ok(Self { stamp, key_id, signature })
     }
 
     /// Whether the signature fits the call; takes the same time wherever it differs.
-    pub(super) fn fits(&self, key: &Key, call: Call<'_>) -> bool {
+    pub(super) fn fits(&self, key: &SigningKey, call: SignedCall<'_>) -> bool {
         self.stamp.mac(key, call).verify_slice(&self.signature).is_ok()
     }
 }
 
-fn timely(time: i64, now_ms: i64) -> Result<(), Refusal> {
+fn timely(time: i64, now_ms: i64) -> Result<(), SignatureError> {
     let apart = time.abs_diff(now_ms);
-    if u128::from(apart) <= WINDOW.as_millis() {
+    if u128::from(apart) <= MAX_CLOCK_SKEW.as_millis() {
         return Ok(());
     }
-    Err(Refusal::Untimely { apart: apart / 1000, when: if time < now_ms { "ago" } else { "ahead" } })
+    Err(SignatureError::Untimely { apart: apart / 1000, when: if time < now_ms { "ago" } else { "ahead" } })
 }
 
 /// An id as it stands in a header.

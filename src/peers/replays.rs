@@ -4,10 +4,10 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use super::signature::{Refusal, WINDOW};
+use super::signature::{MAX_CLOCK_SKEW, SignatureError};
 
 /// How many calls are remembered. More within a minute are refused.
-const MOST: usize = 100_000;
+const MAX_CALLS: usize = 100_000;
 
 /// The nonces of calls that were taken. Pure: time comes in as what has passed since the start.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct Replays {
 
 impl Default for Replays {
     fn default() -> Self {
-        Self { seen: HashSet::new(), order: VecDeque::new(), most: MOST }
+        Self { seen: HashSet::new(), order: VecDeque::new(), most: MAX_CALLS }
     }
 }
 
@@ -28,19 +28,19 @@ impl Replays {
     ///
     /// # Errors
     /// It was seen before, or too many are remembered.
-    pub(super) fn take(&mut self, nonce: String, now: Duration) -> Result<(), Refusal> {
+    pub(super) fn take(&mut self, nonce: String, now: Duration) -> Result<(), SignatureError> {
         // A call from a clock that is ahead stays good for twice the window.
-        let forgettable = |at: &Duration| now.saturating_sub(*at) > WINDOW * 2;
+        let forgettable = |at: &Duration| now.saturating_sub(*at) > MAX_CLOCK_SKEW * 2;
         while self.order.front().is_some_and(|(at, _)| forgettable(at)) {
             if let Some((_, nonce)) = self.order.pop_front() {
                 self.seen.remove(&nonce);
             }
         }
         if self.seen.contains(&nonce) {
-            return Err(Refusal::Replayed);
+            return Err(SignatureError::Replayed);
         }
         if self.order.len() >= self.most {
-            return Err(Refusal::TooMany);
+            return Err(SignatureError::TooMany);
         }
         self.seen.insert(nonce.clone());
         self.order.push_back((now, nonce));
@@ -60,11 +60,11 @@ mod tests {
     fn a_call_is_taken_once_for_as_long_as_its_signature_is_good() {
         let mut replays = Replays::default();
         assert_eq!(replays.take("a".into(), at(0)), Ok(()));
-        assert_eq!(replays.take("a".into(), at(0)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("a".into(), at(0)), Err(SignatureError::Replayed));
         assert_eq!(replays.take("b".into(), at(30)), Ok(()));
-        assert_eq!(replays.take("a".into(), at(60)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("a".into(), at(60)), Err(SignatureError::Replayed));
         assert_eq!(replays.take("a".into(), at(61)), Ok(()), "by then its time is refused");
-        assert_eq!(replays.take("b".into(), at(61)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("b".into(), at(61)), Err(SignatureError::Replayed));
     }
 
     #[test]
@@ -72,8 +72,8 @@ mod tests {
         let mut replays = Replays { most: 2, ..Replays::default() };
         assert_eq!(replays.take("a".into(), at(0)), Ok(()));
         assert_eq!(replays.take("b".into(), at(10)), Ok(()));
-        assert_eq!(replays.take("c".into(), at(20)), Err(Refusal::TooMany));
-        assert_eq!(replays.take("a".into(), at(20)), Err(Refusal::Replayed));
+        assert_eq!(replays.take("c".into(), at(20)), Err(SignatureError::TooMany));
+        assert_eq!(replays.take("a".into(), at(20)), Err(SignatureError::Replayed));
         assert_eq!(replays.take("c".into(), at(61)), Ok(()), "a is forgotten");
         assert_eq!(replays.seen.len(), replays.order.len());
     }

@@ -8,40 +8,40 @@ use async_trait::async_trait;
 use kube::Client;
 use parking_lot::Mutex;
 
-use super::{AgentView, Elsewhere, Fleet, FleetError};
+use super::{AgentView, Fleet, FleetError, RemoteSessions};
 use crate::account::lifecycle::{Presence, SessionFact};
 use crate::objects::{Accounts, Agents, read_agents};
 use crate::telemetry::errors::chain;
 
 /// How long the API server may take for one reading.
-const READ_WAIT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One reading of some zones, for all who asked before it began.
 #[derive(Default)]
-struct Round {
+struct FleetRead {
     zones: Mutex<BTreeSet<String>>,
     outcome: OnceLock<Result<(), FleetError>>,
 }
 
 /// The agents of all replicas.
-pub struct Everywhere {
+pub struct ClusterSessions {
     here: Arc<dyn Fleet>,
-    elsewhere: Arc<Elsewhere>,
+    remote: Arc<RemoteSessions>,
     accounts: Arc<Accounts>,
     agents: Arc<Agents>,
     client: Client,
     namespace: String,
     /// The reading that is begun next.
-    next: Mutex<Arc<Round>>,
+    next: Mutex<Arc<FleetRead>>,
     /// Whoever holds it reads.
     reading: tokio::sync::Mutex<()>,
 }
 
-impl Everywhere {
+impl ClusterSessions {
     /// `here`: the agents of this replica; the objects of all are in `namespace`.
     pub fn new(
         here: Arc<dyn Fleet>,
-        elsewhere: Arc<Elsewhere>,
+        remote: Arc<RemoteSessions>,
         accounts: Arc<Accounts>,
         agents: Arc<Agents>,
         client: Client,
@@ -49,7 +49,7 @@ impl Everywhere {
     ) -> Self {
         Self {
             here,
-            elsewhere,
+            remote: remote,
             accounts,
             agents,
             client,
@@ -61,23 +61,23 @@ impl Everywhere {
 
     async fn read_all(&self, zones: &BTreeSet<String>) -> Result<(), FleetError> {
         let reading = read_agents(self.client.clone(), &self.namespace, zones, &self.agents);
-        match tokio::time::timeout(READ_WAIT, reading).await {
+        match tokio::time::timeout(READ_TIMEOUT, reading).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => return Err(FleetError(chain(&problem))),
-            Err(_) => return Err(FleetError(format!("no answer within {READ_WAIT:?}"))),
+            Err(_) => return Err(FleetError(format!("no answer within {READ_TIMEOUT:?}"))),
         }
-        self.elsewhere.catch_up(zones);
+        self.remote.catch_up(zones);
         zones.iter().for_each(|zone| self.here.catch_up(zone));
         Ok(())
     }
 }
 
 #[async_trait]
-impl Fleet for Everywhere {
+impl Fleet for ClusterSessions {
     fn sessions(&self, uid: &str) -> Vec<SessionFact> {
         let here = self.here.sessions(uid);
         match self.accounts.by_uid(uid) {
-            Some(account) => together(here, self.elsewhere.sessions(&account)),
+            Some(account) => together(here, self.remote.sessions(&account)),
             None => here,
         }
     }
@@ -95,8 +95,8 @@ impl Fleet for Everywhere {
     }
 
     fn credential_mismatch(&self, uid: &str) -> bool {
-        let elsewhere = || self.accounts.by_uid(uid).is_some_and(|one| self.elsewhere.doubts(&one));
-        self.here.credential_mismatch(uid) || elsewhere()
+        let remote = || self.accounts.by_uid(uid).is_some_and(|one| self.remote.doubts(&one));
+        self.here.credential_mismatch(uid) || remote()
     }
 
     fn is_all_here(&self) -> bool {
@@ -133,8 +133,8 @@ impl Fleet for Everywhere {
 }
 
 /// An agent that both know of is where it is connected; it may have moved a moment ago.
-fn together(mut here: Vec<SessionFact>, elsewhere: Vec<SessionFact>) -> Vec<SessionFact> {
-    for fact in elsewhere {
+fn together(mut here: Vec<SessionFact>, remote: Vec<SessionFact>) -> Vec<SessionFact> {
+    for fact in remote {
         let same = |one: &SessionFact| one.agent_id == fact.agent_id && one.zone == fact.zone;
         match here.iter_mut().find(|one| same(one)) {
             None => here.push(fact),
@@ -180,10 +180,10 @@ mod tests {
     }
 
     /// No agent is here.
-    struct Nobody;
+    struct NoSessions;
 
     #[async_trait]
-    impl Fleet for Nobody {
+    impl Fleet for NoSessions {
         fn sessions(&self, _: &str) -> Vec<SessionFact> {
             Vec::new()
         }
@@ -233,13 +233,13 @@ mod tests {
         let (agents, accounts) = (Arc::new(Agents::default()), Arc::new(Accounts::default()));
         let replicas = Replicas::unknown("me", Times::default());
         let (followed, known) = (Arc::clone(&agents), Arc::clone(&accounts));
-        let elsewhere = Arc::new(Elsewhere::new("me", followed, known, replicas, Arc::default()));
+        let remote = Arc::new(RemoteSessions::new("me", followed, known, replicas, Arc::default()));
         let client = Client::new(service, "ns");
-        let everywhere =
-            Arc::new(Everywhere::new(Arc::new(Nobody), elsewhere, accounts, agents, client, "ns"));
+        let sessions =
+            Arc::new(ClusterSessions::new(Arc::new(NoSessions), remote, accounts, agents, client, "ns"));
         let read = |zone: String| {
-            let everywhere = Arc::clone(&everywhere);
-            tokio::spawn(async move { everywhere.read(&zone).await })
+            let sessions = Arc::clone(&sessions);
+            tokio::spawn(async move { sessions.read(&zone).await })
         };
         let mut readings = vec![read("z-0".to_owned())];
         while asked.lock().is_empty() {
@@ -247,7 +247,7 @@ mod tests {
         }
         // The first zone too: what is read now may have been read before it was asked for once more.
         readings.extend((0..2000).map(|nth| read(format!("z-{nth}"))));
-        while everywhere.next.lock().zones.lock().len() < 2000 {
+        while sessions.next.lock().zones.lock().len() < 2000 {
             tokio::task::yield_now().await;
         }
         answers.add_permits(2);

@@ -7,23 +7,23 @@ use prometheus_client::registry::Registry;
 
 /// Why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct Reason {
+pub(super) struct RefusalLabel {
     /// One of a fixed set of words.
     pub(super) reason: &'static str,
 }
 
 /// The counters.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ClusterMetrics {
+pub(super) struct PeerMetrics {
     /// Calls to other replicas.
     pub(super) calls: Counter,
     /// Calls to other replicas that got no good answer.
     pub(super) failed: Counter,
     /// Calls of other replicas that were refused, by reason.
-    pub(super) refused: Family<Reason, Counter>,
+    pub(super) refused: Family<RefusalLabel, Counter>,
 }
 
-impl ClusterMetrics {
+impl PeerMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("kubesvc_peer");
         registry.register("calls", "Calls to other replicas", self.calls.clone());

@@ -10,9 +10,9 @@ use crate::fleet::AgentView;
 use crate::objects::Agents;
 
 /// The agents that say they are connected, read from the index over the objects.
-pub(super) struct Sessions(Arc<Agents>);
+pub(super) struct RecordedSessions(Arc<Agents>);
 
-impl Sessions {
+impl RecordedSessions {
     pub(super) fn new(agents: Arc<Agents>) -> Self {
         Self(agents)
     }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn the_latest_session_of_an_agent_counts_while_it_stands() {
         let agents = Arc::new(Agents::default());
-        let sessions = Sessions::new(Arc::clone(&agents));
+        let sessions = RecordedSessions::new(Arc::clone(&agents));
         agents.seen(object("east", "a", "one", 1, true));
         agents.seen(object("west", "a", "two", 2, true));
         assert_eq!(sessions.replica_of("a").as_deref(), Some("two"));

@@ -21,40 +21,40 @@ use crate::account::FIELD_MANAGER;
 use crate::telemetry::outages::warn_unless_away;
 
 /// The Secret.
-const NAME: &str = "kubesvc-peer";
+const SECRET_NAME: &str = "kubesvc-peer";
 /// The key in it that calls and answers are signed with.
-const FIELD: &str = "key";
+const SECRET_KEY: &str = "key";
 /// A second key that is taken, if there is one: the former or the next, while the key is being changed.
-const OTHER_FIELD: &str = "other-key";
+const SECOND_SECRET_KEY: &str = "other-key";
 /// Length of a key's id, in hexadecimal digits.
-const ID_LENGTH: usize = 16;
+const KEY_ID_DIGITS: usize = 16;
 /// How long a key is that is made here, and how long one must be at least, in bytes.
-const LENGTH: usize = 32;
+const MIN_KEY_BYTES: usize = 32;
 /// How long the API server may take.
-const WAIT: Duration = Duration::from_secs(15);
+const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// It is not read again sooner, whoever calls.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// When a key counts as old for those who ask for the newest.
-const GETS_OLD: Duration = Duration::from_secs(5);
+const MAX_KEY_AGE: Duration = Duration::from_secs(5);
 /// How often the Secret is looked at again when others make and delete it meanwhile.
-const ATTEMPTS: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// A key.
-pub(super) struct Key {
+pub(super) struct SigningKey {
     bytes: SecretSlice<u8>,
     id: String,
 }
 
-impl Key {
+impl SigningKey {
     /// The bytes as a key, if they are enough.
     pub(super) fn new(bytes: Vec<u8>) -> Option<Self> {
-        if bytes.len() < LENGTH {
+        if bytes.len() < MIN_KEY_BYTES {
             return None;
         }
         let mut mac = Hmac::<Sha256>::new_from_slice(&bytes).expect("HMAC takes a key of any length");
         mac.update(b"kubesvc-key-id-1\n");
         let mut id = hex::encode(mac.finalize().into_bytes());
-        id.truncate(ID_LENGTH);
+        id.truncate(KEY_ID_DIGITS);
         Some(Self { bytes: SecretSlice::from(bytes), id })
     }
 
@@ -70,24 +70,24 @@ impl Key {
 
 /// The keys of the Secret.
 #[derive(Clone, Debug)]
-struct Keys {
+struct PeerKeys {
     /// The one that is signed with.
-    key: Arc<Key>,
+    key: Arc<SigningKey>,
     /// One that is taken besides.
-    other: Option<Arc<Key>>,
+    other: Option<Arc<SigningKey>>,
 }
 
-impl Keys {
-    fn named(&self, id: &str) -> Option<Arc<Key>> {
+impl PeerKeys {
+    fn named(&self, id: &str) -> Option<Arc<SigningKey>> {
         [Some(&self.key), self.other.as_ref()].into_iter().flatten().find(|key| key.id() == id).cloned()
     }
 
     fn ids(&self) -> (&str, Option<&str>) {
-        (self.key.id(), self.other.as_deref().map(Key::id))
+        (self.key.id(), self.other.as_deref().map(SigningKey::id))
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
@@ -97,7 +97,7 @@ impl fmt::Debug for Key {
 pub(super) struct PeerKey {
     secrets: Api<Secret>,
     namespace: String,
-    current: RwLock<Keys>,
+    current: RwLock<PeerKeys>,
     read_at: Mutex<Instant>,
 }
 
@@ -108,9 +108,10 @@ impl PeerKey {
     /// A right is missing, or the Secret holds no good key. One line, with what to do, without anything of the key.
     pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, String> {
         let secrets = Api::namespaced(client, namespace);
-        let keys = tokio::time::timeout(WAIT, read_or_make(&secrets, namespace))
-            .await
-            .unwrap_or_else(|_| Err(format!("Secret {namespace}/{NAME}: the API server does not answer")))?;
+        let keys =
+            tokio::time::timeout(READ_TIMEOUT, read_or_make(&secrets, namespace)).await.unwrap_or_else(
+                |_| Err(format!("Secret {namespace}/{SECRET_NAME}: the API server does not answer")),
+            )?;
         Ok(Self {
             secrets,
             namespace: namespace.to_owned(),
@@ -121,31 +122,31 @@ impl PeerKey {
 
     /// This key, and an API server that has none.
     #[cfg(test)]
-    pub(super) fn of_test(key: Key) -> Self {
+    pub(super) fn of_test(key: SigningKey) -> Self {
         let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Ok::<_, std::convert::Infallible>(http::Response::new(kube::client::Body::empty()))
         });
         Self {
             secrets: Api::namespaced(Client::new(nothing, "ns"), "ns"),
             namespace: "ns".to_owned(),
-            current: RwLock::new(Keys { key: Arc::new(key), other: None }),
+            current: RwLock::new(PeerKeys { key: Arc::new(key), other: None }),
             read_at: Mutex::new(Instant::now()),
         }
     }
 
     /// The key that is signed with.
-    pub(super) fn current(&self) -> Arc<Key> {
+    pub(super) fn current(&self) -> Arc<SigningKey> {
         Arc::clone(&self.current.read().key)
     }
 
     /// The key of this id; if none has it, the Secret is read again, at most once a second.
-    pub(super) async fn named(&self, id: &str) -> Option<Arc<Key>> {
+    pub(super) async fn named(&self, id: &str) -> Option<Arc<SigningKey>> {
         let known = self.current.read().named(id);
         if known.is_some() {
             return known;
         }
         let mut read_at = self.read_at.lock().await;
-        if self.current.read().named(id).is_none() && read_at.elapsed() >= PAUSE {
+        if self.current.read().named(id).is_none() && read_at.elapsed() >= MIN_READ_INTERVAL {
             *read_at = Instant::now();
             self.read_again().await;
         }
@@ -154,9 +155,9 @@ impl PeerKey {
 
     /// A key with which something did not fit: reads the Secret again, at most once a second, and gives the key that is
     /// there now if it is another one.
-    pub(super) async fn other_than(&self, known: &Key) -> Option<Arc<Key>> {
+    pub(super) async fn other_than(&self, known: &SigningKey) -> Option<Arc<SigningKey>> {
         let mut read_at = self.read_at.lock().await;
-        if self.current().bytes() == known.bytes() && read_at.elapsed() >= PAUSE {
+        if self.current().bytes() == known.bytes() && read_at.elapsed() >= MIN_READ_INTERVAL {
             *read_at = Instant::now();
             self.read_again().await;
         }
@@ -164,9 +165,9 @@ impl PeerKey {
     }
 
     /// The key in use, read again if that was not done for a while. Whoever asks while it is read has the former one.
-    pub(super) async fn newest(&self) -> Arc<Key> {
+    pub(super) async fn newest(&self) -> Arc<SigningKey> {
         if let Ok(mut read_at) = self.read_at.try_lock()
-            && read_at.elapsed() >= GETS_OLD
+            && read_at.elapsed() >= MAX_KEY_AGE
         {
             self.read_again().await;
             *read_at = Instant::now();
@@ -175,7 +176,7 @@ impl PeerKey {
     }
 
     async fn read_again(&self) {
-        match tokio::time::timeout(WAIT, read_or_make(&self.secrets, &self.namespace)).await {
+        match tokio::time::timeout(READ_TIMEOUT, read_or_make(&self.secrets, &self.namespace)).await {
             Ok(Ok(keys)) if keys.ids() != self.current.read().ids() => {
                 info!("the key for calls between replicas was changed");
                 *self.current.write() = keys;
@@ -184,7 +185,7 @@ impl PeerKey {
             Ok(Err(problem)) => warn_unless_away!("{problem}; the former key stays in use"),
             Err(_) => {
                 warn_unless_away!(
-                    "Secret {}/{NAME} was not read in time; the former key stays in use",
+                    "Secret {}/{SECRET_NAME} was not read in time; the former key stays in use",
                     self.namespace
                 );
             }
@@ -192,9 +193,11 @@ impl PeerKey {
     }
 }
 
-async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<Keys, String> {
-    for _ in 0..ATTEMPTS {
-        if let Some(secret) = secrets.get_opt(NAME).await.map_err(|error| failed(namespace, "get", &error))? {
+async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<PeerKeys, String> {
+    for _ in 0..MAX_ATTEMPTS {
+        if let Some(secret) =
+            secrets.get_opt(SECRET_NAME).await.map_err(|error| failed(namespace, "get", &error))?
+        {
             return parse(secret, namespace);
         }
         match secrets
@@ -205,7 +208,7 @@ async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<Keys, St
             .await
         {
             Ok(made) => {
-                info!("Secret {namespace}/{NAME} was made, for calls between replicas");
+                info!("Secret {namespace}/{SECRET_NAME} was made, for calls between replicas");
                 return parse(made, namespace);
             }
             // Another replica was faster.
@@ -213,50 +216,51 @@ async fn read_or_make(secrets: &Api<Secret>, namespace: &str) -> Result<Keys, St
             Err(error) => return Err(failed(namespace, "create", &error)),
         }
     }
-    Err(format!("Secret {namespace}/{NAME} is made and deleted all the time; let it be"))
+    Err(format!("Secret {namespace}/{SECRET_NAME} is made and deleted all the time; let it be"))
 }
 
 fn new_secret() -> Result<Secret, String> {
-    let mut bytes = vec![0; LENGTH];
+    let mut bytes = vec![0; MIN_KEY_BYTES];
     rustls::crypto::ring::default_provider()
         .secure_random
         .fill(&mut bytes)
         .map_err(|_| "the system gives no random numbers".to_owned())?;
     Ok(Secret {
-        metadata: ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta { name: Some(SECRET_NAME.to_owned()), ..ObjectMeta::default() },
         type_: Some("Opaque".to_owned()),
-        data: Some(BTreeMap::from([(FIELD.to_owned(), ByteString(bytes))])),
+        data: Some(BTreeMap::from([(SECRET_KEY.to_owned(), ByteString(bytes))])),
         ..Secret::default()
     })
 }
 
-fn parse(mut secret: Secret, namespace: &str) -> Result<Keys, String> {
+fn parse(mut secret: Secret, namespace: &str) -> Result<PeerKeys, String> {
     let mut field = |name| secret.data.as_mut().and_then(|data| data.remove(name)).map(|bytes| bytes.0);
     let unfit = |name| {
         format!(
-            "Secret {namespace}/{NAME} must have {LENGTH} random bytes or more under {name:?}; delete it, and it is made anew"
+            "Secret {namespace}/{SECRET_NAME} must have {MIN_KEY_BYTES} random bytes or more under {name:?}; delete it, and it is made anew"
         )
     };
-    let key = field(FIELD).and_then(Key::new).ok_or_else(|| unfit(FIELD))?;
-    let other =
-        field(OTHER_FIELD).map(|bytes| Key::new(bytes).ok_or_else(|| unfit(OTHER_FIELD))).transpose()?;
-    Ok(Keys { key: Arc::new(key), other: other.map(Arc::new) })
+    let key = field(SECRET_KEY).and_then(SigningKey::new).ok_or_else(|| unfit(SECRET_KEY))?;
+    let other = field(SECOND_SECRET_KEY)
+        .map(|bytes| SigningKey::new(bytes).ok_or_else(|| unfit(SECOND_SECRET_KEY)))
+        .transpose()?;
+    Ok(PeerKeys { key: Arc::new(key), other: other.map(Arc::new) })
 }
 
 /// An error of the client in words that hold nothing of the Secret.
 fn failed(namespace: &str, verb: &str, error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => format!(
-            "the operator may not {verb} Secret {namespace}/{NAME}, whose key signs calls between replicas; apply \
+            "the operator may not {verb} Secret {namespace}/{SECRET_NAME}, whose key signs calls between replicas; apply \
              config/rbac, or set kubesvc.cluster: local for one replica"
         ),
         kube::Error::Api(status) => {
             format!(
-                "cannot {verb} Secret {namespace}/{NAME}: the API server answered {} {}",
+                "cannot {verb} Secret {namespace}/{SECRET_NAME}: the API server answered {} {}",
                 status.code, status.reason
             )
         }
-        _ => format!("cannot {verb} Secret {namespace}/{NAME}: the API server cannot be reached"),
+        _ => format!("cannot {verb} Secret {namespace}/{SECRET_NAME}: the API server cannot be reached"),
     }
 }
 
@@ -268,7 +272,7 @@ mod tests {
     fn keys_that_are_made_are_long_enough_and_never_the_same() {
         let key = || parse(new_secret().expect("a Secret"), "ns").expect("a key").key;
         let (one, other) = (key(), key());
-        assert_eq!(one.bytes().len(), LENGTH);
+        assert_eq!(one.bytes().len(), MIN_KEY_BYTES);
         assert_ne!(one.bytes(), other.bytes());
     }
 
@@ -278,29 +282,29 @@ mod tests {
             data: Some(BTreeMap::from([(field.to_owned(), ByteString(bytes.to_vec()))])),
             ..Secret::default()
         };
-        for secret in [Secret::default(), with("other", &[7; 32]), with(FIELD, b"short-s3cret")] {
+        for secret in [Secret::default(), with("other", &[7; 32]), with(SECRET_KEY, b"short-s3cret")] {
             let problem = parse(secret, "ns").expect_err("no good key");
             assert!(problem.contains("ns/kubesvc-peer") && problem.contains("delete it"), "{problem}");
             assert!(!problem.contains("s3cret"), "{problem}");
         }
-        assert!(parse(with(FIELD, &[7; 64]), "ns").is_ok());
+        assert!(parse(with(SECRET_KEY, &[7; 64]), "ns").is_ok());
     }
 
     #[test]
     fn a_second_key_is_taken_while_the_first_is_signed_with() {
         let secret = |other: &[u8]| Secret {
             data: Some(BTreeMap::from([
-                (FIELD.to_owned(), ByteString(vec![1; 32])),
-                (OTHER_FIELD.to_owned(), ByteString(other.to_vec())),
+                (SECRET_KEY.to_owned(), ByteString(vec![1; 32])),
+                (SECOND_SECRET_KEY.to_owned(), ByteString(other.to_vec())),
             ])),
             ..Secret::default()
         };
         let keys = parse(secret(&[2; 32]), "ns").expect("two keys");
-        let id = |byte: u8| Key::new(vec![byte; 32]).expect("long enough").id().to_owned();
+        let id = |byte: u8| SigningKey::new(vec![byte; 32]).expect("long enough").id().to_owned();
         assert_eq!(keys.ids(), (id(1).as_str(), Some(id(2).as_str())));
         assert_eq!(keys.named(&id(2)).map(|key| key.bytes().to_vec()), Some(vec![2; 32]));
         assert!(keys.named(&id(3)).is_none() && keys.named("").is_none());
-        assert_eq!(id(1).len(), ID_LENGTH);
-        assert!(parse(secret(b"short"), "ns").expect_err("no good key").contains(OTHER_FIELD));
+        assert_eq!(id(1).len(), KEY_ID_DIGITS);
+        assert!(parse(secret(b"short"), "ns").expect_err("no good key").contains(SECOND_SECRET_KEY));
     }
 }

@@ -15,12 +15,12 @@ use crate::objects::{Accounts, Agents};
 use crate::wakes::Wakes;
 
 /// How many changed objects are taken in at once.
-const MANY: usize = 1000;
+const MAX_CHANGES_PER_PASS: usize = 1000;
 /// How many zones an account that takes any zone is shown.
-const ZONES_SHOWN: usize = 64;
+const MAX_ZONES_SHOWN: usize = 64;
 
 /// An agent whose stream another replica holds, or held last.
-struct Member {
+struct RemoteAgentEntry {
     agent: Arc<KubesvcAgent>,
     presence: Presence,
     /// Since when its stream stands, as far as this replica knows.
@@ -30,8 +30,8 @@ struct Member {
 }
 
 #[derive(Default)]
-struct Members {
-    by_name: HashMap<String, Member>,
+struct RemoteAgents {
+    by_name: HashMap<String, RemoteAgentEntry>,
     by_zone: BTreeMap<String, BTreeSet<String>>,
     /// Names of agents whose outbox has an entry for the uid.
     by_uid: BTreeMap<String, BTreeSet<String>>,
@@ -39,7 +39,7 @@ struct Members {
 
 /// What became of an agent by a change.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Change {
+struct AgentChange {
     /// The zone in which an agent came, went or was judged otherwise.
     zone: Option<String>,
     /// Accounts of which it says something else.
@@ -47,19 +47,19 @@ struct Change {
 }
 
 /// The agents of the other replicas.
-pub struct Elsewhere {
+pub struct RemoteSessions {
     replica_id: String,
     agents: Arc<Agents>,
     accounts: Arc<Accounts>,
     replicas: Arc<Replicas>,
     ticks: Arc<Ticks>,
     changed: Arc<Wakes<String>>,
-    /// Accounts concerned by changes that [`Elsewhere::catch_up`] took in, of which the leader is not told yet.
+    /// Accounts concerned by changes that [`RemoteSessions::catch_up`] took in, of which the leader is not told yet.
     unpublished: Wakes<String>,
-    members: Mutex<Members>,
+    members: Mutex<RemoteAgents>,
 }
 
-impl Elsewhere {
+impl RemoteSessions {
     /// All agents but those of the replica with this id.
     pub fn new(
         replica_id: &str,
@@ -89,8 +89,8 @@ impl Elsewhere {
         loop {
             let names = tokio::select! {
                 () = stop.cancelled() => return,
-                names = self.changed.take(MANY) => names,
-                uids = self.unpublished.take(MANY) => {
+                names = self.changed.take(MAX_CHANGES_PER_PASS) => names,
+                uids = self.unpublished.take(MAX_CHANGES_PER_PASS) => {
                     leader.wake_all(uids);
                     continue;
                 }
@@ -102,7 +102,7 @@ impl Elsewhere {
     }
 
     /// Takes in what has changed and was not taken in yet. The one who calls is about to look, at one account; what was
-    /// taken in may concern others too, of which the leader is told by [`Elsewhere::follow`].
+    /// taken in may concern others too, of which the leader is told by [`RemoteSessions::follow`].
     pub(super) fn catch_up(&self, zones: &BTreeSet<String>) {
         let mut names = self.changed.try_take(usize::MAX);
         let of_zones = self.agents.all().into_iter().filter(|agent| zones.contains(&agent.spec.zone_id));
@@ -183,9 +183,11 @@ impl Elsewhere {
         if zones::takes_any_zone(account) {
             let others = members.by_zone.iter().filter(|(zone, _)| !of_account.contains(zone));
             let representatives = others.filter_map(|(_, names)| {
-                names.iter().find(|name| members.by_name.get(*name).is_some_and(Member::may_be_given))
+                names
+                    .iter()
+                    .find(|name| members.by_name.get(*name).is_some_and(RemoteAgentEntry::may_be_given))
             });
-            names.extend(representatives.take(ZONES_SHOWN));
+            names.extend(representatives.take(MAX_ZONES_SHOWN));
         }
         names.into_iter().filter_map(|name| Some(members.by_name.get(name)?.fact(account))).collect()
     }
@@ -209,7 +211,7 @@ fn session_replica(agent: &KubesvcAgent) -> Option<&str> {
     Some(agent.status.as_ref()?.session.as_ref()?.replica.as_str())
 }
 
-impl Members {
+impl RemoteAgents {
     /// An agent is as its object says; absent: it is none of another replica.
     fn put(
         &mut self,
@@ -217,17 +219,17 @@ impl Members {
         agent: Option<Arc<KubesvcAgent>>,
         (connected, ending): (bool, SessionEnding),
         now: Tick,
-    ) -> Change {
+    ) -> AgentChange {
         let before = self.remove(name);
         let Some(agent) = agent else {
-            return Change {
+            return AgentChange {
                 zone: before.map(|member| member.agent.spec.zone_id.clone()),
-                ..Change::default()
+                ..AgentChange::default()
             };
         };
         let presence = match &before {
             _ if connected => Presence::Connected,
-            Some(Member { presence: Presence::Away(since), .. }) => Presence::Away(*since),
+            Some(RemoteAgentEntry { presence: Presence::Away(since), .. }) => Presence::Away(*since),
             // One that had left before anybody looked is gone.
             None if !says_connected(&agent) => Presence::Away(0),
             _ => Presence::Away(now),
@@ -236,7 +238,7 @@ impl Members {
             Some(before) if session_of(&before.agent) == session_of(&agent) => before.since,
             _ => now,
         };
-        let after = Member { agent, presence, since, ending };
+        let after = RemoteAgentEntry { agent, presence, since, ending };
         let change = after.change_from(before.as_ref());
         let zone = after.agent.spec.zone_id.clone();
         self.by_zone.entry(zone).or_default().insert(name.to_owned());
@@ -247,7 +249,7 @@ impl Members {
         change
     }
 
-    fn remove(&mut self, name: &str) -> Option<Member> {
+    fn remove(&mut self, name: &str) -> Option<RemoteAgentEntry> {
         let member = self.by_name.remove(name)?;
         leave(&mut self.by_zone, &member.agent.spec.zone_id, name);
         for entry in member.outbox() {
@@ -269,7 +271,7 @@ fn says_connected(agent: &KubesvcAgent) -> bool {
     agent.status.as_ref().is_some_and(|status| status.connected)
 }
 
-impl Member {
+impl RemoteAgentEntry {
     fn outbox(&self) -> &[OutboxEntry] {
         self.agent.status.as_ref().map(|status| status.outbox.as_slice()).unwrap_or_default()
     }
@@ -283,14 +285,14 @@ impl Member {
         (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
     }
 
-    fn change_from(&self, before: Option<&Self>) -> Change {
+    fn change_from(&self, before: Option<&Self>) -> AgentChange {
         let moved = before.is_none_or(|before| before.standing() != self.standing());
         let zone = moved.then(|| self.agent.spec.zone_id.clone());
         let old = before.map(Self::outbox).unwrap_or_default();
         let new = self.outbox();
         let differing = new.iter().filter(|entry| !old.contains(entry));
         let lost = old.iter().filter(|entry| !new.iter().any(|one| one.uid == entry.uid));
-        Change { zone, uids: differing.chain(lost).map(|entry| entry.uid.clone()).collect() }
+        AgentChange { zone, uids: differing.chain(lost).map(|entry| entry.uid.clone()).collect() }
     }
 
     /// What the leader is told of it about an account.
@@ -307,7 +309,7 @@ impl Member {
                 boot_id: boot_of(&self.agent).unwrap_or_default().to_owned(),
                 since: self.since,
                 ending: self.ending,
-                elsewhere: true,
+                remote: true,
                 load: 0,
             },
             report: entry.and_then(OutboxEntry::report),

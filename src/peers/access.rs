@@ -11,13 +11,13 @@ use kube::{Api, Client};
 use crate::telemetry::errors::chain;
 
 /// How long the API server may take for one question.
-const WAIT: Duration = Duration::from_secs(15);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(15);
 /// What must be allowed of each.
 const VERBS: [&str; 2] = ["list", "watch"];
 
 /// What may be watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Allowed {
+pub(super) struct WatchableKinds {
     pub(super) endpoints: bool,
     pub(super) slices: bool,
 }
@@ -27,10 +27,13 @@ pub(super) struct Allowed {
 ///
 /// # Errors
 /// The API server does not say.
-pub(super) async fn review(client: &Client, namespace: &str) -> Result<(Allowed, Vec<String>), String> {
+pub(super) async fn review(
+    client: &Client,
+    namespace: &str,
+) -> Result<(WatchableKinds, Vec<String>), String> {
     let endpoints = denied(client, namespace, "", "endpoints").await?;
     let slices = denied(client, namespace, "discovery.k8s.io", "endpointslices").await?;
-    let allowed = Allowed { endpoints: endpoints.is_none(), slices: slices.is_none() };
+    let allowed = WatchableKinds { endpoints: endpoints.is_none(), slices: slices.is_none() };
     Ok((allowed, endpoints.into_iter().chain(slices).collect()))
 }
 
@@ -72,9 +75,9 @@ async fn may(
     };
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let what = format!("whether the operator may {verb} {resource} in namespace {namespace}");
-    match tokio::time::timeout(WAIT, reviews.create(&PostParams::default(), &question)).await {
+    match tokio::time::timeout(REVIEW_TIMEOUT, reviews.create(&PostParams::default(), &question)).await {
         Ok(Ok(answer)) => Ok(answer.status.is_some_and(|status| status.allowed)),
         Ok(Err(error)) => Err(format!("the API server does not say {what}: {}", chain(&error))),
-        Err(_) => Err(format!("the API server did not say {what} within {} s", WAIT.as_secs())),
+        Err(_) => Err(format!("the API server did not say {what} within {} s", REVIEW_TIMEOUT.as_secs())),
     }
 }
