@@ -3,7 +3,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`spec`], [`status`] | the `KubesvcAccount` object |
-//! | [`fleet_member`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
+//! | [`agent_resource`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
 //! | [`caching`] | which agent streams the objects of an account |
 //! | [`definition`] | what of a spec reaches an agent, and when it has changed |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
@@ -12,7 +12,7 @@
 //! | [`explain`] | why an account is where it is, and what to do, for a person |
 //! | [`adoption`] | the account that a row of somebody else's tells of |
 //! | [`owned_secret`] | the Secret of our own making that holds an account's kubeconfig |
-//! | [`kept_by`] | which GitOps tool keeps an object |
+//! | [`gitops_owner`] | which GitOps tool keeps an object |
 //! | [`age`] | how long ago, as kubectl writes it |
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`policy`] | which servers an agent may dial, and which ways in it may use |
@@ -24,14 +24,14 @@
 
 pub mod adoption;
 pub mod age;
+pub mod agent_resource;
 pub mod caching;
 pub mod conditions;
 pub mod crds;
 pub mod definition;
 pub mod explain;
 pub mod failure;
-pub mod fleet_member;
-pub mod kept_by;
+pub mod gitops_owner;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod name_precedence;
@@ -48,7 +48,7 @@ pub mod state;
 pub mod status;
 pub mod zones;
 
-pub use fleet_member::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
+pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use state::{DesiredState, GrantPhase, State};
 pub use status::{CachingAssignment, Grant, KubesvcAccountStatus, ListingAgent, NameHolder};

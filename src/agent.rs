@@ -7,7 +7,7 @@
 //! | [`accounts`] | carrying the effects out, and the answers |
 //! | [`activation`] | from an account's definition to the identity of its cluster |
 //! | [`cluster`] | the one way to a cluster: TLS, requests, failures |
-//! | [`own_accounts`] | the accounts of the agent's own file, and whether it is good |
+//! | [`static_accounts`] | the accounts of the agent's own file, and whether it is good |
 //! | [`watched_files`] | files that take effect when they change |
 //! | [`health`], [`metrics`] | what probes, people and Prometheus ask the agent, over [`http`] |
 //!
@@ -35,8 +35,8 @@ pub mod http;
 pub mod link;
 pub mod metrics;
 mod options;
-pub mod own_accounts;
 pub mod reactions;
+pub mod static_accounts;
 pub mod watched_files;
 
 pub use options::{AgentOptions, Backoff, KeepAlive};

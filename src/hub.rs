@@ -17,7 +17,7 @@
 //! | [`zone_probe`], [`offers`] | accounts without a zone: whom to ask, and who could reach them |
 //! | [`static_accounts`] | accounts of an agent's own file: what becomes of each; pure |
 //! | [`wire_conversion`] | the wire's messages as the lifecycle's words |
-//! | [`registry`], [`places`] | sessions by agent, zone and account; accounts by zone |
+//! | [`registry`], [`zone_index`] | sessions by agent, zone and account; accounts by zone |
 //! | [`dispatch`] | changes of objects to sessions |
 //! | [`approvals`] | approvals that people give to connected agents, written down before they count |
 //! | [`registration`], [`agent_summaries`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
@@ -49,7 +49,6 @@ mod metrics;
 mod namespaces;
 mod offers;
 mod outbox_writer;
-mod places;
 mod registration;
 mod registry;
 mod retry;
@@ -60,6 +59,7 @@ mod streams;
 mod transport;
 mod unapproved_agents;
 mod wire_conversion;
+mod zone_index;
 mod zone_probe;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -99,10 +99,10 @@ use admission_queue::AdmissionQueues;
 use drain::Drain;
 use ledger::Moment;
 use offers::Offers;
-use places::Places;
 use registry::Registry;
 use streams::Bounds;
 use unapproved_agents::UnapprovedAgents;
+use zone_index::ZoneIndex;
 
 /// How long sessions may take to end when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -300,7 +300,7 @@ pub struct Hub {
     leadership: Arc<Leadership>,
     replicas: Arc<Replicas>,
     registry: Registry,
-    places: Mutex<Places>,
+    zone_index: Mutex<ZoneIndex>,
     /// Answers of agents about accounts without a zone.
     offers: Mutex<Offers>,
     /// Names of agents' objects whose approval is to be written down.
@@ -370,7 +370,7 @@ impl Hub {
             leadership: ports.leadership,
             replicas: ports.replicas,
             registry: Registry::default(),
-            places: Mutex::default(),
+            zone_index: Mutex::default(),
             offers: Mutex::default(),
             approvals: Wakes::default(),
             dirty_summaries: Wakes::default(),

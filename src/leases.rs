@@ -10,10 +10,10 @@
 //! | [`election`] | what a replica is to do about the leader's Lease: pure |
 //! | [`elector`] | doing it |
 //! | [`leadership`] | who leads, for everybody else: [`Leadership`], [`Mandate`] |
-//! | [`own`] | the Lease of this replica |
-//! | [`roll`], [`replicas`] | which replicas are alive: the first is pure |
+//! | [`own_lease`] | the Lease of this replica |
+//! | [`liveness`], [`replicas`] | which replicas are alive: the first is pure |
 //! | [`backlog_age`] | for how long agents have waited to be registered: pure |
-//! | [`reach`] | whether this replica alone is cut off from the API server: pure |
+//! | [`isolation`] | whether this replica alone is cut off from the API server: pure |
 //! | [`objects`] | the Leases at the API server |
 //!
 //! Leases stand outside the budgets of writes: a busy operator must not lose its lead over its own work.
@@ -21,17 +21,17 @@
 mod backlog_age;
 mod election;
 mod elector;
+mod isolation;
 mod leadership;
+mod liveness;
 mod objects;
-mod own;
-mod reach;
+mod own_lease;
 mod replicas;
-mod roll;
 
 pub use election::Times;
 pub use elector::Elector;
+pub use isolation::Isolation;
 pub use leadership::{Leadership, Mandate};
 pub use objects::{LEADER_LEASE, LeaseObjects};
-pub use own::OwnLease;
-pub use reach::Isolation;
+pub use own_lease::OwnLease;
 pub use replicas::Replicas;

@@ -11,9 +11,9 @@ mod kube_client;
 mod kube_connection;
 mod lead;
 mod leases;
-mod place;
 mod readiness;
 mod run;
+mod run_location;
 mod settings;
 
 pub use cli::main;

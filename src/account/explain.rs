@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::conditions::LISTED_BY_AGENT;
 use super::lifecycle::displayed_state;
 use super::state::{DesiredState, State};
-use super::{KubesvcAccount, KubesvcAgent, kept_by};
+use super::{KubesvcAccount, KubesvcAgent, gitops_owner};
 use facts::Facts;
 
 /// All that a person needs to know to go on.
@@ -152,7 +152,7 @@ pub fn explain(account: &KubesvcAccount, fleet: Option<&[KubesvcAgent]>, now: Ti
         last_error: status.error_message.clone(),
         failed_count: status.failed_count,
         next_try: status.next_retry_time.as_ref().map(|time| time.0),
-        kept_by: kept_by::keeper(account),
+        kept_by: gitops_owner::gitops_owner(account),
         agents: agents::views(&facts),
         advice: verdict.advice,
     }

@@ -12,8 +12,8 @@ use crate::agent::answers::Answers;
 use crate::agent::definition::Definition;
 use crate::agent::failure::{after_send, before_send};
 use crate::agent::metrics::AgentMetrics;
-use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::{Assigned, Attempt, Effect, Table};
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::failure::Class;
 use crate::wire::common::{AccountRef, Failure};
@@ -33,7 +33,7 @@ pub struct Parts {
     /// What starts them.
     pub activator: Activator,
     /// Those of the agent's own file.
-    pub own: OwnAccounts,
+    pub own: StaticAccountFile,
     /// Whether others are taken too.
     pub dynamic_accounts: bool,
     /// What is counted.
@@ -128,7 +128,7 @@ impl Accounts {
     }
 
     /// The agent's own accounts.
-    pub fn own(&self) -> &OwnAccounts {
+    pub fn own(&self) -> &StaticAccountFile {
         &self.parts.own
     }
 

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::agent::AgentOptions;
-use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::Table;
+use crate::agent::static_accounts::StaticAccountFile;
 
 mod accounts;
 
@@ -26,7 +26,7 @@ pub struct Status {
     version: String,
     hub: String,
     started: Instant,
-    own: OwnAccounts,
+    own: StaticAccountFile,
     table: Arc<Mutex<Table>>,
     now: Mutex<Now>,
 }

@@ -12,8 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::Table;
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::listen::http::HttpMetrics;
 use crate::telemetry::metrics::{self, Metrics};
 use crate::wire::common::Failure;
@@ -99,7 +99,7 @@ impl AgentMetrics {
         self.probes.get_or_create(&Outcome { outcome }).inc();
     }
 
-    fn register(&self, own: &OwnAccounts) -> Metrics {
+    fn register(&self, own: &StaticAccountFile) -> Metrics {
         let mut metrics = Metrics::new();
         let registry = metrics.registry.sub_registry_with_prefix("kubesvc");
         registry.register("connection_count", "Streams that the hub accepted", self.connections.clone());
@@ -156,7 +156,7 @@ impl AgentMetrics {
     }
 
     /// `/metrics`, and the same under the documented `/prometheus_metrics`.
-    pub fn routes(&self, own: &OwnAccounts, table: Arc<Mutex<Table>>) -> Router {
+    pub fn routes(&self, own: &StaticAccountFile, table: Arc<Mutex<Table>>) -> Router {
         let (counters, registered) = (self.clone(), Arc::new(self.register(own)));
         let answer = move || {
             counters.take_in(&table);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::account::policy::Policy;
-use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::static_accounts::StaticAccountFile;
 
 /// What an agent needs to know to run.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct AgentOptions {
     /// Programs that may log in for kubeconfigs of its own accounts; found in PATH.
     pub exec_commands: Vec<String>,
     /// The accounts of its own file.
-    pub own: OwnAccounts,
+    pub own: StaticAccountFile,
     /// Whether it takes accounts other than its own.
     pub dynamic_accounts: bool,
     /// The address that health is served on; empty or `*`: all.
@@ -117,7 +117,7 @@ impl AgentOptions {
             kubeconfig_folders: Vec::new(),
             policy: Policy::default(),
             exec_commands: Vec::new(),
-            own: OwnAccounts::default(),
+            own: StaticAccountFile::default(),
             dynamic_accounts: true,
             health_address: "127.0.0.1".to_owned(),
             health_port: 0,

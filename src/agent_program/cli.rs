@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::accounts::{policies, specs};
 use super::identity;
 use super::reload::Settings;
-use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::agent::{Agent, AgentOptions, Backoff, KeepAlive};
 use crate::command_line::{self, FAILURE, USAGE, UnknownKey};
 use crate::config::agent::AgentSettings;
@@ -111,7 +111,7 @@ fn run(options: AgentOptions, settings: Settings) -> ExitCode {
 fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Result<AgentOptions, String> {
     let backoff = &settings.hub.backoff;
     let place = env("POD_NAMESPACE").zip(env("POD_NAME"));
-    let own = OwnAccounts::new(specs(&settings.accounts));
+    let own = StaticAccountFile::new(specs(&settings.accounts));
     own.set_policies(policies(&settings.accounts));
     Ok(AgentOptions {
         agent_id: identity::agent_id(env)?,

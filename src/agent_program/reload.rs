@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::accounts::{policies, specs};
-use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::agent::watched_files::{Content, WatchedFiles};
 use crate::config::agent::AgentSettings;
 use crate::config::{self, ConfigError, Loaded, MAX_FILE_BYTES, UnknownKeys};
@@ -40,7 +40,7 @@ struct Said {
 /// How long after a change was seen the files are looked at again.
 const SETTLING: Duration = Duration::from_millis(500);
 
-fn refuse(problem: String, own: &OwnAccounts) {
+fn refuse(problem: String, own: &StaticAccountFile) {
     tracing::error!("the settings have changed and are refused; those before stay in force: {problem}");
     own.reload_failed(problem);
 }
@@ -68,7 +68,7 @@ impl Settings {
     }
 
     /// Looks at the files again and again, for as long as the agent runs.
-    pub(super) async fn watch(mut self, own: OwnAccounts, pace: Duration) {
+    pub(super) async fn watch(mut self, own: StaticAccountFile, pace: Duration) {
         loop {
             tokio::time::sleep(if self.changing.is_some() { SETTLING.min(pace) } else { pace }).await;
             let own = own.clone();
@@ -81,7 +81,7 @@ impl Settings {
         }
     }
 
-    fn look_again(&mut self, own: &OwnAccounts) {
+    fn look_again(&mut self, own: &StaticAccountFile) {
         let seen = look(&mut self.watched, &self.dir);
         let before = self.changing.take();
         if seen == self.seen {
@@ -101,7 +101,7 @@ impl Settings {
         }
     }
 
-    fn take(&mut self, loaded: &Loaded<AgentSettings>, own: &OwnAccounts) {
+    fn take(&mut self, loaded: &Loaded<AgentSettings>, own: &StaticAccountFile) {
         let mut later = self.loaded.differences(loaded);
         later.retain(|key| *key != RELOADED);
         for warning in loaded.warnings.iter().filter(|warning| !self.said.warnings.contains(warning)) {

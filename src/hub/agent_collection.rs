@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::Hub;
 use super::registration::KnownAgent;
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::outages::warn_unless_away;
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use super::session::Session;
 use crate::account::KubesvcAgent;
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::telemetry::outages::warn_unless_away;
 
 /// Objects written at once, and failures in one go after which no further write is begun.

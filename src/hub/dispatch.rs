@@ -43,7 +43,7 @@ pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
 
 fn route(hub: &Hub, key: &AccountKey) {
     let account = hub.accounts.get(key);
-    let uids = hub.places.lock().put(key, account.as_deref());
+    let uids = hub.zone_index.lock().put(key, account.as_deref());
     let round = account.as_deref().and_then(|account| Some((account.uid(), ProbeRound::of(account)?)));
     for uid in uids {
         for session in hub.registry.concerned_with(&uid) {

@@ -211,13 +211,13 @@ impl Hub {
             return;
         }
         let uids: HashSet<_> = {
-            let places = self.places.lock();
+            let places = self.zone_index.lock();
             let mut uids: HashSet<_> = places.of_zone(&session.zone).into_iter().collect();
             if first_of_zone {
-                self.leader.wake_all(places.anywhere());
+                self.leader.wake_all(places.without_zone());
             }
             uids.extend(session.uids());
-            session.wakes.wake_all(places.asking());
+            session.wakes.wake_all(places.probing());
             uids
         };
         uids.iter().for_each(|uid| self.report_changed(session, uid));
@@ -236,10 +236,10 @@ impl Hub {
         }
         uids.iter().for_each(|uid| self.dirty_assignments.wake((session.serial, uid.clone())));
         let zone_is_empty = self.registry.in_zone(&session.zone, |zone| zone.representative().is_none());
-        let places = self.places.lock();
+        let places = self.zone_index.lock();
         self.leader.wake_all(uids.into_iter().chain(places.of_zone(&session.zone)));
         if zone_is_empty.unwrap_or(true) {
-            self.leader.wake_all(places.anywhere());
+            self.leader.wake_all(places.without_zone());
         }
     }
 

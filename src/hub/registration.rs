@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::outbox::OutboxEntry;
 use crate::hub::admission_queue::AdmissionClass;
 

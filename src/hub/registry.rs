@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::ledger::Moment;
 use super::session::Session;
-use crate::account::fleet_member::ID_KEPT;
+use crate::account::agent_resource::ID_RESERVATION;
 use crate::account::lifecycle::{SessionEnding, Tick};
 
 /// A session that ended, or an agent that an earlier operator had.
@@ -98,7 +98,7 @@ impl Registry {
         let mut inner = self.inner.write();
         inner.reserved.retain(|_, kept| kept.until > now);
         let session = inner.claims.get(agent_id).cloned()?;
-        let kept = ReservedId { boot_id: session.boot_id.clone(), until: now + ID_KEPT };
+        let kept = ReservedId { boot_id: session.boot_id.clone(), until: now + ID_RESERVATION };
         inner.reserved.insert(agent_id.to_owned(), kept);
         Some(session)
     }

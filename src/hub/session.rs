@@ -10,7 +10,7 @@ mod claims;
 mod detached;
 mod outbox;
 mod session_loop;
-mod statics;
+mod static_accounts;
 mod zone_prober;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) use admission::run;
 
 pub(super) use claims::MAX_FOREIGN_OF_REPLICA;
-pub(super) use statics::ListProblem;
+pub(super) use static_accounts::ListProblem;
 
 use super::cached::Cached;
 use super::hello::Greeting;
@@ -34,14 +34,14 @@ use super::ledger::Ledger;
 use super::mass_delete_guard::VanishedState;
 use super::zone_probe::ZoneProbes;
 use crate::account::KubesvcAccount;
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::{
     AgentProcess, AgentReport, Fact, Offer, Presence, SessionEnding, SessionFact, Tick,
 };
 use crate::account::outbox::OutboxEntry;
 use crate::wakes::Wakes;
 use claims::ForeignClaims;
-use statics::List;
+use static_accounts::ReportedList;
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
@@ -103,7 +103,7 @@ pub(super) struct Session {
     /// What it was asked about accounts without a zone.
     pub(super) zone_probes: Mutex<ZoneProbes>,
     /// The accounts of the agent's own file.
-    list: Mutex<List>,
+    list: Mutex<ReportedList>,
     /// An account that may be one of its own has changed or is gone.
     pub(super) own_changed: Notify,
     /// uid of kube-system of the cluster that the agent runs in; empty where it has not said.

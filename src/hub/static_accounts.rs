@@ -12,9 +12,9 @@ mod incoming;
 mod judge;
 mod listing;
 
-pub(super) use entry::{Entry, Listed, read};
-pub(super) use incoming::{Incoming, Taken};
-pub(super) use judge::{Verdict, another_lists, is_same_source, judge};
+pub(super) use entry::{ListedEntry, ValidEntry, read};
+pub(super) use incoming::{FrameOutcome, IncomingList};
+pub(super) use judge::{ListingDecision, another_lists, is_same_source, judge};
 pub(super) use listing::Listing;
 
 use crate::wire::common::failure::Class;

@@ -11,5 +11,5 @@ mod offers;
 mod outbox_writer;
 mod pace;
 mod port;
-mod statics;
+mod static_accounts;
 mod support;

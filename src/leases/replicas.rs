@@ -17,12 +17,12 @@ use tracing::{info, warn};
 
 use super::backlog_age::BacklogAge;
 use super::election::Times;
+use super::isolation::Renewals;
+use super::liveness::{LeaseLiveness, ShownLease};
 use super::objects::{
     self, BACKLOG, Failed, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease,
     replica_of,
 };
-use super::reach::Renewals;
-use super::roll::{Roll, Shown};
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
@@ -40,7 +40,7 @@ pub struct Replicas {
     id: String,
     incarnation: String,
     /// Absent: this replica is the only one.
-    roll: Option<Mutex<Roll>>,
+    liveness: Option<Mutex<LeaseLiveness>>,
     /// How often the time is counted.
     pace: Duration,
     changes: watch::Sender<u64>,
@@ -64,7 +64,7 @@ impl Replicas {
         Arc::new(Self {
             id: replica_id.to_owned(),
             incarnation: ulid::Ulid::generate().to_string(),
-            roll: None,
+            liveness: None,
             pace: Duration::from_secs(1),
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
@@ -79,7 +79,7 @@ impl Replicas {
         Arc::new(Self {
             id: replica_id.to_owned(),
             incarnation: ulid::Ulid::generate().to_string(),
-            roll: Some(Mutex::new(Roll::new(times.duration, times.renewal()))),
+            liveness: Some(Mutex::new(LeaseLiveness::new(times.duration, times.renewal()))),
             pace: Duration::from_secs(1).min(times.duration / 10),
             changes: watch::Sender::new(0),
             own_backlog: OnceLock::new(),
@@ -92,10 +92,10 @@ impl Replicas {
     /// Whether a replica is alive: it holds its Lease, and that has changed lately. Unknown until the first list of
     /// Leases is complete. This replica is.
     pub fn is_alive(&self, replica_id: &str) -> Fact<bool> {
-        match &self.roll {
+        match &self.liveness {
             _ if replica_id == self.id => Fact::Known(true),
             None => Fact::Known(false),
-            Some(roll) => roll.lock().is_alive(&replica_lease(replica_id)),
+            Some(liveness) => liveness.lock().is_alive(&replica_lease(replica_id)),
         }
     }
 
@@ -115,8 +115,8 @@ impl Replicas {
         let now = if replica_id == self.id {
             Some(self.incarnation.clone())
         } else {
-            let roll = self.roll.as_ref().map(|roll| roll.lock());
-            roll.and_then(|roll| roll.incarnation(&replica_lease(replica_id)).map(str::to_owned))
+            let liveness = self.liveness.as_ref().map(|liveness| liveness.lock());
+            liveness.and_then(|liveness| liveness.incarnation(&replica_lease(replica_id)).map(str::to_owned))
         };
         let is_another = now.is_some_and(|now| incarnation.is_some_and(|then| then != now));
         if is_another { Fact::Known(false) } else { self.is_alive(replica_id) }
@@ -125,7 +125,8 @@ impl Replicas {
     /// How many registrations of agents wait at replicas that are alive, as their Leases say; at this one, as it is.
     pub fn backlog(&self) -> u64 {
         let own = self.own_backlog.get().map_or(0, |backlog| *backlog.borrow());
-        let others = self.roll.as_ref().map_or(0, |roll| roll.lock().backlog(&replica_lease(&self.id)));
+        let others =
+            self.liveness.as_ref().map_or(0, |liveness| liveness.lock().backlog(&replica_lease(&self.id)));
         others.saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
     }
 
@@ -167,13 +168,13 @@ impl Replicas {
     /// For tests: these are alive, and no others.
     #[cfg(test)]
     pub(crate) fn now_are(&self, ids: &[&str]) {
-        if let Some(roll) = &self.roll {
-            let mut roll = roll.lock();
+        if let Some(liveness) = &self.liveness {
+            let mut liveness = liveness.lock();
             let names: HashSet<_> = ids.iter().map(|id| replica_lease(id)).collect();
             for name in &names {
-                roll.show(
+                liveness.show(
                     name,
-                    Shown {
+                    ShownLease {
                         version: "1".to_owned(),
                         is_held: true,
                         backlog: 0,
@@ -181,7 +182,7 @@ impl Replicas {
                     },
                 );
             }
-            roll.listed(&names);
+            liveness.listed(&names);
         }
         self.changes.send_modify(|count| *count += 1);
     }
@@ -195,13 +196,13 @@ impl Replicas {
 
     /// The Leases of replicas that are alive, for the log.
     fn alive(&self) -> Vec<String> {
-        self.roll.as_ref().map(|roll| roll.lock().alive()).unwrap_or_default()
+        self.liveness.as_ref().map(|liveness| liveness.lock().alive()).unwrap_or_default()
     }
 
     /// Follows the Leases until stopped. `leader_changed` is told when the leader's Lease was written as
     /// another's, or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
-        let Some(roll) = &self.roll else { return };
+        let Some(liveness) = &self.liveness else { return };
         let stream = watcher::watcher(leases.api, crate::watches::config()).backoff(crate::watches::pauses());
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
@@ -211,7 +212,7 @@ impl Replicas {
         loop {
             let news = tokio::select! {
                 () = stop.cancelled() => return,
-                _ = pace.tick() => roll.lock().tick(self.pace),
+                _ = pace.tick() => liveness.lock().tick(self.pace),
                 event = stream.next() => match event {
                     None => return,
                     Some(Ok(Event::Init)) => {
@@ -220,19 +221,19 @@ impl Replicas {
                     }
                     Some(Ok(Event::InitApply(lease))) => {
                         listing.insert(lease.name_any());
-                        self.shown(roll, &lease, &leader_changed)
+                        self.shown(liveness, &lease, &leader_changed)
                     }
                     Some(Ok(Event::InitDone)) => {
-                        roll.lock().listed(&std::mem::take(&mut listing));
+                        liveness.lock().listed(&std::mem::take(&mut listing));
                         complained = false;
                         true
                     }
-                    Some(Ok(Event::Apply(lease))) => self.shown(roll, &lease, &leader_changed),
+                    Some(Ok(Event::Apply(lease))) => self.shown(liveness, &lease, &leader_changed),
                     Some(Ok(Event::Delete(lease))) if lease.name_any() == LEADER_LEASE => {
                         leader_changed.notify_one();
                         false
                     }
-                    Some(Ok(Event::Delete(lease))) => roll.lock().delete(&lease.name_any()),
+                    Some(Ok(Event::Delete(lease))) => liveness.lock().delete(&lease.name_any()),
                     Some(Err(problem)) => {
                         if !is_of_api_server(&problem) && !std::mem::replace(&mut complained, true) {
                             let error = chain(&problem);
@@ -250,7 +251,7 @@ impl Replicas {
         }
     }
 
-    fn shown(&self, roll: &Mutex<Roll>, lease: &Lease, leader_changed: &Notify) -> bool {
+    fn shown(&self, liveness: &Mutex<LeaseLiveness>, lease: &Lease, leader_changed: &Notify) -> bool {
         let name = lease.name_any();
         let holder = objects::holder(lease);
         if name == LEADER_LEASE {
@@ -266,13 +267,13 @@ impl Replicas {
         let backlog = lease.annotations().get(BACKLOG).and_then(|count| count.parse().ok()).unwrap_or(0);
         let version = lease.resource_version().unwrap_or_default();
         let incarnation = lease.annotations().get(INCARNATION).cloned().unwrap_or_default();
-        roll.lock().show(&name, Shown { version, is_held: !holder.is_empty(), backlog, incarnation })
+        liveness.lock().show(&name, ShownLease { version, is_held: !holder.is_empty(), backlog, incarnation })
     }
 
     /// Removes Leases of replicas that have been gone for ten minutes. Only the leader does.
     pub async fn remove_long_gone(&self, leases: &LeaseObjects) {
-        let Some(roll) = &self.roll else { return };
-        let gone = roll.lock().unchanged_for(LONG_GONE);
+        let Some(liveness) = &self.liveness else { return };
+        let gone = liveness.lock().unchanged_for(LONG_GONE);
         let own = replica_lease(&self.id);
         for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(REMOVALS) {
             match leases.delete(&name, &version, REMOVE_WAIT).await {

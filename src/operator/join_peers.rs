@@ -10,7 +10,7 @@ use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
 use super::kube_connection;
-use super::place::Place;
+use super::run_location::RunLocation;
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;
 use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
@@ -34,14 +34,14 @@ impl SharedKey for KeyOfReplicas {
 /// One line that says what is missing and what to do.
 pub(super) async fn join(
     settings: &OperatorSettings,
-    place: &Place,
+    location: &RunLocation,
     address: SocketAddr,
     agents: Arc<Agents>,
     vital: &Vital,
     stop: &CancellationToken,
 ) -> Result<Peers, String> {
     let identity = PeerIdentity {
-        replica_id: place.replica_id.clone(),
+        replica_id: location.replica_id.clone(),
         address,
         host: gethostname::gethostname().to_string_lossy().into_owned(),
     };
@@ -50,27 +50,27 @@ pub(super) async fn join(
         return Ok(Peers::alone(identity));
     }
     let lookup = Lookup {
-        namespace: settings.namespace.clone().unwrap_or_else(|| place.namespace.clone()),
+        namespace: settings.namespace.clone().unwrap_or_else(|| location.namespace.clone()),
         service_name_prefix: settings.service_name_prefix.clone(),
         http_port_name: settings.http_port_name.clone(),
         pod_domain: settings.pod_domain.clone(),
         fail_fast: settings.fail_fast,
     };
     let ways = JoinPoints {
-        own: place.client.clone(),
+        own: location.client.clone(),
         agents,
-        namespace: place.namespace.clone(),
-        discovery: discovery(settings, place).await?,
+        namespace: location.namespace.clone(),
+        discovery: discovery(settings, location).await?,
     };
     Peers::join(identity, lookup, ways, vital, stop).await
 }
 
 /// The client for finding replicas: the operator's own, unless the settings say otherwise.
-async fn discovery(settings: &ClusterSettings, place: &Place) -> Result<Client, String> {
+async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result<Client, String> {
     let mut config = match &settings.kubeconfig_file {
         Some(path) => from_file(path).await?,
-        None if settings.verify_ssl => return Ok(place.client.clone()),
-        None => place.config.clone(),
+        None if settings.verify_ssl => return Ok(location.client.clone()),
+        None => location.config.clone(),
     };
     config.default_retry = false;
     config.accept_invalid_certs |= !settings.verify_ssl;

@@ -66,7 +66,7 @@ fn explain(
     plural: &str,
     namespace: Option<&str>,
 ) -> Result<(), String> {
-    let place =
+    let location =
         namespace.map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
     match answer {
         Ok(()) => Ok(()),
@@ -74,7 +74,7 @@ fn explain(
             "the API server {server} does not know {plural}.kubesvc.io; install the definitions: kubesvc-operator crds | kubectl apply -f -"
         )),
         Err(kube::Error::Api(status)) if status.code == 403 || status.code == 401 => Err(format!(
-            "the operator may not list {plural}.kubesvc.io in {place}; apply config/rbac, or give it a kubeconfig that may ({})",
+            "the operator may not list {plural}.kubesvc.io in {location}; apply config/rbac, or give it a kubeconfig that may ({})",
             status.message
         )),
         Err(error) => Err(format!("the API server {server} cannot be used: {}", chain(&error))),

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::controller;
 use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
-use crate::store::projection::{Confirm, Lead};
+use crate::store::projection::{Confirm, LeaderTerm};
 
 /// How many wake-ups are dropped in one go while another replica leads.
 const DROPPED: usize = 4096;
@@ -106,7 +106,7 @@ impl Leader {
     /// from what was so under an earlier leader.
     async fn prepare(&self, mandate: &Mandate, over: &CancellationToken) {
         if self.has_peers {
-            let lead = Lead {
+            let lead = LeaderTerm {
                 replica_id: mandate.holder().to_owned(),
                 confirm: confirm(mandate),
                 over: over.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::place::Place;
+use super::run_location::RunLocation;
 use super::settings::may_have_peers;
 use crate::config::operator::OperatorSettings;
 use crate::hub::Hub;
@@ -23,16 +23,16 @@ pub(super) struct ReplicaLeases {
 }
 
 impl ReplicaLeases {
-    pub(super) fn new(settings: &OperatorSettings, place: &Place) -> Self {
+    pub(super) fn new(settings: &OperatorSettings, location: &RunLocation) -> Self {
         let election = settings.leader_election;
         let times = Times {
             duration: election.duration,
             renew_deadline: election.renew_deadline,
             retry_period: election.retry_period,
         };
-        let (id, replica_id) = (&place.replica_id, place.replica_id.clone());
+        let (id, replica_id) = (&location.replica_id, location.replica_id.clone());
         if may_have_peers(settings) {
-            let leases = Some(LeaseObjects::new(place.client.clone(), &place.namespace));
+            let leases = Some(LeaseObjects::new(location.client.clone(), &location.namespace));
             let (leadership, replicas) = (Leadership::unknown(), Replicas::unknown(id, times));
             return Self { leases, replica_id, times, leadership, replicas };
         }

@@ -15,8 +15,8 @@ use super::isolation::Watcher;
 use super::join_peers::{self, KeyOfReplicas};
 use super::lead::Leader;
 use super::leases::ReplicaLeases;
-use super::place::Place;
 use super::readiness::OperatorReadiness;
+use super::run_location::RunLocation;
 use super::settings::{
     Connections, adopted_rows, approves, hub_settings, policy, precedence, registrations_of_strangers,
     rest_settings, source_rules,
@@ -61,13 +61,13 @@ pub(super) async fn run(
     }
     let stop = CancellationToken::new();
     shutdown::on_signal(stop.clone()).map_err(|error| format!("signals cannot be caught: {error}"))?;
-    let place = Place::find(arguments, settings).await?;
+    let location = RunLocation::find(arguments, settings).await?;
     let rest_listener = listen(&settings.server.address, settings.server.port).await?;
     let rest_address = rest_listener.local_addr().map_err(|error| error.to_string())?;
     let health_listener = health_listener(&settings.server).await?;
 
     let tasks = TaskTracker::new();
-    let starting = Starting::new(&place.replica_id, "database", "it is being opened");
+    let starting = Starting::new(&location.replica_id, "database", "it is being opened");
     let (started, http) = (stop.child_token(), HttpMetrics::default());
     let rest_server = || {
         let limits = rest::http_limits(connections.rest, settings.server.limits.clone());
@@ -94,12 +94,12 @@ pub(super) async fn run(
     let vital = Vital::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
-    let cluster = Arc::new(join_peers::join(settings, &place, rest_address, seen, &vital, &stop).await?);
+    let cluster = Arc::new(join_peers::join(settings, &location, rest_address, seen, &vital, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
-    let accounts = Arc::new(Accounts::over(place.watched.len()).with(precedence(settings)));
+    let accounts = Arc::new(Accounts::over(location.watched.len()).with(precedence(settings)));
     let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
-    let source_rules = Arc::new(source_rules(settings, &place));
-    let credentials = Credentials::new(place.client.clone(), settings.secrets.folders.clone())
+    let source_rules = Arc::new(source_rules(settings, &location));
+    let credentials = Credentials::new(location.client.clone(), settings.secrets.folders.clone())
         .ruled_by(Arc::clone(&source_rules))
         .shared_by(Arc::new(KeyOfReplicas(Arc::clone(&cluster))));
     let credentials = Arc::new(credentials);
@@ -111,22 +111,23 @@ pub(super) async fn run(
             changed: Arc::clone(&changed_secrets),
             outdated: Arc::clone(&outdated_secrets),
         };
-        vital.spawn("watch of Secrets", watch_secrets(place.client.clone(), namespace, seen, stop.clone()));
+        vital
+            .spawn("watch of Secrets", watch_secrets(location.client.clone(), namespace, seen, stop.clone()));
     };
     let credentials: Arc<dyn CredentialSource> = credentials;
-    for namespace in &place.watched {
-        let (client, namespace) = (place.client.clone(), namespace.clone());
+    for namespace in &location.watched {
+        let (client, namespace) = (location.client.clone(), namespace.clone());
         let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
         vital.spawn("watch of accounts", watched);
         watch_secrets_of(namespace);
     }
-    for namespace in settings.secrets.namespaces.iter().filter(|one| !place.watches(one)) {
+    for namespace in settings.secrets.namespaces.iter().filter(|one| !location.watches(one)) {
         watch_secrets_of(Some(namespace.clone()));
     }
     // While the objects are listed: a start takes as long as the longer of the two.
     database::load(&projection).await?;
 
-    let peers = ReplicaLeases::new(settings, &place);
+    let peers = ReplicaLeases::new(settings, &location);
     let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
     let registrations =
@@ -134,21 +135,21 @@ pub(super) async fn run(
     let of_strangers = registrations_of_strangers(settings.kubernetes.registration_qps);
     let of_strangers = Budget::new(of_strangers, of_strangers);
     let agents = KubeAgentObjects::new(
-        place.client.clone(),
-        &place.namespace,
+        location.client.clone(),
+        &location.namespace,
         approves(settings),
         Arc::clone(&peers.replicas),
     )
     .paced(registrations, budget.clone(), of_strangers);
-    let (watching, seen) = (place.client.clone(), Arc::clone(&agents_seen));
-    vital.spawn("watch of agents", watch_agents(watching, place.namespace.clone(), seen, stop.clone()));
+    let (watching, seen) = (location.client.clone(), Arc::clone(&agents_seen));
+    vital.spawn("watch of agents", watch_agents(watching, location.namespace.clone(), seen, stop.clone()));
     let ports = Ports {
         accounts: Arc::clone(&accounts),
-        account_objects: Arc::new(KubeAccountObjects::new(place.client.clone(), budget.clone())),
+        account_objects: Arc::new(KubeAccountObjects::new(location.client.clone(), budget.clone())),
         credentials: Arc::clone(&credentials),
         agents: Arc::new(agents),
         agents_seen: Arc::clone(&agents_seen),
-        assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &place.replica_id)),
+        assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &location.replica_id)),
         fence_rows: Arc::new(StoredFences(Arc::clone(&store))),
         namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&store))),
         ticks: Arc::clone(&ticks),
@@ -156,7 +157,7 @@ pub(super) async fn run(
         leadership: Arc::clone(&peers.leadership),
         replicas: Arc::clone(&peers.replicas),
     };
-    let hub = Hub::new(hub_settings(settings, &place, rest_address.port(), connections), ports);
+    let hub = Hub::new(hub_settings(settings, &location, rest_address.port(), connections), ports);
     if peers.leases.is_some() {
         // Those that an earlier process of this replica had are away, until they are back. Whoever leads looks anyway.
         hub.remember_agents().await;
@@ -165,15 +166,15 @@ pub(super) async fn run(
     let bound = hub.bind().await.map_err(|error| chain(&error))?;
     info!(
         version = env!("CARGO_PKG_VERSION"),
-        replica = place.replica_id,
-        namespace = place.namespace,
+        replica = location.replica_id,
+        namespace = location.namespace,
         rest = %rest_address,
         grpc = %bound.local_addr(),
         database = config::redact_url(&settings.database_url),
         "kubesvc-operator"
     );
 
-    let doors = doors::doors(settings, !place.watches_own_alone());
+    let doors = doors::doors(settings, !location.watches_own_alone());
     doors::say(&doors);
     let metrics = ControllerMetrics::default();
     let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http, &doors);
@@ -198,12 +199,12 @@ pub(super) async fn run(
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
     let fleet = if peers.leases.is_some() {
-        cluster_sessions(&place, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
+        cluster_sessions(&location, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
     } else {
         Arc::clone(&here)
     };
     let ports = RestPorts {
-        client: place.client.clone(),
+        client: location.client.clone(),
         accounts: Arc::clone(&accounts),
         fleet: here,
         peers: cluster,
@@ -211,11 +212,11 @@ pub(super) async fn run(
         readiness: Arc::<OperatorReadiness>::clone(&readiness),
         metrics: exposition,
     };
-    let state = RestState::new(rest_settings(settings, &place), ports);
-    let adopts = settings.dynamic_accounts.adopt_rows.then(|| adopted_rows(settings, &place));
+    let state = RestState::new(rest_settings(settings, &location), ports);
+    let adopts = settings.dynamic_accounts.adopt_rows.then(|| adopted_rows(settings, &location));
     let context = controller::Context {
         adopts,
-        client: place.client,
+        client: location.client,
         accounts,
         fleet,
         agents,
@@ -230,10 +231,10 @@ pub(super) async fn run(
         changed_secrets,
         outdated_secrets,
         budget,
-        mandate: Mandate::alone(&place.replica_id),
+        mandate: Mandate::alone(&location.replica_id),
         replicas: Arc::clone(&peers.replicas),
         leases: peers.leases.clone(),
-        replica_id: place.replica_id,
+        replica_id: location.replica_id,
         metrics,
     };
     let leader = Leader {
@@ -283,7 +284,7 @@ pub(super) async fn run(
 /// The agents of all replicas, kept in step until stopped.
 #[expect(clippy::too_many_arguments, reason = "it puts parts together")]
 fn cluster_sessions(
-    place: &Place,
+    location: &RunLocation,
     hub: &Arc<Hub>,
     peers: &ReplicaLeases,
     accounts: &Arc<Accounts>,
@@ -294,7 +295,7 @@ fn cluster_sessions(
     stop: &CancellationToken,
 ) -> Arc<dyn Fleet> {
     let elsewhere = Arc::new(RemoteSessions::new(
-        &place.replica_id,
+        &location.replica_id,
         Arc::clone(&agents),
         Arc::clone(accounts),
         Arc::clone(&peers.replicas),
@@ -303,8 +304,8 @@ fn cluster_sessions(
     let (follows, leader, stop) = (Arc::clone(&elsewhere), Arc::clone(leader), stop.clone());
     vital.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
-    let (accounts, client) = (Arc::clone(accounts), place.client.clone());
-    Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &place.namespace))
+    let (accounts, client) = (Arc::clone(accounts), location.client.clone());
+    Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &location.namespace))
 }
 
 /// The port that health alone is served on, if it has one.

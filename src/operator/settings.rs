@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::place::Place;
+use super::run_location::RunLocation;
 use crate::account::lifecycle::LifecyclePolicy;
 use crate::account::name_precedence::Precedence;
 use crate::account::not_watched;
@@ -63,19 +63,19 @@ pub(super) fn registrations_of_strangers(registration_qps: u32) -> u32 {
 /// What the hub goes by.
 pub(super) fn hub_settings(
     settings: &OperatorSettings,
-    place: &Place,
+    location: &RunLocation,
     rest_port: u16,
     connections: Connections,
 ) -> HubSettings {
     let policy = policy(settings);
-    let accounts_namespace = accounts_namespace(settings, place);
+    let accounts_namespace = accounts_namespace(settings, location);
     let usual = HubSettings::default();
     HubSettings {
         address: settings.grpc.address.clone(),
         port: settings.grpc.port,
         health_service: settings.grpc.health_service_enabled,
         max_message_bytes: settings.grpc.max_inbound_message_size,
-        replica_id: place.replica_id.clone(),
+        replica_id: location.replica_id.clone(),
         connection_cap: connections.agents,
         limits: settings.grpc.limits.clone(),
         forget_after: policy.orphan_grace.saturating_mul(2),
@@ -89,7 +89,7 @@ pub(super) fn hub_settings(
             initial_delay: settings.heartbeat.initial_delay,
             period: settings.heartbeat.period,
         },
-        accounts_watched: place.watches(&accounts_namespace),
+        accounts_watched: location.watches(&accounts_namespace),
         accounts_namespace,
         operation_wait: policy.operation_wait,
         clustered: may_have_peers(settings),
@@ -104,20 +104,20 @@ pub(super) fn hub_settings(
 }
 
 /// Where accounts that come by REST, from agents' own files, or from rows are made.
-pub(super) fn accounts_namespace(settings: &OperatorSettings, place: &Place) -> String {
-    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| place.namespace.clone())
+pub(super) fn accounts_namespace(settings: &OperatorSettings, location: &RunLocation) -> String {
+    settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| location.namespace.clone())
 }
 
 /// Where rows become accounts.
-pub(super) fn adopted_rows(settings: &OperatorSettings, place: &Place) -> AdoptedRows {
-    let namespace = accounts_namespace(settings, place);
-    AdoptedRows { watched: place.watches(&namespace), namespace }
+pub(super) fn adopted_rows(settings: &OperatorSettings, location: &RunLocation) -> AdoptedRows {
+    let namespace = accounts_namespace(settings, location);
+    AdoptedRows { watched: location.watches(&namespace), namespace }
 }
 
 /// What REST goes by.
-pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestSettings {
-    let accounts_namespace = accounts_namespace(settings, place);
-    let accounts_watched = place.watches(&accounts_namespace);
+pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation) -> RestSettings {
+    let accounts_namespace = accounts_namespace(settings, location);
+    let accounts_watched = location.watches(&accounts_namespace);
     if settings.dynamic_accounts.enabled && !accounts_watched {
         warn!(
             "no account can be added by REST or from an agent's own file: {}",
@@ -129,8 +129,8 @@ pub(super) fn rest_settings(settings: &OperatorSettings, place: &Place) -> RestS
         dynamic_accounts_enabled: settings.dynamic_accounts.enabled,
         accounts_namespace,
         accounts_watched,
-        replica_id: place.replica_id.clone(),
-        source_rules: source_rules(settings, place),
+        replica_id: location.replica_id.clone(),
+        source_rules: source_rules(settings, location),
         browsers: BrowserRules {
             hosts: settings.server.hosts.clone(),
             allowed_origins: settings.server.allowed_origins.clone(),
@@ -160,11 +160,11 @@ pub(super) fn precedence(settings: &OperatorSettings) -> Precedence {
 }
 
 /// Which accounts may use credentials that are not in their own namespace.
-pub(super) fn source_rules(settings: &OperatorSettings, place: &Place) -> SourceRules {
+pub(super) fn source_rules(settings: &OperatorSettings, location: &RunLocation) -> SourceRules {
     let accounts = &settings.accounts;
     SourceRules {
-        agent_sources: namespaces(&accounts.agent_sources, &place.namespace),
-        operator_files: namespaces(&accounts.operator_files, &place.namespace),
+        agent_sources: namespaces(&accounts.agent_sources, &location.namespace),
+        operator_files: namespaces(&accounts.operator_files, &location.namespace),
         secrets: settings.secrets.namespaces.iter().cloned().collect(),
         noop: settings.secrets.noop,
     }

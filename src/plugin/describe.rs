@@ -11,7 +11,7 @@ use super::failure::Ended;
 use super::session::Session;
 use crate::account::lifecycle::displayed_state;
 use crate::account::spec::KubeconfigSource;
-use crate::account::{DesiredState, ORIGIN_LABEL, age, kept_by};
+use crate::account::{DesiredState, ORIGIN_LABEL, age, gitops_owner};
 use crate::ui::{Fields, Table, out, text};
 
 pub(super) const EXAMPLES: &str = "\
@@ -102,7 +102,7 @@ fn about(fields: &mut Fields, item: &Item, now: Timestamp) {
         fields.top("Account", account.account_name());
     }
     fields.top("Origin", account.label(ORIGIN_LABEL).unwrap_or("declared"));
-    if let Some(keeper) = kept_by::keeper(account) {
+    if let Some(keeper) = gitops_owner::gitops_owner(account) {
         fields.top("Kept By", keeper);
     }
     if let Some(created) = &account.metadata.creation_timestamp {

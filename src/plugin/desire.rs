@@ -10,7 +10,7 @@ use super::arguments::{Place, Targets, duration};
 use super::failure::Ended;
 use super::session::Session;
 use super::wait::{self, Goal};
-use crate::account::{DesiredState, kept_by};
+use crate::account::{DesiredState, gitops_owner};
 use crate::ui::out;
 
 pub(super) const ACTIVATE_EXAMPLES: &str = "\
@@ -103,7 +103,7 @@ async fn set(
         };
         return Ok((word, None));
     }
-    if let Some(keeper) = kept_by::keeper(&item.account).filter(|_| !force) {
+    if let Some(keeper) = gitops_owner::gitops_owner(&item.account).filter(|_| !force) {
         return Err(Ended::Failed(format!(
             "account {name} is managed by {keeper}: set spec.state: {value} there, or repeat with --force"
         )));

@@ -13,7 +13,7 @@ use super::change::{TRIES, patch};
 use super::dto::AccountNames;
 use super::error::{ErrorBody, Problem};
 use super::extract::Force;
-use super::gitops::keeper;
+use super::gitops::gitops_owner;
 use super::lookup::all;
 use crate::account::{ELECT_CACHING_ANNOTATION, KubesvcAccount};
 use crate::objects::AccountKey;
@@ -65,7 +65,7 @@ fn judge<'a>(
     if account.is_being_deleted() {
         return Err(Problem::conflict(format!("account {name:?} is being deleted; wait until it is gone")));
     }
-    if let Some(keeper) = keeper(account).filter(|_| !force) {
+    if let Some(keeper) = gitops_owner(account).filter(|_| !force) {
         return Err(Problem::conflict(format!(
             "account {name:?} is managed by {keeper}; set the annotation {ELECT_CACHING_ANNOTATION} there, or repeat the request with ?force=true"
         )));

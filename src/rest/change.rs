@@ -15,7 +15,7 @@ use super::create::{about, check, check_contents};
 use super::credential::{Credential, Denied};
 use super::decide::{Effect, Request, decide};
 use super::error::Problem;
-use super::gitops::keeper;
+use super::gitops::gitops_owner;
 use crate::account::lifecycle::displayed_state;
 use crate::account::owned_secret::{Contents, Version, keys_named_by};
 use crate::account::spec::KubesvcAccountSpec;
@@ -73,7 +73,7 @@ impl Change<'_> {
         let plan = self.plan(account, verdict.effect)?;
         if plan.writes()
             && !self.force
-            && let Some(keeper) = keeper(account)
+            && let Some(keeper) = gitops_owner(account)
         {
             return Err(Problem::conflict(format!(
                 "account {:?} is managed by {keeper}; change it there, or repeat the request with ?force=true",

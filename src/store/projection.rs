@@ -21,32 +21,32 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::{Store, StoreError};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
-use office::Office;
 use state::State;
+use writer_role::WriterRole;
 
 mod counters;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod leading;
-mod office;
 #[cfg(test)]
 mod properties;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod writer_role;
 mod writing;
 
 pub use counters::Counters;
-pub use office::{Confirm, Lead};
 pub use table::Repair;
+pub use writer_role::{Confirm, LeaderTerm};
 
 /// The rows of `kubesvc_accounts`, as the objects call for them. [`Projection::run`] is the task that writes.
 pub struct Projection {
     store: Arc<dyn Store>,
     state: Mutex<State>,
-    office: Mutex<Office>,
+    role: Mutex<WriterRole>,
     /// Held while the table is read or written, so that what is known of it is never older than what was read.
     table: tokio::sync::Mutex<()>,
     wake: Notify,
@@ -62,7 +62,7 @@ impl Projection {
         Arc::new(Self {
             store,
             state: Mutex::new(State::default()),
-            office: Mutex::default(),
+            role: Mutex::default(),
             table: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             trouble,
@@ -75,7 +75,7 @@ impl Projection {
     ///
     /// Somebody else's row is known once the table was read or a row was refused; that it is gone, with the next repair.
     pub fn fact(&self, uid: &str, account_name: &str) -> RowFact {
-        if self.trouble.borrow().is_some() || !self.office.lock().writes() {
+        if self.trouble.borrow().is_some() || !self.role.lock().writes() {
             return RowFact::Unavailable;
         }
         let state = self.state.lock();

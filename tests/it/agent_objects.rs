@@ -1,6 +1,6 @@
 //! What the hub writes about agents and their own accounts, against a real API server.
 
-use kubesvc::account::fleet_member::SessionEnd;
+use kubesvc::account::agent_resource::SessionEnd;
 use kubesvc::account::names;
 use kubesvc::account::spec::KubeconfigSource;
 use kubesvc::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_LABEL, State};

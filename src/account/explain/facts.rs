@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::account::failure::FailureClass;
-use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, RETRY_ANNOTATION, kept_by};
+use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, RETRY_ANNOTATION, gitops_owner};
 
 /// How long an operator that runs may take to see an object, in seconds.
 const SOON: i64 = 10;
@@ -106,7 +106,7 @@ impl<'a> Facts<'a> {
     }
 
     pub(super) fn kept_by(&self) -> Option<String> {
-        kept_by::keeper(self.account)
+        gitops_owner::gitops_owner(self.account)
     }
 
     /// `kubectl kubesvc VERB NAME -n NAMESPACE`.

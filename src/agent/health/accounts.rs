@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::agent::own_accounts::OwnAccounts;
 use crate::agent::reactions::{Counts, State, Table};
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 
 /// How many accounts one answer names.
@@ -38,7 +38,7 @@ struct AccountReport {
 }
 
 impl AccountsReport {
-    pub(super) fn of(zone: &str, table: &Table, own: &OwnAccounts) -> Self {
+    pub(super) fn of(zone: &str, table: &Table, own: &StaticAccountFile) -> Self {
         let listing = table.listing(MOST, &own.current());
         let mut refused = own.refused();
         let mut accounts: BTreeMap<String, AccountReport> = BTreeMap::new();

@@ -13,7 +13,7 @@ use crate::agent::accounts::Accounts;
 use crate::agent::health::Status;
 use crate::agent::link::probes::Probes;
 use crate::agent::link::{Ended, greeting, pace};
-use crate::agent::own_accounts::OwnList;
+use crate::agent::static_accounts::StaticAccountList;
 use crate::wire::common::{AccountRef, Failure};
 use crate::wire::ops::agent_frame::Frame;
 use crate::wire::ops::{
@@ -52,7 +52,7 @@ pub(super) struct Session<'a> {
     /// How long the hub may say nothing, and what is said then.
     silence_limit: (Duration, String),
     probes: Probes,
-    own: watch::Receiver<Arc<OwnList>>,
+    own: watch::Receiver<Arc<StaticAccountList>>,
     /// What is left to send of one list of the agent's own accounts.
     own_frames: VecDeque<StaticAccounts>,
     heartbeats: u64,

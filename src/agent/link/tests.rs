@@ -18,8 +18,8 @@ use crate::wire::ops::{
 };
 
 mod fake_hub;
-mod own_accounts;
 mod probes;
+mod static_accounts;
 
 use fake_hub::{FakeHub, Stream};
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::Table;
-use crate::agent::own_accounts::OwnList;
+use crate::agent::static_accounts::StaticAccountList;
 use crate::wire::common::Failure;
 
 /// How an account is.
@@ -51,7 +51,7 @@ impl Table {
     }
 
     /// The first accounts by name, at most so many. `own` are those of the agent's own file.
-    pub fn listing(&self, most: usize, own: &OwnList) -> Vec<ListedAccount> {
+    pub fn listing(&self, most: usize, own: &StaticAccountList) -> Vec<ListedAccount> {
         let mut names: Vec<&str> =
             self.uid_of_name.keys().chain(self.failed.keys()).map(String::as_str).collect();
         names.sort_unstable();
@@ -59,7 +59,7 @@ impl Table {
         names.into_iter().map(|name| self.listed(name, own)).collect()
     }
 
-    fn listed(&self, name: &str, own: &OwnList) -> ListedAccount {
+    fn listed(&self, name: &str, own: &StaticAccountList) -> ListedAccount {
         let name = name.to_owned();
         let known = self.uid_of_name.get(&name).and_then(|uid| self.by_uid.get(uid));
         let Some(known) = known else {

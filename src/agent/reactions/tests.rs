@@ -286,7 +286,7 @@ fn people_are_told_of_every_account_and_whose_it_is() {
         credential: Some(Credential::File("/k".to_owned())),
         ..AccountSpec::default()
     };
-    let own = crate::agent::own_accounts::OwnAccounts::new(vec![own]).current();
+    let own = crate::agent::static_accounts::StaticAccountFile::new(vec![own]).current();
     let listing = table.listing(10, &own);
     let told: Vec<_> = listing.iter().map(|one| (one.name.as_str(), one.state, one.is_own)).collect();
     assert_eq!(told, [("a", State::Held, true), ("b", State::Starting, false), ("c", State::Failed, false)]);

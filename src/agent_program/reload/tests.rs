@@ -12,7 +12,7 @@ use crate::wire::ops::AccountSpec;
 struct World {
     folder: TempDir,
     settings: Settings,
-    own: OwnAccounts,
+    own: StaticAccountFile,
 }
 
 fn write(folder: &Path, name: &str, text: &str) {
@@ -28,7 +28,7 @@ impl World {
 
     fn of(folder: TempDir) -> Self {
         let settings = Settings::load(folder.path().to_owned(), UnknownKeys::Error).expect("good settings");
-        let own = OwnAccounts::new(specs(&settings.loaded.settings.accounts));
+        let own = StaticAccountFile::new(specs(&settings.loaded.settings.accounts));
         Self { folder, settings, own }
     }
 

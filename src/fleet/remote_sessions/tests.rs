@@ -1,5 +1,5 @@
 use super::*;
-use crate::account::fleet_member::AgentSession;
+use crate::account::agent_resource::AgentSession;
 use crate::account::lifecycle::{AgentReport, ClusterIdentity, Offer};
 use crate::account::outbox::{OutboxIdentity, OutboxResult, SessionReport, awaited};
 use crate::account::{

@@ -8,7 +8,7 @@ use super::shared::Shared;
 use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
 use jiff::Timestamp;
 
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::AgentReport;
 use crate::account::outbox::{OutboxEntry, PackingCursor, SessionReport, awaited, packed};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};

@@ -13,7 +13,7 @@ use super::{
     AgentObjects, AgentSummary, KnownAgent, OutboxWrite, RegisteredAgent, Registration, RegistrationError,
     status,
 };
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::Fact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
 use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
 use super::{AgentSummary, KnownAgent, Registration, RegistrationError};
+use crate::account::agent_resource::{AgentSession, SessionEnd};
 use crate::account::failure::{FailureClass, truncate};
-use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
 
@@ -192,7 +192,7 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::fleet_member::SessionEnd;
+    use crate::account::agent_resource::SessionEnd;
     use crate::hub::admission_queue::AdmissionClass;
 
     fn registration() -> Registration {

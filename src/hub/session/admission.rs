@@ -14,7 +14,7 @@ use super::Session;
 use super::admission_queue::QueuedAgent;
 use super::outbox::{Outbox, Sink};
 use super::session_loop::SessionLoop;
-use crate::account::fleet_member::{AgentSession, ID_KEPT};
+use crate::account::agent_resource::{AgentSession, ID_RESERVATION};
 use crate::account::lifecycle::Fact;
 use crate::account::names;
 use crate::crash;
@@ -345,7 +345,7 @@ fn duplicate(session: &Session, taken: &ClaimError) -> Refusal {
         ClaimError::Kept(left) => (
             format!(
                 "agent {agent:?} was disconnected on request, and its id is kept for its process for \
-                 {ID_KEPT:?}; a process that was started since may have it after that"
+                 {ID_RESERVATION:?}; a process that was started since may have it after that"
             ),
             *left,
         ),

@@ -90,7 +90,7 @@ impl Hub {
 
     /// Whether an agent's zone has an account that it does not hold.
     pub(super) fn needs_accounts_of_zone(&self, greeting: &Greeting) -> bool {
-        let of_zone = self.places.lock().of_zone(&greeting.zone);
+        let of_zone = self.zone_index.lock().of_zone(&greeting.zone);
         let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
         of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
             self.accounts.by_uid(uid).is_some_and(|account| {

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::Session;
 use super::account_work::AccountWork;
 use super::outbox::Outbox;
-use super::statics::Statics;
+use super::static_accounts::StaticAccountSync;
 use super::zone_prober::ZoneProber;
 use crate::hub::Hub;
 use crate::hub::fences;
@@ -39,7 +39,7 @@ pub(super) struct SessionLoop {
     outbox: Outbox,
     pub(super) accounts: AccountWork,
     pub(super) prober: ZoneProber,
-    pub(super) static_accounts: Statics,
+    pub(super) static_accounts: StaticAccountSync,
     /// The agent's last frame that was handled.
     pub(super) ack: u64,
     next_heartbeat: Instant,
@@ -57,7 +57,7 @@ impl SessionLoop {
     ) -> Self {
         let work = AccountWork::new(Arc::clone(&hub), Arc::clone(&session), max_message_bytes);
         let asker = ZoneProber::new(Arc::clone(&hub), Arc::clone(&session));
-        let statics = Statics::new(Arc::clone(&hub), Arc::clone(&session));
+        let statics = StaticAccountSync::new(Arc::clone(&hub), Arc::clone(&session));
         let next_heartbeat = Instant::now() + hub.settings.heartbeat;
         Self {
             hub,

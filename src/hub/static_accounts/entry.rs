@@ -13,7 +13,7 @@ use crate::wire::ops::{self, StaticAnswer};
 
 /// An entry that was found good.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::hub) struct Listed {
+pub(in crate::hub) struct ValidEntry {
     /// The account's name.
     pub(in crate::hub) name: String,
     /// What the file says of it, pinned to the agent's zone.
@@ -21,11 +21,11 @@ pub(in crate::hub) struct Listed {
 }
 
 /// An entry, or what the agent is told instead.
-pub(in crate::hub) type Entry = Result<Listed, StaticAnswer>;
+pub(in crate::hub) type ListedEntry = Result<ValidEntry, StaticAnswer>;
 
 /// Reads a list for a zone: each good entry, and a refusal for each bad one. The first of two entries with one name
 /// counts.
-pub(in crate::hub) fn read(accounts: Vec<ops::AccountSpec>, zone: &str) -> Vec<Entry> {
+pub(in crate::hub) fn read(accounts: Vec<ops::AccountSpec>, zone: &str) -> Vec<ListedEntry> {
     let mut names = HashSet::new();
     let entries = accounts.into_iter().map(|sent| {
         let listed = one(sent, zone)?;
@@ -38,7 +38,7 @@ pub(in crate::hub) fn read(accounts: Vec<ops::AccountSpec>, zone: &str) -> Vec<E
     entries.collect()
 }
 
-fn one(sent: ops::AccountSpec, zone: &str) -> Entry {
+fn one(sent: ops::AccountSpec, zone: &str) -> ListedEntry {
     let name = sent.account.map(|account| account.name).unwrap_or_default();
     let refuse = |message: String| refusal(&name, Class::BadReference, message);
     if name.is_empty() || name.chars().nth(255).is_some() || name.chars().any(char::is_control) {
@@ -80,18 +80,18 @@ fn one(sent: ops::AccountSpec, zone: &str) -> Entry {
         ..Default::default()
     };
     let problems = problems(&spec);
-    if problems.is_empty() { Ok(Listed { name, spec }) } else { Err(refuse(problems.join("; "))) }
+    if problems.is_empty() { Ok(ValidEntry { name, spec }) } else { Err(refuse(problems.join("; "))) }
 }
 
 /// What the API server would refuse.
 fn problems(spec: &KubesvcAccountSpec) -> Vec<String> {
-    const ROLES: usize = 1000;
+    const MAX_ROLES: usize = 1000;
     let mut problems = validate(spec);
     for (right, roles) in &spec.permissions {
         let legal = |role: &String| !role.is_empty() && role.chars().nth(255).is_none();
-        if roles.len() > ROLES || !roles.iter().all(legal) {
+        if roles.len() > MAX_ROLES || !roles.iter().all(legal) {
             problems.push(format!(
-                "spec.permissions.{right} must have at most {ROLES} roles of 1 to 255 characters"
+                "spec.permissions.{right} must have at most {MAX_ROLES} roles of 1 to 255 characters"
             ));
         }
     }

@@ -10,11 +10,11 @@ const MAX_ACCOUNTS: usize = 1000;
 /// How many bytes a list may have.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Room for what stands around the accounts in a frame.
-const ENVELOPE: usize = 1024;
+const FRAME_OVERHEAD_BYTES: usize = 1024;
 
 /// What a frame led to.
 #[derive(Debug, PartialEq)]
-pub(in crate::hub) enum Taken {
+pub(in crate::hub) enum FrameOutcome {
     /// More frames are to come, or the rest of a refused list.
     More,
     /// The list is complete.
@@ -25,25 +25,29 @@ pub(in crate::hub) enum Taken {
 
 /// A list that is coming in.
 #[derive(Debug, Default)]
-pub(in crate::hub) struct Incoming {
+pub(in crate::hub) struct IncomingList {
     accounts: Vec<ops::AccountSpec>,
     bytes: usize,
     refused: bool,
 }
 
-impl Incoming {
+impl IncomingList {
     /// Takes in a frame.
-    pub(in crate::hub) fn take(&mut self, frame: ops::StaticAccounts) -> Taken {
+    pub(in crate::hub) fn take(&mut self, frame: ops::StaticAccounts) -> FrameOutcome {
         if self.refused {
             self.refused = !frame.complete;
-            return Taken::More;
+            return FrameOutcome::More;
         }
         if let Err(why) = self.check(&frame) {
             *self = Self { refused: !frame.complete, ..Self::default() };
-            return Taken::Refused(why);
+            return FrameOutcome::Refused(why);
         }
         self.accounts.extend(frame.accounts);
-        if frame.complete { Taken::Complete(std::mem::take(self).accounts) } else { Taken::More }
+        if frame.complete {
+            FrameOutcome::Complete(std::mem::take(self).accounts)
+        } else {
+            FrameOutcome::More
+        }
     }
 
     fn check(&mut self, frame: &ops::StaticAccounts) -> Result<(), String> {
@@ -60,7 +64,7 @@ impl Incoming {
                 "a frame lists {accounts} accounts; at most {MAX_ACCOUNTS_IN_BATCH} may be: upgrade the agent"
             ));
         }
-        if bytes > MAX_BATCH_BYTES + ENVELOPE {
+        if bytes > MAX_BATCH_BYTES + FRAME_OVERHEAD_BYTES {
             return Err(format!("a frame of accounts has {bytes} bytes; at most {MAX_BATCH_BYTES} may be"));
         }
         if self.bytes > MAX_BYTES {
@@ -78,51 +82,52 @@ mod tests {
         ops::StaticAccounts { accounts: vec![ops::AccountSpec::default(); accounts], complete }
     }
 
-    fn is_refused(taken: &Taken, with: &str) -> bool {
-        matches!(taken, Taken::Refused(why) if why.contains(with))
+    fn is_refused(taken: &FrameOutcome, with: &str) -> bool {
+        matches!(taken, FrameOutcome::Refused(why) if why.contains(with))
     }
 
     #[test]
     fn frames_make_one_list_until_one_is_the_last() {
-        let mut incoming = Incoming::default();
-        assert_eq!(incoming.take(frame(50, false)), Taken::More);
-        assert!(matches!(incoming.take(frame(3, true)), Taken::Complete(list) if list.len() == 53));
-        assert!(matches!(incoming.take(frame(0, true)), Taken::Complete(list) if list.is_empty()));
+        let mut incoming = IncomingList::default();
+        assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
+        assert!(matches!(incoming.take(frame(3, true)), FrameOutcome::Complete(list) if list.len() == 53));
+        assert!(matches!(incoming.take(frame(0, true)), FrameOutcome::Complete(list) if list.is_empty()));
     }
 
     #[test]
     fn a_thousand_accounts_are_taken_and_one_more_refuses_the_list() {
-        let mut incoming = Incoming::default();
+        let mut incoming = IncomingList::default();
         for _ in 0..19 {
-            assert_eq!(incoming.take(frame(50, false)), Taken::More);
+            assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
         }
-        assert!(matches!(incoming.take(frame(50, true)), Taken::Complete(list) if list.len() == 1000));
+        assert!(matches!(incoming.take(frame(50, true)), FrameOutcome::Complete(list) if list.len() == 1000));
         for _ in 0..20 {
-            assert_eq!(incoming.take(frame(50, false)), Taken::More);
+            assert_eq!(incoming.take(frame(50, false)), FrameOutcome::More);
         }
         assert!(is_refused(&incoming.take(frame(1, true)), "more than 1000"));
-        assert!(matches!(incoming.take(frame(1, true)), Taken::Complete(list) if list.len() == 1));
+        assert!(matches!(incoming.take(frame(1, true)), FrameOutcome::Complete(list) if list.len() == 1));
     }
 
     #[test]
     fn a_list_of_a_million_is_refused_once_and_kept_nowhere() {
-        let mut incoming = Incoming::default();
-        let refusals = (0..20_000).filter(|_| incoming.take(frame(50, false)) != Taken::More).count();
+        let mut incoming = IncomingList::default();
+        let refusals = (0..20_000).filter(|_| incoming.take(frame(50, false)) != FrameOutcome::More).count();
         assert_eq!((refusals, incoming.accounts.len(), incoming.bytes), (1, 0, 0));
-        assert_eq!(incoming.take(frame(50, true)), Taken::More, "the end of the refused list");
-        assert!(matches!(incoming.take(frame(2, true)), Taken::Complete(list) if list.len() == 2));
+        assert_eq!(incoming.take(frame(50, true)), FrameOutcome::More, "the end of the refused list");
+        assert!(matches!(incoming.take(frame(2, true)), FrameOutcome::Complete(list) if list.len() == 2));
     }
 
     #[test]
     fn a_frame_over_its_bounds_refuses_the_list() {
-        assert!(is_refused(&Incoming::default().take(frame(51, true)), "51 accounts"));
+        assert!(is_refused(&IncomingList::default().take(frame(51, true)), "51 accounts"));
         let large = |bytes| ops::StaticAccounts {
             accounts: vec![ops::AccountSpec { context: "x".repeat(bytes), ..Default::default() }],
             complete: false,
         };
-        assert!(is_refused(&Incoming::default().take(large(MAX_BATCH_BYTES + 2000)), "bytes"));
-        let mut incoming = Incoming::default();
-        let refused = (0..10).map(|_| incoming.take(large(1024 * 1024))).find(|taken| *taken != Taken::More);
+        assert!(is_refused(&IncomingList::default().take(large(MAX_BATCH_BYTES + 2000)), "bytes"));
+        let mut incoming = IncomingList::default();
+        let refused =
+            (0..10).map(|_| incoming.take(large(1024 * 1024))).find(|taken| *taken != FrameOutcome::More);
         assert!(refused.is_some_and(|taken| is_refused(&taken, "more than 8388608 bytes")));
     }
 }

@@ -2,14 +2,14 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Listed, ORIGIN};
+use super::{ORIGIN, ValidEntry};
 use crate::account::lifecycle::short;
 use crate::account::name_precedence::Precedence;
 use crate::account::{FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, names};
 
 /// What is to be done about a listed account.
 #[derive(Debug, PartialEq)]
-pub(in crate::hub) enum Verdict {
+pub(in crate::hub) enum ListingDecision {
     /// Its object is as the file says.
     Keep,
     /// Its object is to be made.
@@ -26,12 +26,12 @@ pub(in crate::hub) enum Verdict {
 /// whatever its account name; `namespace` is where its object is made. Beside a declared account it has one only where that
 /// one does not take precedence.
 pub(in crate::hub) fn judge(
-    listed: &Listed,
+    listed: &ValidEntry,
     zone: &str,
     namespace: &str,
     found: &[&KubesvcAccount],
     precedence: Precedence,
-) -> Verdict {
+) -> ListingDecision {
     let (namesakes, others): (Vec<&KubesvcAccount>, Vec<_>) =
         found.iter().partition(|account| account.account_name() == listed.name);
     let (ours, declared): (Vec<&KubesvcAccount>, Vec<_>) =
@@ -41,21 +41,21 @@ pub(in crate::hub) fn judge(
         None => !precedence.agent_wins,
     };
     if let Some(declared) = declared.iter().find(goes_first) {
-        return Verdict::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
+        return ListingDecision::Conflict(format!("declared as KubesvcAccount {}", key(declared)));
     }
     if let Some(other) = ours.iter().find(|account| account.spec.zone_id.as_deref() != Some(zone)) {
         let zone = other.spec.zone_id.as_deref().unwrap_or_default();
-        return Verdict::Conflict(format!(
+        return ListingDecision::Conflict(format!(
             "agents of zone {zone:?} list an account of this name{}",
             bound_to(other)
         ));
     }
     if ours.iter().any(|account| account.is_being_deleted()) {
-        return Verdict::Wait;
+        return ListingDecision::Wait;
     }
     match (ours.first(), others.first()) {
         (Some(ours), _) => update(ours, &listed.spec),
-        (None, Some(other)) => Verdict::Conflict(format!(
+        (None, Some(other)) => ListingDecision::Conflict(format!(
             "the object {} stands for the account {:?}",
             key(other),
             other.account_name()
@@ -66,7 +66,7 @@ pub(in crate::hub) fn judge(
                 object.metadata.name = Some(names::object_name_beside(&listed.name));
                 object.spec.account_name = Some(listed.name.clone());
             }
-            Verdict::Create(Box::new(object))
+            ListingDecision::Create(Box::new(object))
         }
     }
 }
@@ -94,7 +94,7 @@ fn bound_to(account: &KubesvcAccount) -> String {
 }
 
 /// The object of a listed account. It comes with its finalizer, so that the operator need not write it once more.
-fn object(listed: &Listed, namespace: &str) -> KubesvcAccount {
+fn object(listed: &ValidEntry, namespace: &str) -> KubesvcAccount {
     KubesvcAccount {
         metadata: ObjectMeta {
             name: Some(names::object_name(&listed.name)),
@@ -109,7 +109,7 @@ fn object(listed: &Listed, namespace: &str) -> KubesvcAccount {
 }
 
 /// The file says nothing of these fields, so they stay as a person has set them.
-fn update(ours: &KubesvcAccount, listed: &KubesvcAccountSpec) -> Verdict {
+fn update(ours: &KubesvcAccount, listed: &KubesvcAccountSpec) -> ListingDecision {
     let spec = KubesvcAccountSpec {
         account_name: ours.spec.account_name.clone(),
         state: ours.spec.state,
@@ -119,9 +119,9 @@ fn update(ours: &KubesvcAccount, listed: &KubesvcAccountSpec) -> Verdict {
         ..listed.clone()
     };
     if spec == ours.spec {
-        return Verdict::Keep;
+        return ListingDecision::Keep;
     }
-    Verdict::Update(Box::new(KubesvcAccount { spec, ..ours.clone() }))
+    ListingDecision::Update(Box::new(KubesvcAccount { spec, ..ours.clone() }))
 }
 
 fn key(account: &KubesvcAccount) -> String {
@@ -138,21 +138,21 @@ mod tests {
     use crate::hub::static_accounts::entry::tests::sent;
     use crate::hub::static_accounts::read;
 
-    fn listed(name: &str) -> Listed {
+    fn listed(name: &str) -> ValidEntry {
         read(vec![sent(name)], "z").remove(0).expect("it is good")
     }
 
-    fn judged(name: &str, found: &[&KubesvcAccount]) -> Verdict {
+    fn judged(name: &str, found: &[&KubesvcAccount]) -> ListingDecision {
         judge(&listed(name), "z", "ns", found, Precedence::default())
     }
 
-    fn judged_where_the_agent_wins(name: &str, found: &[&KubesvcAccount]) -> Verdict {
+    fn judged_where_the_agent_wins(name: &str, found: &[&KubesvcAccount]) -> ListingDecision {
         judge(&listed(name), "z", "ns", found, Precedence { agent_wins: true })
     }
 
     fn made(name: &str) -> KubesvcAccount {
         match judged(name, &[]) {
-            Verdict::Create(object) => *object,
+            ListingDecision::Create(object) => *object,
             other => panic!("expected an object, got {other:?}"),
         }
     }
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn an_object_that_says_the_same_is_left_alone() {
-        assert_eq!(judged("one", &[&made("one")]), Verdict::Keep);
+        assert_eq!(judged("one", &[&made("one")]), ListingDecision::Keep);
     }
 
     #[test]
@@ -180,19 +180,19 @@ mod tests {
         ours.spec.state = Some(DesiredState::Inactive);
         ours.spec.environment = Some("production".into());
         ours.metadata.resource_version = Some("7".into());
-        let Verdict::Update(written) = judged("one", &[&ours]) else { panic!("it differs") };
+        let ListingDecision::Update(written) = judged("one", &[&ours]) else { panic!("it differs") };
         assert_eq!(written.spec.metrics, None);
         assert_eq!(written.spec.state, Some(DesiredState::Inactive));
         assert_eq!(written.spec.environment.as_deref(), Some("production"));
         assert_eq!(written.metadata.resource_version.as_deref(), Some("7"));
-        assert_eq!(judged("one", &[&written]), Verdict::Keep);
+        assert_eq!(judged("one", &[&written]), ListingDecision::Keep);
     }
 
     #[test]
     fn a_name_that_is_declared_is_a_conflict_that_names_the_object() {
         let mut declared = made("one");
         declared.metadata.labels = None;
-        let conflict = Verdict::Conflict("declared as KubesvcAccount ns/one".into());
+        let conflict = ListingDecision::Conflict("declared as KubesvcAccount ns/one".into());
         assert_eq!(judged("one", &[&declared]), conflict);
         assert_eq!(judged("one", &[&made("one"), &declared]), conflict, "also beside one of ours");
         declared.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), "rest".to_owned())].into());
@@ -203,15 +203,15 @@ mod tests {
     fn where_the_agent_wins_its_account_is_made_beside_the_declared_one() {
         let mut declared = made("one");
         declared.metadata.labels = None;
-        let Verdict::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
+        let ListingDecision::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
             panic!("it is made")
         };
         assert!(object.is_static());
         assert_eq!(object.account_name(), "one");
         assert_ne!(object.metadata.name, declared.metadata.name, "the declared one has that name");
-        assert_eq!(judged_where_the_agent_wins("one", &[&declared, &object]), Verdict::Keep);
+        assert_eq!(judged_where_the_agent_wins("one", &[&declared, &object]), ListingDecision::Keep);
         declared.metadata.namespace = Some("team".into());
-        let Verdict::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
+        let ListingDecision::Create(object) = judged_where_the_agent_wins("one", &[&declared]) else {
             panic!("it is made")
         };
         assert_eq!(*object, made("one"), "no other object is in its place");
@@ -228,7 +228,7 @@ mod tests {
         status.state = Some(State::Failed);
         status.conditions = conditions::tell(&[], &failed, false, None, 0, &time);
         status.name_holder = Some(NameHolder::of(&declared));
-        let conflict = Verdict::Conflict("declared as KubesvcAccount team/one".into());
+        let conflict = ListingDecision::Conflict("declared as KubesvcAccount team/one".into());
         assert_eq!(judged_where_the_agent_wins("one", &[&declared, &ours]), conflict);
     }
 
@@ -236,7 +236,7 @@ mod tests {
     fn a_name_of_another_zones_agents_is_a_conflict_that_names_the_zone() {
         let mut other = made("one");
         other.spec.zone_id = Some("west".into());
-        let Verdict::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
+        let ListingDecision::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
         assert!(why.contains("\"west\""), "{why}");
     }
 
@@ -245,14 +245,14 @@ mod tests {
         let mut going = made("one");
         let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
         going.metadata.deletion_timestamp = Some(time);
-        assert_eq!(judged("one", &[&going]), Verdict::Wait);
+        assert_eq!(judged("one", &[&going]), ListingDecision::Wait);
     }
 
     #[test]
     fn an_object_name_that_stands_for_another_account_is_a_conflict() {
         let mut other = made("one");
         other.spec.account_name = Some("Another".into());
-        let Verdict::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
+        let ListingDecision::Conflict(why) = judged("one", &[&other]) else { panic!("it is taken") };
         assert!(why.contains("ns/one") && why.contains("Another"), "{why}");
     }
 }

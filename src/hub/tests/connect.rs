@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tonic::Code;
 
 use super::support::*;
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::Presence;
 use crate::fleet::Fleet;
 use crate::hub::{HubSettings, KnownAgent};

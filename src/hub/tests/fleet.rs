@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
-use crate::account::fleet_member::SessionEnd;
+use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::SessionEnding;
 use crate::account::{CachingAssignment, KubesvcAccount, State};
 use crate::fleet::Fleet;

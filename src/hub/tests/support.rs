@@ -15,8 +15,8 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::fakes::{FakeAccounts, FakeRows};
+use crate::account::agent_resource::{AgentSession, SessionEnd};
 use crate::account::failure::Failure;
-use crate::account::fleet_member::{AgentSession, SessionEnd};
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{

@@ -37,7 +37,7 @@ impl Replica {
             let has_lease = has_lease.load(Ordering::SeqCst);
             async move { has_lease }.boxed()
         });
-        self.projection.lead(Lead { replica_id: "r".to_owned(), confirm, over: over.clone() }).await;
+        self.projection.lead(LeaderTerm { replica_id: "r".to_owned(), confirm, over: over.clone() }).await;
         over
     }
 }

@@ -45,7 +45,7 @@ impl Projection {
     ) -> Result<Repair, StoreError> {
         let tasks = {
             let _table = self.table.lock().await;
-            self.take_office().await.inspect_err(|error| self.fail(error))?;
+            self.begin_leading().await.inspect_err(|error| self.fail(error))?;
             self.may_write()?;
             let expected = expected();
             self.read().await.inspect_err(|error| self.fail(error))?;

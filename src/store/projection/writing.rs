@@ -72,8 +72,8 @@ impl Projection {
     /// Writes what waits, in one transaction if nothing in it is refused.
     async fn round(&self, ping: bool) -> Result<(), StoreError> {
         let _table = self.table.lock().await;
-        self.take_office().await?;
-        if !self.office.lock().writes() {
+        self.begin_leading().await?;
+        if !self.role.lock().writes() {
             self.drop_waiting();
             return self.store.ping().await;
         }

@@ -1,7 +1,7 @@
 //! Probes, as the hub asks them.
 
 use super::*;
-use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 use crate::wire::ops::probe::Target;
 use crate::wire::ops::{Probe, ProbeResult, ProbedCluster};
@@ -177,7 +177,7 @@ async fn without_dynamic_accounts_only_the_agents_own_are_probed() {
         ..AccountSpec::default()
     };
     let agent = agent_with(AgentOptions {
-        own: OwnAccounts::new(vec![mine]),
+        own: StaticAccountFile::new(vec![mine]),
         dynamic_accounts: false,
         ..AgentOptions::of_test(hub.address.to_string())
     })

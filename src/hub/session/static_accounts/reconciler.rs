@@ -12,7 +12,7 @@ use super::{LIST_REFUSED, ListProblem};
 use crate::account::{KubesvcAccount, KubesvcAgentStatus, not_watched};
 use crate::hub::session::Session;
 use crate::hub::static_accounts::{
-    Entry, Listed, Listing, Verdict, another_lists, is_same_source, judge, refusal,
+    ListedEntry, Listing, ListingDecision, ValidEntry, another_lists, is_same_source, judge, refusal,
 };
 use crate::hub::{Hub, agent_summaries};
 use crate::objects::WriteError;
@@ -21,11 +21,11 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::StaticAnswer;
 
 /// Objects that are written at once.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 /// How often an object is judged anew in one go after somebody else has written it.
-const CONFLICTS: usize = 4;
+const MAX_CONFLICT_RETRIES: usize = 4;
 /// Waits between the tries; the last one stays.
-const WAITS: [Duration; 5] = [
+const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(5),
@@ -33,15 +33,15 @@ const WAITS: [Duration; 5] = [
     Duration::from_secs(30),
 ];
 /// A name that somebody else has is looked at again so often: it may become free.
-const CONFLICT_WAIT: Duration = Duration::from_secs(60);
+const CONFLICT_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// What is kept is looked at again after this time, or soon after a change of it is told: a person may have deleted or
 /// changed it.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(2);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
+const CHANGE_RECHECK_DELAY: Duration = Duration::from_secs(2);
 
 /// What became of an account.
-enum Outcome {
+enum SyncOutcome {
     /// Its object is as listed.
     Kept,
     /// The API server will never take it.
@@ -53,30 +53,30 @@ enum Outcome {
 }
 
 /// An account that is not settled.
-struct Open {
-    listed: Listed,
+struct UnsettledAccount {
+    listed: ValidEntry,
     /// What the agent was told of it.
     told: Option<StaticAnswer>,
 }
 
-pub(super) struct Keeper {
+pub(super) struct StaticAccountReconciler {
     hub: Arc<Hub>,
     session: Arc<Session>,
     answers: mpsc::Sender<StaticAnswer>,
 }
 
-impl Keeper {
+impl StaticAccountReconciler {
     pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>, answers: mpsc::Sender<StaticAnswer>) -> Self {
         Self { hub, session, answers }
     }
 
     /// Keeps the objects of a list, until another one takes its place or the session ends, or none is left to keep.
-    pub(super) async fn keep(self, entries: Vec<Entry>) {
+    pub(super) async fn run(self, entries: Vec<ListedEntry>) {
         let count = entries.len();
         let (mut open, mut kept, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for entry in entries {
             match entry {
-                Ok(listed) => open.push(Open { listed, told: None }),
+                Ok(listed) => open.push(UnsettledAccount { listed, told: None }),
                 Err(answer) => {
                     self.tell(&answer).await;
                     refused.push(answer);
@@ -97,32 +97,32 @@ impl Keeper {
             }
             tries = if later { tries + 1 } else { 0 };
             match tries.checked_sub(1) {
-                Some(tries) => tokio::time::sleep(WAITS[tries.min(WAITS.len() - 1)]).await,
+                Some(tries) => tokio::time::sleep(RETRY_DELAYS[tries.min(RETRY_DELAYS.len() - 1)]).await,
                 None => self.until_looked_at_again(open.is_empty()).await,
             }
             let (lost, stays) = kept.into_iter().partition(|listed| self.is_lost(listed));
             kept = stays;
-            let lost: Vec<Listed> = lost;
-            open.extend(lost.into_iter().map(|listed| Open { listed, told: None }));
+            let lost: Vec<ValidEntry> = lost;
+            open.extend(lost.into_iter().map(|listed| UnsettledAccount { listed, told: None }));
         }
     }
 
     async fn until_looked_at_again(&self, all_kept: bool) {
-        let wait = if all_kept { LOOK_AGAIN } else { CONFLICT_WAIT };
+        let wait = if all_kept { RECHECK_INTERVAL } else { CONFLICT_RETRY_DELAY };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             // What is told comes in bursts.
-            () = self.session.own_changed.notified() => tokio::time::sleep(SOON).await,
+            () = self.session.own_changed.notified() => tokio::time::sleep(CHANGE_RECHECK_DELAY).await,
         }
     }
 
     /// Whether an object that was as listed is so no longer, by the index. Where several agents list an account, what one
     /// has written is left alone by the others: they may never agree.
-    fn is_lost(&self, listed: &Listed) -> bool {
+    fn is_lost(&self, listed: &ValidEntry) -> bool {
         match self.judge(listed, None) {
-            Verdict::Keep => self.is_kept_from(listed).is_some(),
-            Verdict::Update(_) => !self.is_listed_by_others(&listed.name),
-            Verdict::Create(_) | Verdict::Wait | Verdict::Conflict(_) => true,
+            ListingDecision::Keep => self.is_kept_from(listed).is_some(),
+            ListingDecision::Update(_) => !self.is_listed_by_others(&listed.name),
+            ListingDecision::Create(_) | ListingDecision::Wait | ListingDecision::Conflict(_) => true,
         }
     }
 
@@ -163,7 +163,7 @@ impl Keeper {
     }
 
     /// Why the account that stands under a listed name is kept from this agent, if it is.
-    fn is_kept_from(&self, listed: &Listed) -> Option<String> {
+    fn is_kept_from(&self, listed: &ValidEntry) -> Option<String> {
         let known = self.hub.accounts.by_account_name(&listed.name);
         known
             .iter()
@@ -174,7 +174,8 @@ impl Keeper {
     /// Waits until the agent's object says what the agent lists. Another replica that leads knows it from there alone, and
     /// would delete an account that it does not see listed.
     async fn list_is_told(&self) {
-        let mut waits = WAITS.into_iter().chain(std::iter::repeat(WAITS[WAITS.len() - 1]));
+        let mut waits =
+            RETRY_DELAYS.into_iter().chain(std::iter::repeat(RETRY_DELAYS[RETRY_DELAYS.len() - 1]));
         while !self.hub.is_leading() && !agent_summaries::write_now(&self.hub, &self.session).await {
             tokio::time::sleep(waits.next().unwrap_or_default()).await;
         }
@@ -183,31 +184,31 @@ impl Keeper {
     /// Tries all that are open once; those that are settled leave. Answers whether some cannot be done yet.
     async fn round(
         &self,
-        open: &mut Vec<Open>,
-        kept: &mut Vec<Listed>,
+        open: &mut Vec<UnsettledAccount>,
+        kept: &mut Vec<ValidEntry>,
         refused: &mut Vec<StaticAnswer>,
     ) -> bool {
         let tried = stream::iter(std::mem::take(open)).map(|one| async {
             let outcome = self.put(&one.listed).await;
             (one, outcome)
         });
-        let mut tried = tried.buffer_unordered(AT_ONCE);
+        let mut tried = tried.buffer_unordered(MAX_CONCURRENT_WRITES);
         let mut later = false;
         while let Some((mut one, outcome)) = tried.next().await {
             match outcome {
-                Outcome::Kept => kept.push(one.listed),
-                Outcome::Refused(answer) => {
+                SyncOutcome::Kept => kept.push(one.listed),
+                SyncOutcome::Refused(answer) => {
                     self.tell(&answer).await;
                     refused.push(answer);
                 }
-                Outcome::Taken(answer) => {
+                SyncOutcome::Taken(answer) => {
                     if one.told.as_ref() != Some(&answer) {
                         self.tell(&answer).await;
                         one.told = Some(answer);
                     }
                     open.push(one);
                 }
-                Outcome::Later => {
+                SyncOutcome::Later => {
                     later = true;
                     open.push(one);
                 }
@@ -217,7 +218,7 @@ impl Keeper {
     }
 
     /// The agent's object says what is wrong with its accounts.
-    fn note(&self, count: usize, refused: &[StaticAnswer], open: &[Open]) {
+    fn note(&self, count: usize, refused: &[StaticAnswer], open: &[UnsettledAccount]) {
         let taken = open.iter().filter_map(|one| one.told.as_ref());
         let told: Vec<_> = refused.iter().chain(taken).collect();
         let problem = told.first().map(|first| {
@@ -252,25 +253,25 @@ impl Keeper {
     }
 
     /// Brings one object in step with what is listed.
-    async fn put(&self, listed: &Listed) -> Outcome {
+    async fn put(&self, listed: &ValidEntry) -> SyncOutcome {
         let settings = &self.hub.settings;
-        let taken = |why: String| Outcome::Taken(refusal(&listed.name, Class::Conflict, why));
+        let taken = |why: String| SyncOutcome::Taken(refusal(&listed.name, Class::Conflict, why));
         if !settings.accounts_watched {
             return taken(not_watched(&settings.accounts_namespace));
         }
         let mut asked = None;
-        for _ in 0..CONFLICTS {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let (written, object) = match self.judge(listed, asked.as_ref()) {
-                Verdict::Keep => return self.is_kept_from(listed).map_or(Outcome::Kept, taken),
-                Verdict::Wait => return Outcome::Later,
-                Verdict::Conflict(why) => return taken(why),
-                Verdict::Create(object) => (self.create(&object).await, object),
-                Verdict::Update(object) => (self.update(&object).await, object),
+                ListingDecision::Keep => return self.is_kept_from(listed).map_or(SyncOutcome::Kept, taken),
+                ListingDecision::Wait => return SyncOutcome::Later,
+                ListingDecision::Conflict(why) => return taken(why),
+                ListingDecision::Create(object) => (self.create(&object).await, object),
+                ListingDecision::Update(object) => (self.update(&object).await, object),
             };
             match written {
-                Ok(()) => return Outcome::Kept,
+                Ok(()) => return SyncOutcome::Kept,
                 Err(WriteError::Refused(why)) => {
-                    return Outcome::Refused(refusal(&listed.name, Class::BadReference, why));
+                    return SyncOutcome::Refused(refusal(&listed.name, Class::BadReference, why));
                 }
                 Err(WriteError::Unavailable(why)) => return self.unavailable(&why),
                 Err(WriteError::Changed) => {}
@@ -280,11 +281,11 @@ impl Keeper {
                 Err(why) => return self.unavailable(&why.to_string()),
             }
         }
-        Outcome::Later
+        SyncOutcome::Later
     }
 
     /// Judges by the index, and by what the API server was asked for, which is newer.
-    fn judge(&self, listed: &Listed, asked: Option<&KubesvcAccount>) -> Verdict {
+    fn judge(&self, listed: &ValidEntry, asked: Option<&KubesvcAccount>) -> ListingDecision {
         let known = self.hub.accounts.by_account_name(&listed.name);
         let is_asked = |account: &KubesvcAccount| {
             asked.is_some_and(|asked| {
@@ -298,10 +299,10 @@ impl Keeper {
         let verdict = judge(listed, &self.session.zone, namespace, &found, precedence);
         match &verdict {
             // The file of one agent is never opened at another, and who came first stands.
-            Verdict::Update(update) => {
+            ListingDecision::Update(update) => {
                 let before = found.iter().find(|one| one.metadata.uid == update.metadata.uid);
                 match before.filter(|before| !is_same_source(before, update) && self.is_of_others(before)) {
-                    Some(before) => Verdict::Conflict(another_lists(&self.session.zone, before)),
+                    Some(before) => ListingDecision::Conflict(another_lists(&self.session.zone, before)),
                     None => verdict,
                 }
             }
@@ -338,7 +339,7 @@ impl Keeper {
         self.hub.account_objects.get(namespace, name).await
     }
 
-    fn unavailable(&self, why: &str) -> Outcome {
+    fn unavailable(&self, why: &str) -> SyncOutcome {
         if self.hub.may_log("static_unavailable", self.session.peer()) {
             warn_unless_away!(
                 agentId = self.session.agent_id,
@@ -346,6 +347,6 @@ impl Keeper {
                 "accounts of the agent's file cannot be written yet"
             );
         }
-        Outcome::Later
+        SyncOutcome::Later
     }
 }

@@ -1,7 +1,7 @@
 //! The accounts of the agent's own file: taken in frame by frame, and then kept as objects by a task beside the session,
 //! which must not wait for the API server.
 
-mod keeper;
+mod reconciler;
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tracing::{info, warn};
 
 use super::Session;
 use crate::hub::Hub;
-use crate::hub::static_accounts::{self, Incoming, Listing, Taken};
+use crate::hub::static_accounts::{self, FrameOutcome, IncomingList, Listing};
 use crate::wire::common::failure::Class;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, ops};
-use keeper::Keeper;
+use reconciler::StaticAccountReconciler;
 
 /// Answers that wait until the stream has room; the task that gives them waits with them.
-const ANSWERS: usize = 64;
+const MAX_WAITING_ANSWERS: usize = 64;
 
 /// Why an agent's accounts are not taken: the list as a whole is refused.
 const LIST_REFUSED: &str = "ListRefused";
@@ -32,16 +32,16 @@ pub(in crate::hub) struct ListProblem {
 
 /// The last complete list of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::hub) struct List {
+pub(in crate::hub) struct ReportedList {
     /// What it has; absent until a list was complete.
     pub(in crate::hub) listing: Option<Arc<Listing>>,
     pub(in crate::hub) problem: Option<ListProblem>,
 }
 
-pub(super) struct Statics {
+pub(super) struct StaticAccountSync {
     hub: Arc<Hub>,
     session: Arc<Session>,
-    incoming: Incoming,
+    incoming: IncomingList,
     /// The answer to a list that is refused as a whole.
     refusal: Option<ops::StaticAnswer>,
     sender: mpsc::Sender<ops::StaticAnswer>,
@@ -50,19 +50,19 @@ pub(super) struct Statics {
     running: CancellationToken,
 }
 
-impl Statics {
+impl StaticAccountSync {
     pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
-        let (sender, answers) = mpsc::channel(ANSWERS);
+        let (sender, answers) = mpsc::channel(MAX_WAITING_ANSWERS);
         let running = session.ended.child_token();
-        Self { hub, session, incoming: Incoming::default(), refusal: None, sender, answers, running }
+        Self { hub, session, incoming: IncomingList::default(), refusal: None, sender, answers, running }
     }
 
     /// Takes in a frame of a list.
     pub(super) fn take_in(&mut self, frame: ops::StaticAccounts) {
         match self.incoming.take(frame) {
-            Taken::More => {}
-            Taken::Refused(why) => self.refuse(why),
-            Taken::Complete(accounts) => self.keep(accounts),
+            FrameOutcome::More => {}
+            FrameOutcome::Refused(why) => self.refuse(why),
+            FrameOutcome::Complete(accounts) => self.keep(accounts),
         }
     }
 
@@ -100,20 +100,24 @@ impl Statics {
         );
         let before = {
             let mut list = self.session.list.lock();
-            let now = List { listing: Some(Arc::clone(&listing)), problem: None };
+            let now = ReportedList { listing: Some(Arc::clone(&listing)), problem: None };
             std::mem::replace(&mut *list, now).listing
         };
         if before != Some(listing) {
-            self.hub.wake_statics_of(&self.session);
+            self.hub.wake_static_accounts_of(&self.session);
         }
         self.hub.dirty_summaries.wake(self.session.serial);
         let entries = static_accounts::read(accounts, &self.session.zone);
         self.running.cancel();
         self.running = self.session.ended.child_token();
-        let keeper = Keeper::new(Arc::clone(&self.hub), Arc::clone(&self.session), self.sender.clone());
+        let keeper = StaticAccountReconciler::new(
+            Arc::clone(&self.hub),
+            Arc::clone(&self.session),
+            self.sender.clone(),
+        );
         let running = self.running.clone();
         self.hub.tasks.spawn(async move {
-            running.run_until_cancelled(keeper.keep(entries)).await;
+            running.run_until_cancelled(keeper.run(entries)).await;
         });
     }
 }
@@ -127,8 +131,8 @@ impl Session {
 
 impl Hub {
     /// The leader looks at the accounts that agents of the zone have listed, and so does the session.
-    fn wake_statics_of(&self, session: &Session) {
-        let uids = self.places.lock().of_zone(&session.zone);
+    fn wake_static_accounts_of(&self, session: &Session) {
+        let uids = self.zone_index.lock().of_zone(&session.zone);
         let is_static = |uid: &String| self.accounts.by_uid(uid).is_some_and(|account| account.is_static());
         let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
         session.wakes.wake_all(uids.iter().cloned());

@@ -124,15 +124,15 @@ pub struct AgentSession {
 
 /// Time for which the id of an agent that was disconnected on request is kept for its process: a stranger that saw the id
 /// must not take the agent's place, and its kubeconfigs, before the agent is back.
-pub const ID_KEPT: Duration = Duration::from_secs(30);
+pub const ID_RESERVATION: Duration = Duration::from_secs(30);
 
 impl AgentSession {
     /// Time for which the id is still kept for the process of this session, because its end was requested; at most
-    /// [`ID_KEPT`], whatever the clocks of the replicas say.
+    /// [`ID_RESERVATION`], whatever the clocks of the replicas say.
     pub fn kept_for(&self, now: Timestamp) -> Option<Duration> {
         let ended_at = self.ended_at.as_ref().filter(|_| self.ended == Some(SessionEnd::Requested))?;
         let since = Duration::try_from(now.duration_since(ended_at.0)).unwrap_or_default();
-        Some(ID_KEPT.saturating_sub(since)).filter(|left| !left.is_zero())
+        Some(ID_RESERVATION.saturating_sub(since)).filter(|left| !left.is_zero())
     }
 }
 

@@ -8,7 +8,7 @@ use crate::account::lifecycle::Fact;
 
 /// A replica's Lease as it was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shown {
+pub(super) struct ShownLease {
     /// The resourceVersion.
     pub(super) version: String,
     /// Whether somebody holds it; if not, it was released.
@@ -19,15 +19,15 @@ pub(super) struct Shown {
     pub(super) incarnation: String,
 }
 
-struct Entry {
-    shown: Shown,
+struct LeaseEntry {
+    shown: ShownLease,
     /// When it was first shown so.
     since: Duration,
     was_alive: bool,
 }
 
 /// The Leases of all replicas, by name.
-pub(super) struct Roll {
+pub(super) struct LeaseLiveness {
     /// Time that was counted.
     now: Duration,
     /// Time since something was shown.
@@ -37,10 +37,10 @@ pub(super) struct Roll {
     /// When nothing was shown for so long, it is not known what others do.
     longest_quiet: Duration,
     is_synced: bool,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, LeaseEntry>,
 }
 
-impl Roll {
+impl LeaseLiveness {
     /// Leases that are valid for `duration`; our own is shown at least once in `renewal`.
     pub(super) fn new(duration: Duration, renewal: Duration) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Roll {
     }
 
     /// A Lease is shown. True: its replica has come, has gone, has begun anew, or has no backlog any more.
-    pub(super) fn show(&mut self, name: &str, shown: Shown) -> bool {
+    pub(super) fn show(&mut self, name: &str, shown: ShownLease) -> bool {
         self.quiet = Duration::ZERO;
         let before = self.entries.get(name);
         if before.is_some_and(|entry| entry.shown == shown) {
@@ -81,7 +81,7 @@ impl Roll {
         let is_alive = shown.is_held;
         let is_anew = before.is_some_and(|entry| entry.shown.incarnation != shown.incarnation);
         let news = was_alive != is_alive || is_anew || (had_backlog && shown.backlog == 0);
-        self.entries.insert(name.to_owned(), Entry { shown, since: self.now, was_alive: is_alive });
+        self.entries.insert(name.to_owned(), LeaseEntry { shown, since: self.now, was_alive: is_alive });
         news
     }
 
@@ -139,7 +139,7 @@ impl Roll {
     }
 }
 
-impl Entry {
+impl LeaseEntry {
     fn is_alive(&self, now: Duration, duration: Duration) -> bool {
         self.shown.is_held && now.saturating_sub(self.since) < duration
     }
@@ -151,101 +151,101 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn shown(version: u32, backlog: u32) -> Shown {
-        Shown { version: version.to_string(), is_held: true, backlog, incarnation: "one".to_owned() }
+    fn shown(version: u32, backlog: u32) -> ShownLease {
+        ShownLease { version: version.to_string(), is_held: true, backlog, incarnation: "one".to_owned() }
     }
 
     /// A roll with one replica `b`, shown at the beginning.
-    fn roll() -> Roll {
-        let mut roll = Roll::new(SECOND * 15, SECOND * 5);
-        roll.show("b", shown(1, 0));
-        roll.listed(&HashSet::from(["b".to_owned()]));
-        roll
+    fn liveness() -> LeaseLiveness {
+        let mut liveness = LeaseLiveness::new(SECOND * 15, SECOND * 5);
+        liveness.show("b", shown(1, 0));
+        liveness.listed(&HashSet::from(["b".to_owned()]));
+        liveness
     }
 
     /// Seconds in which our own Lease is shown as it should be; the answer is whether there was news.
-    fn pass(roll: &mut Roll, seconds: u32) -> bool {
+    fn pass(liveness: &mut LeaseLiveness, seconds: u32) -> bool {
         let mut news = false;
         for second in 0..seconds {
-            news |= roll.tick(SECOND);
-            roll.show("a", shown(100 + second, 0));
+            news |= liveness.tick(SECOND);
+            liveness.show("a", shown(100 + second, 0));
         }
         news
     }
 
     #[test]
     fn nothing_is_known_before_the_first_list_is_complete() {
-        let mut roll = Roll::new(SECOND * 15, SECOND * 5);
-        roll.show("b", shown(1, 0));
-        assert_eq!(roll.is_alive("b"), Fact::Unknown);
-        roll.listed(&HashSet::from(["b".to_owned()]));
-        assert_eq!(roll.is_alive("b"), Fact::Known(true));
-        assert_eq!(roll.is_alive("c"), Fact::Known(false));
+        let mut liveness = LeaseLiveness::new(SECOND * 15, SECOND * 5);
+        liveness.show("b", shown(1, 0));
+        assert_eq!(liveness.is_alive("b"), Fact::Unknown);
+        liveness.listed(&HashSet::from(["b".to_owned()]));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true));
+        assert_eq!(liveness.is_alive("c"), Fact::Known(false));
     }
 
     #[test]
     fn a_replica_whose_lease_does_not_change_is_dead_and_comes_back_when_it_does() {
-        let mut roll = roll();
-        assert!(!pass(&mut roll, 14) || roll.is_alive("b") == Fact::Known(true));
-        assert_eq!(roll.is_alive("b"), Fact::Known(true));
-        assert!(pass(&mut roll, 1), "that is news");
-        assert_eq!(roll.is_alive("b"), Fact::Known(false));
-        assert!(roll.show("b", shown(2, 0)), "so is that it is back");
-        assert_eq!(roll.is_alive("b"), Fact::Known(true));
-        assert!(!roll.show("b", shown(3, 0)), "a renewal is none");
+        let mut liveness = liveness();
+        assert!(!pass(&mut liveness, 14) || liveness.is_alive("b") == Fact::Known(true));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true));
+        assert!(pass(&mut liveness, 1), "that is news");
+        assert_eq!(liveness.is_alive("b"), Fact::Known(false));
+        assert!(liveness.show("b", shown(2, 0)), "so is that it is back");
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true));
+        assert!(!liveness.show("b", shown(3, 0)), "a renewal is none");
     }
 
     #[test]
     fn that_another_process_holds_a_lease_is_news() {
-        let mut roll = roll();
-        assert_eq!(roll.incarnation("b"), Some("one"));
-        assert!(roll.show("b", Shown { incarnation: "two".to_owned(), ..shown(2, 0) }));
-        assert_eq!((roll.incarnation("b"), roll.incarnation("c")), (Some("two"), None));
-        assert_eq!(roll.is_alive("b"), Fact::Known(true));
+        let mut liveness = liveness();
+        assert_eq!(liveness.incarnation("b"), Some("one"));
+        assert!(liveness.show("b", ShownLease { incarnation: "two".to_owned(), ..shown(2, 0) }));
+        assert_eq!((liveness.incarnation("b"), liveness.incarnation("c")), (Some("two"), None));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true));
     }
 
     #[test]
     fn a_released_or_deleted_lease_is_of_a_replica_that_is_gone() {
-        let mut roll = roll();
-        assert!(roll.show("b", Shown { is_held: false, ..shown(2, 0) }));
-        assert_eq!(roll.is_alive("b"), Fact::Known(false));
-        roll.show("b", shown(3, 0));
-        assert!(roll.delete("b"));
-        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+        let mut liveness = liveness();
+        assert!(liveness.show("b", ShownLease { is_held: false, ..shown(2, 0) }));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(false));
+        liveness.show("b", shown(3, 0));
+        assert!(liveness.delete("b"));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(false));
     }
 
     #[test]
     fn while_nothing_is_shown_nobody_dies() {
-        let mut roll = roll();
+        let mut liveness = liveness();
         for _ in 0..600 {
-            assert!(!roll.tick(SECOND));
+            assert!(!liveness.tick(SECOND));
         }
-        assert_eq!(roll.is_alive("b"), Fact::Known(true));
-        roll.listed(&HashSet::from(["b".to_owned()]));
-        pass(&mut roll, 14);
-        assert_eq!(roll.is_alive("b"), Fact::Known(true), "it has had no time to renew");
-        pass(&mut roll, 1);
-        assert_eq!(roll.is_alive("b"), Fact::Known(false));
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true));
+        liveness.listed(&HashSet::from(["b".to_owned()]));
+        pass(&mut liveness, 14);
+        assert_eq!(liveness.is_alive("b"), Fact::Known(true), "it has had no time to renew");
+        pass(&mut liveness, 1);
+        assert_eq!(liveness.is_alive("b"), Fact::Known(false));
     }
 
     #[test]
     fn that_a_backlog_is_gone_is_news() {
-        let mut roll = roll();
-        assert!(!roll.show("b", shown(2, 7)));
-        assert_eq!((roll.backlog("a"), roll.backlog("b")), (7, 0));
-        assert!(!roll.show("b", shown(3, 3)));
-        assert!(roll.show("b", shown(4, 0)));
-        roll.show("b", shown(5, 9));
-        pass(&mut roll, 15);
-        assert_eq!(roll.backlog("a"), 0, "the dead have none");
+        let mut liveness = liveness();
+        assert!(!liveness.show("b", shown(2, 7)));
+        assert_eq!((liveness.backlog("a"), liveness.backlog("b")), (7, 0));
+        assert!(!liveness.show("b", shown(3, 3)));
+        assert!(liveness.show("b", shown(4, 0)));
+        liveness.show("b", shown(5, 9));
+        pass(&mut liveness, 15);
+        assert_eq!(liveness.backlog("a"), 0, "the dead have none");
     }
 
     #[test]
     fn leases_that_have_not_changed_for_long_are_named() {
-        let mut roll = roll();
-        pass(&mut roll, 599);
-        assert!(roll.unchanged_for(SECOND * 600).is_empty());
-        pass(&mut roll, 1);
-        assert_eq!(roll.unchanged_for(SECOND * 600), [("b".to_owned(), "1".to_owned())]);
+        let mut liveness = liveness();
+        pass(&mut liveness, 599);
+        assert!(liveness.unchanged_for(SECOND * 600).is_empty());
+        pass(&mut liveness, 1);
+        assert_eq!(liveness.unchanged_for(SECOND * 600), [("b".to_owned(), "1".to_owned())]);
     }
 }

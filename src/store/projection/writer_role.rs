@@ -13,7 +13,7 @@ use crate::store::{AssignmentChanges, StoreError, Term};
 
 /// How long the database may take to begin a term; after that the leader goes on without rows. Longer than a connection
 /// and a statement may take together, so that one that hangs is found out and given up by whoever waits for it.
-const TERM_WAIT: Duration = Duration::from_secs(12);
+const TERM_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Asks whether the replica still leads. It is asked after a term was begun and before it is used: a replica that slept
 /// through its lead must not end the term of whoever leads now and go on.
@@ -21,7 +21,7 @@ pub type Confirm = Arc<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>;
 
 /// A lead that has begun.
 #[derive(Clone)]
-pub struct Lead {
+pub struct LeaderTerm {
     /// The replica, as it is named in `kubesvc_locks`.
     pub replica_id: String,
     /// Whether it still leads.
@@ -33,19 +33,19 @@ pub struct Lead {
 
 /// Who writes rows.
 #[derive(Clone, Default)]
-pub(super) enum Office {
+pub(super) enum WriterRole {
     /// There is only this process.
     #[default]
     Alone,
     /// Another replica does, or nobody.
     Follows,
     /// This one does, once it has a term.
-    Elected(Lead),
+    Elected(LeaderTerm),
     /// This one does.
-    Leads(Lead, Term),
+    Leads(LeaderTerm, Term),
 }
 
-impl Office {
+impl WriterRole {
     /// Whether what is said here counts.
     pub(super) fn writes(&self) -> bool {
         match self {
@@ -67,23 +67,23 @@ impl Office {
 impl Projection {
     /// Writes nothing until this replica [leads](Projection::lead): there are others. What waits is forgotten.
     pub fn follow(&self) {
-        *self.office.lock() = Office::Follows;
+        *self.role.lock() = WriterRole::Follows;
         self.drop_waiting();
         self.count_pending();
     }
 
     /// This replica leads. A term is begun and confirmed at once if the database allows, and else before the first row;
     /// what the table holds is read anew. It goes on until [`Projection::follow`], or until `over` is cancelled.
-    pub async fn lead(&self, lead: Lead) {
+    pub async fn lead(&self, lead: LeaderTerm) {
         let _table = self.table.lock().await;
         self.drop_waiting();
         *self.state.lock() = State::default();
-        *self.office.lock() = Office::Elected(lead);
+        *self.role.lock() = WriterRole::Elected(lead);
         let begin = async {
-            self.take_office().await?;
+            self.begin_leading().await?;
             self.read().await
         };
-        let begun = tokio::time::timeout(TERM_WAIT, begin).await;
+        let begun = tokio::time::timeout(TERM_TIMEOUT, begin).await;
         match begun.unwrap_or_else(|_| Err(StoreError::unavailable("the database does not answer in time"))) {
             Ok(()) => self.recover(),
             Err(error) => self.fail(&error),
@@ -93,7 +93,7 @@ impl Projection {
 
     /// The term that rows are written under; absent while there is none, and where there is only this process.
     pub fn term(&self) -> Option<Term> {
-        self.office.lock().term()
+        self.role.lock().term()
     }
 
     /// Writes assignments for a replica that is gone, under the leader's term.
@@ -107,8 +107,8 @@ impl Projection {
     }
 
     /// Begins a term if this replica was elected and has none. The caller holds the table.
-    pub(super) async fn take_office(&self) -> Result<(), StoreError> {
-        let Office::Elected(lead) = self.office.lock().clone() else { return Ok(()) };
+    pub(super) async fn begin_leading(&self) -> Result<(), StoreError> {
+        let WriterRole::Elected(lead) = self.role.lock().clone() else { return Ok(()) };
         if lead.over.is_cancelled() {
             return Ok(());
         }
@@ -116,15 +116,15 @@ impl Projection {
         let term = self.store.begin_term(&lead.replica_id).await?;
         crash::point("term:after");
         let confirmed = (lead.confirm)().await && !lead.over.is_cancelled();
-        let mut office = self.office.lock();
+        let mut role = self.role.lock();
         // It may have been ended meanwhile, by whoever knows.
-        if matches!(&*office, Office::Elected(_)) {
+        if matches!(&*role, WriterRole::Elected(_)) {
             if confirmed {
                 tracing::info!(term = term.number(), "rows are written under this term");
-                *office = Office::Leads(lead, term);
+                *role = WriterRole::Leads(lead, term);
             } else {
                 lead.over.cancel();
-                *office = Office::Follows;
+                *role = WriterRole::Follows;
             }
         }
         Ok(())
@@ -132,17 +132,17 @@ impl Projection {
 
     /// An error if another replica writes.
     pub(super) fn may_write(&self) -> Result<(), StoreError> {
-        if self.office.lock().writes() { Ok(()) } else { Err(StoreError::Deposed) }
+        if self.role.lock().writes() { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
     /// The term to write under, absent where there is only this process; an error if another replica writes, or if the
     /// term of this one has not begun: what is written without it is not fenced.
     pub(super) fn term_to_write(&self) -> Result<Option<Term>, StoreError> {
-        let office = self.office.lock();
-        match &*office {
-            _ if !office.writes() => Err(StoreError::Deposed),
-            Office::Elected(_) => Err(StoreError::unavailable("the leader's term has not begun yet")),
-            Office::Alone | Office::Follows | Office::Leads(..) => Ok(office.term()),
+        let role = self.role.lock();
+        match &*role {
+            _ if !role.writes() => Err(StoreError::Deposed),
+            WriterRole::Elected(_) => Err(StoreError::unavailable("the leader's term has not begun yet")),
+            WriterRole::Alone | WriterRole::Follows | WriterRole::Leads(..) => Ok(role.term()),
         }
     }
 
@@ -152,10 +152,10 @@ impl Projection {
             self.counters.late.inc();
             // Also where this replica knows by now that it leads no more.
             tracing::warn!("a late write was refused: another replica leads, and a later term has begun");
-            let mut office = self.office.lock();
-            if let Office::Leads(lead, _) = &*office {
+            let mut role = self.role.lock();
+            if let WriterRole::Leads(lead, _) = &*role {
                 lead.over.cancel();
-                *office = Office::Follows;
+                *role = WriterRole::Follows;
             }
         }
         answer

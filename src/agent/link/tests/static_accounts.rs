@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use crate::agent::own_accounts::OwnAccounts;
+use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 use crate::wire::ops::{StaticAnswer, StaticAnswers};
 
@@ -37,7 +37,7 @@ async fn they_are_told_after_every_hello_and_whenever_they_change() {
     let mut hub = FakeHub::start().await;
     let many: Vec<_> = (0..120).map(|n| own(&format!("a{n:03}"), Path::new("/k"))).collect();
     let options = AgentOptions {
-        own: OwnAccounts::new(many.clone()),
+        own: StaticAccountFile::new(many.clone()),
         ..AgentOptions::of_test(hub.address.to_string())
     };
     let list = options.own.clone();
@@ -61,7 +61,7 @@ async fn they_are_told_after_every_hello_and_whenever_they_change() {
 async fn what_the_hub_does_not_take_is_shown_until_it_does() {
     let mut hub = FakeHub::start().await;
     let options = AgentOptions {
-        own: OwnAccounts::new(vec![own("a", Path::new("/no/such/file"))]),
+        own: StaticAccountFile::new(vec![own("a", Path::new("/no/such/file"))]),
         ..AgentOptions::of_test(hub.address.to_string())
     };
     let list = options.own.clone();
@@ -101,7 +101,7 @@ async fn the_owners_word_holds_where_a_strangers_does_not() {
     std::fs::write(&path, &config).expect("written");
     let mine = own("mine", &path);
     let agent = agent_with(AgentOptions {
-        own: OwnAccounts::new(vec![mine.clone()]),
+        own: StaticAccountFile::new(vec![mine.clone()]),
         ..AgentOptions::of_test(hub.address.to_string())
     })
     .await;
@@ -128,7 +128,7 @@ async fn without_dynamic_accounts_only_the_agents_own_are_taken() {
     let mut hub = FakeHub::start().await;
     let mine = own("mine", Path::new("/no/such/file"));
     let agent = agent_with(AgentOptions {
-        own: OwnAccounts::new(vec![mine.clone()]),
+        own: StaticAccountFile::new(vec![mine.clone()]),
         dynamic_accounts: false,
         ..AgentOptions::of_test(hub.address.to_string())
     })
@@ -153,7 +153,7 @@ async fn holding(hub: &mut FakeHub, folder: &Path) -> (Running, Stream, AccountS
     std::fs::write(&path, &config).expect("written");
     let mine = granted(&own("mine", &path), "u", 1);
     let agent = agent_with(AgentOptions {
-        own: OwnAccounts::new(vec![own("mine", &path)]),
+        own: StaticAccountFile::new(vec![own("mine", &path)]),
         metrics_port: Some(0),
         ..AgentOptions::of_test(hub.address.to_string())
     })

@@ -4,7 +4,7 @@ use super::KubesvcAccount;
 
 /// The GitOps tool that keeps an account, and what it calls it; absent where there is none. Argo CD and Flux go before
 /// Helm: they render charts as well, and it is they who would set a change back.
-pub fn keeper(account: &KubesvcAccount) -> Option<String> {
+pub fn gitops_owner(account: &KubesvcAccount) -> Option<String> {
     let mark = |key: &str| account.annotation(key).or_else(|| account.label(key));
     // `NS/NAME`, where the tool says which namespace its own object is in.
     let named = |name: &str, namespace: &str| match mark(namespace).filter(|one| !one.is_empty()) {
@@ -41,7 +41,7 @@ mod tests {
         let mut account = KubesvcAccount::new("a", Default::default());
         account.metadata.labels = owned(labels);
         account.metadata.annotations = owned(annotations);
-        keeper(&account)
+        gitops_owner(&account)
     }
 
     const ARGO: (&str, &str) = ("argocd.argoproj.io/tracking-id", "fleet:kubesvc.io/KubesvcAccount:ns/a");

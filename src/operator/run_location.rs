@@ -7,7 +7,7 @@ use super::{kube_client, kube_connection};
 use crate::config::operator::OperatorSettings;
 
 /// Who and where this replica is.
-pub(super) struct Place {
+pub(super) struct RunLocation {
     pub(super) client: Client,
     /// What the client was made of.
     pub(super) config: Config,
@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) watched: Vec<Option<String>>,
 }
 
-impl Place {
+impl RunLocation {
     /// Finds it out, and whether the API server has what is needed.
     ///
     /// # Errors

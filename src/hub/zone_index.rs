@@ -8,7 +8,7 @@ use crate::account::{DesiredState, KubesvcAccount};
 use crate::objects::AccountKey;
 
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct IndexedAccount {
     uid: String,
     /// The zone of the grant, the pinned one and the last one, without doubles.
     zones: Vec<String>,
@@ -16,14 +16,14 @@ struct Place {
 
 /// Accounts by zone.
 #[derive(Debug, Default)]
-pub(super) struct Places {
-    by_key: HashMap<AccountKey, Place>,
+pub(super) struct ZoneIndex {
+    by_key: HashMap<AccountKey, IndexedAccount>,
     by_zone: HashMap<String, HashSet<String>>,
     anywhere: HashSet<String>,
     probing: HashSet<String>,
 }
 
-impl Places {
+impl ZoneIndex {
     /// Takes in an object as it is now, or that it is gone. Answers with the uids that the key had and has.
     pub(super) fn put(&mut self, key: &AccountKey, account: Option<&KubesvcAccount>) -> Vec<String> {
         let mut uids = Vec::with_capacity(2);
@@ -32,7 +32,7 @@ impl Places {
             uids.push(old.uid);
         }
         let Some(account) = account else { return uids };
-        let place = Place { uid: account.uid().to_owned(), zones: zones_of(account) };
+        let place = IndexedAccount { uid: account.uid().to_owned(), zones: zones_of(account) };
         if takes_any_zone(account) && account.desired() == DesiredState::Active {
             self.anywhere.insert(place.uid.clone());
         }
@@ -55,16 +55,16 @@ impl Places {
     }
 
     /// Accounts that wait for any zone.
-    pub(super) fn anywhere(&self) -> Vec<String> {
+    pub(super) fn without_zone(&self) -> Vec<String> {
         self.anywhere.iter().cloned().collect()
     }
 
     /// Accounts that every agent is asked about.
-    pub(super) fn asking(&self) -> Vec<String> {
+    pub(super) fn probing(&self) -> Vec<String> {
         self.probing.iter().cloned().collect()
     }
 
-    fn leave(&mut self, place: &Place) {
+    fn leave(&mut self, place: &IndexedAccount) {
         self.anywhere.remove(&place.uid);
         self.probing.remove(&place.uid);
         for zone in &place.zones {

@@ -17,12 +17,12 @@ use crate::wire::ops::{AccountSpec, StaticAccounts};
 
 /// One state of the file. Names are there once.
 #[derive(Debug, Default)]
-pub struct OwnList {
+pub struct StaticAccountList {
     accounts: Vec<AccountSpec>,
     by_name: HashMap<String, usize>,
 }
 
-impl OwnList {
+impl StaticAccountList {
     fn new(accounts: Vec<AccountSpec>) -> Self {
         let names = accounts.iter().map(|spec| spec.account.as_ref().map(|account| account.name.clone()));
         let by_name = names.enumerate().filter_map(|(at, name)| Some((name?, at))).collect();
@@ -60,8 +60,8 @@ impl OwnList {
 
 /// The agent's own accounts as they are now, and whether the file is good; clones share it.
 #[derive(Clone, Debug)]
-pub struct OwnAccounts {
-    list: watch::Sender<Arc<OwnList>>,
+pub struct StaticAccountFile {
+    list: watch::Sender<Arc<StaticAccountList>>,
     /// What the file lets the agent do for each account, by name.
     policies: Arc<Mutex<HashMap<String, AccountPolicy>>>,
     /// Accounts that the hub did not take, and why.
@@ -78,13 +78,13 @@ pub struct OwnAccounts {
     pub refusals: Counter,
 }
 
-impl Default for OwnAccounts {
+impl Default for StaticAccountFile {
     fn default() -> Self {
         Self::new(Vec::new())
     }
 }
 
-impl OwnAccounts {
+impl StaticAccountFile {
     /// The accounts of a good file. Each names itself in `account.name`.
     pub fn new(accounts: Vec<AccountSpec>) -> Self {
         let own = Self {
@@ -109,7 +109,7 @@ impl OwnAccounts {
         self.list.send_if_modified(|list| {
             let changed = list.accounts != accounts;
             if changed {
-                *list = Arc::new(OwnList::new(accounts));
+                *list = Arc::new(StaticAccountList::new(accounts));
             }
             changed
         })
@@ -140,12 +140,12 @@ impl OwnAccounts {
     }
 
     /// The list in force.
-    pub fn current(&self) -> Arc<OwnList> {
+    pub fn current(&self) -> Arc<StaticAccountList> {
         self.list.borrow().clone()
     }
 
     /// The list in force and every later one.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<OwnList>> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<StaticAccountList>> {
         self.list.subscribe()
     }
 
