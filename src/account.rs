@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`spec`], [`status`] | the `KubesvcAccount` object |
 //! | [`agent_resource`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
-//! | [`caching`] | which agent streams the objects of an account |
+//! | [`caching_election`] | which agent streams the objects of an account |
 //! | [`definition`] | what of a spec reaches an agent, and when it has changed |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
 //! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
@@ -25,7 +25,7 @@
 pub mod adoption;
 pub mod age;
 pub mod agent_resource;
-pub mod caching;
+pub mod caching_election;
 pub mod conditions;
 pub mod crds;
 pub mod definition;

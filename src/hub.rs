@@ -22,7 +22,7 @@
 //! | [`approvals`] | approvals that people give to connected agents, written down before they count |
 //! | [`registration`], [`agent_summaries`], [`agent_collection`] | the KubesvcAgent objects: sessions, counts, and those that are long gone |
 //! | [`outbox_writer`] | what accounts wait to hear, for the replica that leads |
-//! | [`cached`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
+//! | [`caching_commands`], [`fences`] | who was told to stream the objects of which account, and the fences in `kubesvc_caching` |
 //! | [`assignments`], [`namespaces`] | the table `kubesvc_assignments`, and the lists of namespaces in the rows |
 //! | [`retry`] | questions that may get no answer |
 //! | [`fleet_view`] | the port [`Fleet`](crate::fleet::Fleet) |
@@ -32,7 +32,7 @@ mod agent_collection;
 mod agent_summaries;
 mod approvals;
 mod assignments;
-mod cached;
+mod caching_commands;
 mod departed_agents;
 mod disconnects;
 mod dispatch;

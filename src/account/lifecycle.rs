@@ -21,7 +21,7 @@
 //! Nothing here reads a clock: time comes in as [`Tick`]s of the leader, and wall time only to be stamped.
 
 mod active;
-mod caching;
+mod caching_agent;
 mod choice;
 mod cluster_identity;
 mod context;

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::Hub;
-use super::cached::{Cached, Say, Seat};
+use super::caching_commands::{CachingCommand, CachingCommands, CachingProcess};
 use super::session::Session;
 use super::wire_conversion;
 use crate::account::KubesvcAccount;
@@ -249,8 +249,8 @@ fn is_nobodys(account: &KubesvcAccount) -> bool {
     account.status_or_default().caching.as_ref().is_some_and(|caching| caching.agent_id.is_none())
 }
 
-fn candidate<'s>(session: &'s Session, uid: &str) -> Seat<'s> {
-    Seat {
+fn candidate<'s>(session: &'s Session, uid: &str) -> CachingProcess<'s> {
+    CachingProcess {
         agent_id: &session.agent_id,
         boot_id: &session.boot_id,
         zone: &session.zone,
@@ -268,13 +268,13 @@ pub(super) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Fram
     };
     let say = {
         let process = candidate(session, uid);
-        let mut cached: parking_lot::MutexGuard<'_, Cached> = session.cached.lock();
-        cached.say(process, &account)
+        let mut cached: parking_lot::MutexGuard<'_, CachingCommands> = session.cached.lock();
+        cached.command(process, &account)
     };
     let (epoch, on) = match say {
-        Say::Nothing => return None,
-        Say::On(epoch) => (epoch, true),
-        Say::Off(epoch) => (epoch, false),
+        CachingCommand::Nothing => return None,
+        CachingCommand::Start(epoch) => (epoch, true),
+        CachingCommand::Stop(epoch) => (epoch, false),
     };
     let name = account.account_name();
     let account =

@@ -28,7 +28,7 @@ pub(super) use admission::run;
 pub(super) use claims::MAX_FOREIGN_OF_REPLICA;
 pub(super) use static_accounts::ListProblem;
 
-use super::cached::Cached;
+use super::caching_commands::CachingCommands;
 use super::hello::Greeting;
 use super::ledger::Ledger;
 use super::mass_delete_guard::VanishedState;
@@ -99,7 +99,7 @@ pub(super) struct Session {
     /// It claimed more of these than were taken in; they are heard when it says hello again.
     claims_more: AtomicBool,
     /// What its agent was told of the accounts whose objects it streams.
-    pub(super) cached: Mutex<Cached>,
+    pub(super) cached: Mutex<CachingCommands>,
     /// What it was asked about accounts without a zone.
     pub(super) zone_probes: Mutex<ZoneProbes>,
     /// The accounts of the agent's own file.

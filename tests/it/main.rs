@@ -11,7 +11,7 @@ mod api_lines;
 mod architecture;
 mod bad_inputs;
 mod bad_objects;
-mod caching;
+mod caching_election;
 mod cluster_identity;
 mod copy_database;
 mod crd_rules;

@@ -1,6 +1,6 @@
 //! The way to ACTIVE, and staying there.
 
-use super::caching;
+use super::caching_agent;
 use super::choice::{
     Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, spans, zones_to_remember,
 };
@@ -197,7 +197,7 @@ fn stay(context: &LifecycleContext<'_>, zone: &str) -> Decision {
     if let Fact::Known(Err(failure)) = &context.observation.credential {
         return StatusDraft::failed(context, failure).into();
     }
-    let decision = caching::maintain_election(context, zone, judge_reports(context, zone, &reports));
+    let decision = caching_agent::maintain_election(context, zone, judge_reports(context, zone, &reports));
     if decision.action.is_none() && context.credential_is_restated() {
         return StatusDraft::acknowledged(context).with_credential().into();
     }

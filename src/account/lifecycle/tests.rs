@@ -10,7 +10,7 @@ use crate::account::failure::FailureClass;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 mod activation;
-mod caching;
+mod caching_agent;
 mod deactivation;
 mod deletion;
 mod failures;

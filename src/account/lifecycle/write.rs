@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::cluster_identity::{self, Recognised};
 use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
-use super::{Action, Decision, caching, listed, retry};
+use super::{Action, Decision, caching_agent, listed, retry};
 use crate::account::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
@@ -125,7 +125,7 @@ impl<'a> StatusDraft<'a> {
         status.tried_zones.clear();
         draft.recognised = Some(recognised);
         let zone = draft.status.granted_zone().map(str::to_owned).unwrap_or_default();
-        caching::with_election(context, &zone, draft)
+        caching_agent::with_election(context, &zone, draft)
     }
 
     /// FAILED, or DELETE_FAILED for an account that is being deleted; counted where a try was used up. What cannot pass

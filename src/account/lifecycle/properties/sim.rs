@@ -14,7 +14,7 @@ use crate::account::{
 };
 
 mod agents;
-mod caching;
+mod caching_agent;
 mod healing;
 
 use agents::Agent;

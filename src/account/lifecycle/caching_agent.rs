@@ -6,7 +6,7 @@ use super::observation::{AgentReport, SessionFact};
 use super::write::StatusDraft;
 use super::{Decision, retry};
 use crate::account::ELECT_CACHING_ANNOTATION;
-use crate::account::caching::{Election, Holding, Outcome, Seat, elect};
+use crate::account::caching_election::{CachingCandidate, Election, ElectionOutcome, Holding, elect};
 use crate::account::state::State;
 
 /// What is to be done for an ACTIVE account that needs nothing else.
@@ -15,9 +15,11 @@ pub(super) fn maintain_election(context: &LifecycleContext<'_>, zone: &str, deci
         return decision;
     }
     match outcome(context, zone) {
-        Outcome::Stays => decision,
-        Outcome::StaysUntil(tick) => Decision { wake: earlier(decision.wake, Some(tick)), ..decision },
-        Outcome::Goes(..) => with_election(context, zone, StatusDraft::acknowledged(context)).into(),
+        ElectionOutcome::Stays => decision,
+        ElectionOutcome::StaysUntil(tick) => {
+            Decision { wake: earlier(decision.wake, Some(tick)), ..decision }
+        }
+        ElectionOutcome::Goes(..) => with_election(context, zone, StatusDraft::acknowledged(context)).into(),
     }
 }
 
@@ -27,7 +29,7 @@ pub(super) fn with_election<'a>(
     zone: &str,
     draft: StatusDraft<'a>,
 ) -> StatusDraft<'a> {
-    let Outcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
+    let ElectionOutcome::Goes(agent, boot) = outcome(context, zone) else { return draft };
     let draft = draft.cached_by(agent, boot);
     match requested_election(context) {
         Some(asked) => draft.elected(asked),
@@ -35,9 +37,9 @@ pub(super) fn with_election<'a>(
     }
 }
 
-fn outcome<'a>(context: &LifecycleContext<'a>, zone: &str) -> Outcome<'a> {
+fn outcome<'a>(context: &LifecycleContext<'a>, zone: &str) -> ElectionOutcome<'a> {
     let in_zone = context.observation.sessions.iter().filter(|session| session.zone == zone);
-    let seats: Vec<_> = in_zone.map(|session| candidate(context, session)).collect();
+    let candidates: Vec<_> = in_zone.map(|session| candidate(context, session)).collect();
     let caching = context.status.caching.as_ref();
     elect(&Election {
         uid: context.observation.account.uid(),
@@ -46,7 +48,7 @@ fn outcome<'a>(context: &LifecycleContext<'a>, zone: &str) -> Outcome<'a> {
         current: caching
             .and_then(|one| Some((one.agent_id.as_deref()?, one.boot_id.as_deref().unwrap_or_default()))),
         asked: requested_election(context).is_some(),
-        seats: &seats,
+        candidates: &candidates,
     })
 }
 
@@ -56,8 +58,8 @@ fn requested_election<'a>(context: &LifecycleContext<'a>) -> Option<&'a str> {
     (context.status.election_handled.as_deref() != Some(&retry::mark(asked))).then_some(asked)
 }
 
-fn candidate<'a>(context: &LifecycleContext<'_>, session: &'a SessionFact) -> Seat<'a> {
-    Seat {
+fn candidate<'a>(context: &LifecycleContext<'_>, session: &'a SessionFact) -> CachingCandidate<'a> {
+    CachingCandidate {
         agent_id: &session.agent_id,
         boot_id: &session.process.boot_id,
         presence: session.presence,

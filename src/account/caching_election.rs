@@ -31,7 +31,7 @@ pub enum Holding {
 
 /// An agent of the account's zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat<'a> {
+pub struct CachingCandidate<'a> {
     /// The agent.
     pub agent_id: &'a str,
     /// Its process; empty where that is not known.
@@ -62,12 +62,12 @@ pub struct Election<'s, 'a> {
     /// Somebody asks for an election.
     pub asked: bool,
     /// The agents of the zone.
-    pub seats: &'s [Seat<'a>],
+    pub candidates: &'s [CachingCandidate<'a>],
 }
 
 /// What comes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome<'a> {
+pub enum ElectionOutcome<'a> {
     /// It stays as it is, until something changes.
     Stays,
     /// It stays as it is, at least until this tick.
@@ -86,37 +86,37 @@ pub fn absence_grace(ending: SessionEnding) -> Tick {
 }
 
 /// Elects, or leaves it as it is.
-pub fn elect<'a>(election: &Election<'_, 'a>) -> Outcome<'a> {
+pub fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
     let Some((agent, boot)) = election.current else {
-        return election.choice(|_| true).unwrap_or(Outcome::Stays);
+        return election.choice(|_| true).unwrap_or(ElectionOutcome::Stays);
     };
     if election.asked {
-        let others = election.choice(|seat| seat.agent_id != agent);
-        return others.or_else(|| election.choice(|_| true)).unwrap_or(Outcome::Stays);
+        let others = election.choice(|candidate| candidate.agent_id != agent);
+        return others.or_else(|| election.choice(|_| true)).unwrap_or(ElectionOutcome::Stays);
     }
-    let due = match election.seat_of(agent, boot) {
-        Some(seat) if seat.presence == Presence::Connected => {
-            match (seat.boot_id == boot, seat.holds) {
+    let due = match election.candidate_of(agent, boot) {
+        Some(candidate) if candidate.presence == Presence::Connected => {
+            match (candidate.boot_id == boot, candidate.holds) {
                 (_, Holding::No) => election.now,
-                (true, _) => return Outcome::Stays,
+                (true, _) => return ElectionOutcome::Stays,
                 (false, Holding::Yes | Holding::Perhaps) => {
-                    return Outcome::Goes(seat.agent_id, seat.boot_id);
+                    return ElectionOutcome::Goes(candidate.agent_id, candidate.boot_id);
                 }
                 // The former process is gone, and this one is on its way.
-                (false, Holding::NotYet) => after(election.since(seat.since), SessionEnding::Cut),
+                (false, Holding::NotYet) => after(election.since(candidate.since), SessionEnding::Cut),
             }
         }
-        Some(seat) => match seat.presence {
-            Presence::Away(since) => after(election.since(since), seat.ending),
+        Some(candidate) => match candidate.presence {
+            Presence::Away(since) => after(election.since(since), candidate.ending),
             Presence::Connected => election.now,
         },
         // Nobody has seen it since this leader began.
         None => after(election.leading_since, SessionEnding::ReplicaLost),
     };
     if due > election.now {
-        return Outcome::StaysUntil(due);
+        return ElectionOutcome::StaysUntil(due);
     }
-    election.choice(|seat| seat.agent_id != agent).unwrap_or(Outcome::Stays)
+    election.choice(|candidate| candidate.agent_id != agent).unwrap_or(ElectionOutcome::Stays)
 }
 
 /// The first tick at which the whole time has passed, however late in its tick it began.
@@ -130,21 +130,29 @@ impl<'s, 'a> Election<'s, 'a> {
     }
 
     /// The seat of an agent: of this process if it is connected, else of another one that is, else of one that is away.
-    fn seat_of(&self, agent: &str, boot: &str) -> Option<&'s Seat<'a>> {
-        let rank = |seat: &&Seat<'_>| (seat.presence == Presence::Connected, seat.boot_id == boot);
-        self.seats.iter().filter(|seat| seat.agent_id == agent).max_by_key(rank)
+    fn candidate_of(&self, agent: &str, boot: &str) -> Option<&'s CachingCandidate<'a>> {
+        let rank = |candidate: &&CachingCandidate<'_>| {
+            (candidate.presence == Presence::Connected, candidate.boot_id == boot)
+        };
+        self.candidates.iter().filter(|candidate| candidate.agent_id == agent).max_by_key(rank)
     }
 
-    fn choice(&self, may: impl Fn(&Seat<'_>) -> bool) -> Option<Outcome<'a>> {
-        let holders = self.seats.iter().filter(|seat| {
-            seat.presence == Presence::Connected && matches!(seat.holds, Holding::Yes | Holding::Perhaps)
+    fn choice(&self, may: impl Fn(&CachingCandidate<'_>) -> bool) -> Option<ElectionOutcome<'a>> {
+        let holders = self.candidates.iter().filter(|candidate| {
+            candidate.presence == Presence::Connected
+                && matches!(candidate.holds, Holding::Yes | Holding::Perhaps)
         });
         // Who says so comes before who may, since it need not be waited for.
-        let key = |seat: &&Seat<'_>| {
-            (seat.load, draw(self.uid, seat.agent_id), Reverse(seat.holds == Holding::Yes), seat.since)
+        let key = |candidate: &&CachingCandidate<'_>| {
+            (
+                candidate.load,
+                draw(self.uid, candidate.agent_id),
+                Reverse(candidate.holds == Holding::Yes),
+                candidate.since,
+            )
         };
-        let chosen = holders.filter(|seat| may(seat)).min_by_key(key)?;
-        Some(Outcome::Goes(chosen.agent_id, chosen.boot_id))
+        let chosen = holders.filter(|candidate| may(candidate)).min_by_key(key)?;
+        Some(ElectionOutcome::Goes(chosen.agent_id, chosen.boot_id))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::account::{GrantPhase, KubesvcAccount};
 
 /// The process of an agent, as elections name it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat<'a> {
+pub(super) struct CachingProcess<'a> {
     pub(super) agent_id: &'a str,
     pub(super) boot_id: &'a str,
     pub(super) zone: &'a str,
@@ -19,16 +19,16 @@ pub(super) struct Seat<'a> {
 
 /// What is to be said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Say {
+pub(super) enum CachingCommand {
     Nothing,
     /// Stream the account's objects, under this epoch.
-    On(i64),
+    Start(i64),
     /// Stream them no longer; this is the epoch that was said before.
-    Off(i64),
+    Stop(i64),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct StreamState {
     /// The fence stands at this epoch.
     fenced: Option<i64>,
     /// *On* was said for this epoch, with the grant's epoch and the object's generation.
@@ -37,11 +37,11 @@ struct Entry {
 
 /// The accounts of one session; bounded by those that it holds.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Cached {
-    entries: HashMap<String, Entry>,
+pub(super) struct CachingCommands {
+    entries: HashMap<String, StreamState>,
 }
 
-impl Cached {
+impl CachingCommands {
     /// What the agent's hello says that it streams.
     pub(super) fn seed(&mut self, uid: &str, epoch: i64) {
         self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, 0, 0));
@@ -53,8 +53,8 @@ impl Cached {
     }
 
     /// The epoch to which the fence is still to be raised for this session.
-    pub(super) fn to_raise(&self, seat: Seat<'_>, account: &KubesvcAccount) -> Option<i64> {
-        let epoch = elected(seat, account).filter(|_| seat.holds)?;
+    pub(super) fn to_raise(&self, process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<i64> {
+        let epoch = elected(process, account).filter(|_| process.holds)?;
         let fenced = self.entries.get(account.uid()).and_then(|entry| entry.fenced);
         (fenced != Some(epoch)).then_some(epoch)
     }
@@ -77,36 +77,40 @@ impl Cached {
     }
 
     /// What is to be said of an account now; it counts as said.
-    pub(super) fn say(&mut self, seat: Seat<'_>, account: &KubesvcAccount) -> Say {
+    pub(super) fn command(
+        &mut self,
+        process: CachingProcess<'_>,
+        account: &KubesvcAccount,
+    ) -> CachingCommand {
         let status = account.status_or_default();
-        let Some(entry) = self.entries.get_mut(account.uid()) else { return Say::Nothing };
-        if let Some(epoch) = elected(seat, account) {
+        let Some(entry) = self.entries.get_mut(account.uid()) else { return CachingCommand::Nothing };
+        if let Some(epoch) = elected(process, account) {
             let told = (epoch, status.epoch, account.generation());
-            if entry.fenced != Some(epoch) || !seat.holds || entry.told == Some(told) {
-                return Say::Nothing;
+            if entry.fenced != Some(epoch) || !process.holds || entry.told == Some(told) {
+                return CachingCommand::Nothing;
             }
             entry.told = Some(told);
-            return Say::On(epoch);
+            return CachingCommand::Start(epoch);
         }
-        let Some((told, ..)) = entry.told else { return Say::Nothing };
+        let Some((told, ..)) = entry.told else { return CachingCommand::Nothing };
         // A watch that lags behind shows an earlier election.
         if status.caching.as_ref().is_none_or(|caching| caching.epoch <= told) {
-            return Say::Nothing;
+            return CachingCommand::Nothing;
         }
         self.entries.remove(account.uid());
         // Where the grant is revoked, the agent is told to drop the account.
-        if status.phase() == GrantPhase::Open { Say::Off(told) } else { Say::Nothing }
+        if status.phase() == GrantPhase::Open { CachingCommand::Stop(told) } else { CachingCommand::Nothing }
     }
 }
 
 /// The epoch under which this process was elected.
-fn elected(seat: Seat<'_>, account: &KubesvcAccount) -> Option<i64> {
+fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<i64> {
     let status = account.status_or_default();
     let caching = status.caching.as_ref()?;
-    let is_it = caching.agent_id.as_deref() == Some(seat.agent_id)
-        && caching.boot_id.as_deref() == Some(seat.boot_id)
+    let is_it = caching.agent_id.as_deref() == Some(process.agent_id)
+        && caching.boot_id.as_deref() == Some(process.boot_id)
         && status.phase() == GrantPhase::Open
-        && status.granted_zone() == Some(seat.zone);
+        && status.granted_zone() == Some(process.zone);
     is_it.then_some(caching.epoch)
 }
 
@@ -115,7 +119,8 @@ mod tests {
     use super::*;
     use crate::account::{CachingAssignment, Grant, KubesvcAccountSpec, KubesvcAccountStatus, State};
 
-    const SEAT: Seat<'static> = Seat { agent_id: "a", boot_id: "1", zone: "z", holds: true };
+    const PROCESS: CachingProcess<'static> =
+        CachingProcess { agent_id: "a", boot_id: "1", zone: "z", holds: true };
 
     fn account(agent: Option<&str>, boot: &str, epoch: i64) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
@@ -137,51 +142,73 @@ mod tests {
 
     #[test]
     fn an_agent_is_told_once_and_only_when_the_fence_stands() {
-        let (mut cached, elected) = (Cached::default(), account(Some("a"), "1", 2));
-        assert_eq!(cached.say(SEAT, &elected), Say::Nothing);
-        assert_eq!(cached.to_raise(Seat { holds: false, ..SEAT }, &elected), None, "it does not hold it yet");
-        assert_eq!(cached.to_raise(SEAT, &elected), Some(2));
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
+        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Nothing);
+        assert_eq!(
+            cached.to_raise(CachingProcess { holds: false, ..PROCESS }, &elected),
+            None,
+            "it does not hold it yet"
+        );
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2));
         cached.fenced("u", 2);
-        assert_eq!(cached.to_raise(SEAT, &elected), None);
-        assert_eq!(cached.say(Seat { holds: false, ..SEAT }, &elected), Say::Nothing);
-        assert_eq!((cached.say(SEAT, &elected), cached.say(SEAT, &elected)), (Say::On(2), Say::Nothing));
+        assert_eq!(cached.to_raise(PROCESS, &elected), None);
+        assert_eq!(
+            cached.command(CachingProcess { holds: false, ..PROCESS }, &elected),
+            CachingCommand::Nothing
+        );
+        assert_eq!(
+            (cached.command(PROCESS, &elected), cached.command(PROCESS, &elected)),
+            (CachingCommand::Start(2), CachingCommand::Nothing)
+        );
         let mut renewed = elected.clone();
         renewed.metadata.generation = Some(2);
-        assert_eq!(cached.say(SEAT, &renewed), Say::On(2), "with the generation as it is now");
+        assert_eq!(
+            cached.command(PROCESS, &renewed),
+            CachingCommand::Start(2),
+            "with the generation as it is now"
+        );
         for other in [account(Some("b"), "1", 2), account(Some("a"), "0", 2)] {
-            assert_eq!(cached.to_raise(SEAT, &other), None, "it was not elected");
+            assert_eq!(cached.to_raise(PROCESS, &other), None, "it was not elected");
         }
     }
 
     #[test]
     fn who_is_followed_by_another_is_told_so_and_not_by_a_watch_that_lags() {
-        let mut cached = Cached::default();
+        let mut cached = CachingCommands::default();
         cached.seed("u", 3);
-        assert_eq!(cached.say(SEAT, &account(Some("b"), "1", 2)), Say::Nothing, "that was before");
-        assert_eq!(cached.say(SEAT, &account(Some("b"), "1", 4)), Say::Off(3));
-        assert_eq!(cached.say(SEAT, &account(Some("b"), "1", 4)), Say::Nothing);
+        assert_eq!(
+            cached.command(PROCESS, &account(Some("b"), "1", 2)),
+            CachingCommand::Nothing,
+            "that was before"
+        );
+        assert_eq!(cached.command(PROCESS, &account(Some("b"), "1", 4)), CachingCommand::Stop(3));
+        assert_eq!(cached.command(PROCESS, &account(Some("b"), "1", 4)), CachingCommand::Nothing);
         cached.seed("u", 3);
         let mut revoked = account(None, "", 4);
         revoked.status.get_or_insert_default().grant.get_or_insert_default().phase = GrantPhase::Revoking;
-        assert_eq!(cached.say(SEAT, &revoked), Say::Nothing, "it is told to drop the account");
+        assert_eq!(
+            cached.command(PROCESS, &revoked),
+            CachingCommand::Nothing,
+            "it is told to drop the account"
+        );
     }
 
     #[test]
     fn an_agent_that_connects_anew_is_told_anew() {
-        let (mut cached, elected) = (Cached::default(), account(Some("a"), "1", 2));
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
         cached.seed("u", 2);
-        assert_eq!(cached.to_raise(SEAT, &elected), Some(2), "its stream ends here now");
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2), "its stream ends here now");
         cached.fenced("u", 2);
-        assert_eq!(cached.say(SEAT, &elected), Say::On(2));
+        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Start(2));
     }
 
     #[test]
     fn a_fence_that_fell_is_raised_again() {
-        let (mut cached, elected) = (Cached::default(), account(Some("a"), "1", 2));
+        let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
         cached.fenced("u", 2);
         assert!(cached.compare(&HashMap::from([("u".to_owned(), 2)])).is_empty());
         assert!(cached.compare(&HashMap::from([("u".to_owned(), 9)])).is_empty(), "the object will tell");
         assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), 0)])), ["u"]);
-        assert_eq!(cached.to_raise(SEAT, &elected), Some(2));
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2));
     }
 }

@@ -1,7 +1,7 @@
 //! Who streams the account's objects, and why it was changed.
 
 use super::*;
-use crate::account::caching::absence_grace;
+use crate::account::caching_election::absence_grace;
 use crate::account::lifecycle::retry::mark;
 use crate::account::{CachingAssignment, KubesvcAccountStatus};
 
