@@ -19,17 +19,19 @@ pub use terms::Term;
 
 mod batches;
 #[cfg(test)]
-mod by_hand;
+mod contract_tests;
 pub mod copying;
 mod database_error;
+#[cfg(test)]
+mod faults;
 mod fences;
 #[cfg(test)]
 mod harness;
 mod limits;
+#[cfg(test)]
+mod manual_edits;
 mod migrations;
 mod mysql;
-#[cfg(test)]
-mod outages;
 mod pools;
 mod postgres;
 pub mod projection;
@@ -37,8 +39,6 @@ mod rows;
 mod server;
 mod sqlite;
 mod statements;
-#[cfg(test)]
-mod stories;
 mod terms;
 mod url;
 mod vendor;

@@ -352,6 +352,6 @@ macro_rules! keep {
 pub(super) use keep;
 
 #[cfg(test)]
-pub(super) mod stories;
+pub(super) mod contract_tests;
 #[cfg(test)]
 mod tests;

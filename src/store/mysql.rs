@@ -174,7 +174,7 @@ server::store! { MySql }
 super::copying::adapter! { MySql, super::statements::Dialect::MySql, reader, writer, settle }
 
 #[cfg(test)]
-super::fences::stories::streaming! {
+super::fences::contract_tests::streaming! {
     MySql,
     "CREATE TABLE streamed (id bigint AUTO_INCREMENT PRIMARY KEY, account_uid varchar(36), epoch bigint, seq bigint, writer varchar(36))",
     "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES (?, ?, ?, ?)"

@@ -121,7 +121,7 @@ server::store! { Postgres }
 super::copying::adapter! { Postgres, super::statements::Dialect::Postgres, reader, writer, settle }
 
 #[cfg(test)]
-super::fences::stories::streaming! {
+super::fences::contract_tests::streaming! {
     Postgres,
     "CREATE TABLE streamed (id bigserial PRIMARY KEY, account_uid text, epoch bigint, seq bigint, writer text)",
     "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES ($1, $2, $3, $4)"

@@ -322,7 +322,7 @@ impl Store for Sqlite {
 super::copying::adapter! { Sqlite, super::statements::Dialect::Sqlite, reader, writer, settle }
 
 #[cfg(test)]
-super::fences::stories::streaming! {
+super::fences::contract_tests::streaming! {
     Sqlite,
     "CREATE TABLE streamed (id INTEGER PRIMARY KEY AUTOINCREMENT, account_uid TEXT, epoch INTEGER, seq INTEGER, writer TEXT)",
     "INSERT INTO streamed (account_uid, epoch, seq, writer) VALUES (?, ?, ?, ?)"

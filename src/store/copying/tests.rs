@@ -2,8 +2,8 @@ use tempfile::TempDir;
 
 use super::{Copied, Other, copy};
 use crate::account::row::AccountRow;
+use crate::store::contract_tests::row;
 use crate::store::harness::databases::{Kind, shared};
-use crate::store::stories::row;
 use crate::store::{StoreError, VendorTables, open, open_adapter};
 
 /// A whole row of somebody else's.

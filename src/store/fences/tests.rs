@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::stories::row;
+use crate::store::contract_tests::row;
 
 fn claim(committed: i64, last: i64) -> Claim {
     Claim { uid: "u".into(), epoch: 5, committed, last }

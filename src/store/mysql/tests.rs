@@ -1,30 +1,30 @@
 use crate::account::row::AccountRow;
+use crate::store::contract_tests::row;
 use crate::store::harness::databases::Kind;
-use crate::store::stories::row;
 use crate::store::url::{self, Database};
-use crate::store::{Store, StoreError, VendorTables, by_hand, open, outages, stories};
+use crate::store::{Store, StoreError, VendorTables, contract_tests, faults, manual_edits, open};
 
-mod shared_stories {
+mod shared_contract {
     use super::*;
 
-    stories::stories!(fresh());
+    contract_tests::contract_tests!(fresh());
 
-    async fn fresh() -> (std::sync::Arc<dyn Store>, by_hand::Home) {
-        let home = by_hand::Home::new(Kind::MariaDb).await;
+    async fn fresh() -> (std::sync::Arc<dyn Store>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
         (home.open().await, home)
     }
 }
 
-mod fence_stories {
+mod fence_contract {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::fences::stories::{
-        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, stories,
+    use crate::store::fences::contract_tests::{
+        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
     use crate::store::url::{Database, parse};
 
-    stories!(fresh());
+    contract_tests!(fresh());
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_sleeps_in_its_transaction_is_waited_for_by_the_next() {
@@ -32,32 +32,32 @@ mod fence_stories {
         a_writer_that_sleeps_in_its_transaction_is_waited_for(&one, &other).await;
     }
 
-    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, by_hand::Home) {
-        let home = by_hand::Home::new(Kind::MariaDb).await;
+    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
         (replica(&home).await, replica(&home).await, home)
     }
 
-    async fn replica(home: &by_hand::Home) -> Arc<dyn Streaming> {
+    async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(Database::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::store::mysql::MySql::open(&address, VendorTables::Refuse).await.expect("it opens"))
     }
 }
 
-mod stories_by_hand {
+mod with_manual_edits {
     use super::*;
 
-    by_hand::stories!(Kind::MariaDb);
+    manual_edits::contract_tests!(Kind::MariaDb);
 }
 
-mod outage_stories {
+mod under_faults {
     use super::*;
 
-    outages::stories!(Kind::MariaDb);
+    faults::contract_tests!(Kind::MariaDb);
 }
 
 #[tokio::test]
 async fn a_server_that_may_only_be_read_is_unavailable_until_it_may_be_written() {
-    let house = outages::House::new(Kind::MariaDb).await;
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
     let database = house.database().to_owned();
     house
         .by_hand(&format!("CREATE USER app@'%' IDENTIFIED BY 'a'; GRANT ALL ON {database}.* TO app@'%'"))
@@ -65,16 +65,16 @@ async fn a_server_that_may_only_be_read_is_unavailable_until_it_may_be_written()
     let url = house.url.replace("kubesvc:p%40ss%2Fword", "app:a");
     let store = open(&url, VendorTables::Refuse).await.expect("it opens");
     house.by_hand("SET GLOBAL read_only = 1").await;
-    let said = outages::unavailable(store.put_accounts(&[row("one", "uid-1")]).await);
+    let said = faults::unavailable(store.put_accounts(&[row("one", "uid-1")]).await);
     assert!(said.contains("may only be read"), "{said}");
-    assert_eq!(outages::rows(&*store).await, []);
+    assert_eq!(faults::rows(&*store).await, []);
     house.by_hand("SET GLOBAL read_only = 0").await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
 }
 
 #[tokio::test]
 async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
-    let house = outages::House::new(Kind::MariaDb).await;
+    let house = faults::FaultyServer::new(Kind::MariaDb).await;
     house.by_hand("SET GLOBAL max_allowed_packet = 1048576").await;
     let store = house.open().await;
     let large = AccountRow { definition: "d".repeat(1_000_000), ..row("large", "uid-1") };
@@ -87,12 +87,12 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
     };
     let wanted: Vec<AccountRow> = (0..9).map(fits).collect();
     store.put_accounts(&wanted).await.expect("in several statements");
-    assert_eq!(outages::rows(&*store).await, wanted);
+    assert_eq!(faults::rows(&*store).await, wanted);
 }
 
 #[tokio::test]
 async fn a_client_that_stands_still_in_a_transaction_is_ended_by_the_server() {
-    let home = by_hand::Home::new(Kind::MariaDb).await;
+    let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
     let Ok(Database::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
     let store = super::MySql::open(&address, VendorTables::Refuse).await.expect("it opens");
     let mut connection = store.writer().await.expect("it connects");

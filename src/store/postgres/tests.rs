@@ -1,29 +1,29 @@
 use crate::account::row::AccountRow;
+use crate::store::contract_tests::row;
 use crate::store::harness::{databases::Kind, must};
-use crate::store::stories::row;
-use crate::store::{Store, VendorTables, by_hand, open, outages, stories};
+use crate::store::{Store, VendorTables, contract_tests, faults, manual_edits, open};
 
-mod shared_stories {
+mod shared_contract {
     use super::*;
 
-    stories::stories!(fresh());
+    contract_tests::contract_tests!(fresh());
 
-    async fn fresh() -> (std::sync::Arc<dyn Store>, by_hand::Home) {
-        let home = by_hand::Home::new(Kind::PostgreSql).await;
+    async fn fresh() -> (std::sync::Arc<dyn Store>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
         (home.open().await, home)
     }
 }
 
-mod fence_stories {
+mod fence_contract {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::fences::stories::{
-        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, stories,
+    use crate::store::fences::contract_tests::{
+        Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
     use crate::store::url::{Database, parse};
 
-    stories!(fresh());
+    contract_tests!(fresh());
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_writer_that_sleeps_in_its_transaction_is_waited_for_by_the_next() {
@@ -31,12 +31,12 @@ mod fence_stories {
         a_writer_that_sleeps_in_its_transaction_is_waited_for(&one, &other).await;
     }
 
-    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, by_hand::Home) {
-        let home = by_hand::Home::new(Kind::PostgreSql).await;
+    async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, manual_edits::ServerDatabase) {
+        let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
         (replica(&home).await, replica(&home).await, home)
     }
 
-    async fn replica(home: &by_hand::Home) -> Arc<dyn Streaming> {
+    async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
         let Ok(Database::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(
             crate::store::postgres::Postgres::open(&address, VendorTables::Refuse).await.expect("it opens"),
@@ -44,21 +44,21 @@ mod fence_stories {
     }
 }
 
-mod stories_by_hand {
+mod with_manual_edits {
     use super::*;
 
-    by_hand::stories!(Kind::PostgreSql);
+    manual_edits::contract_tests!(Kind::PostgreSql);
 }
 
-mod outage_stories {
+mod under_faults {
     use super::*;
 
-    outages::stories!(Kind::PostgreSql);
+    faults::contract_tests!(Kind::PostgreSql);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_unavailable_until_it_is_promoted() {
-    let house = outages::House::new(Kind::PostgreSql).await;
+    let house = faults::FaultyServer::new(Kind::PostgreSql).await;
     let store = house.open().await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     let mut standby = must(house.server.standby().await);
@@ -71,17 +71,17 @@ async fn a_standby_is_unavailable_until_it_is_promoted() {
     // The address of the primary leads to the standby from now on, as after half of a failover.
     must(house.server.stop().await);
     must(standby.take_over(&house.server).await);
-    let said = outages::unavailable(store.put_accounts(&[row("two", "uid-2")]).await);
+    let said = faults::unavailable(store.put_accounts(&[row("two", "uid-2")]).await);
     assert!(said.contains("no primary"), "{said}");
-    assert_eq!(outages::rows(&*store).await, [row("one", "uid-1")], "it may be read");
+    assert_eq!(faults::rows(&*store).await, [row("one", "uid-1")], "it may be read");
     must(standby.promote());
-    outages::until_written(&*store, &[row("two", "uid-2")]).await;
-    assert_eq!(outages::rows(&*store).await, [row("one", "uid-1"), row("two", "uid-2")]);
+    faults::until_written(&*store, &[row("two", "uid-2")]).await;
+    assert_eq!(faults::rows(&*store).await, [row("one", "uid-1"), row("two", "uid-2")]);
 }
 
 #[tokio::test]
 async fn texts_are_compressed_with_lz4() {
-    let home = by_hand::Home::new(Kind::PostgreSql).await;
+    let home = manual_edits::ServerDatabase::new(Kind::PostgreSql).await;
     let store = home.open().await;
     let large = AccountRow { definition: "d".repeat(100_000), ..row("large", "uid-1") };
     store.put_accounts(&[large]).await.expect("written");

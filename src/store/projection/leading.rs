@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use super::fake::Fake;
 use super::*;
 use crate::store::AssignmentChanges;
-use crate::store::stories::row;
+use crate::store::contract_tests::row;
 
 /// A replica, its database, and whether its Lease is still its own.
-struct Replica {
+struct TestReplica {
     projection: Arc<Projection>,
     fake: Arc<Fake>,
     has_lease: Arc<AtomicBool>,
     stop: CancellationToken,
 }
 
-impl Replica {
+impl TestReplica {
     /// One that follows.
     fn start(fake: Arc<Fake>) -> Self {
         let projection = Projection::new(Arc::clone(&fake) as Arc<dyn Store>);
@@ -42,7 +42,7 @@ impl Replica {
     }
 }
 
-impl Drop for Replica {
+impl Drop for TestReplica {
     fn drop(&mut self) {
         self.stop.cancel();
     }
@@ -60,7 +60,7 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[tokio::test]
 async fn a_replica_that_follows_writes_nothing_and_knows_whether_the_database_answers() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     eventually("the database answers", || replica.projection.trouble().is_none()).await;
     replica.projection.say(row("one", "uid-1"));
     assert!(matches!(replica.projection.insert(row("two", "uid-2")).await, Err(StoreError::Deposed)));
@@ -73,7 +73,7 @@ async fn a_replica_that_follows_writes_nothing_and_knows_whether_the_database_an
 
 #[tokio::test]
 async fn one_that_leads_writes_under_a_term_of_its_own_each_time() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     replica.lead().await;
     replica.projection.insert(row("one", "uid-1")).await.expect("it leads");
     let first = replica.projection.term().expect("it has a term");
@@ -89,7 +89,7 @@ async fn one_that_leads_writes_under_a_term_of_its_own_each_time() {
 
 #[tokio::test]
 async fn a_late_write_is_refused_and_counted_and_ends_the_lead() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     let over = replica.lead().await;
     replica.projection.insert(row("one", "uid-1")).await.expect("it leads");
     replica.fake.term.lock().0 += 1;
@@ -103,7 +103,7 @@ async fn a_late_write_is_refused_and_counted_and_ends_the_lead() {
 
 #[tokio::test]
 async fn a_term_that_is_not_confirmed_is_never_used() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     replica.has_lease.store(false, Ordering::SeqCst);
     let over = replica.lead().await;
     assert!(over.is_cancelled() && replica.projection.term().is_none());
@@ -113,7 +113,7 @@ async fn a_term_that_is_not_confirmed_is_never_used() {
 
 #[tokio::test]
 async fn without_a_database_the_term_waits_and_comes_before_the_first_row() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     replica.fake.down.store(true, Ordering::SeqCst);
     let over = replica.lead().await;
     assert!(!over.is_cancelled() && replica.projection.term().is_none());
@@ -127,7 +127,7 @@ async fn without_a_database_the_term_waits_and_comes_before_the_first_row() {
 
 #[tokio::test]
 async fn without_a_term_a_leader_writes_no_assignments_either() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     replica.fake.down.store(true, Ordering::SeqCst);
     let _over = replica.lead().await;
     let written = replica.projection.write_assignments("dead", AssignmentChanges::default()).await;
@@ -137,7 +137,7 @@ async fn without_a_term_a_leader_writes_no_assignments_either() {
 
 #[tokio::test]
 async fn one_whose_lease_is_lost_while_the_database_was_away_writes_nothing_when_it_is_back() {
-    let replica = Replica::start(Fake::new());
+    let replica = TestReplica::start(Fake::new());
     replica.fake.down.store(true, Ordering::SeqCst);
     let over = replica.lead().await;
     replica.projection.say(row("one", "uid-1"));

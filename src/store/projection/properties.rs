@@ -12,7 +12,7 @@ use super::Projection;
 use super::fake::Fake;
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
-use crate::store::stories::row;
+use crate::store::contract_tests::row;
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -10,7 +10,7 @@ use super::fake::Fake;
 use super::{Projection, Repair};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
-use crate::store::stories::row;
+use crate::store::contract_tests::row;
 use crate::store::{Malformed, StoreError};
 
 /// A projection that runs, and the store under it.

@@ -9,38 +9,38 @@ use tempfile::TempDir;
 
 use super::{Sqlite, Tuning};
 use crate::account::row::AccountRow;
-use crate::store::stories::{row, stories};
+use crate::store::contract_tests::{contract_tests, row};
 use crate::store::{Assignment, AssignmentChanges, Changes, Store, StoreError, VendorTables, open};
 
-stories!(fresh());
+contract_tests!(fresh());
 
 async fn fresh() -> (Box<dyn Store>, TempDir) {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     (Box::new(home.open().await.expect("it opens")), home.folder)
 }
 
-mod fence_stories {
+mod fence_contract {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::fences::stories::{Streaming, stories};
+    use crate::store::fences::contract_tests::{Streaming, contract_tests};
 
-    stories!(fresh());
+    contract_tests!(fresh());
 
     /// One process has the file, so there is one store.
     async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, TempDir) {
-        let home = Home::new();
+        let home = DatabaseFolder::new();
         let store: Arc<dyn Streaming> = Arc::new(home.open().await.expect("it opens"));
         (Arc::clone(&store), store, home.folder)
     }
 }
 
 /// A folder with a database in it.
-struct Home {
+struct DatabaseFolder {
     folder: TempDir,
 }
 
-impl Home {
+impl DatabaseFolder {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder") }
     }
@@ -89,7 +89,7 @@ async fn rows(store: &dyn Store) -> Vec<AccountRow> {
 
 #[tokio::test]
 async fn what_is_written_is_there_after_a_restart() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = open(&home.url(), VendorTables::Refuse).await.expect("it opens");
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     drop(store);
@@ -105,7 +105,7 @@ fn mode(path: &Path) -> u32 {
 
 #[tokio::test]
 async fn all_files_are_for_their_owner_alone_also_those_of_an_earlier_version() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let files = ["", "-wal", "-shm", ".lock"].map(|suffix| {
         let mut path = home.path().into_os_string();
         path.push(suffix);
@@ -129,7 +129,7 @@ async fn all_files_are_for_their_owner_alone_also_those_of_an_earlier_version() 
 
 #[tokio::test]
 async fn a_lock_that_leads_to_another_file_is_refused_and_that_file_left_alone() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let (lock, other) = (home.folder.path().join("kubesvc.db.lock"), home.folder.path().join("other"));
     std::fs::write(&other, "precious").expect("written");
     let links: [fn(&Path, &Path) -> std::io::Result<()>; 2] = [
@@ -148,7 +148,7 @@ async fn a_lock_that_leads_to_another_file_is_refused_and_that_file_left_alone()
 
 #[tokio::test]
 async fn every_commit_is_on_the_disk() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let mut connection = store.writer.acquire().await.expect("a connection");
     for (pragma, wanted) in
@@ -164,7 +164,7 @@ async fn every_commit_is_on_the_disk() {
 
 #[tokio::test]
 async fn last_updated_moves_only_with_the_row() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let both = [row("one", "uid-1"), row("two", "uid-2")];
     store.put_accounts(&both).await.expect("written");
@@ -181,7 +181,7 @@ async fn last_updated_moves_only_with_the_row() {
 
 #[tokio::test]
 async fn a_second_process_is_told_what_to_do() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let why = home.unfit().await;
     for part in ["another process", &std::process::id().to_string(), "one replica", "Recreate", "PostgreSQL"]
@@ -198,7 +198,7 @@ async fn a_second_process_is_told_what_to_do() {
 
 #[tokio::test]
 async fn files_that_do_not_fit_are_refused_and_left_alone() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     std::fs::write(home.path(), "apiVersion: v1\nkind: Secret\n").expect("a file");
     let why = home.unfit().await;
     assert!(why.contains("no SQLite database") && why.contains("another path"), "{why}");
@@ -219,7 +219,7 @@ async fn files_that_do_not_fit_are_refused_and_left_alone() {
 
 #[tokio::test]
 async fn a_damaged_file_is_named() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     // The connections of the store that was dropped close a moment later.
     let mut hand = home.by_hand("SELECT 1").await;
@@ -239,7 +239,7 @@ async fn a_damaged_file_is_named() {
 
 #[tokio::test]
 async fn a_file_without_the_right_to_write_is_named() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     std::fs::set_permissions(home.path(), Permissions::from_mode(0o400)).expect("rights");
     if std::fs::OpenOptions::new().append(true).open(home.path()).is_ok() {
@@ -251,7 +251,7 @@ async fn a_file_without_the_right_to_write_is_named() {
 
 #[tokio::test]
 async fn a_database_that_may_only_be_read_is_unavailable() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let mut connection = store.writer.acquire().await.expect("a connection");
     connection.execute("PRAGMA query_only = ON").await.expect("a pragma");
@@ -264,7 +264,7 @@ async fn a_database_that_may_only_be_read_is_unavailable() {
 
 #[tokio::test]
 async fn a_locked_database_is_unavailable_until_it_is_free() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let mut hand = home.by_hand("BEGIN IMMEDIATE").await;
     let error = store.put_accounts(&[row("one", "uid-1")]).await.expect_err("locked");
@@ -287,7 +287,7 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
 
 #[tokio::test]
 async fn a_full_disk_is_unavailable_and_room_helps() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     let store = home.open_with(Tuning { max_pages: Some(64), ..Tuning::default() }).await.expect("it opens");
     let large = |name: &str, uid: &str| AccountRow { definition: "x".repeat(150_000), ..row(name, uid) };
@@ -304,7 +304,7 @@ async fn a_full_disk_is_unavailable_and_room_helps() {
 
 #[tokio::test]
 async fn rows_of_others_stay_as_they_are() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let mut hand =
         home.by_hand("INSERT INTO kubesvc_accounts (name, status) VALUES ('theirs', 'ACTIVE')").await;
@@ -331,7 +331,7 @@ fn adopts(name: &str, uid: &str) -> Changes {
 
 #[tokio::test]
 async fn rows_of_others_are_adopted() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     drop(
         home.by_hand(
@@ -363,7 +363,7 @@ async fn rows_of_others_are_adopted() {
 
 #[tokio::test]
 async fn rows_of_the_vendors_table_are_adopted() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(
         home.by_hand(
             "CREATE TABLE kubesvc_accounts (name TEXT PRIMARY KEY, def BLOB, zoneId TEXT);
@@ -383,7 +383,7 @@ async fn rows_of_the_vendors_table_are_adopted() {
 
 #[tokio::test]
 async fn malformed_rows_are_named_and_can_be_written_over() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     // A table of ours that takes anything, as a person may have made it.
     drop(
@@ -438,7 +438,7 @@ async fn malformed_rows_are_named_and_can_be_written_over() {
 
 #[tokio::test]
 async fn a_table_of_another_product_is_kept_under_another_name() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let mut hand = home
         .by_hand(
             "CREATE TABLE kubesvc_accounts (name TEXT PRIMARY KEY, last_updated INTEGER, props TEXT);
@@ -471,7 +471,7 @@ async fn a_table_of_another_product_is_kept_under_another_name() {
 
 #[tokio::test]
 async fn a_schema_that_is_much_newer_is_refused() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     drop(
         home.by_hand(
@@ -490,7 +490,7 @@ async fn a_schema_that_is_much_newer_is_refused() {
 
 #[tokio::test]
 async fn a_row_says_by_how_many_agents_its_account_is_held() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let connections = async |name: &'static str| -> i64 {
         let mut connection = home.by_hand("SELECT 1").await;
@@ -538,7 +538,7 @@ async fn a_row_says_by_how_many_agents_its_account_is_held() {
 
 #[tokio::test]
 async fn a_schema_that_is_half_done_is_finished() {
-    let home = Home::new();
+    let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
     for damage in [
         "DELETE FROM kubesvc_schema_migrations WHERE version > 1; DROP TABLE kubesvc_locks",

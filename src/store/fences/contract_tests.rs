@@ -6,14 +6,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use crate::store::stories::row;
+use crate::store::contract_tests::row;
 use crate::store::{Changes, Claim, Fence, Raised, Store, StoreError, Verdict};
 
 /// Makes a test of each story. The expression is a future of two replicas' stores of one database, and of what keeps it
 /// alive; where one process alone may have the database, both are the same.
-macro_rules! stories {
+macro_rules! contract_tests {
     ($fresh:expr) => {
-        $crate::store::fences::stories::stories! { @each $fresh,
+        $crate::store::fences::contract_tests::contract_tests! { @each $fresh,
             a_fence_comes_and_goes_with_its_account, the_same_name_under_another_uid_has_a_fence_of_its_own,
             a_fence_is_only_raised,
             a_batch_is_written_once_and_what_was_written_before_is_known,
@@ -26,14 +26,14 @@ macro_rules! stories {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $story() {
             let (one, other, _kept) = $fresh.await;
-            $crate::store::fences::stories::$story(&one, &other).await;
+            $crate::store::fences::contract_tests::$story(&one, &other).await;
         })+
     };
 }
-pub(in crate::store) use stories;
+pub(in crate::store) use contract_tests;
 
 /// A row that the stand-in has written: uid, epoch, number of the batch, and who.
-pub(in crate::store) type Written = (String, i64, i64, String);
+pub(in crate::store) type WrittenRow = (String, i64, i64, String);
 
 /// A store with the writer that stands for the stream.
 #[async_trait]
@@ -50,7 +50,7 @@ pub(in crate::store) trait Streaming: Store {
     ) -> Result<Vec<Verdict>, StoreError>;
 
     /// What was written, in its order.
-    async fn written(&self) -> Vec<Written>;
+    async fn written(&self) -> Vec<WrittenRow>;
 }
 
 /// Implements [`Streaming`] for an adapter with `writer` and `settle`; the two are its spellings of a table with a
@@ -58,7 +58,7 @@ pub(in crate::store) trait Streaming: Store {
 macro_rules! streaming {
     ($adapter:ident, $create:literal, $insert:literal) => {
         #[async_trait::async_trait]
-        impl $crate::store::fences::stories::Streaming for $adapter {
+        impl $crate::store::fences::contract_tests::Streaming for $adapter {
             async fn make_table(&self) {
                 let mut connection = self.writer().await.expect("a connection");
                 sqlx::query($create).execute(&mut *connection).await.expect("a table");
@@ -99,7 +99,7 @@ macro_rules! streaming {
                 result
             }
 
-            async fn written(&self) -> Vec<$crate::store::fences::stories::Written> {
+            async fn written(&self) -> Vec<$crate::store::fences::contract_tests::WrittenRow> {
                 let mut connection = self.reader().await.expect("a connection");
                 sqlx::query_as("SELECT account_uid, epoch, seq, writer FROM streamed ORDER BY id")
                     .fetch_all(&mut *connection)
@@ -111,7 +111,7 @@ macro_rules! streaming {
 }
 pub(in crate::store) use streaming;
 
-type Replica = Arc<dyn Streaming>;
+type StreamingStore = Arc<dyn Streaming>;
 
 fn fence(uid: &str, epoch: i64, agent: &str) -> Fence {
     Fence {
@@ -127,13 +127,13 @@ fn claim(uid: &str, epoch: i64, committed: i64, last: i64) -> Claim {
     Claim { uid: uid.to_owned(), epoch, committed, last }
 }
 
-async fn raise(store: &Replica, fence: Fence) -> Raised {
+async fn raise(store: &StreamingStore, fence: Fence) -> Raised {
     let raised = store.raise_fences(&[fence]).await.expect("it answers");
     raised.first().expect("one was asked for").1
 }
 
 /// The verdict on one claim; whoever meets another transaction tries again.
-async fn stream(store: &Replica, writer: &str, claim: Claim) -> Verdict {
+async fn stream(store: &StreamingStore, writer: &str, claim: Claim) -> Verdict {
     for _ in 0..100 {
         match store.stream(writer, std::slice::from_ref(&claim), None).await {
             Ok(verdicts) => return verdicts[0],
@@ -144,7 +144,7 @@ async fn stream(store: &Replica, writer: &str, claim: Claim) -> Verdict {
     unreachable!("the database is busy all the time")
 }
 
-async fn standing(store: &Replica) -> Vec<(String, i64, Option<String>)> {
+async fn standing(store: &StreamingStore) -> Vec<(String, i64, Option<String>)> {
     let mut all: Vec<_> = store
         .fences()
         .await
@@ -156,7 +156,10 @@ async fn standing(store: &Replica) -> Vec<(String, i64, Option<String>)> {
     all
 }
 
-pub(in crate::store) async fn a_fence_comes_and_goes_with_its_account(store: &Replica, _: &Replica) {
+pub(in crate::store) async fn a_fence_comes_and_goes_with_its_account(
+    store: &StreamingStore,
+    _: &StreamingStore,
+) {
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     assert_eq!(standing(store).await, [], "the epoch is 0");
     assert_eq!(raise(store, fence("uid-a", 1, "x")).await, Raised::Stands);
@@ -171,8 +174,8 @@ pub(in crate::store) async fn a_fence_comes_and_goes_with_its_account(store: &Re
 }
 
 pub(in crate::store) async fn the_same_name_under_another_uid_has_a_fence_of_its_own(
-    store: &Replica,
-    _: &Replica,
+    store: &StreamingStore,
+    _: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-old")]).await.expect("written");
@@ -184,7 +187,7 @@ pub(in crate::store) async fn the_same_name_under_another_uid_has_a_fence_of_its
     assert_eq!(stream(store, "y", claim("uid-new", 1, 0, 1)).await, Verdict::Passed);
 }
 
-pub(in crate::store) async fn a_fence_is_only_raised(store: &Replica, other: &Replica) {
+pub(in crate::store) async fn a_fence_is_only_raised(store: &StreamingStore, other: &StreamingStore) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
     assert_eq!(raise(store, fence("uid-a", 2, "x")).await, Raised::Stands);
@@ -203,8 +206,8 @@ pub(in crate::store) async fn a_fence_is_only_raised(store: &Replica, other: &Re
 }
 
 pub(in crate::store) async fn a_batch_is_written_once_and_what_was_written_before_is_known(
-    store: &Replica,
-    other: &Replica,
+    store: &StreamingStore,
+    other: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
@@ -227,8 +230,8 @@ pub(in crate::store) async fn a_batch_is_written_once_and_what_was_written_befor
 }
 
 pub(in crate::store) async fn a_writer_of_a_lower_or_higher_epoch_writes_nothing(
-    store: &Replica,
-    _: &Replica,
+    store: &StreamingStore,
+    _: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
@@ -241,8 +244,8 @@ pub(in crate::store) async fn a_writer_of_a_lower_or_higher_epoch_writes_nothing
 }
 
 pub(in crate::store) async fn accounts_that_do_not_pass_are_left_out_of_the_batch(
-    store: &Replica,
-    _: &Replica,
+    store: &StreamingStore,
+    _: &StreamingStore,
 ) {
     store.make_table().await;
     let names: Vec<_> = (0..20).map(|number| format!("uid-{number:02}")).collect();
@@ -263,12 +266,15 @@ pub(in crate::store) async fn accounts_that_do_not_pass_are_left_out_of_the_batc
 }
 
 /// Two replicas that each have an agent and believe it was elected: they raise the fence and stream at the same time.
-pub(in crate::store) async fn two_replicas_starting_the_cache_at_once(store: &Replica, other: &Replica) {
+pub(in crate::store) async fn two_replicas_starting_the_cache_at_once(
+    store: &StreamingStore,
+    other: &StreamingStore,
+) {
     store.make_table().await;
     for round in 0..10 {
         let uid = format!("uid-{round}");
         store.put_accounts(&[row(&format!("account-{round}"), &uid)]).await.expect("written");
-        let start = async |store: &Replica, epoch: i64, agent: &str| {
+        let start = async |store: &StreamingStore, epoch: i64, agent: &str| {
             let raised = loop {
                 match store.raise_fences(&[fence(&uid, epoch, agent)]).await {
                     Ok(raised) => break raised[0].1,
@@ -292,8 +298,8 @@ pub(in crate::store) async fn two_replicas_starting_the_cache_at_once(store: &Re
 }
 
 pub(in crate::store) async fn an_old_writer_that_slept_writes_nothing_when_it_wakes_up(
-    store: &Replica,
-    other: &Replica,
+    store: &StreamingStore,
+    other: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
@@ -309,8 +315,8 @@ pub(in crate::store) async fn an_old_writer_that_slept_writes_nothing_when_it_wa
 
 /// Both stream as fast as they can, and in the middle of it the fence is raised.
 pub(in crate::store) async fn two_writers_of_different_epochs_never_both_write(
-    store: &Replica,
-    other: &Replica,
+    store: &StreamingStore,
+    other: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
@@ -349,8 +355,8 @@ pub(in crate::store) async fn two_writers_of_different_epochs_never_both_write(
 /// Only where two processes may have the database: a writer sleeps in the middle of its transaction, and the fence is
 /// not raised before it has ended.
 pub(in crate::store) async fn a_writer_that_sleeps_in_its_transaction_is_waited_for(
-    store: &Replica,
-    other: &Replica,
+    store: &StreamingStore,
+    other: &StreamingStore,
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
@@ -376,7 +382,7 @@ pub(in crate::store) async fn a_writer_that_sleeps_in_its_transaction_is_waited_
 
 /// In the order in which rows were written, epochs only grow for each account, each is one writer's, and its batches
 /// follow one another.
-async fn never_backwards(store: &Replica) {
+async fn never_backwards(store: &StreamingStore) {
     let mut last = std::collections::HashMap::<String, (i64, i64, String)>::new();
     for (uid, epoch, seq, writer) in store.written().await {
         let before = last.insert(uid, (epoch, seq, writer.clone()));

@@ -1,4 +1,4 @@
-//! What every database must do, told as stories. [`stories`] runs them against one adapter.
+//! What every database must do, told as stories. [`contract_tests`] runs them against one adapter.
 
 use super::{
     Accounts, Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError,
@@ -6,9 +6,9 @@ use super::{
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story. The expression is a future of a fresh store and of what keeps it alive.
-macro_rules! stories {
+macro_rules! contract_tests {
     ($fresh:expr) => {
-        $crate::store::stories::stories! { @each $fresh,
+        $crate::store::contract_tests::contract_tests! { @each $fresh,
             rows_come_back_as_they_were, any_name_will_do, what_no_database_takes_is_refused_as_a_whole,
             a_uid_takes_over_a_name, uids_and_names_change_places, deletes_go_before_rows, namespaces_have_a_row,
             namespaces_of_many_accounts_are_written_together,
@@ -26,11 +26,11 @@ macro_rules! stories {
         $(#[tokio::test]
         async fn $story() {
             let (store, _kept) = $fresh.await;
-            $crate::store::stories::$story(&*store).await;
+            $crate::store::contract_tests::$story(&*store).await;
         })+
     };
 }
-pub(super) use stories;
+pub(super) use contract_tests;
 
 /// A row as an account has it that was just declared.
 pub(super) fn row(name: &str, uid: &str) -> AccountRow {

@@ -1,4 +1,4 @@
-//! Stories of a server that fails. [`stories`] runs them against one adapter, each on a server of its own.
+//! Stories of a server that fails. [`contract_tests`] runs them against one adapter, each on a server of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,18 +7,18 @@ use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::contract_tests::row;
 use super::harness::databases::{Kind, Server, own};
 use super::harness::{must, wait::eventually};
-use super::stories::row;
 use super::{Store, StoreError, VendorTables, open};
 use crate::account::row::AccountRow;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Makes a test of each story.
-macro_rules! stories {
+macro_rules! contract_tests {
     ($kind:expr) => {
-        $crate::store::outages::stories! { @each $kind,
+        $crate::store::faults::contract_tests! { @each $kind,
             a_server_that_dies_loses_nothing, a_write_that_a_server_dies_in_is_written_whole_or_not_at_all,
             a_server_that_hangs_is_known_to_in_time, a_user_without_rights_is_told_which,
             a_full_disk_is_unavailable, a_deadlock_is_tried_again, a_lock_that_is_held_for_long_is_unavailable,
@@ -28,19 +28,19 @@ macro_rules! stories {
     (@each $kind:expr, $($story:ident),+) => {
         $(#[tokio::test(flavor = "multi_thread")]
         async fn $story() {
-            $crate::store::outages::$story(&$crate::store::outages::House::new($kind).await).await;
+            $crate::store::faults::$story(&$crate::store::faults::FaultyServer::new($kind).await).await;
         })+
     };
 }
-pub(super) use stories;
+pub(super) use contract_tests;
 
 /// A server of its own, and a database in it.
-pub(super) struct House {
+pub(super) struct FaultyServer {
     pub(super) server: Server,
     pub(super) url: String,
 }
 
-impl House {
+impl FaultyServer {
     pub(super) async fn new(kind: Kind) -> Self {
         let server = must(own(kind).await);
         let url = server.fresh_database().await;
@@ -60,11 +60,13 @@ impl House {
     }
 
     /// A connection of somebody else.
-    pub(super) async fn hand(&self) -> Hand {
+    pub(super) async fn hand(&self) -> OtherClient {
         match self.server.kind() {
-            Kind::MariaDb => Hand::MariaDb(MySqlConnection::connect(&self.url).await.expect("a connection")),
+            Kind::MariaDb => {
+                OtherClient::MariaDb(MySqlConnection::connect(&self.url).await.expect("a connection"))
+            }
             Kind::PostgreSql => {
-                Hand::PostgreSql(PgConnection::connect(&self.url).await.expect("a connection"))
+                OtherClient::PostgreSql(PgConnection::connect(&self.url).await.expect("a connection"))
             }
         }
     }
@@ -81,7 +83,7 @@ impl House {
                 "DO $$ BEGIN ASSERT (SELECT count(*) FROM pg_locks WHERE NOT granted) > 0, 'nobody waits'; END $$"
             }
         };
-        eventually("a transaction that waits", PATIENCE, async || {
+        eventually("a transaction that waits", TEST_TIMEOUT, async || {
             self.server.execute(self.database(), sql).await
         })
         .await;
@@ -89,12 +91,12 @@ impl House {
 }
 
 /// A connection of somebody else, with a transaction in it.
-pub(super) enum Hand {
+pub(super) enum OtherClient {
     MariaDb(MySqlConnection),
     PostgreSql(PgConnection),
 }
 
-impl Hand {
+impl OtherClient {
     pub(super) async fn run(&mut self, statements: &[&'static str]) {
         for statement in statements {
             let done = match self {
@@ -112,8 +114,10 @@ pub(super) async fn rows(store: &dyn Store) -> Vec<AccountRow> {
 
 /// Writes until it is written.
 pub(super) async fn until_written(store: &dyn Store, rows: &[AccountRow]) {
-    eventually("a write", PATIENCE, async || store.put_accounts(rows).await.map_err(|error| error.in_full()))
-        .await;
+    eventually("a write", TEST_TIMEOUT, async || {
+        store.put_accounts(rows).await.map_err(|error| error.in_full())
+    })
+    .await;
 }
 
 #[track_caller]
@@ -124,7 +128,7 @@ pub(super) fn unavailable<T: std::fmt::Debug>(result: Result<T, StoreError>) -> 
     }
 }
 
-pub(super) async fn a_server_that_dies_loses_nothing(house: &House) {
+pub(super) async fn a_server_that_dies_loses_nothing(house: &FaultyServer) {
     let store = house.open().await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     store.ping().await.expect("it answers");
@@ -142,7 +146,7 @@ pub(super) async fn a_server_that_dies_loses_nothing(house: &House) {
     assert_eq!(rows(&*store).await.len(), 3);
 }
 
-pub(super) async fn a_write_that_a_server_dies_in_is_written_whole_or_not_at_all(house: &House) {
+pub(super) async fn a_write_that_a_server_dies_in_is_written_whole_or_not_at_all(house: &FaultyServer) {
     let store = house.open().await;
     let old: Vec<AccountRow> =
         (0..300).map(|at| row(&format!("row-{at:03}"), &format!("uid-{at}"))).collect();
@@ -157,15 +161,16 @@ pub(super) async fn a_write_that_a_server_dies_in_is_written_whole_or_not_at_all
     });
     unavailable(written);
     must(house.server.start().await);
-    let held =
-        eventually("an answer", PATIENCE, async || store.accounts().await.map_err(|error| error.in_full()))
-            .await;
+    let held = eventually("an answer", TEST_TIMEOUT, async || {
+        store.accounts().await.map_err(|error| error.in_full())
+    })
+    .await;
     assert_eq!(held.rows, old, "nothing of it is written");
     until_written(&*store, &new).await;
     assert_eq!(rows(&*store).await, new);
 }
 
-pub(super) async fn a_server_that_hangs_is_known_to_in_time(house: &House) {
+pub(super) async fn a_server_that_hangs_is_known_to_in_time(house: &FaultyServer) {
     let store = house.open().await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     house.server.pause();
@@ -185,7 +190,7 @@ pub(super) async fn a_server_that_hangs_is_known_to_in_time(house: &House) {
     assert_eq!(rows(&*store).await, [row("one", "uid-1"), row("two", "uid-2")]);
 }
 
-pub(super) async fn a_user_without_rights_is_told_which(house: &House) {
+pub(super) async fn a_user_without_rights_is_told_which(house: &FaultyServer) {
     let database = house.database();
     let create = match house.server.kind() {
         Kind::MariaDb => {
@@ -202,7 +207,7 @@ pub(super) async fn a_user_without_rights_is_told_which(house: &House) {
 }
 
 /// The server says what it says when its disk is full.
-pub(super) async fn a_full_disk_is_unavailable(house: &House) {
+pub(super) async fn a_full_disk_is_unavailable(house: &FaultyServer) {
     let store = house.open().await;
     let (full, room) = match house.server.kind() {
         Kind::MariaDb => (
@@ -234,7 +239,7 @@ const THEIRS_TO_B: &str = "UPDATE kubesvc_accounts SET zone_id = 'theirs' WHERE 
 
 /// It is our transaction that the server ends: MariaDB the one that has done less, PostgreSQL the one that is first to
 /// ask.
-pub(super) async fn a_deadlock_is_tried_again(house: &House) {
+pub(super) async fn a_deadlock_is_tried_again(house: &FaultyServer) {
     let store = house.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     let mut hand = house.hand().await;
@@ -258,7 +263,7 @@ pub(super) async fn a_deadlock_is_tried_again(house: &House) {
     assert_eq!(rows(&*store).await, changed);
 }
 
-pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &House) {
+pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &FaultyServer) {
     let store = house.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     let mut hand = house.hand().await;
@@ -273,12 +278,12 @@ pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &House) {
 }
 
 /// A line to a server that can be lost without a word: the near side keeps its connections, and hears nothing more.
-struct Line {
+struct SeverableProxy {
     port: u16,
     lost: watch::Sender<bool>,
 }
 
-impl Line {
+impl SeverableProxy {
     async fn to(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -305,8 +310,8 @@ impl Line {
     }
 }
 
-pub(super) async fn a_write_that_is_given_up_leaves_no_connection_that_others_wait_for(house: &House) {
-    let line = Line::to(house.server.port()).await;
+pub(super) async fn a_write_that_is_given_up_leaves_no_connection_that_others_wait_for(house: &FaultyServer) {
+    let line = SeverableProxy::to(house.server.port()).await;
     let there = format!(":{}/", house.server.port());
     let url = house.url.replace(&there, &format!(":{}/", line.port));
     let store = open(&url, VendorTables::Refuse).await.unwrap_or_else(|error| must(Err(error.in_full())));

@@ -1,17 +1,17 @@
-//! Stories of a server's database that somebody else writes to as well. [`stories`] runs them against one adapter.
+//! Stories of a server's database that somebody else writes to as well. [`contract_tests`] runs them against one adapter.
 
 use std::sync::Arc;
 
+use super::contract_tests::row;
 use super::harness::databases::{Kind, Server, shared};
 use super::harness::must;
-use super::stories::row;
 use super::{Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open};
 use crate::account::row::AccountRow;
 
 /// Makes a test of each story, on the shared server of this kind.
-macro_rules! stories {
+macro_rules! contract_tests {
     ($kind:expr) => {
-        $crate::store::by_hand::stories! { @each $kind,
+        $crate::store::manual_edits::contract_tests! { @each $kind,
             what_is_written_is_there_after_a_restart, last_updated_moves_only_with_the_row,
             rows_of_others_stay_as_they_are, rows_of_others_that_come_between_stay, rows_of_others_are_adopted,
             rows_of_the_vendors_table_are_adopted, rows_edited_by_hand_are_named,
@@ -26,19 +26,19 @@ macro_rules! stories {
     (@each $kind:expr, $($story:ident),+) => {
         $(#[tokio::test]
         async fn $story() {
-            $crate::store::by_hand::$story(&$crate::store::by_hand::Home::new($kind).await).await;
+            $crate::store::manual_edits::$story(&$crate::store::manual_edits::ServerDatabase::new($kind).await).await;
         })+
     };
 }
-pub(super) use stories;
+pub(super) use contract_tests;
 
 /// A database of its own on a server.
-pub(super) struct Home {
+pub(super) struct ServerDatabase {
     pub(super) server: &'static Server,
     pub(super) url: String,
 }
 
-impl Home {
+impl ServerDatabase {
     pub(super) async fn new(kind: Kind) -> Self {
         let server = shared(kind).await;
         Self { server, url: server.fresh_database().await }
@@ -89,14 +89,14 @@ async fn rows(store: &dyn Store) -> Vec<AccountRow> {
     accounts.rows
 }
 
-pub(super) async fn what_is_written_is_there_after_a_restart(home: &Home) {
+pub(super) async fn what_is_written_is_there_after_a_restart(home: &ServerDatabase) {
     home.open().await.put_accounts(&[row("one", "uid-1")]).await.expect("written");
     for _ in 0..3 {
         assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
     }
 }
 
-pub(super) async fn last_updated_moves_only_with_the_row(home: &Home) {
+pub(super) async fn last_updated_moves_only_with_the_row(home: &ServerDatabase) {
     let store = home.open().await;
     let both = [row("one", "uid-1"), row("two", "uid-2"), row("three", "uid-3")];
     store.put_accounts(&both).await.expect("written");
@@ -117,7 +117,7 @@ pub(super) async fn last_updated_moves_only_with_the_row(home: &Home) {
     home.holds("(SELECT last_updated FROM kubesvc_accounts WHERE name = 'two') > 1700000000000").await;
 }
 
-pub(super) async fn rows_of_others_stay_as_they_are(home: &Home) {
+pub(super) async fn rows_of_others_stay_as_they_are(home: &ServerDatabase) {
     let store = home.open().await;
     home.by_hand("INSERT INTO kubesvc_accounts (name, status, zone_id) VALUES ('theirs', 'ACTIVE', 'z')")
         .await;
@@ -140,7 +140,7 @@ pub(super) async fn rows_of_others_stay_as_they_are(home: &Home) {
     assert_eq!(store.foreign().await.expect("the rows of others"), [theirs]);
 }
 
-pub(super) async fn rows_of_others_are_adopted(home: &Home) {
+pub(super) async fn rows_of_others_are_adopted(home: &ServerDatabase) {
     let store = home.open().await;
     home.by_hand(
         "INSERT INTO kubesvc_accounts (name, status, zone_id, definition, props, namespaces) VALUES \
@@ -176,7 +176,7 @@ pub(super) async fn rows_of_others_are_adopted(home: &Home) {
     assert_eq!(left, ["Theirs", "left"]);
 }
 
-pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &Home) {
+pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &ServerDatabase) {
     let json = if home.server.kind() == Kind::MariaDb { "longblob" } else { "jsonb" };
     home.by_hand(&format!(
         "CREATE TABLE kubesvc_accounts (id bigint, name varchar(100) PRIMARY KEY, def {json}, props {json}, status \
@@ -208,7 +208,7 @@ pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &Home) {
 }
 
 /// While we write somebody else inserts, and commits only then: our insert has waited for it.
-pub(super) async fn rows_of_others_that_come_between_stay(home: &Home) {
+pub(super) async fn rows_of_others_that_come_between_stay(home: &ServerDatabase) {
     let store = home.open().await;
     let (begin, pause) = match home.server.kind() {
         Kind::MariaDb => ("START TRANSACTION", "DO SLEEP(1)"),
@@ -237,7 +237,7 @@ pub(super) async fn rows_of_others_that_come_between_stay(home: &Home) {
     assert_eq!(store.foreign().await.expect("the rows of others").len(), 1);
 }
 
-pub(super) async fn rows_edited_by_hand_are_named(home: &Home) {
+pub(super) async fn rows_edited_by_hand_are_named(home: &ServerDatabase) {
     let store = home.open().await;
     let wanted: Vec<AccountRow> = ["a", "b", "c"].map(|name| row(name, &format!("uid-{name}"))).into();
     store.put_accounts(&wanted).await.expect("written");
@@ -263,7 +263,7 @@ pub(super) async fn rows_edited_by_hand_are_named(home: &Home) {
     assert_eq!(rows(&*store).await, wanted);
 }
 
-pub(super) async fn tables_of_another_product_are_kept(home: &Home) {
+pub(super) async fn tables_of_another_product_are_kept(home: &ServerDatabase) {
     home.by_hand(
         "CREATE TABLE kubesvc_accounts (name varchar(255) PRIMARY KEY, last_updated bigint, props text, \
          connections varchar(10)); INSERT INTO kubesvc_accounts VALUES ('theirs', 1, '{}', 'many'); \
@@ -292,7 +292,7 @@ pub(super) async fn tables_of_another_product_are_kept(home: &Home) {
     home.holds("(SELECT count(*) FROM kubesvc_locks_vendor) = 0").await;
 }
 
-pub(super) async fn a_table_without_our_key_is_kept(home: &Home) {
+pub(super) async fn a_table_without_our_key_is_kept(home: &ServerDatabase) {
     home.by_hand(
         "CREATE TABLE kubesvc_assignments (id bigint PRIMARY KEY, account_name varchar(255), agent_id varchar(255), \
          cd_id varchar(255), connections int, caching int, reachable int, last_updated bigint); \
@@ -304,7 +304,7 @@ pub(super) async fn a_table_without_our_key_is_kept(home: &Home) {
     home.holds("(SELECT count(*) FROM kubesvc_assignments_vendor WHERE id = 7) = 1").await;
 }
 
-pub(super) async fn a_schema_that_is_much_newer_is_refused(home: &Home) {
+pub(super) async fn a_schema_that_is_much_newer_is_refused(home: &ServerDatabase) {
     drop(home.open().await);
     let zero = if home.server.kind() == Kind::MariaDb { "x'00'" } else { "'\\x00'" };
     home.by_hand(&format!(
@@ -319,7 +319,7 @@ pub(super) async fn a_schema_that_is_much_newer_is_refused(home: &Home) {
 }
 
 /// As a process leaves it that is killed between two writes.
-pub(super) async fn a_schema_that_is_half_done_is_finished(home: &Home) {
+pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase) {
     drop(home.open().await);
     for damage in [
         "DELETE FROM kubesvc_schema_migrations WHERE version > 1; DROP TABLE kubesvc_locks",
@@ -340,7 +340,7 @@ pub(super) async fn a_schema_that_is_half_done_is_finished(home: &Home) {
     assert_eq!(rows(&*home.open().await).await, [row("one", "uid-1")]);
 }
 
-pub(super) async fn a_schema_that_was_damaged_is_named(home: &Home) {
+pub(super) async fn a_schema_that_was_damaged_is_named(home: &ServerDatabase) {
     drop(home.open().await);
     home.by_hand("ALTER TABLE kubesvc_meta DROP COLUMN v").await;
     let why = home.unfit(&home.url).await;
@@ -350,7 +350,7 @@ pub(super) async fn a_schema_that_was_damaged_is_named(home: &Home) {
     assert!(why.contains("column k of table kubesvc_meta"), "{why}");
 }
 
-pub(super) async fn two_processes_may_start_at_once(home: &Home) {
+pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
     let stores = futures::future::join_all((0..6).map(|_| home.open())).await;
     for (at, store) in stores.iter().enumerate() {
         store.put_accounts(&[row(&format!("row-{at}"), &format!("uid-{at}"))]).await.expect("written");
@@ -373,7 +373,7 @@ async fn assign(store: &dyn Store, replica: &str, account: &str, agents: &[&str]
     store.write_assignments(replica, &changes).await.expect("written");
 }
 
-pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &Home) {
+pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &ServerDatabase) {
     let store = home.open().await;
     let of = |name: &str, held: u8| {
         format!("(SELECT connections FROM kubesvc_accounts WHERE name = '{name}') = {held}")
@@ -421,7 +421,7 @@ pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &Hom
     home.holds(&of("one", 0)).await;
 }
 
-pub(super) async fn replicas_that_count_at_once_count_each_other(home: &Home) {
+pub(super) async fn replicas_that_count_at_once_count_each_other(home: &ServerDatabase) {
     let stores = futures::future::join_all((0..4).map(|_| home.open())).await;
     let names: Vec<String> = (0..40).map(|at| format!("account-{at}")).collect();
     let rows: Vec<_> = names.iter().map(|name| row(name, &format!("uid-{name}"))).collect();
@@ -437,7 +437,7 @@ pub(super) async fn replicas_that_count_at_once_count_each_other(home: &Home) {
     home.holds("(SELECT count(*) FROM kubesvc_accounts WHERE connections = 4) = 40").await;
 }
 
-pub(super) async fn a_caching_row_goes_with_its_account(home: &Home) {
+pub(super) async fn a_caching_row_goes_with_its_account(home: &ServerDatabase) {
     let store = home.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     home.by_hand("UPDATE kubesvc_caching SET epoch = 7").await;
@@ -448,7 +448,7 @@ pub(super) async fn a_caching_row_goes_with_its_account(home: &Home) {
     home.holds("(SELECT count(*) FROM kubesvc_caching) = 1").await;
 }
 
-pub(super) async fn a_caching_row_that_is_missing_or_left_over_is_told_and_mended(home: &Home) {
+pub(super) async fn a_caching_row_that_is_missing_or_left_over_is_told_and_mended(home: &ServerDatabase) {
     let store = home.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b"), row("c", "uid-c")]).await.expect("written");
     let amiss = async || {
@@ -471,7 +471,7 @@ pub(super) async fn a_caching_row_that_is_missing_or_left_over_is_told_and_mende
     assert_eq!(amiss().await, (vec![], vec![]));
 }
 
-pub(super) async fn a_wrong_url_is_said_without_the_password(home: &Home) {
+pub(super) async fn a_wrong_url_is_said_without_the_password(home: &ServerDatabase) {
     let name = home.url.rsplit('/').next().unwrap_or_default();
     let why = home.unfit(&home.url.replace(name, "no_such_database")).await;
     assert!(why.contains("no database \"no_such_database\"") && why.contains("CREATE DATABASE"), "{why}");
