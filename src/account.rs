@@ -17,7 +17,7 @@
 //! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
 //! | [`policy`] | which servers an agent may dial, and which ways in it may use |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
-//! | [`sources`] | which accounts may use credentials that are not in their own namespace |
+//! | [`source_rules`] | which accounts may use credentials that are not in their own namespace |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
 //! | [`name_precedence`] | which of several objects with one account name has it |
@@ -41,7 +41,7 @@ pub mod owned_secret;
 pub mod policy;
 pub mod row;
 pub mod secret_reference;
-pub mod sources;
+pub mod source_rules;
 pub mod spec;
 pub mod spinnaker;
 pub mod state;

@@ -32,7 +32,7 @@ use crate::account::lifecycle::{LifecyclePolicy, RowFact};
 use crate::account::name_precedence::awaits_request;
 use crate::account::row::{self, AccountRow};
 use crate::account::secret_reference::is_read_by_operator;
-use crate::account::sources::SourceRules;
+use crate::account::source_rules::SourceRules;
 use crate::account::{GrantPhase, KubesvcAccount};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};

@@ -5,7 +5,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | `body`, `json_size`, `json`, `extract`, `given` | from bytes to what is asked, or 4xx |
+//! | `body`, `json_size`, `json`, `extract`, `input` | from bytes to what is asked, or 4xx |
 //! | `browsers` | what a web page may have a browser send: nothing |
 //! | `limits` | how much of the memory requests may take at once |
 //! | `lookup` | from a name to the object, as the API server has it now |
@@ -36,9 +36,9 @@ mod dynamic;
 mod error;
 mod extract;
 mod gitops;
-mod given;
 mod health;
 mod holders;
+mod input;
 mod internal;
 mod json;
 mod json_size;
@@ -68,7 +68,7 @@ pub use openapi::openapi;
 pub use starting::{Starting, second_listener, starting};
 
 use crate::account::not_watched;
-use crate::account::sources::SourceRules;
+use crate::account::source_rules::SourceRules;
 use crate::fleet::Fleet;
 use crate::listen::addresses::AddressLimits;
 use crate::listen::http::HttpLimits;

@@ -19,14 +19,14 @@ use serde_json::{Map, Value, json};
 
 use super::owned_secret::AGENT_KEY;
 use super::row::ForeignRow;
-use super::spinnaker::{AgentSource, Given, validate};
+use super::spinnaker::{AccountInput, AgentSource, validate};
 use super::{
     DesiredState, FINALIZER, KubesvcAccount, KubesvcAccountSpec, ORIGIN_LABEL, ORIGIN_MIGRATED, State,
     kubeconfig, names,
 };
 
 /// The longest definition that is read, in bytes: a kubeconfig and all else that an account may say.
-const MAX_DEFINITION: usize = 1 << 20;
+const MAX_DEFINITION_BYTES: usize = 1 << 20;
 
 /// What a row becomes. It has no `Debug`: it may hold a kubeconfig.
 pub struct Adoption {
@@ -39,14 +39,14 @@ pub struct Adoption {
 /// Why a row cannot become an account, and what to do. It holds no value of the definition but names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unreadable(String);
+pub struct AdoptionError(String);
 
 /// Reads a row as an account whose object stands in this namespace.
 ///
 /// # Errors
 /// The row tells of no account that could be one: its texts are no JSON, a field is wrong, it has no credential, or one
 /// that is refused.
-pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> {
+pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionError> {
     let mut given = given(row)?;
     if given.source.is_none()
         && let Some(AgentSource::Set(source)) = given.agent_source.take()
@@ -62,7 +62,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
         spec.zone_id = Some(zone.clone());
     }
     if given.source.is_none() {
-        return Err(Unreadable(NO_CREDENTIAL.to_owned()));
+        return Err(AdoptionError(NO_CREDENTIAL.to_owned()));
     }
     given.put_contents_into(&mut spec, &object);
     let mut kubeconfigs = BTreeMap::new();
@@ -71,12 +71,12 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, Unreadable> 
         let vetted = kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
             .and_then(|vetted| vetted.with_insecure(spec.insecure.unwrap_or_default()));
         let which = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfig" };
-        vetted.map_err(|refusal| Unreadable(format!("its {which} is refused: {refusal}")))?;
+        vetted.map_err(|refusal| AdoptionError(format!("its {which} is refused: {refusal}")))?;
         kubeconfigs.insert(key, contents);
     }
     let problems = validate(&spec);
     if !problems.is_empty() {
-        return Err(Unreadable(problems.join("; ")));
+        return Err(AdoptionError(problems.join("; ")));
     }
     let metadata = ObjectMeta {
         name: Some(object),
@@ -110,9 +110,9 @@ fn desired(status: &str) -> DesiredState {
     }
 }
 
-fn given(row: &ForeignRow) -> Result<Given, Unreadable> {
+fn given(row: &ForeignRow) -> Result<AccountInput, AdoptionError> {
     let Some(definition) = row.definition.as_deref().filter(|text| !text.trim().is_empty()) else {
-        return Err(Unreadable(NO_CREDENTIAL.to_owned()));
+        return Err(AdoptionError(NO_CREDENTIAL.to_owned()));
     };
     let mut fields = object("definition", definition)?;
     match fields.get("name") {
@@ -121,7 +121,7 @@ fn given(row: &ForeignRow) -> Result<Given, Unreadable> {
         }
         Some(name) if *name == json!(row.name) => {}
         Some(_) => {
-            return Err(Unreadable("its definition is that of an account with another name".to_owned()));
+            return Err(AdoptionError("its definition is that of an account with another name".to_owned()));
         }
     }
     // Who may see the account is never lost on the way.
@@ -131,17 +131,17 @@ fn given(row: &ForeignRow) -> Result<Given, Unreadable> {
     {
         fields.insert("permissions".to_owned(), permissions);
     }
-    Given::read(fields).map_err(unreadable)
+    AccountInput::read(fields).map_err(unreadable)
 }
 
-fn object(column: &str, text: &str) -> Result<Map<String, Value>, Unreadable> {
-    if text.len() > MAX_DEFINITION {
-        return Err(Unreadable(format!("its {column} is longer than {MAX_DEFINITION} bytes")));
+fn object(column: &str, text: &str) -> Result<Map<String, Value>, AdoptionError> {
+    if text.len() > MAX_DEFINITION_BYTES {
+        return Err(AdoptionError(format!("its {column} is longer than {MAX_DEFINITION_BYTES} bytes")));
     }
     match serde_json::from_str(text) {
         Ok(Value::Object(fields)) => Ok(fields),
-        Ok(_) => Err(Unreadable(format!("its {column} is no object in JSON"))),
-        Err(error) => Err(Unreadable(format!(
+        Ok(_) => Err(AdoptionError(format!("its {column} is no object in JSON"))),
+        Err(error) => Err(AdoptionError(format!(
             "its {column} is no JSON (line {}, column {})",
             error.line(),
             error.column()
@@ -149,8 +149,8 @@ fn object(column: &str, text: &str) -> Result<Map<String, Value>, Unreadable> {
     }
 }
 
-fn unreadable(problem: impl std::fmt::Display) -> Unreadable {
-    Unreadable(format!("in its definition, {problem}"))
+fn unreadable(problem: impl std::fmt::Display) -> AdoptionError {
+    AdoptionError(format!("in its definition, {problem}"))
 }
 
 #[cfg(test)]
@@ -290,7 +290,7 @@ mod tests {
             (row(r#"{"kubeconfigFile": "encrypted:noop!v:redacted"}"#), "no credential"),
             (row(r#"{"s3cret": "#), "no JSON (line 1"),
             (row("[1]"), "no object"),
-            (row(&"x".repeat(MAX_DEFINITION + 1)), "longer than"),
+            (row(&"x".repeat(MAX_DEFINITION_BYTES + 1)), "longer than"),
             (row(r#"{"name": "s3cret", "serviceAccount": true}"#), "another name"),
             (row(r#"{"serviceAccount": "s3cret"}"#), "serviceAccount must be true or false"),
             (row(r#"{"serviceAccount": true, "kubeconfigFile": "/s3cret"}"#), "exclude each other"),

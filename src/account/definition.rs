@@ -8,7 +8,7 @@ use super::spec::{ExposedCustomResource, KubeconfigSource, KubesvcAccountSpec};
 /// The parts of a spec that `AddAccounts` carries. `permissions`, `environment`, `accountType` and `customResources`
 /// are Spinnaker's alone: a change of them changes the row, and no agent is asked.
 #[derive(Serialize)]
-struct Definition<'a> {
+struct SentDefinition<'a> {
     kubeconfig: &'a KubeconfigSource,
     context: Option<&'a str>,
     insecure: bool,
@@ -27,7 +27,7 @@ struct Definition<'a> {
 /// A digest of the parts of a spec that agents are sent: 16 hex digits. It holds no credential: a Secret counts by
 /// its version, which stands beside it in the status.
 pub fn digest(spec: &KubesvcAccountSpec) -> String {
-    let definition = Definition {
+    let definition = SentDefinition {
         kubeconfig: spec.agent_source(),
         context: spec.context.as_deref(),
         insecure: spec.insecure.unwrap_or_default(),

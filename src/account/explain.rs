@@ -63,7 +63,7 @@ pub struct Explanation {
     pub kept_by: Option<String>,
     /// The agents of its zone; of all zones where it has none. Absent: they may not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub agents: Option<Vec<AgentView>>,
+    pub agents: Option<Vec<ExplainedAgent>>,
     /// What to do, the likeliest first. Empty: nothing.
     pub advice: Vec<Advice>,
 }
@@ -71,7 +71,7 @@ pub struct Explanation {
 /// An agent, as far as it concerns the account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AgentView {
+pub struct ExplainedAgent {
     /// The namespace of its object, which is its operator's.
     pub namespace: String,
     /// Its id.
@@ -101,12 +101,12 @@ pub struct Advice {
 
 /// What a rule says: what is waited for, and what to do about it.
 #[derive(Debug, Default)]
-struct Verdict {
+struct Finding {
     waits_for: String,
     advice: Vec<Advice>,
 }
 
-impl Verdict {
+impl Finding {
     fn waits(text: impl Into<String>) -> Self {
         Self { waits_for: text.into(), advice: Vec::new() }
     }

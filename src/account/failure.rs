@@ -165,23 +165,23 @@ impl Failure {
     /// A failure; the message is cut at 1 KiB.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let mut message = message.into();
-        truncate(&mut message, super::status::MAX_ERROR_MESSAGE);
+        truncate(&mut message, super::status::MAX_ERROR_MESSAGE_BYTES);
         Self { class, message }
     }
 }
 
 /// Cuts a text to at most `max` bytes, at a character's boundary, and shows that it was cut.
 pub fn truncate(text: &mut String, max: usize) {
-    const MARK: &str = "…";
+    const ELLIPSIS: &str = "…";
     if text.len() <= max {
         return;
     }
-    let mut end = max.saturating_sub(MARK.len());
+    let mut end = max.saturating_sub(ELLIPSIS.len());
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text.truncate(end);
-    text.push_str(MARK);
+    text.push_str(ELLIPSIS);
 }
 
 impl fmt::Display for FailureClass {

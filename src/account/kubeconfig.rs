@@ -15,10 +15,10 @@ use crate::account::kubeconfig::fields::{Mapping, is_set, quoted, shown};
 
 mod address;
 mod document;
+mod error;
 mod fields;
 mod file_path;
 mod pem;
-mod refusal;
 mod render;
 mod secret;
 mod user;
@@ -27,8 +27,8 @@ mod user;
 mod tests;
 
 pub use address::{carried_ipv4, refused_address};
+pub use error::{KubeconfigError, KubeconfigErrorKind};
 pub use file_path::vet_file_path;
-pub use refusal::{Refusal, RefusalKind};
 pub use render::render;
 pub use secret::{Secret, SecretBytes, SecretText};
 
@@ -111,13 +111,13 @@ impl VettedKubeconfig {
     ///
     /// # Errors
     ///
-    /// A [`Refusal`] if it is true although there is a certificate authority to verify with.
-    pub fn with_insecure(self, insecure: bool) -> Result<Self, Refusal> {
+    /// A [`KubeconfigError`] if it is true although there is a certificate authority to verify with.
+    pub fn with_insecure(self, insecure: bool) -> Result<Self, KubeconfigError> {
         if !insecure {
             return Ok(self);
         }
         if self.certificate_authority.is_some() {
-            return Err(Refusal::new(
+            return Err(KubeconfigError::new(
                 "insecure",
                 "is true for the account although there is a certificate authority to verify with",
                 "remove it from the account, or else certificate-authority-data from the kubeconfig",
@@ -135,9 +135,9 @@ impl VettedKubeconfig {
 ///
 /// # Errors
 ///
-/// A [`Refusal`] that names the key at fault and says what to use. It holds names of contexts, clusters and users,
+/// A [`KubeconfigError`] that names the key at fault and says what to use. It holds names of contexts, clusters and users,
 /// lines and columns, and no other value of the file.
-pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Refusal> {
+pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, KubeconfigError> {
     let document = document::read(document::decode(bytes)?)?;
     let root = Mapping::root(&document)?;
     expect_value(&root, "kind", "Config")?;
@@ -150,8 +150,8 @@ pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Refu
 
     // The user first: what runs programs is the gravest, and has a failure class of its own.
     user::refuse_foreign(&user)?;
-    let Cluster { server, certificate_authority, insecure_skip_tls_verify, tls_server_name } =
-        Cluster::vet(&cluster)?;
+    let ClusterEntry { server, certificate_authority, insecure_skip_tls_verify, tls_server_name } =
+        ClusterEntry::vet(&cluster)?;
     let authentication = user::authentication(&user)?;
 
     let vetted = VettedKubeconfig {
@@ -165,20 +165,24 @@ pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Refu
     };
     // The cut-out is vetted again where it arrives. Long names full of escapes are all that can make it the longer.
     if render::rendered(&vetted).len() > MAX_BYTES {
-        return Err(Refusal::new("kubeconfig", "is too large once cut out", document::SMALLER));
+        return Err(KubeconfigError::new(
+            "kubeconfig",
+            "is too large once cut out",
+            document::TOO_LARGE_REMEDY,
+        ));
     }
     Ok(vetted)
 }
 
-struct Cluster {
+struct ClusterEntry {
     server: Url,
     certificate_authority: Option<Vec<u8>>,
     insecure_skip_tls_verify: bool,
     tls_server_name: Option<String>,
 }
 
-impl Cluster {
-    fn vet(cluster: &Mapping<'_, '_>) -> Result<Self, Refusal> {
+impl ClusterEntry {
+    fn vet(cluster: &Mapping<'_, '_>) -> Result<Self, KubeconfigError> {
         for (key, problem, remedy) in [
             (
                 "certificate-authority",
@@ -192,11 +196,11 @@ impl Cluster {
             ),
         ] {
             if cluster.get(key).is_some_and(is_set) {
-                return Err(Refusal::new(cluster.place(key), problem, remedy));
+                return Err(KubeconfigError::new(cluster.place(key), problem, remedy));
             }
         }
         let Some(server) = cluster.text("server")? else {
-            return Err(Refusal::new(cluster.place("server"), "is missing", address::SERVER_REMEDY));
+            return Err(KubeconfigError::new(cluster.place("server"), "is missing", address::SERVER_REMEDY));
         };
         let server = address::server(server, &cluster.place("server"))?;
         let insecure_skip_tls_verify = cluster.flag("insecure-skip-tls-verify")?;
@@ -207,7 +211,7 @@ impl Cluster {
             None => None,
         };
         if insecure_skip_tls_verify && certificate_authority.is_some() {
-            return Err(Refusal::new(
+            return Err(KubeconfigError::new(
                 cluster.place("insecure-skip-tls-verify"),
                 "is true although there is a certificate authority to verify with",
                 "remove it, or else certificate-authority-data",
@@ -221,9 +225,9 @@ impl Cluster {
     }
 }
 
-fn expect_value(root: &Mapping<'_, '_>, key: &str, expected: &str) -> Result<(), Refusal> {
+fn expect_value(root: &Mapping<'_, '_>, key: &str, expected: &str) -> Result<(), KubeconfigError> {
     match root.text(key)? {
-        Some(value) if value != expected => Err(Refusal::new(
+        Some(value) if value != expected => Err(KubeconfigError::new(
             root.place(key),
             format!("is not {expected}"),
             "give a kubeconfig as `kubectl config view --raw` prints it",
@@ -236,13 +240,13 @@ fn expect_value(root: &Mapping<'_, '_>, key: &str, expected: &str) -> Result<(),
 fn choose_context<'t, 'a>(
     root: &Mapping<'t, 'a>,
     context: Option<&'t str>,
-) -> Result<(&'t str, Mapping<'t, 'a>), Refusal> {
+) -> Result<(&'t str, Mapping<'t, 'a>), KubeconfigError> {
     let (field, name) = match context.filter(|name| !name.is_empty()) {
         Some(name) => ("context", name),
         None => match root.text("current-context")? {
             Some(name) => ("current-context", name),
             None => {
-                return Err(Refusal::new(
+                return Err(KubeconfigError::new(
                     "current-context",
                     "is not set, and no context was given",
                     format!("name a context; {}", those_there_are(root, "contexts")?),
@@ -252,7 +256,7 @@ fn choose_context<'t, 'a>(
     };
     match find(root, "contexts", name)? {
         Some(entry) => Ok((name, entry.mapping("context")?)),
-        None => Err(Refusal::new(
+        None => Err(KubeconfigError::new(
             field,
             format!("names {}, which is not among the contexts", quoted(name)),
             format!("name another context; {}", those_there_are(root, "contexts")?),
@@ -266,9 +270,9 @@ fn follow<'t, 'a>(
     context: &Mapping<'t, 'a>,
     key: &str,
     list: &str,
-) -> Result<Mapping<'t, 'a>, Refusal> {
+) -> Result<Mapping<'t, 'a>, KubeconfigError> {
     let Some(name) = context.text(key)? else {
-        return Err(Refusal::new(
+        return Err(KubeconfigError::new(
             context.place(key),
             "is missing",
             format!("name one of the {list}; {}", those_there_are(root, list)?),
@@ -276,7 +280,7 @@ fn follow<'t, 'a>(
     };
     match find(root, list, name)? {
         Some(entry) => entry.mapping(key),
-        None => Err(Refusal::new(
+        None => Err(KubeconfigError::new(
             context.place(key),
             format!("names {}, which is not among the {list}", quoted(name)),
             format!("add it, or name another; {}", those_there_are(root, list)?),
@@ -285,13 +289,17 @@ fn follow<'t, 'a>(
 }
 
 /// The one entry of a list that has this very name.
-fn find<'t, 'a>(root: &Mapping<'t, 'a>, list: &str, name: &str) -> Result<Option<Mapping<'t, 'a>>, Refusal> {
+fn find<'t, 'a>(
+    root: &Mapping<'t, 'a>,
+    list: &str,
+    name: &str,
+) -> Result<Option<Mapping<'t, 'a>>, KubeconfigError> {
     let place = format!("{list}[{}]", shown(name));
     let mut matching = root.list(list)?.iter().filter(|entry| entry.name() == Some(name));
     let Some(entry) = matching.next() else { return Ok(None) };
     match matching.count() {
         0 => Mapping::at(Some(entry), place).map(Some),
-        more => Err(Refusal::new(
+        more => Err(KubeconfigError::new(
             place,
             format!("is there {} times", more + 1),
             "keep one entry, or give each a name of its own",
@@ -300,28 +308,28 @@ fn find<'t, 'a>(root: &Mapping<'t, 'a>, list: &str, name: &str) -> Result<Option
 }
 
 /// "there are …", with as many names as a message has room for.
-fn those_there_are(root: &Mapping<'_, '_>, list: &str) -> Result<String, Refusal> {
-    const ROOM: usize = 10;
+fn those_there_are(root: &Mapping<'_, '_>, list: &str) -> Result<String, KubeconfigError> {
+    const MAX_NAMES_SHOWN: usize = 10;
     let names: Vec<_> = root.list(list)?.iter().filter_map(|entry| entry.name()).collect();
     if names.is_empty() {
         return Ok(format!("{list} has none"));
     }
-    let mut told = names.iter().take(ROOM).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
-    if names.len() > ROOM {
-        told.push_str(&format!(" and {} more", names.len() - ROOM));
+    let mut told = names.iter().take(MAX_NAMES_SHOWN).map(|name| quoted(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMES_SHOWN {
+        told.push_str(&format!(" and {} more", names.len() - MAX_NAMES_SHOWN));
     }
     Ok(format!("there are {told}"))
 }
 
 /// The namespace of the context: it becomes part of a path, so it has to be a name that Kubernetes would take.
-fn namespace(context: &Mapping<'_, '_>) -> Result<Option<String>, Refusal> {
+fn namespace(context: &Mapping<'_, '_>) -> Result<Option<String>, KubeconfigError> {
     let Some(name) = context.text("namespace")? else { return Ok(None) };
     let legal = name.len() <= 63
         && !name.starts_with('-')
         && !name.ends_with('-')
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     if !legal {
-        return Err(Refusal::new(
+        return Err(KubeconfigError::new(
             context.place("namespace"),
             "is no name of a namespace",
             "use at most 63 small letters, digits and dashes",

@@ -22,7 +22,6 @@
 
 mod active;
 mod caching_agent;
-mod choice;
 mod cluster_identity;
 mod context;
 mod deletion;
@@ -33,6 +32,7 @@ mod observation;
 mod retry;
 mod revoke;
 mod write;
+mod zone_choice;
 mod zone_reports;
 mod zone_retention;
 

@@ -19,7 +19,7 @@ pub const MAX_ENTRIES: usize = 1000;
 /// How many of them carry a reason or an identity: the first ones.
 pub const MAX_DETAILED: usize = 200;
 /// The longest reason, in bytes.
-const MAX_REASON: usize = 256;
+const MAX_REASON_BYTES: usize = 256;
 /// The most bytes that the texts of an outbox may take together.
 const MAX_BYTES: usize = 256 * 1024;
 /// What an entry takes beside its texts, in bytes, as JSON.
@@ -181,7 +181,7 @@ impl OutboxEntry {
 
     fn failed(uid: &str, epoch: i64, failure: &Failure) -> Self {
         let mut reason = failure.message.clone();
-        truncate(&mut reason, MAX_REASON);
+        truncate(&mut reason, MAX_REASON_BYTES);
         Self {
             class: Some(failure.class.reason().to_owned()),
             reason: Some(reason),

@@ -34,16 +34,16 @@ pub const AGENT_KEY: &str = "agent-kubeconfig";
 pub type Contents<'a> = BTreeMap<&'static str, &'a SecretString>;
 
 /// Namespace and name of an account's object.
-pub type Place<'a> = (&'a str, &'a str);
+pub type ObjectName<'a> = (&'a str, &'a str);
 
 /// The version of a Secret that was read or written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct SecretVersion {
     uid: Option<String>,
     resource_version: Option<String>,
 }
 
-impl Version {
+impl SecretVersion {
     /// The version of a Secret with this metadata.
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() }
@@ -73,7 +73,12 @@ pub enum Preparation {
 }
 
 /// Decides how the Secret is prepared. `stands`: whether the object stood after the Secret was read.
-pub fn preparation(present: Option<Secret>, stands: bool, place: Place<'_>, wanted: &Secret) -> Preparation {
+pub fn preparation(
+    present: Option<Secret>,
+    stands: bool,
+    place: ObjectName<'_>,
+    wanted: &Secret,
+) -> Preparation {
     let Some(present) = present else { return Preparation::Create };
     let metadata = &present.metadata;
     if !is_ours(metadata, place) && !is_of_earlier_version(metadata, place) {
@@ -95,14 +100,14 @@ pub fn preparation(present: Option<Secret>, stands: bool, place: Place<'_>, want
 /// prepared, or holds what was stored for the account since.
 pub fn completion(
     present: &Secret,
-    prepared: &Version,
+    prepared: &SecretVersion,
     made: &KubesvcAccount,
     wanted: &Secret,
 ) -> Option<Secret> {
     let metadata = &present.metadata;
     let stored: BTreeSet<&str> = marked_as(metadata, made.uid()).collect();
     let all_stored = wanted.data.iter().flatten().all(|(key, _)| stored.contains(key.as_str()));
-    if Version::of(metadata) == *prepared || all_stored {
+    if SecretVersion::of(metadata) == *prepared || all_stored {
         return None;
     }
     let mut secret = replaced(present.clone(), wanted);
@@ -142,7 +147,7 @@ pub fn is_named_by(account: &KubesvcAccount) -> bool {
 
 /// The Secret for the object at a place. With an account, its contents are marked as that account's.
 pub fn wanted(
-    place: Place<'_>,
+    place: ObjectName<'_>,
     origin: &str,
     contents: &Contents<'_>,
     account: Option<&KubesvcAccount>,
@@ -170,7 +175,7 @@ pub fn wanted(
 }
 
 /// Whether it is the Secret that was made for the object at this place.
-pub fn is_ours(metadata: &ObjectMeta, place: Place<'_>) -> bool {
+pub fn is_ours(metadata: &ObjectMeta, place: ObjectName<'_>) -> bool {
     let (key, identity) = identity_annotation(place);
     let mut labels = identity_labels(place.1).into_iter();
     labels.all(|(key, value)| label(metadata, &key) == Some(value.as_str()))
@@ -179,7 +184,7 @@ pub fn is_ours(metadata: &ObjectMeta, place: Place<'_>) -> bool {
 
 /// Whether an earlier version of kubesvc has made it for the object at this place: it has none of the labels yet, and
 /// may belong to the object by an owner reference.
-pub fn is_of_earlier_version(metadata: &ObjectMeta, (_, object): Place<'_>) -> bool {
+pub fn is_of_earlier_version(metadata: &ObjectMeta, (_, object): ObjectName<'_>) -> bool {
     let is_origin = |origin| origin == ORIGIN_REST || origin == ORIGIN_MIGRATED;
     label(metadata, ORIGIN_LABEL).is_some_and(is_origin)
         && label(metadata, MANAGED_BY_LABEL).is_none()
@@ -195,7 +200,7 @@ pub fn may_be_outdated(metadata: &ObjectMeta) -> bool {
 
 /// The merge patch that brings the Secret of an earlier version to the labels, and takes its owner references off. None
 /// if it is not of the object at this place, or as it should be.
-pub fn update_of(read: &ObjectMeta, place: Place<'_>) -> Option<serde_json::Value> {
+pub fn update_of(read: &ObjectMeta, place: ObjectName<'_>) -> Option<serde_json::Value> {
     if !may_be_outdated(read) || !(is_ours(read, place) || is_of_earlier_version(read, place)) {
         return None;
     }
@@ -282,7 +287,7 @@ fn identity_labels(object: &str) -> [(String, String); 2] {
 }
 
 /// The exact identity, which a label may be too short for, and which a copy in another namespace does not have.
-fn identity_annotation((namespace, object): Place<'_>) -> (String, String) {
+fn identity_annotation((namespace, object): ObjectName<'_>) -> (String, String) {
     (ACCOUNT_LABEL.to_owned(), format!("{namespace}/{object}"))
 }
 
@@ -307,7 +312,7 @@ mod tests {
     use super::*;
     use crate::account::KubesvcAccountSpec;
 
-    const PLACE: Place<'_> = ("ns", "prod");
+    const PLACE: ObjectName<'_> = ("ns", "prod");
 
     fn account(uid: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
@@ -418,7 +423,7 @@ mod tests {
         let mut after_put = brought_to(others, &put, &keys_named_by(&made)).expect("it differs");
         after_put.metadata.resource_version = Some("3".to_owned());
         let wanted = secret([(OWN_KEY, &mine)].into(), Some(&made));
-        let version = Version::of(&prepared.metadata);
+        let version = SecretVersion::of(&prepared.metadata);
         let completed = completion(&after_put, &version, &made, &wanted).expect("its own was written over");
         assert_eq!(completed.data, secret([(OWN_KEY, &mine), (AGENT_KEY, &agents)].into(), None).data);
         assert_eq!(completion(&completed, &version, &made, &wanted), None, "all of it is the account's");
@@ -471,7 +476,7 @@ mod tests {
         let (made, prepared) = (account("1"), version(secret("mine", None), "1"));
         let wanted = secret("mine", Some(&made));
         let next = |present: &Secret| {
-            completion(present, &Version::of(&prepared.metadata), &made, &wanted).is_some()
+            completion(present, &SecretVersion::of(&prepared.metadata), &made, &wanted).is_some()
         };
         assert!(!next(&prepared), "it is as prepared");
         assert!(next(&version(prepared.clone(), "2")), "it may have been claimed");

@@ -15,16 +15,16 @@ use super::kubeconfig::{carried_ipv4, refused_address};
 pub const MAX_SERVERS: usize = 1000;
 
 /// Networks in which clouds serve metadata, and with it credentials; link-local ones aside, which are refused always.
-const METADATA: [Network; 4] = [
-    Network { address: IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0)), prefix: 32 },
-    Network { address: IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), prefix: 32 },
-    Network { address: IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)), prefix: 32 },
-    Network { address: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), prefix: 32 },
+const METADATA_NETWORKS: [AddressBlock; 4] = [
+    AddressBlock { address: IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0)), prefix: 32 },
+    AddressBlock { address: IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), prefix: 32 },
+    AddressBlock { address: IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)), prefix: 32 },
+    AddressBlock { address: IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)), prefix: 32 },
 ];
 
 /// What an agent may do for an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct AgentPolicy {
     /// The servers that may be dialled; empty: all.
     pub servers: Arc<[ServerEntry]>,
     /// Whether addresses of the agent's own machine may be dialled.
@@ -37,7 +37,7 @@ pub struct Policy {
     pub files: bool,
 }
 
-impl Default for Policy {
+impl Default for AgentPolicy {
     fn default() -> Self {
         Self { servers: Arc::default(), loopback: true, insecure: true, service_account: true, files: true }
     }
@@ -46,17 +46,17 @@ impl Default for Policy {
 /// What the agent's file says of one of its own accounts; what is absent is as for all accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountPolicy {
-    /// As [`Policy::servers`].
+    /// As [`AgentPolicy::servers`].
     pub servers: Option<Arc<[ServerEntry]>>,
-    /// As [`Policy::insecure`].
+    /// As [`AgentPolicy::insecure`].
     pub insecure: Option<bool>,
-    /// As [`Policy::service_account`].
+    /// As [`AgentPolicy::service_account`].
     pub service_account: Option<bool>,
-    /// As [`Policy::files`].
+    /// As [`AgentPolicy::files`].
     pub files: Option<bool>,
 }
 
-impl Policy {
+impl AgentPolicy {
     /// The policy for an account of the agent's own file, which may always dial loopback addresses.
     #[must_use]
     pub fn of_own_account(&self, own: &AccountPolicy) -> Self {
@@ -104,7 +104,7 @@ impl Policy {
         if refused_address(ip).is_some() {
             return true;
         }
-        let within = METADATA.iter().find(|network| network.contains(ip));
+        let within = METADATA_NETWORKS.iter().find(|network| network.contains(ip));
         within.is_some_and(|metadata| {
             // Listed as such, and not only as a part of the world.
             let listed = |entry: &ServerEntry| match &entry.host {
@@ -138,7 +138,7 @@ enum Host {
     Name(String),
     /// With its dot in front.
     Suffix(String),
-    Network(Network),
+    Network(AddressBlock),
 }
 
 impl ServerEntry {
@@ -168,12 +168,12 @@ impl ServerEntry {
 
 /// An address and how many of its bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Network {
+struct AddressBlock {
     address: IpAddr,
     prefix: u8,
 }
 
-impl Network {
+impl AddressBlock {
     /// Whether it contains the address, or the IPv4 address that an IPv6 address carries.
     fn contains(&self, ip: IpAddr) -> bool {
         let carried = match ip {
@@ -239,8 +239,8 @@ impl fmt::Display for ServerEntry {
         match &self.host {
             Host::Name(name) => f.write_str(name)?,
             Host::Suffix(suffix) => write!(f, "*{suffix}")?,
-            Host::Network(Network { address: IpAddr::V6(v6), prefix }) => write!(f, "[{v6}/{prefix}]")?,
-            Host::Network(Network { address, prefix }) => write!(f, "{address}/{prefix}")?,
+            Host::Network(AddressBlock { address: IpAddr::V6(v6), prefix }) => write!(f, "[{v6}/{prefix}]")?,
+            Host::Network(AddressBlock { address, prefix }) => write!(f, "{address}/{prefix}")?,
         }
         match (self.ports.start(), self.ports.end()) {
             (1, &u16::MAX) => Ok(()),
@@ -251,7 +251,7 @@ impl fmt::Display for ServerEntry {
 }
 
 /// An address or a CIDR; `None` for what is neither.
-fn network(text: &str) -> Result<Option<Network>, ServerEntryError> {
+fn network(text: &str) -> Result<Option<AddressBlock>, ServerEntryError> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),
@@ -269,7 +269,7 @@ fn network(text: &str) -> Result<Option<Network>, ServerEntryError> {
             _ => return Err(ServerEntryError("has a prefix that its address cannot have")),
         },
     };
-    Ok(Some(Network { address, prefix }))
+    Ok(Some(AddressBlock { address, prefix }))
 }
 
 /// What stands before a port: an IPv4 address or CIDR, `*.SUFFIX`, or a name.
@@ -312,19 +312,19 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, ServerEntryError> {
 mod tests {
     use super::*;
 
-    fn policy(servers: &[&str]) -> Policy {
+    fn policy(servers: &[&str]) -> AgentPolicy {
         let servers = servers.iter().map(|text| text.parse().expect(text)).collect();
-        Policy { servers, ..Policy::default() }
+        AgentPolicy { servers, ..AgentPolicy::default() }
     }
 
-    fn takes(policy: &Policy, host: &str, address: &str) -> bool {
+    fn takes(policy: &AgentPolicy, host: &str, address: &str) -> bool {
         let address: SocketAddr = address.parse().expect(address);
         policy.refuses_host(host, address.port()).is_none() && policy.refuses(host, address).is_none()
     }
 
     #[test]
     fn metadata_and_link_local_addresses_are_refused_in_every_form_and_all_else_is_taken() {
-        let default = Policy::default();
+        let default = AgentPolicy::default();
         for refused in [
             "169.254.169.254:80",
             "169.254.170.2:443",
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn loopback_is_for_the_agents_own_accounts_where_the_policy_says_so() {
-        let shipped = Policy { loopback: false, ..Policy::default() };
+        let shipped = AgentPolicy { loopback: false, ..AgentPolicy::default() };
         let own = shipped.of_own_account(&AccountPolicy::default());
         for address in [
             "127.0.0.1:6443",
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn an_own_account_has_its_own_words_and_else_those_for_all() {
-        let all = Policy { insecure: false, files: false, ..policy(&["10.0.0.0/8"]) };
+        let all = AgentPolicy { insecure: false, files: false, ..policy(&["10.0.0.0/8"]) };
         let own = AccountPolicy {
             servers: Some([("api.example").parse().expect("an entry")].into()),
             insecure: Some(true),

@@ -20,9 +20,9 @@ use super::spec::KubeconfigSource;
 /// How a reference begins.
 pub const PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
 /// The longest reference, in characters.
-pub const MAX_REFERENCE: usize = 2048;
+pub const MAX_REFERENCE_CHARS: usize = 2048;
 /// The longest name of an engine, in bytes.
-const MAX_ENGINE: usize = 64;
+const MAX_ENGINE_BYTES: usize = 64;
 /// What stands for the value of a reference that is the secret itself.
 const REDACTED: &str = "redacted";
 /// The engine whose reference holds the secret itself.
@@ -81,8 +81,8 @@ impl Reference {
     /// # Errors
     /// It is not written as one.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
-        if text.chars().nth(MAX_REFERENCE).is_some() {
-            return refuse(format!("it has more than {MAX_REFERENCE} characters"));
+        if text.chars().nth(MAX_REFERENCE_CHARS).is_some() {
+            return refuse(format!("it has more than {MAX_REFERENCE_CHARS} characters"));
         }
         if text.contains(char::is_control) {
             return refuse("it holds a control character");
@@ -229,10 +229,10 @@ pub fn is_read_by_operator(source: &KubeconfigSource) -> bool {
     source.secret_ref.is_some() || source.reference.is_some()
 }
 
-type Parts<'t> = (&'t str, Vec<(String, String)>);
+type ReferenceParts<'t> = (&'t str, Vec<(String, String)>);
 
 /// `ENGINE!key:value!key:value`.
-fn encrypted<'t>(prefix: &str, text: &'t str) -> Result<Parts<'t>, ReferenceError> {
+fn encrypted<'t>(prefix: &str, text: &'t str) -> Result<ReferenceParts<'t>, ReferenceError> {
     let mut pieces = text.split('!');
     let engine = pieces.next().unwrap_or_default();
     let mut parameters = Parameters::default();
@@ -250,7 +250,7 @@ fn encrypted<'t>(prefix: &str, text: &'t str) -> Result<Parts<'t>, ReferenceErro
 }
 
 /// `ENGINE?key=value&key=value`, percent-encoded.
-fn user_secret(text: &str) -> Result<Parts<'_>, ReferenceError> {
+fn user_secret(text: &str) -> Result<ReferenceParts<'_>, ReferenceError> {
     if text.contains('#') {
         return refuse("it holds a #: write it as %23");
     }
@@ -266,7 +266,11 @@ fn user_secret(text: &str) -> Result<Parts<'_>, ReferenceError> {
     finish(engine, parameters, "secret://ENGINE?key=value")
 }
 
-fn finish<'t>(engine: &'t str, parameters: Parameters, form: &str) -> Result<Parts<'t>, ReferenceError> {
+fn finish<'t>(
+    engine: &'t str,
+    parameters: Parameters,
+    form: &str,
+) -> Result<ReferenceParts<'t>, ReferenceError> {
     if parameters.0.is_empty() {
         return refuse(format!("it names no parameter: write {form}"));
     }
@@ -274,9 +278,9 @@ fn finish<'t>(engine: &'t str, parameters: Parameters, form: &str) -> Result<Par
     if engine.is_empty() {
         return refuse(format!("it names no engine: write {form}"));
     }
-    if engine.len() > MAX_ENGINE || !engine.bytes().all(legal) {
+    if engine.len() > MAX_ENGINE_BYTES || !engine.bytes().all(legal) {
         return refuse(format!(
-            "its engine must have at most {MAX_ENGINE} letters, digits, dashes, dots and underscores"
+            "its engine must have at most {MAX_ENGINE_BYTES} letters, digits, dashes, dots and underscores"
         ));
     }
     Ok((engine, parameters.0))

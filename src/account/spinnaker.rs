@@ -3,14 +3,14 @@
 //! | direction | where |
 //! |---|---|
 //! | account → JSON | [`definition`], [`props`]: what Spinnaker and the row read |
-//! | JSON → spec | [`Given`]: what a caller gave, and how it changes a spec |
+//! | JSON → spec | [`AccountInput`]: what a caller gave, and how it changes a spec |
 //! | the rules | [`validate`]: what the API server would refuse, said beforehand in its words |
 //!
 //! A definition that is read back gives the spec it came from, where the kubeconfig is not a Secret: a credential is
 //! in no definition.
 
 mod fields;
-mod given;
+mod input;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 pub use fields::FieldError;
-pub use given::{AgentSource, Given, Ignored, Source};
+pub use input::{AccountInput, AgentSource, ClusterSource, Ignored};
 pub use rules::{is_account_name, validate};
 
 use super::KubesvcAccount;

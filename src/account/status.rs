@@ -8,7 +8,7 @@ use super::failure::FailureClass;
 use super::state::{GrantPhase, State};
 
 /// The longest `errorMessage`, in bytes.
-pub const MAX_ERROR_MESSAGE: usize = 1024;
+pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
 /// How many agents `agents` names; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
 /// How many zones one round of looking for a zone tries at most.

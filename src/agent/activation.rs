@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::account::policy::Policy;
+use crate::account::policy::AgentPolicy;
 use crate::agent::cluster::{Cluster, ClusterAccess, Limits, Trust};
 use crate::agent::definition::Definition;
 use crate::agent::failure::after_send;
@@ -46,7 +46,7 @@ pub struct Activator {
     /// Where the agent's own service account is.
     pub service_account: Arc<ServiceAccountPlace>,
     /// What the agent's owner lets it do.
-    pub policy: Policy,
+    pub policy: AgentPolicy,
     /// Programs that log in for kubeconfigs of its owner.
     pub programs: Programs,
     /// Which certificates are trusted.
@@ -87,7 +87,7 @@ impl Activator {
         Self {
             kubeconfig_folders: kubeconfig_folders.into(),
             service_account: Arc::new(ServiceAccountPlace::from_environment()),
-            policy: Policy::default(),
+            policy: AgentPolicy::default(),
             programs: Programs::default(),
             trust: Trust::default(),
             limits: Limits::default(),

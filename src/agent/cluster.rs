@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 use url::Url;
 
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
-use crate::account::policy::Policy;
+use crate::account::policy::AgentPolicy;
 use crate::agent::failure::after_send;
 use crate::agent::metrics::Requests;
 use crate::wire::common::Failure;
@@ -66,14 +66,14 @@ pub struct Cluster {
     insecure: bool,
     tls_server_name: Option<String>,
     /// What the agent's owner lets it dial.
-    policy: Policy,
+    policy: AgentPolicy,
     /// None: every request is anonymous.
     authentication: Option<Authentication>,
 }
 
 impl Cluster {
     /// The cluster of a vetted kubeconfig, dialled as far as the policy goes.
-    pub fn new(kubeconfig: VettedKubeconfig, policy: &Policy) -> Self {
+    pub fn new(kubeconfig: VettedKubeconfig, policy: &AgentPolicy) -> Self {
         Self {
             server: kubeconfig.server,
             certificate_authority: kubeconfig.certificate_authority,

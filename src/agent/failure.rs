@@ -1,8 +1,8 @@
 //! Failures as the wire carries them.
 
 use crate::account::failure::truncate;
-use crate::account::kubeconfig::Refusal;
-use crate::account::status::MAX_ERROR_MESSAGE;
+use crate::account::kubeconfig::KubeconfigError;
+use crate::account::status::MAX_ERROR_MESSAGE_BYTES;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
@@ -14,12 +14,12 @@ pub(super) fn before_send(class: Class, message: impl Into<String>) -> Failure {
 /// A failure after something was sent to the cluster.
 pub(super) fn after_send(class: Class, message: impl Into<String>) -> Failure {
     let mut message = message.into();
-    truncate(&mut message, MAX_ERROR_MESSAGE);
+    truncate(&mut message, MAX_ERROR_MESSAGE_BYTES);
     Failure { class: class.into(), retryable: may_pass(class), message, http_status: 0, before_send: false }
 }
 
 /// A refused kubeconfig.
-pub(super) fn refused(refusal: &Refusal) -> Failure {
+pub(super) fn refused(refusal: &KubeconfigError) -> Failure {
     let class = if refusal.is_exec() { Class::ExecForbidden } else { Class::BadKubeconfig };
     before_send(class, format!("the kubeconfig is refused: {refusal}"))
 }

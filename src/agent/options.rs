@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::account::policy::Policy;
+use crate::account::policy::AgentPolicy;
 use crate::agent::static_accounts::StaticAccountFile;
 
 /// What an agent needs to know to run.
@@ -22,7 +22,7 @@ pub struct AgentOptions {
     /// The folders under which an account may name a kubeconfig file.
     pub kubeconfig_folders: Vec<PathBuf>,
     /// What its owner lets it do for accounts.
-    pub policy: Policy,
+    pub policy: AgentPolicy,
     /// Programs that may log in for kubeconfigs of its own accounts; found in PATH.
     pub exec_commands: Vec<String>,
     /// The accounts of its own file.
@@ -115,7 +115,7 @@ impl AgentOptions {
             hub,
             insecure: true,
             kubeconfig_folders: Vec::new(),
-            policy: Policy::default(),
+            policy: AgentPolicy::default(),
             exec_commands: Vec::new(),
             own: StaticAccountFile::default(),
             dynamic_accounts: true,

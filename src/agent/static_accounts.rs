@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::account::policy::{AccountPolicy, Policy};
+use crate::account::policy::{AccountPolicy, AgentPolicy};
 use crate::wire::MAX_ACCOUNTS_IN_BATCH;
 use crate::wire::common::Failure;
 use crate::wire::ops::account_spec::Credential;
@@ -122,7 +122,7 @@ impl StaticAccountFile {
     }
 
     /// The policy for an account of the file, made of that for all accounts.
-    pub(super) fn policy(&self, name: &str, all: &Policy) -> Policy {
+    pub(super) fn policy(&self, name: &str, all: &AgentPolicy) -> AgentPolicy {
         let policies = self.policies.lock();
         all.of_own_account(policies.get(name).unwrap_or(&AccountPolicy::default()))
     }

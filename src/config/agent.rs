@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::error::{ConfigError, Problem};
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
-use crate::account::policy::Policy;
+use crate::account::policy::AgentPolicy;
 pub use accounts::{AccountSettings, AccountSource};
 pub(crate) use keys::SPEC;
 
@@ -33,7 +33,7 @@ pub struct AgentSettings {
     /// Programs that may log in for kubeconfigs of `kubernetes.accounts`: bare names.
     pub exec_commands: Vec<String>,
     /// What is done for accounts at all.
-    pub policy: Policy,
+    pub policy: AgentPolicy,
     /// The folders in which an account's kubeconfig file may be; absolute.
     pub kubeconfig_folders: Vec<PathBuf>,
 }
@@ -120,8 +120,8 @@ fn hub(v: &Values) -> Result<HubSettings, Problem> {
     })
 }
 
-fn policy(v: &Values) -> Result<Policy, Problem> {
-    Ok(Policy {
+fn policy(v: &Values) -> Result<AgentPolicy, Problem> {
+    Ok(AgentPolicy {
         // Each was read as an entry before.
         servers: v.list("kubernetes.policy.servers")?.iter().filter_map(|entry| entry.parse().ok()).collect(),
         loopback: v.boolean("kubernetes.policy.loopback")?,

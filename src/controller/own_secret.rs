@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use super::act::{BoxedError, Outcome, timed};
 use super::adopt::Refused;
 use super::leader::Controller;
-use crate::account::owned_secret::{self, Place, Version, is_named_by, is_ours};
+use crate::account::owned_secret::{self, ObjectName, SecretVersion, is_named_by, is_ours};
 use crate::account::{KubesvcAccount, names};
 use crate::budget::Urgency;
 use crate::crash;
@@ -63,7 +63,7 @@ impl Controller {
                 return Ok(Outcome::Conflict);
             }
             let points = Some(["secret-delete:before", "secret-delete:after"]);
-            match self.remove_secret(&api, &name, &Version::of(&read), points).await? {
+            match self.remove_secret(&api, &name, &SecretVersion::of(&read), points).await? {
                 Answer::Done(()) => return Ok(Outcome::Done),
                 Answer::Changed => {}
                 Answer::Refused(why) => {
@@ -125,7 +125,7 @@ impl Controller {
         &self,
         api: &Api<Secret>,
         name: &str,
-        version: &Version,
+        version: &SecretVersion,
         points: Option<[&'static str; 2]>,
     ) -> Result<Answer<()>, BoxedError> {
         let parameters = DeleteParams::default().preconditions(version.preconditions());
@@ -221,7 +221,7 @@ pub(super) fn without_contents(error: BoxedError) -> BoxedError {
     }
 }
 
-pub(super) fn place(object: &KubesvcAccount) -> Place<'_> {
+pub(super) fn place(object: &KubesvcAccount) -> ObjectName<'_> {
     let metadata = &object.metadata;
     (metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
 }

@@ -8,7 +8,7 @@ use super::run_location::RunLocation;
 use crate::account::lifecycle::LifecyclePolicy;
 use crate::account::name_precedence::Precedence;
 use crate::account::not_watched;
-use crate::account::sources::{Namespaces, SourceRules};
+use crate::account::source_rules::{NamespaceSet, SourceRules};
 use crate::config::operator::{Approval, ClusterMode, OperatorSettings};
 use crate::controller::AdoptedRows;
 use crate::crash;
@@ -170,12 +170,12 @@ pub(super) fn source_rules(settings: &OperatorSettings, location: &RunLocation) 
     }
 }
 
-fn namespaces(set: &[String], own: &str) -> Namespaces {
+fn namespaces(set: &[String], own: &str) -> NamespaceSet {
     if set.iter().any(|one| one == "*") {
-        return Namespaces::All;
+        return NamespaceSet::All;
     }
     let named = |one: &String| if one == "." { own.to_owned() } else { one.clone() };
-    Namespaces::These(set.iter().map(named).collect())
+    NamespaceSet::These(set.iter().map(named).collect())
 }
 
 #[cfg(test)]
@@ -186,9 +186,9 @@ mod tests {
     fn a_dot_stands_for_the_operators_own_namespace_and_an_empty_list_for_none() {
         let of =
             |set: &[&str]| namespaces(&set.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>(), "own");
-        assert_eq!(of(&["*"]), Namespaces::All);
-        assert_eq!(of(&[".", "team"]), Namespaces::These(["own".to_owned(), "team".to_owned()].into()));
-        assert_eq!(of(&[]), Namespaces::These([].into()));
+        assert_eq!(of(&["*"]), NamespaceSet::All);
+        assert_eq!(of(&[".", "team"]), NamespaceSet::These(["own".to_owned(), "team".to_owned()].into()));
+        assert_eq!(of(&[]), NamespaceSet::These([].into()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::describe::when;
 use super::failure::Ended;
 use super::session::Session;
 use crate::account::age;
-use crate::account::explain::{AgentView, Explanation, explain};
+use crate::account::explain::{ExplainedAgent, Explanation, explain};
 use crate::ui::{Fields, Format, Table, format, out, style, text};
 
 pub(super) const EXAMPLES: &str = "\
@@ -113,7 +113,7 @@ fn story(explanation: &Explanation, now: Timestamp) -> Fields {
     fields
 }
 
-fn table(agents: &[AgentView], namespace: &str) -> Vec<String> {
+fn table(agents: &[ExplainedAgent], namespace: &str) -> Vec<String> {
     // Agents stand in the namespace of their operator. Where that is another one, it may be another operator's.
     let elsewhere = agents.iter().any(|agent| agent.namespace != namespace);
     let mut headings = Vec::new();

@@ -14,12 +14,12 @@ use super::decide::Request;
 use super::dto::{AccountDefinition, AccountNames, StateChanges};
 use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
-use super::given;
+use super::input;
 use super::lookup::{NOT_READ_YET, all};
 use super::memory_limit::MemoryPermit;
 use super::page::{AccountPage, Paging};
 use super::view::{AccountItem, AccountView, ExistingAccount};
-use crate::account::spinnaker::Given;
+use crate::account::spinnaker::AccountInput;
 use crate::account::{DesiredState, KubesvcAccount};
 
 /// Add accounts from a credentials source, as INACTIVE.
@@ -58,7 +58,7 @@ pub(super) async fn patch(
     state.dynamic_accounts()?;
     let force = force.read()?;
     let (body, held) = body::read(&state, received, Media::Json).await?;
-    let given = given::read_all(body::objects(body)?)?;
+    let given = input::read_all(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
         let name = &stateless.name;
         return Err(Problem::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
@@ -73,7 +73,7 @@ pub(super) async fn patch(
 }
 
 /// ACTIVE also sets what else is given; INACTIVE only checks it, and deactivates.
-fn state_change(given: &Given, force: bool) -> Change<'_> {
+fn state_change(given: &AccountInput, force: bool) -> Change<'_> {
     let (request, sets) = match given.state {
         Some(DesiredState::Active) => (Request::Activate, true),
         _ => (Request::Deactivate, false),

@@ -17,9 +17,9 @@ use super::decide::{Effect, Request, decide};
 use super::error::Problem;
 use super::gitops::gitops_owner;
 use crate::account::lifecycle::displayed_state;
-use crate::account::owned_secret::{Contents, Version, keys_named_by};
+use crate::account::owned_secret::{Contents, SecretVersion, keys_named_by};
 use crate::account::spec::KubesvcAccountSpec;
-use crate::account::spinnaker::Given;
+use crate::account::spinnaker::AccountInput;
 use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATION};
 use crate::crash;
 use crate::objects::AccountKey;
@@ -34,7 +34,7 @@ pub(super) struct Change<'a> {
     /// What is asked.
     pub(super) request: Request,
     /// What the body gives, if it does.
-    pub(super) given: Option<&'a Given>,
+    pub(super) given: Option<&'a AccountInput>,
     /// Whether that is set in the spec, and not only checked.
     pub(super) sets: bool,
     /// Whether an object that a GitOps tool keeps is changed all the same.
@@ -124,12 +124,12 @@ impl Change<'_> {
         Ok(spec)
     }
 
-    fn set(&self) -> Option<&Given> {
+    fn set(&self) -> Option<&AccountInput> {
         self.given.filter(|_| self.sets)
     }
 
     fn contents(&self) -> Contents<'_> {
-        self.set().map(Given::contents).unwrap_or_default()
+        self.set().map(AccountInput::contents).unwrap_or_default()
     }
 
     /// Does it: reads, judges and writes, anew as long as others are faster.
@@ -146,7 +146,7 @@ impl Change<'_> {
     async fn run_storing(
         &self,
         state: &RestState,
-        stored: &mut Option<(AccountKey, Version)>,
+        stored: &mut Option<(AccountKey, SecretVersion)>,
     ) -> Result<(), Problem> {
         for _ in 0..TRIES {
             let found = state.find(self.name).await?.account;
@@ -182,7 +182,7 @@ impl Change<'_> {
             credential.change(&contents, account).await.map_err(trouble)?;
         }
         let may_be_unused = named.iter().any(|key| !contents.contains_key(key));
-        if self.set().is_some_and(Given::has_source) && may_be_unused {
+        if self.set().is_some_and(AccountInput::has_source) && may_be_unused {
             credential.discard().await;
         }
         Ok(())
@@ -193,7 +193,7 @@ impl Change<'_> {
         state: &RestState,
         account: &KubesvcAccount,
         plan: &Plan,
-        stored: &mut Option<(AccountKey, Version)>,
+        stored: &mut Option<(AccountKey, SecretVersion)>,
     ) -> Result<(), ApiError> {
         let key = AccountKey::of(account);
         let credential = Credential::of(state, &key);

@@ -14,7 +14,7 @@ use super::error::Problem;
 use crate::account::kubeconfig;
 use crate::account::owned_secret::AGENT_KEY;
 use crate::account::spec::{AGENT_SOURCE, KubesvcAccountSpec, OWN_SOURCE};
-use crate::account::spinnaker::{AgentSource, Given, Source, validate};
+use crate::account::spinnaker::{AccountInput, AgentSource, ClusterSource, validate};
 use crate::account::{
     DesiredState, FIELD_MANAGER, FINALIZER, KubesvcAccount, KubesvcAccountSpec as Spec, ORIGIN_LABEL,
     ORIGIN_REST, names,
@@ -31,7 +31,7 @@ pub(super) enum Created {
 }
 
 /// The object that a caller's definition makes. INACTIVE unless it says otherwise.
-pub(super) fn object(given: &Given) -> Result<KubesvcAccount, Problem> {
+pub(super) fn object(given: &AccountInput) -> Result<KubesvcAccount, Problem> {
     let object = names::object_name(&given.name);
     let mut spec = Spec {
         account_name: (object != given.name).then(|| given.name.clone()),
@@ -62,13 +62,13 @@ pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem
 
 impl RestState {
     /// Refuses sources that accounts of the namespace may not use.
-    pub(super) fn may_use(&self, given: &Given, namespace: &str) -> Result<(), Problem> {
+    pub(super) fn may_use(&self, given: &AccountInput, namespace: &str) -> Result<(), Problem> {
         let agents = match &given.agent_source {
             Some(AgentSource::Set(source)) => Some(source),
             _ => None,
         };
         for (field, source) in [(OWN_SOURCE, given.source.as_ref()), (AGENT_SOURCE, agents)] {
-            let Some(source) = source.and_then(Source::in_spec) else { continue };
+            let Some(source) = source.and_then(ClusterSource::in_spec) else { continue };
             let checked = self.settings.source_rules.check_source(namespace, field, &source);
             checked.map_err(|failure| about(&given.name, &failure.message))?;
         }
@@ -77,7 +77,7 @@ impl RestState {
 }
 
 /// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
-pub(super) fn check_contents(given: &Given, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
+pub(super) fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
     given.contents().into_iter().try_for_each(|(key, contents)| {
         let field = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfigContents" };
         kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
@@ -94,7 +94,7 @@ pub(super) fn about(name: &str, problem: &str) -> Problem {
 /// Makes the account.
 pub(super) async fn create(
     state: &RestState,
-    given: &Given,
+    given: &AccountInput,
     account: &KubesvcAccount,
 ) -> Result<Created, Problem> {
     let key = AccountKey {
@@ -139,7 +139,7 @@ pub(super) async fn create(
     Ok(Created::Made)
 }
 
-async fn existing(state: &RestState, given: &Given) -> Result<Created, Problem> {
+async fn existing(state: &RestState, given: &AccountInput) -> Result<Created, Problem> {
     let found = state.find(&given.name).await?;
     match found.account {
         Some(account) => Ok(Created::Existed(Box::new(account))),

@@ -36,8 +36,8 @@ use super::RestState;
 use super::api::{ApiCall, ApiError, Resource};
 use super::error::Problem;
 use crate::account::owned_secret::{
-    self, Contents, Place, Preparation, Version, brought_to, claim, completion, has_contents_of, is_named_by,
-    is_of_earlier_version, is_ours, keys_named_by, preparation, trimmed,
+    self, Contents, ObjectName, Preparation, SecretVersion, brought_to, claim, completion, has_contents_of,
+    is_named_by, is_of_earlier_version, is_ours, keys_named_by, preparation, trimmed,
 };
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_REST, names};
 use crate::crash;
@@ -82,7 +82,7 @@ impl<'a> Credential<'a> {
     }
 
     /// The first step of a POST: there is no account yet. The answer is the version that holds these contents.
-    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<Version, Denied> {
+    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, Denied> {
         let wanted = self.wanted(contents, None);
         for _ in 0..TRIES {
             let present = self.get().await?;
@@ -91,7 +91,7 @@ impl<'a> Credential<'a> {
             let written = match preparation(present, stands, self.place(), &wanted) {
                 Preparation::Taken => return Err(Denied::Taken),
                 Preparation::NotOurs => return Err(self.not_ours().into()),
-                Preparation::Remove => match self.delete(&Version::of(&read)).await {
+                Preparation::Remove => match self.delete(&SecretVersion::of(&read)).await {
                     Ok(()) | Err(ApiError::Changed | ApiError::NotFound) => continue,
                     Err(trouble) => return Err(trouble.into()),
                 },
@@ -120,7 +120,7 @@ impl<'a> Credential<'a> {
     pub(super) async fn complete(
         &self,
         contents: &Contents<'_>,
-        prepared: &Version,
+        prepared: &SecretVersion,
         made: &KubesvcAccount,
     ) -> Result<(), Denied> {
         let wanted = self.wanted(contents, Some(made));
@@ -147,7 +147,7 @@ impl<'a> Credential<'a> {
         &self,
         contents: &Contents<'_>,
         account: &KubesvcAccount,
-    ) -> Result<Option<Version>, Denied> {
+    ) -> Result<Option<SecretVersion>, Denied> {
         let wanted = self.wanted(contents, Some(account));
         for _ in 0..TRIES {
             let present = self.get().await?;
@@ -184,7 +184,7 @@ impl<'a> Credential<'a> {
         let read = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
         match read {
             Ok(Some(secret)) if is_ours(&secret.metadata, self.place()) => {
-                self.discard_written(&Version::of(&secret.metadata)).await;
+                self.discard_written(&SecretVersion::of(&secret.metadata)).await;
             }
             Ok(_) => {}
             Err(trouble) => self.stays(&trouble),
@@ -194,7 +194,7 @@ impl<'a> Credential<'a> {
     /// Takes out of the Secret, at the version that a request has written, what no account makes use of; without a use for
     /// any of it, because no account stands, or it is being deleted, or names other credentials, deletes it. What goes
     /// wrong is only logged.
-    pub(super) async fn discard_written(&self, written: &Version) {
+    pub(super) async fn discard_written(&self, written: &SecretVersion) {
         let discarded = match self.state.read(self.key).await {
             Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => self.trim(written, &now).await,
             Ok(_) => self.delete(written).await,
@@ -208,10 +208,10 @@ impl<'a> Credential<'a> {
     }
 
     /// Takes out what the account does not name, if the Secret is still this version.
-    async fn trim(&self, version: &Version, account: &KubesvcAccount) -> Result<(), ApiError> {
+    async fn trim(&self, version: &SecretVersion, account: &KubesvcAccount) -> Result<(), ApiError> {
         let Some(present) = self.get().await? else { return Ok(()) };
         match trimmed(&present, &keys_named_by(account)) {
-            Some(secret) if Version::of(&present.metadata) == *version => {
+            Some(secret) if SecretVersion::of(&present.metadata) == *version => {
                 self.replace(&secret).await.map(drop)
             }
             _ => Ok(()),
@@ -239,7 +239,7 @@ impl<'a> Credential<'a> {
         account.metadata.name.as_deref() == Some(self.key.name.as_str()) && is_named_by(account)
     }
 
-    fn place(&self) -> Place<'_> {
+    fn place(&self) -> ObjectName<'_> {
         (&self.key.namespace, &self.key.name)
     }
 
@@ -269,7 +269,7 @@ impl<'a> Credential<'a> {
     }
 
     /// None: others were faster.
-    async fn create(&self, secret: &Secret) -> Result<Option<Version>, ApiError> {
+    async fn create(&self, secret: &Secret) -> Result<Option<SecretVersion>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();
         let created = self.api.create(&params, secret);
@@ -277,24 +277,24 @@ impl<'a> Credential<'a> {
     }
 
     /// As [`Self::create`].
-    async fn replace(&self, secret: &Secret) -> Result<Option<Version>, ApiError> {
+    async fn replace(&self, secret: &Secret) -> Result<Option<SecretVersion>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();
         let replaced = self.api.replace(&self.name, &params, secret);
         written(self.state.calls.ask(self.call("update"), replaced).await)
     }
 
-    async fn delete(&self, version: &Version) -> Result<(), ApiError> {
+    async fn delete(&self, version: &SecretVersion) -> Result<(), ApiError> {
         let params = DeleteParams::default().preconditions(version.preconditions());
         self.state.calls.ask(self.call("delete"), self.api.delete(&self.name, &params)).await.map(drop)
     }
 }
 
-fn written(answer: Result<Secret, ApiError>) -> Result<Option<Version>, ApiError> {
+fn written(answer: Result<Secret, ApiError>) -> Result<Option<SecretVersion>, ApiError> {
     match answer {
         Ok(secret) => {
             crash::point("rest-secret:after");
-            Ok(Some(Version::of(&secret.metadata)))
+            Ok(Some(SecretVersion::of(&secret.metadata)))
         }
         Err(ApiError::Exists | ApiError::Changed | ApiError::NotFound) => Ok(None),
         Err(trouble) => Err(trouble),

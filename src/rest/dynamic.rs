@@ -19,11 +19,11 @@ use super::decide::{Effect, Request, decide};
 use super::dto::{AccountDefinition, Definitions, StateChanges};
 use super::error::{ErrorBody, Problem};
 use super::extract::{Force, PathName};
-use super::given;
+use super::input;
 use super::lookup::{Found, all};
 use super::view::{AccountView, ExistingAccount};
 use crate::account::lifecycle::displayed_state;
-use crate::account::spinnaker::Given;
+use crate::account::spinnaker::AccountInput;
 use crate::account::{DesiredState, KubesvcAccount};
 
 /// An account may be called as the last part of this path is.
@@ -48,7 +48,7 @@ pub(super) async fn post(State(state): State<RestState>, received: Received) -> 
         Value::Object(fields) => vec![fields],
         other => body::objects(other)?,
     };
-    let wanted: Vec<(Given, KubesvcAccount)> = given::read_all(objects)?
+    let wanted: Vec<(AccountInput, KubesvcAccount)> = input::read_all(objects)?
         .into_iter()
         .map(|given| create::object(&given).map(|account| (given, account)))
         .collect::<Result<_, _>>()?;
@@ -64,7 +64,7 @@ pub(super) async fn post(State(state): State<RestState>, received: Received) -> 
 /// Makes all that are not there; the others are returned, in the order of the request.
 async fn create_all(
     state: &RestState,
-    wanted: &[(Given, KubesvcAccount)],
+    wanted: &[(AccountInput, KubesvcAccount)],
 ) -> Result<Vec<ExistingAccount>, Problem> {
     let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
     let found = state.find_all(&names).await?;
@@ -85,7 +85,7 @@ async fn create_all(
 /// Makes one, unless it is there.
 async fn create_one(
     state: &RestState,
-    given: &Given,
+    given: &AccountInput,
     account: &KubesvcAccount,
     found: Found,
 ) -> Result<Option<ExistingAccount>, Problem> {
@@ -123,7 +123,7 @@ pub(super) async fn put(
     let Value::Object(fields) = body else {
         return Err(Problem::bad_request("the body must be an object: one account"));
     };
-    let given = given::read(fields)?;
+    let given = input::read(fields)?;
     state
         .to_the_end(held, move |state| async move {
             let request = match given.state {

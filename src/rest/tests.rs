@@ -12,7 +12,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::account::lifecycle::SessionFact;
-use crate::account::sources::SourceRules;
+use crate::account::source_rules::SourceRules;
 use crate::fleet::AgentView;
 use crate::peers::PeerIdentity;
 use crate::store::{self, Assignment, AssignmentChanges, Changes, ForeignRow, NamespaceList, StoreError};

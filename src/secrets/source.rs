@@ -20,7 +20,7 @@ use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::kubeconfig;
 use crate::account::secret_reference::sent_secret_of;
-use crate::account::sources::SourceRules;
+use crate::account::source_rules::SourceRules;
 
 /// How long a copy may be sent to agents without asking again. A Secret that is not watched may be gone for so long.
 const COPY_LIVES: Duration = Duration::from_secs(2);

@@ -1,15 +1,15 @@
 //! What the agents that are there, or not, mean for an account.
 
 use super::facts::{Facts, can_take, is_connected, shell};
-use super::{AgentView, Verdict};
+use super::{ExplainedAgent, Finding};
 use crate::account::KubesvcAgent;
 use crate::account::lifecycle::{runs_in_another_cluster, short};
 
 /// How much alike two zones have to be for one to be a slip of the other.
-const ALIKE: f64 = 0.8;
+const MIN_SIMILARITY: f64 = 0.8;
 
 /// The agents of the account's zone; of all zones where it has none.
-pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<AgentView>> {
+pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
     let fleet = facts.fleet?;
     let zone = facts.zone();
     let mut views: Vec<_> = fleet
@@ -21,9 +21,9 @@ pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<AgentView>> {
     Some(views)
 }
 
-fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> AgentView {
+fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
     let granted = facts.status.granted_zone() == Some(agent.spec.zone_id.as_str());
-    AgentView {
+    ExplainedAgent {
         namespace: agent.metadata.namespace.clone().unwrap_or_default(),
         agent_id: agent.spec.agent_id.clone(),
         zone: agent.spec.zone_id.clone(),
@@ -49,15 +49,15 @@ fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
 }
 
 /// Nobody is there to take the account.
-pub(super) fn nobody(facts: &Facts<'_>) -> Verdict {
+pub(super) fn nobody(facts: &Facts<'_>) -> Finding {
     match facts.zone() {
         Some(zone) => nobody_in(facts, zone),
         None => nobody_anywhere(facts),
     }
 }
 
-fn nobody_anywhere(facts: &Facts<'_>) -> Verdict {
-    let verdict = Verdict::waits(
+fn nobody_anywhere(facts: &Facts<'_>) -> Finding {
+    let verdict = Finding::waits(
         "The account names no zone, and no agent that may take it is connected. It is tried as soon as one is; \
          that uses up no retry.",
     );
@@ -65,8 +65,8 @@ fn nobody_anywhere(facts: &Facts<'_>) -> Verdict {
     if unapproved.is_empty() { start_one(verdict, None) } else { approve(facts, verdict, &unapproved) }
 }
 
-fn nobody_in(facts: &Facts<'_>, zone: &str) -> Verdict {
-    let verdict = Verdict::waits(format!(
+fn nobody_in(facts: &Facts<'_>, zone: &str) -> Finding {
+    let verdict = Finding::waits(format!(
         "An agent of zone {zone} that may take the account has to connect. It is tried as soon as one does; that \
          uses up no retry."
     ));
@@ -75,7 +75,7 @@ fn nobody_in(facts: &Facts<'_>, zone: &str) -> Verdict {
             .advise("See which agents are there; you may not read them in this namespace.");
     }
     if facts.agents_of(zone).any(can_take) {
-        return Verdict::waits(format!(
+        return Finding::waits(format!(
             "An agent of zone {zone} is connected by now: the account is tried at once."
         ))
         .command(
@@ -95,7 +95,7 @@ fn waits(agent: &KubesvcAgent) -> bool {
     is_connected(agent) && !agent.spec.approved
 }
 
-fn approve(facts: &Facts<'_>, mut verdict: Verdict, unapproved: &[&KubesvcAgent]) -> Verdict {
+fn approve(facts: &Facts<'_>, mut verdict: Finding, unapproved: &[&KubesvcAgent]) -> Finding {
     let first = unapproved[0];
     let more = match unapproved.len() - 1 {
         0 => String::new(),
@@ -113,7 +113,7 @@ fn approve(facts: &Facts<'_>, mut verdict: Verdict, unapproved: &[&KubesvcAgent]
     )
 }
 
-fn start_one(verdict: Verdict, zone: Option<&str>) -> Verdict {
+fn start_one(verdict: Finding, zone: Option<&str>) -> Finding {
     let of = zone.map(|zone| format!(" with zoneId {zone}")).unwrap_or_default();
     verdict.command(
         format!("Start an agent{of}, or see in its log why it cannot connect."),
@@ -122,9 +122,9 @@ fn start_one(verdict: Verdict, zone: Option<&str>) -> Verdict {
 }
 
 /// Zones that the account could be meant for.
-fn other_zones(facts: &Facts<'_>, verdict: Verdict, zone: &str) -> Verdict {
+fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &str) -> Finding {
     let there = facts.zones();
-    let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= ALIKE;
+    let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= MIN_SIMILARITY;
     let near = there
         .iter()
         .filter(alike)
@@ -140,7 +140,7 @@ fn other_zones(facts: &Facts<'_>, verdict: Verdict, zone: &str) -> Verdict {
 }
 
 /// Agents of several zones are there, and the account names none.
-pub(super) fn several_zones(facts: &Facts<'_>) -> Verdict {
+pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
     name_a_zone(
         facts,
         "Agents of several zones are connected, and the account names none: which zone is to hold it has to be \
@@ -149,7 +149,7 @@ pub(super) fn several_zones(facts: &Facts<'_>) -> Verdict {
 }
 
 /// The account names no zone, and none may offer to take it.
-pub(super) fn no_offers(facts: &Facts<'_>) -> Verdict {
+pub(super) fn no_offers(facts: &Facts<'_>) -> Finding {
     name_a_zone(
         facts,
         "The account names no zone, and no agent may offer to take it (kubesvc.agents.offers): which zone is to \
@@ -157,8 +157,8 @@ pub(super) fn no_offers(facts: &Facts<'_>) -> Verdict {
     )
 }
 
-fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Verdict {
-    let mut verdict = Verdict::waits(waits_for);
+fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
+    let mut verdict = Finding::waits(waits_for);
     for zone in facts.zones().into_iter().take(5) {
         verdict = change(facts, verdict, &format!("Pin it to zone {zone}."), zone);
     }
@@ -169,7 +169,7 @@ fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Verdict {
 }
 
 /// Advice to change the zone: with a command, unless a tool would set it back.
-fn change(facts: &Facts<'_>, verdict: Verdict, text: &str, zone: &str) -> Verdict {
+fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Finding {
     match facts.kept_by() {
         Some(keeper) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {keeper}.")),
         None => verdict.command(text, facts.pin(zone)),
@@ -178,9 +178,9 @@ fn change(facts: &Facts<'_>, verdict: Verdict, text: &str, zone: &str) -> Verdic
 
 /// Some names, and how many more there are.
 pub(super) fn listed(names: &[&str]) -> String {
-    const SHOWN: usize = 8;
-    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
+    const MAX_NAMES_SHOWN: usize = 8;
+    let shown = names.iter().take(MAX_NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MAX_NAMES_SHOWN) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }

@@ -10,7 +10,7 @@ use crate::account::failure::FailureClass;
 use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, RETRY_ANNOTATION, gitops_owner};
 
 /// How long an operator that runs may take to see an object, in seconds.
-const SOON: i64 = 10;
+const EXPECTED_LATENCY_SECONDS: i64 = 10;
 
 pub(super) struct Facts<'a> {
     pub(super) account: &'a KubesvcAccount,
@@ -91,7 +91,7 @@ impl<'a> Facts<'a> {
 
     /// Whether an operator that runs would have acted by now.
     pub(super) fn is_late(seconds: i64) -> bool {
-        seconds > SOON
+        seconds > EXPECTED_LATENCY_SECONDS
     }
 
     /// Agents of a zone.

@@ -1,14 +1,14 @@
 //! What each reason of FAILED waits for.
 
 use super::facts::{Facts, shell};
-use super::{Verdict, agents, rules};
+use super::{Finding, agents, rules};
 use crate::account::failure::{FailureClass, Outlook};
 use crate::account::name_precedence::awaits_request;
 use crate::account::spec::SecretKeyReference;
 use crate::account::state::GrantPhase;
 
 /// FAILED: what went wrong, and what would change it.
-pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
+pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     let class = facts.class();
     if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
         let mut verdict = rules::revoke(facts, "goes on to what is desired");
@@ -24,8 +24,8 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
         Some(FailureClass::RowExists) => row_exists(facts),
         Some(FailureClass::ClusterMismatch) => mismatch(facts),
         Some(FailureClass::CredentialMissing) => credential_missing(facts),
-        Some(class) => retry(facts, Verdict::waits(what_failed(class)), remedy(class)),
-        None => retry(facts, Verdict::waits("The last try failed."), "See the message above."),
+        Some(class) => retry(facts, Finding::waits(what_failed(class)), remedy(class)),
+        None => retry(facts, Finding::waits("The last try failed."), "See the message above."),
     }
 }
 
@@ -104,7 +104,7 @@ fn outlook(facts: &Facts<'_>) -> String {
 }
 
 /// Something to mend, then a try at once.
-fn retry(facts: &Facts<'_>, mut verdict: Verdict, remedy: impl Into<String>) -> Verdict {
+fn retry(facts: &Facts<'_>, mut verdict: Finding, remedy: impl Into<String>) -> Finding {
     verdict.waits_for = format!("{} {}", verdict.waits_for, outlook(facts));
     verdict = verdict.advise(remedy);
     if let Some(secret) = secret(facts) {
@@ -126,7 +126,7 @@ fn secret<'a>(facts: &'a Facts<'_>) -> Option<&'a SecretKeyReference> {
     facts.account.spec.agent_source().secret_ref.as_ref()
 }
 
-fn credential_missing(facts: &Facts<'_>) -> Verdict {
+fn credential_missing(facts: &Facts<'_>) -> Finding {
     let Some(secret) = secret(facts) else {
         let spec = &facts.account.spec;
         let (source, field) = (spec.agent_source(), spec.agent_source_field());
@@ -135,10 +135,10 @@ fn credential_missing(facts: &Facts<'_>) -> Verdict {
             || "Its credential is not there.".to_owned(),
             |place| format!("{place} is not there, or cannot be read."),
         );
-        return retry(facts, Verdict::waits(what), format!("Put it in its place, or correct {field}."));
+        return retry(facts, Finding::waits(what), format!("Put it in its place, or correct {field}."));
     };
     let (name, key) = (&secret.name, secret.key());
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "Secret {name} with key {key} has to be in namespace {}. {}",
         facts.namespace,
         outlook(facts)
@@ -155,10 +155,10 @@ fn credential_missing(facts: &Facts<'_>) -> Verdict {
     .command("Then, to have it tried at once:", facts.plugin("retry"))
 }
 
-fn mismatch(facts: &Facts<'_>) -> Verdict {
+fn mismatch(facts: &Facts<'_>) -> Finding {
     let known = facts.status.cluster.as_deref().or(facts.status.kube_host.as_deref());
     let bound = known.unwrap_or("its first cluster");
-    let verdict = Verdict::waits(format!(
+    let verdict = Finding::waits(format!(
         "The kubeconfig leads to another cluster than {bound}, which the account is bound to. It is not tried again \
          until its spec or its credential changes."
     ))
@@ -176,10 +176,10 @@ fn mismatch(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn duplicate(facts: &Facts<'_>) -> Verdict {
+fn duplicate(facts: &Facts<'_>) -> Finding {
     let name = facts.account.account_name();
     if awaits_request(facts.account) {
-        return Verdict::waits(format!(
+        return Finding::waits(format!(
             "An object of another namespace has the account name {name:?}, or had it last: this one is tried when that \
              one is gone and a retry is asked for."
         ))
@@ -187,15 +187,15 @@ fn duplicate(facts: &Facts<'_>) -> Verdict {
         .command("Else delete one of the two. This one:", facts.kubectl("delete", ""))
         .advise("Or make this one anew under another spec.accountName.");
     }
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "Another object has the account name {name:?}. This one is tried when that one is gone."
     ))
     .command("Delete one of the two. This one:", facts.kubectl("delete", ""))
     .advise("Or make this one anew under another spec.accountName.")
 }
 
-fn row_exists(facts: &Facts<'_>) -> Verdict {
-    Verdict::waits(format!(
+fn row_exists(facts: &Facts<'_>) -> Finding {
+    Finding::waits(format!(
         "The database has a row of the name {:?} that is not of kubesvc, and such rows are left alone. {}",
         facts.account.account_name(),
         outlook(facts)

@@ -2,7 +2,7 @@
 
 use super::agents::{self, listed};
 use super::facts::{Facts, can_take, is_connected};
-use super::{Verdict, failed};
+use super::{Finding, failed};
 use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::state::{DesiredState, GrantPhase, State};
 use crate::account::{FINALIZER, FORCE_DELETE_ANNOTATION, age};
@@ -11,7 +11,7 @@ use crate::account::{FINALIZER, FORCE_DELETE_ANNOTATION, age};
 const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
 
 /// What is waited for, and what to do.
-pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
+pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     if facts.account.is_being_deleted() {
         return deletion(facts);
     }
@@ -49,16 +49,16 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
 }
 
 /// An operator that runs takes this up within seconds.
-fn unhandled(what: &str) -> Verdict {
-    Verdict::waits(format!("{what} An operator that runs takes it up within seconds."))
+fn unhandled(what: &str) -> Finding {
+    Finding::waits(format!("{what} An operator that runs takes it up within seconds."))
         .command("If it stays so, see whether the operator runs, and what it logs.", OPERATOR)
 }
 
-fn unseen(facts: &Facts<'_>) -> Verdict {
+fn unseen(facts: &Facts<'_>) -> Finding {
     if !Facts::is_late(facts.age()) {
         return unhandled("It was just made, and no operator has seen it yet.");
     }
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "No operator has seen the account, for {}: none runs, or none watches namespace {}.",
         age::seconds(facts.age()),
         facts.namespace
@@ -67,16 +67,16 @@ fn unseen(facts: &Facts<'_>) -> Verdict {
     .advise(format!("See whether its setting kubesvc.watchNamespaces has {}.", facts.namespace))
 }
 
-fn by_wish(facts: &Facts<'_>) -> Verdict {
+fn by_wish(facts: &Facts<'_>) -> Finding {
     let verdict =
-        Verdict::waits("Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.");
+        Finding::waits("Nothing: it is INACTIVE because that is wished. It is kept, and no agent holds it.");
     match facts.kept_by() {
         Some(keeper) => verdict.advise(format!("When you want it, set spec.state: ACTIVE in {keeper}.")),
         None => verdict.command("When you want it, activate it.", facts.plugin("activate")),
     }
 }
 
-fn active(facts: &Facts<'_>) -> Verdict {
+fn active(facts: &Facts<'_>) -> Finding {
     if facts.reason() == Some("ZoneAwaited") {
         let here = facts.status.granted_zone().unwrap_or_default();
         let wanted = facts.zone().unwrap_or_default();
@@ -90,12 +90,12 @@ fn active(facts: &Facts<'_>) -> Verdict {
     }
     let holders: Vec<_> = facts.status.agents.iter().map(String::as_str).collect();
     if holders.is_empty() {
-        return Verdict::waits("Nothing: it is as desired.");
+        return Finding::waits("Nothing: it is as desired.");
     }
-    Verdict::waits(format!("Nothing: it is as desired, held by {}.", listed(&holders)))
+    Finding::waits(format!("Nothing: it is as desired, held by {}.", listed(&holders)))
 }
 
-fn activating(facts: &Facts<'_>) -> Verdict {
+fn activating(facts: &Facts<'_>) -> Finding {
     let zone = facts.status.granted_zone().unwrap_or_default();
     let asked: Vec<_> = facts.agents_of(zone).filter(|agent| can_take(agent)).collect();
     let names: Vec<_> = asked.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
@@ -108,17 +108,17 @@ fn activating(facts: &Facts<'_>) -> Verdict {
         return verdict;
     }
     let who = if names.is_empty() { String::new() } else { format!(" ({})", listed(&names)) };
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "The first answer of an agent of zone {zone}{who} that it holds the account. An agent that says nothing \
          counts as failed after kubesvc.cache.operationWaitMs (30 s)."
     ))
     .command("Follow it.", facts.plugin("wait"))
 }
 
-fn orphaned(facts: &Facts<'_>) -> Verdict {
+fn orphaned(facts: &Facts<'_>) -> Finding {
     let zone = facts.zone().unwrap_or_default();
     if facts.agents_of(zone).any(can_take) {
-        return Verdict::waits(format!(
+        return Finding::waits(format!(
             "The last agent that held it went away. An agent of zone {zone} is connected again, and has still to say \
              that it holds the account."
         ))
@@ -132,9 +132,9 @@ fn orphaned(facts: &Facts<'_>) -> Verdict {
     verdict
 }
 
-fn awaiting_agents(facts: &Facts<'_>) -> Verdict {
+fn awaiting_agents(facts: &Facts<'_>) -> Finding {
     let of = facts.zone().map(|zone| format!(" of zone {zone}")).unwrap_or_default();
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "The operator has just begun to lead, or agents wait to be registered: whoever may take the account{of} may be about \
          to connect. If none has within kubesvc.dynamicAccounts.orphanGraceSeconds (30 s), or when all that wait are \
          registered, it is FAILED (NoAgent), and is tried as soon as one connects; neither uses up a retry."
@@ -142,15 +142,15 @@ fn awaiting_agents(facts: &Facts<'_>) -> Verdict {
     .command("Follow it.", facts.plugin("wait"))
 }
 
-fn to_migrate(facts: &Facts<'_>) -> Verdict {
+fn to_migrate(facts: &Facts<'_>) -> Finding {
     let told = facts.condition("Ready").map(|ready| ready.message.clone()).unwrap_or_default();
-    Verdict::waits(format!("A zone whose agents can reach the cluster, or its credential: {told}."))
+    Finding::waits(format!("A zone whose agents can reach the cluster, or its credential: {told}."))
         .command("Follow it.", facts.plugin("wait"))
         .command("If it stays so, look at its Events.", facts.plugin("describe"))
 }
 
 /// The agents were told to let go of it.
-pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Verdict {
+pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
     let zone = facts.status.granted_zone().unwrap_or_default();
     let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();
     let names: Vec<_> = connected.iter().map(|agent| agent.spec.agent_id.as_str()).collect();
@@ -161,7 +161,7 @@ pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Verdict {
         (false, _) => String::new(),
         (true, names) => format!(" Connected: {}.", listed(names)),
     };
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "Each connected agent of zone {zone} has to say that it let go of the account; then it {then}.{who}"
     ))
     .command(
@@ -170,19 +170,19 @@ pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Verdict {
     )
 }
 
-fn deletion(facts: &Facts<'_>) -> Verdict {
+fn deletion(facts: &Facts<'_>) -> Finding {
     if !facts.account.has_finalizer() {
         return others_finalizers(facts);
     }
     let begun = matches!(facts.status.state(), State::Deleting | State::DeleteFailed);
     match (facts.status.phase(), begun) {
         (GrantPhase::Revoking, true) => force(facts, revoke(facts, "is deleted")),
-        (GrantPhase::None, _) if begun || !Facts::is_late(facts.deleted_for()) => Verdict::waits(
+        (GrantPhase::None, _) if begun || !Facts::is_late(facts.deleted_for()) => Finding::waits(
             "No agent holds it any more. Its rows have to go from the database; then the operator removes its finalizer.",
         )
         .command("If it stays so, see whether the operator runs and reaches its database.", OPERATOR),
         _ if !Facts::is_late(facts.deleted_for()) => unhandled("Its deletion was just asked for."),
-        _ => Verdict::waits(format!(
+        _ => Finding::waits(format!(
             "Its deletion was asked for {} ago, and no operator has acted on it: the finalizer {FINALIZER} keeps it.",
             age::seconds(facts.deleted_for())
         ))
@@ -194,19 +194,19 @@ fn deletion(facts: &Facts<'_>) -> Verdict {
     }
 }
 
-fn others_finalizers(facts: &Facts<'_>) -> Verdict {
+fn others_finalizers(facts: &Facts<'_>) -> Finding {
     let left: Vec<_> = facts.account.metadata.finalizers.iter().flatten().map(String::as_str).collect();
     if left.is_empty() {
-        return Verdict::waits("Nothing of kubesvc: the API server is removing it.");
+        return Finding::waits("Nothing of kubesvc: the API server is removing it.");
     }
-    Verdict::waits(format!(
+    Finding::waits(format!(
         "kubesvc is done with it. The API server removes it when these finalizers of others are gone: {}.",
         listed(&left)
     ))
     .command("See who set them.", facts.kubectl("get", "-o yaml --show-managed-fields"))
 }
 
-fn force(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
+fn force(facts: &Facts<'_>, mut verdict: Finding) -> Finding {
     if facts.status.state() == State::DeleteFailed {
         verdict.waits_for =
             format!("An agent could not let go of it, or says nothing. {}", verdict.waits_for);

@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::Url;
 
-use crate::account::kubeconfig::refusal::Refusal;
+use crate::account::kubeconfig::error::KubeconfigError;
 
 pub(super) const SERVER_REMEDY: &str = "use https://HOST[:PORT][/PATH]";
-const MAX_SERVER: usize = 2048;
+const MAX_SERVER_BYTES: usize = 2048;
 
 /// Why no API server may have this address; `None` where it may.
 ///
@@ -43,9 +43,9 @@ pub fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 /// Reads `clusters[].cluster.server`.
-pub(super) fn server(text: &str, field: &str) -> Result<Url, Refusal> {
-    let refuse = |problem: &'static str| Refusal::new(field, problem, SERVER_REMEDY);
-    if text.len() > MAX_SERVER {
+pub(super) fn server(text: &str, field: &str) -> Result<Url, KubeconfigError> {
+    let refuse = |problem: &'static str| KubeconfigError::new(field, problem, SERVER_REMEDY);
+    if text.len() > MAX_SERVER_BYTES {
         return Err(refuse("is too long"));
     }
     if !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
@@ -153,9 +153,9 @@ fn is_number(label: &str) -> bool {
 }
 
 /// Reads `clusters[].cluster.tls-server-name`: a DNS name or an IP address.
-pub(super) fn tls_server_name(text: &str, field: &str) -> Result<String, Refusal> {
+pub(super) fn tls_server_name(text: &str, field: &str) -> Result<String, KubeconfigError> {
     if text.parse::<IpAddr>().is_err() && name_or_ipv4(text).is_err() {
-        return Err(Refusal::new(
+        return Err(KubeconfigError::new(
             field,
             "is neither a DNS name nor an IP address",
             "use the name in the server's certificate, without scheme and port",

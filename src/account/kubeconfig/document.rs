@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use secrecy::zeroize::Zeroize;
 use serde_saphyr::granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, StrInput};
 
-use crate::account::kubeconfig::refusal::Refusal;
+use crate::account::kubeconfig::error::KubeconfigError;
 
 pub(super) const MAX_BYTES: usize = 256 * 1024;
 const MAX_DEPTH: usize = 32;
 
-pub(super) const SMALLER: &str =
+pub(super) const TOO_LARGE_REMEDY: &str =
     "give at most 256 KiB, such as `kubectl config view --raw --minify` prints for one context";
-pub(super) const AS_PRINTED: &str = "give a kubeconfig as `kubectl config view --raw` prints it";
+pub(super) const FORMAT_REMEDY: &str = "give a kubeconfig as `kubectl config view --raw` prints it";
 
 /// A piece of the file; wiped when dropped if it is a copy.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -43,24 +43,24 @@ impl Borrow<str> for Text<'_> {
     }
 }
 
-pub(super) enum Node<'a> {
+pub(super) enum DocumentNode<'a> {
     /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
     Scalar {
         text: Text<'a>,
         plain: bool,
     },
-    List(Vec<Node<'a>>),
-    Map(BTreeMap<Text<'a>, Node<'a>>),
+    List(Vec<DocumentNode<'a>>),
+    Map(BTreeMap<Text<'a>, DocumentNode<'a>>),
 }
 
 /// The text of the file: of a bearable size, UTF-8, without NUL and byte order mark.
-pub(super) fn decode(bytes: &[u8]) -> Result<&str, Refusal> {
-    let refuse = |problem, remedy: &'static str| Err(Refusal::new("kubeconfig", problem, remedy));
+pub(super) fn decode(bytes: &[u8]) -> Result<&str, KubeconfigError> {
+    let refuse = |problem, remedy: &'static str| Err(KubeconfigError::new("kubeconfig", problem, remedy));
     if bytes.len() > MAX_BYTES {
-        return refuse("is larger than 256 KiB", SMALLER);
+        return refuse("is larger than 256 KiB", TOO_LARGE_REMEDY);
     }
     if bytes.contains(&0) {
-        return refuse("holds a NUL, so it is no text", AS_PRINTED);
+        return refuse("holds a NUL, so it is no text", FORMAT_REMEDY);
     }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
@@ -69,14 +69,16 @@ pub(super) fn decode(bytes: &[u8]) -> Result<&str, Refusal> {
 }
 
 /// Reads the one document in a text.
-pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
+pub(super) fn read(text: &str) -> Result<DocumentNode<'_>, KubeconfigError> {
     let mut options = Options::default();
     options.set_emit_comments(false);
     let mut reader = Reader(Parser::new_from_str_with_options(text, options));
     loop {
         match reader.next()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
-            (Event::StreamEnd, _) => return Err(Refusal::new("kubeconfig", "is empty", AS_PRINTED)),
+            (Event::StreamEnd, _) => {
+                return Err(KubeconfigError::new("kubeconfig", "is empty", FORMAT_REMEDY));
+            }
             (event, at) => {
                 let root = reader.node(event, at, 1)?;
                 loop {
@@ -94,26 +96,26 @@ pub(super) fn read(text: &str) -> Result<Node<'_>, Refusal> {
 }
 
 #[derive(Clone, Copy)]
-struct At {
+struct NodePosition {
     line: usize,
     column: usize,
 }
 
-impl At {
-    fn refuse(self, problem: &str, remedy: &'static str) -> Refusal {
+impl NodePosition {
+    fn refuse(self, problem: &str, remedy: &'static str) -> KubeconfigError {
         let problem = format!("cannot be taken: at line {}, column {}, {problem}", self.line, self.column);
-        Refusal::new("kubeconfig", problem, remedy)
+        KubeconfigError::new("kubeconfig", problem, remedy)
     }
 
-    fn too_deep(self) -> Refusal {
-        self.refuse("lists and mappings are nested more than 32 deep", AS_PRINTED)
+    fn too_deep(self) -> KubeconfigError {
+        self.refuse("lists and mappings are nested more than 32 deep", FORMAT_REMEDY)
     }
 
-    fn alias(self) -> Refusal {
+    fn alias(self) -> KubeconfigError {
         self.refuse("there is an anchor or an alias", "write the value out at each place")
     }
 
-    fn tag(self) -> Refusal {
+    fn tag(self) -> KubeconfigError {
         self.refuse("there is a tag", "leave tags out, and put texts in quotes")
     }
 }
@@ -121,31 +123,36 @@ impl At {
 struct Reader<'a>(Parser<'a, StrInput<'a>>);
 
 impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, At), Refusal> {
+    fn next(&mut self) -> Result<(Event<'a>, NodePosition), KubeconfigError> {
         match self.0.next_event() {
             Some(Ok((event, span))) => {
-                Ok((event, At { line: span.start.line(), column: span.start.col() + 1 }))
+                Ok((event, NodePosition { line: span.start.line(), column: span.start.col() + 1 }))
             }
             Some(Err(error)) => {
-                let at = At { line: error.marker().line(), column: error.marker().col() + 1 };
+                let at = NodePosition { line: error.marker().line(), column: error.marker().col() + 1 };
                 Err(match error.kind() {
                     ErrorKind::RecursionLimitExceeded => at.too_deep(),
                     ErrorKind::UnknownAnchor => at.alias(),
                     ErrorKind::UndeclaredTagHandle => at.tag(),
-                    _ => at.refuse("it is not YAML", AS_PRINTED),
+                    _ => at.refuse("it is not YAML", FORMAT_REMEDY),
                 })
             }
-            None => Err(Refusal::new("kubeconfig", "ends early", AS_PRINTED)),
+            None => Err(KubeconfigError::new("kubeconfig", "ends early", FORMAT_REMEDY)),
         }
     }
 
-    fn node(&mut self, event: Event<'a>, at: At, depth: usize) -> Result<Node<'a>, Refusal> {
+    fn node(
+        &mut self,
+        event: Event<'a>,
+        at: NodePosition,
+        depth: usize,
+    ) -> Result<DocumentNode<'a>, KubeconfigError> {
         let (anchor, tagged) = match &event {
             Event::Scalar(_, _, anchor, tag)
             | Event::SequenceStart(_, anchor, tag)
             | Event::MappingStart(_, anchor, tag) => (*anchor, tag.is_some()),
             Event::Alias(_) => return Err(at.alias()),
-            _ => return Err(at.refuse("it is not YAML", AS_PRINTED)),
+            _ => return Err(at.refuse("it is not YAML", FORMAT_REMEDY)),
         };
         if anchor != 0 {
             return Err(at.alias());
@@ -155,15 +162,15 @@ impl<'a> Reader<'a> {
         }
         match event {
             Event::Scalar(text, style, ..) => {
-                Ok(Node::Scalar { text: Text(text), plain: style == ScalarStyle::Plain })
+                Ok(DocumentNode::Scalar { text: Text(text), plain: style == ScalarStyle::Plain })
             }
             _ if depth > MAX_DEPTH => Err(at.too_deep()),
-            Event::SequenceStart(..) => self.list(depth).map(Node::List),
-            _ => self.map(depth).map(Node::Map),
+            Event::SequenceStart(..) => self.list(depth).map(DocumentNode::List),
+            _ => self.map(depth).map(DocumentNode::Map),
         }
     }
 
-    fn list(&mut self, depth: usize) -> Result<Vec<Node<'a>>, Refusal> {
+    fn list(&mut self, depth: usize) -> Result<Vec<DocumentNode<'a>>, KubeconfigError> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -173,14 +180,14 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<BTreeMap<Text<'a>, Node<'a>>, Refusal> {
+    fn map(&mut self, depth: usize) -> Result<BTreeMap<Text<'a>, DocumentNode<'a>>, KubeconfigError> {
         let mut entries = BTreeMap::new();
         loop {
             let (event, at) = self.next()?;
             if event == Event::MappingEnd {
                 return Ok(entries);
             }
-            let Node::Scalar { text: key, plain } = self.node(event, at, depth + 1)? else {
+            let DocumentNode::Scalar { text: key, plain } = self.node(event, at, depth + 1)? else {
                 return Err(at.refuse("a key is a list or a mapping", "use plain names as keys"));
             };
             if plain && key.0 == "<<" {

@@ -7,10 +7,10 @@ use base64::alphabet;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 use secrecy::zeroize::Zeroizing;
 
-use crate::account::kubeconfig::document::{AS_PRINTED, Node, Text};
-use crate::account::kubeconfig::refusal::Refusal;
+use crate::account::kubeconfig::document::{DocumentNode, FORMAT_REMEDY, Text};
+use crate::account::kubeconfig::error::KubeconfigError;
 
-const UNMASKED: &str = "that is kubectl's mask for a secret: use `kubectl config view --raw`";
+const MASKED_VALUE_REMEDY: &str = "that is kubectl's mask for a secret: use `kubectl config view --raw`";
 
 /// As Go reads base64: padded, whatever the last bits are.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -18,48 +18,50 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-impl Node<'_> {
+impl DocumentNode<'_> {
     /// The name of an entry of a list of contexts, clusters or users.
     pub(super) fn name(&self) -> Option<&str> {
         let Self::Map(entries) = self else { return None };
         match entries.get("name")? {
-            Self::Scalar { text, plain } if sort(text.as_str(), *plain) == Sort::Text => Some(text.as_str()),
+            Self::Scalar { text, plain } if sort(text.as_str(), *plain) == ScalarType::Text => {
+                Some(text.as_str())
+            }
             _ => None,
         }
     }
 
     fn is_null(&self) -> bool {
-        matches!(self, Self::Scalar { text, plain } if sort(text.as_str(), *plain) == Sort::Null)
+        matches!(self, Self::Scalar { text, plain } if sort(text.as_str(), *plain) == ScalarType::Null)
     }
 }
 
 /// Whether a key has a value at all: not null, an empty text, list or mapping.
-pub(super) fn is_set(node: &Node<'_>) -> bool {
+pub(super) fn is_set(node: &DocumentNode<'_>) -> bool {
     match node {
-        Node::Scalar { text, .. } => !text.as_str().is_empty() && !node.is_null(),
-        Node::List(items) => !items.is_empty(),
-        Node::Map(entries) => !entries.is_empty(),
+        DocumentNode::Scalar { text, .. } => !text.as_str().is_empty() && !node.is_null(),
+        DocumentNode::List(items) => !items.is_empty(),
+        DocumentNode::Map(entries) => !entries.is_empty(),
     }
 }
 
 /// What the core schema of YAML makes of a scalar.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum ScalarType {
     Null,
     Flag(bool),
     Number,
     Text,
 }
 
-fn sort(text: &str, plain: bool) -> Sort {
+fn sort(text: &str, plain: bool) -> ScalarType {
     if !plain {
-        return Sort::Text;
+        return ScalarType::Text;
     }
     match text {
-        "" | "~" | "null" | "Null" | "NULL" => Sort::Null,
-        "true" | "True" | "TRUE" => Sort::Flag(true),
-        "false" | "False" | "FALSE" => Sort::Flag(false),
-        ".nan" | ".NaN" | ".NAN" => Sort::Number,
+        "" | "~" | "null" | "Null" | "NULL" => ScalarType::Null,
+        "true" | "True" | "TRUE" => ScalarType::Flag(true),
+        "false" | "False" | "FALSE" => ScalarType::Flag(false),
+        ".nan" | ".NaN" | ".NAN" => ScalarType::Number,
         _ => {
             let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
             let other_base = |prefix: &str, base: u32| {
@@ -72,31 +74,31 @@ fn sort(text: &str, plain: bool) -> Sort {
                 || other_base("0o", 8)
                 || digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
                     && digits.parse::<f64>().is_ok();
-            if number { Sort::Number } else { Sort::Text }
+            if number { ScalarType::Number } else { ScalarType::Text }
         }
     }
 }
 
 /// A mapping of the file and where it is, written as `users[dev].user`.
 pub(super) struct Mapping<'t, 'a> {
-    entries: Option<&'t BTreeMap<Text<'a>, Node<'a>>>,
+    entries: Option<&'t BTreeMap<Text<'a>, DocumentNode<'a>>>,
     place: String,
 }
 
 impl<'t, 'a> Mapping<'t, 'a> {
-    pub(super) fn root(node: &'t Node<'a>) -> Result<Self, Refusal> {
+    pub(super) fn root(node: &'t DocumentNode<'a>) -> Result<Self, KubeconfigError> {
         match node {
-            Node::Map(entries) => Ok(Self { entries: Some(entries), place: String::new() }),
-            _ => Err(Refusal::new("kubeconfig", "is not a mapping of keys", AS_PRINTED)),
+            DocumentNode::Map(entries) => Ok(Self { entries: Some(entries), place: String::new() }),
+            _ => Err(KubeconfigError::new("kubeconfig", "is not a mapping of keys", FORMAT_REMEDY)),
         }
     }
 
     /// The mapping at a place; one without entries where there is nothing.
-    pub(super) fn at(node: Option<&'t Node<'a>>, place: String) -> Result<Self, Refusal> {
+    pub(super) fn at(node: Option<&'t DocumentNode<'a>>, place: String) -> Result<Self, KubeconfigError> {
         let entries = match node {
-            Some(Node::Map(entries)) => Some(entries),
+            Some(DocumentNode::Map(entries)) => Some(entries),
             Some(node) if !node.is_null() => {
-                return Err(Refusal::new(place, "is not a mapping of keys", AS_PRINTED));
+                return Err(KubeconfigError::new(place, "is not a mapping of keys", FORMAT_REMEDY));
             }
             _ => None,
         };
@@ -114,32 +116,32 @@ impl<'t, 'a> Mapping<'t, 'a> {
     }
 
     /// What is under a key; `None` for null as well.
-    pub(super) fn get(&self, key: &str) -> Option<&'t Node<'a>> {
+    pub(super) fn get(&self, key: &str) -> Option<&'t DocumentNode<'a>> {
         self.entries?.get(key).filter(|node| !node.is_null())
     }
 
-    pub(super) fn mapping(&self, key: &str) -> Result<Self, Refusal> {
+    pub(super) fn mapping(&self, key: &str) -> Result<Self, KubeconfigError> {
         Self::at(self.get(key), self.place(key))
     }
 
-    pub(super) fn list(&self, key: &str) -> Result<&'t [Node<'a>], Refusal> {
+    pub(super) fn list(&self, key: &str) -> Result<&'t [DocumentNode<'a>], KubeconfigError> {
         match self.get(key) {
             None => Ok(&[]),
-            Some(Node::List(items)) => Ok(items),
-            Some(_) => Err(Refusal::new(self.place(key), "is not a list", AS_PRINTED)),
+            Some(DocumentNode::List(items)) => Ok(items),
+            Some(_) => Err(KubeconfigError::new(self.place(key), "is not a list", FORMAT_REMEDY)),
         }
     }
 
     /// A text; `None` for an empty one, which is what it means to kubectl.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, Refusal> {
-        let refuse = |problem, remedy| Err(Refusal::new(self.place(key), problem, remedy));
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, KubeconfigError> {
+        let refuse = |problem, remedy| Err(KubeconfigError::new(self.place(key), problem, remedy));
         match self.get(key) {
             None => Ok(None),
-            Some(Node::Scalar { text, plain }) => match sort(text.as_str(), *plain) {
-                Sort::Number => refuse("is a number, not a text", "put the value in quotes"),
-                Sort::Flag(_) => refuse("is a boolean, not a text", "put the value in quotes"),
-                Sort::Null | Sort::Text => match text.as_str() {
-                    "REDACTED" | "DATA+OMITTED" => refuse("holds no value", UNMASKED),
+            Some(DocumentNode::Scalar { text, plain }) => match sort(text.as_str(), *plain) {
+                ScalarType::Number => refuse("is a number, not a text", "put the value in quotes"),
+                ScalarType::Flag(_) => refuse("is a boolean, not a text", "put the value in quotes"),
+                ScalarType::Null | ScalarType::Text => match text.as_str() {
+                    "REDACTED" | "DATA+OMITTED" => refuse("holds no value", MASKED_VALUE_REMEDY),
                     text => Ok((!text.is_empty()).then_some(text)),
                 },
             },
@@ -147,23 +149,27 @@ impl<'t, 'a> Mapping<'t, 'a> {
         }
     }
 
-    pub(super) fn flag(&self, key: &str) -> Result<bool, Refusal> {
+    pub(super) fn flag(&self, key: &str) -> Result<bool, KubeconfigError> {
         match self.get(key) {
             None => Ok(false),
-            Some(Node::Scalar { text, plain }) if let Sort::Flag(flag) = sort(text.as_str(), *plain) => {
+            Some(DocumentNode::Scalar { text, plain })
+                if let ScalarType::Flag(flag) = sort(text.as_str(), *plain) =>
+            {
                 Ok(flag)
             }
-            Some(_) => {
-                Err(Refusal::new(self.place(key), "is not a boolean", "use true or false, without quotes"))
-            }
+            Some(_) => Err(KubeconfigError::new(
+                self.place(key),
+                "is not a boolean",
+                "use true or false, without quotes",
+            )),
         }
     }
 
     /// The bytes of a `…-data` key.
-    pub(super) fn bytes(&self, key: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Refusal> {
+    pub(super) fn bytes(&self, key: &str) -> Result<Option<Zeroizing<Vec<u8>>>, KubeconfigError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         if text.trim_start().starts_with("-----BEGIN") {
-            return Err(Refusal::new(
+            return Err(KubeconfigError::new(
                 self.place(key),
                 "is PEM as it is",
                 "base64-encode the whole of it, with the BEGIN and END lines",
@@ -173,7 +179,7 @@ impl<'t, 'a> Mapping<'t, 'a> {
             Zeroizing::new(text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect());
         match BASE64.decode(&*digits) {
             Ok(bytes) => Ok(Some(Zeroizing::new(bytes))),
-            Err(_) => Err(Refusal::new(
+            Err(_) => Err(KubeconfigError::new(
                 self.place(key),
                 "is not base64",
                 "base64-encode the PEM file, with padding and without blanks",
@@ -184,16 +190,16 @@ impl<'t, 'a> Mapping<'t, 'a> {
 
 /// A name of the file as a message shows it: no control characters or other tricks, and not for pages.
 pub(super) fn shown(name: &str) -> String {
-    const ROOM: usize = 64;
+    const MAX_SHOWN_CHARS: usize = 64;
     let mut shown = String::new();
-    for character in name.chars().take(ROOM) {
+    for character in name.chars().take(MAX_SHOWN_CHARS) {
         if character.is_ascii_graphic() || character == ' ' || character.is_alphanumeric() {
             shown.push(character);
         } else {
             shown.extend(character.escape_unicode());
         }
     }
-    if name.chars().nth(ROOM).is_some() {
+    if name.chars().nth(MAX_SHOWN_CHARS).is_some() {
         shown.push('…');
     }
     shown

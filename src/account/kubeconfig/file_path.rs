@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::account::kubeconfig::refusal::Refusal;
+use crate::account::kubeconfig::error::KubeconfigError;
 
 /// Vets the path of a `kubeconfig.file`: absolute, without `..` and NUL, and a file below one of the `allowed`
 /// folders. An allowed folder that is not absolute allows nothing.
@@ -11,15 +11,15 @@ use crate::account::kubeconfig::refusal::Refusal;
 ///
 /// # Errors
 ///
-/// A [`Refusal`] of the field `kubeconfig.file` that says which folders are allowed.
-pub fn vet_file_path<'a>(path: &'a str, allowed: &[PathBuf]) -> Result<&'a Path, Refusal> {
+/// A [`KubeconfigError`] of the field `kubeconfig.file` that says which folders are allowed.
+pub fn vet_file_path<'a>(path: &'a str, allowed: &[PathBuf]) -> Result<&'a Path, KubeconfigError> {
     let refusal = |problem: &'static str| {
         let folders: Vec<_> = allowed.iter().map(|folder| folder.display().to_string()).collect();
         let remedy = match folders.as_slice() {
             [] => "the agent allows no folder for kubeconfigs; set one in its settings".to_owned(),
             folders => format!("give the path of a file on the agent under {}", folders.join(", ")),
         };
-        Refusal::new("kubeconfig.file", problem, remedy)
+        KubeconfigError::new("kubeconfig.file", problem, remedy)
     };
     let as_path = Path::new(path);
     if path.is_empty() {

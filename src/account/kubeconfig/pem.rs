@@ -5,16 +5,16 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::pem::{PemObject, SectionKind};
 use secrecy::zeroize::Zeroizing;
 
-use crate::account::kubeconfig::refusal::Refusal;
+use crate::account::kubeconfig::error::KubeconfigError;
 use crate::account::kubeconfig::secret::SecretBytes;
 
 type Section = (SectionKind, Zeroizing<Vec<u8>>);
 
 /// Reads `certificate-authority-data`: certificates. A private key among them would be sent where it must not go, so
 /// it is refused and not merely left behind.
-pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, Refusal> {
+pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
     if mentions_private_key(pem) {
-        return Err(Refusal::new(
+        return Err(KubeconfigError::new(
             field,
             "holds a private key",
             "give the certificate of the authority without its key, and consider that key known to others",
@@ -24,7 +24,7 @@ pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, 
 }
 
 /// Reads the certificates of a PEM text.
-pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, Refusal> {
+pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
     let mut written = Zeroizing::new(Vec::new());
     for (kind, der) in sections(pem, field)? {
         if kind == SectionKind::Certificate {
@@ -32,7 +32,7 @@ pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, Refusal> 
         }
     }
     if written.is_empty() {
-        return Err(Refusal::new(
+        return Err(KubeconfigError::new(
             field,
             "holds no PEM certificate",
             "base64-encode a PEM file, which has the line -----BEGIN CERTIFICATE-----",
@@ -42,11 +42,11 @@ pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, Refusal> 
 }
 
 /// Reads `client-key-data`: one private key that needs no passphrase.
-pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, Refusal> {
+pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, KubeconfigError> {
     const UNENCRYPTED: &str = "base64-encode a PEM file with one private key that needs no passphrase";
     let contains = |part: &[u8]| pem.windows(part.len()).any(|window| window == part);
     if contains(b"ENCRYPTED PRIVATE KEY-----") || contains(b"Proc-Type: 4,ENCRYPTED") {
-        return Err(Refusal::new(field, "holds an encrypted private key", UNENCRYPTED));
+        return Err(KubeconfigError::new(field, "holds an encrypted private key", UNENCRYPTED));
     }
     let mut keys = sections(pem, field)?
         .into_iter()
@@ -67,14 +67,14 @@ pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, Refusa
             write(label, &der, &mut written);
             Ok(SecretBytes::from(written.as_slice()))
         }
-        (None, _) => Err(Refusal::new(field, "holds no PEM private key", UNENCRYPTED)),
-        _ => Err(Refusal::new(field, "holds several private keys", UNENCRYPTED)),
+        (None, _) => Err(KubeconfigError::new(field, "holds no PEM private key", UNENCRYPTED)),
+        _ => Err(KubeconfigError::new(field, "holds several private keys", UNENCRYPTED)),
     }
 }
 
-fn sections(pem: &[u8], field: &str) -> Result<Vec<Section>, Refusal> {
+fn sections(pem: &[u8], field: &str) -> Result<Vec<Section>, KubeconfigError> {
     let malformed = || {
-        Refusal::new(
+        KubeconfigError::new(
             field,
             "holds malformed PEM",
             "base64-encode the PEM file as it is, from the BEGIN to the END line",

@@ -19,7 +19,7 @@ pub fn render(vetted: &VettedKubeconfig) -> SecretSlice<u8> {
 }
 
 pub(super) fn rendered(vetted: &VettedKubeconfig) -> Zeroizing<Vec<u8>> {
-    let mut lines = Lines(Zeroizing::new(Vec::with_capacity(room(vetted))));
+    let mut lines = KubeconfigWriter(Zeroizing::new(Vec::with_capacity(room(vetted))));
     lines.put("apiVersion: v1\nkind: Config\n");
     lines.put(&format!("clusters:\n- name: {CLUSTER}\n  cluster:\n"));
     lines.text("    server", vetted.server.as_str());
@@ -70,9 +70,9 @@ fn room(vetted: &VettedKubeconfig) -> usize {
     4096 + vetted.server.as_str().len() + 4 * (secrets + authority + 2 * vetted.context.len())
 }
 
-struct Lines(Zeroizing<Vec<u8>>);
+struct KubeconfigWriter(Zeroizing<Vec<u8>>);
 
-impl Lines {
+impl KubeconfigWriter {
     fn put(&mut self, text: &str) {
         self.0.extend_from_slice(text.as_bytes());
     }

@@ -54,7 +54,7 @@ fn vetted(text: &str) -> VettedKubeconfig {
     }
 }
 
-fn refused(text: &str) -> Refusal {
+fn refused(text: &str) -> KubeconfigError {
     match vet(text.as_bytes(), None) {
         Ok(vetted) => panic!("taken: {vetted:?}\n{text}"),
         Err(refusal) => refusal,

@@ -1,9 +1,9 @@
 //! How the chosen user authenticates.
 
 use crate::account::kubeconfig::Authentication;
+use crate::account::kubeconfig::error::KubeconfigError;
 use crate::account::kubeconfig::fields::{Mapping, is_set};
 use crate::account::kubeconfig::pem;
-use crate::account::kubeconfig::refusal::Refusal;
 use crate::account::kubeconfig::secret::{SecretBytes, SecretText};
 
 const USE_A_CREDENTIAL: &str = "use a token, or client-certificate-data with client-key-data";
@@ -12,13 +12,13 @@ const NOT_SOMEBODY_ELSE: &str = "impersonates somebody";
 const OWN_CREDENTIAL: &str = "remove it, and give the credential of the account to act as";
 
 /// Refuses what would run a program, read a file, log in as no API server allows any more, or act as somebody else.
-pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), Refusal> {
+pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), KubeconfigError> {
     for (key, problem) in
         [("exec", "runs a program to log in"), ("auth-provider", "is a plugin of kubectl's to log in")]
     {
         // Even an empty one is a way to log in.
         if user.get(key).is_some() {
-            return Err(Refusal::exec(user.place(key), problem, USE_A_CREDENTIAL));
+            return Err(KubeconfigError::exec(user.place(key), problem, USE_A_CREDENTIAL));
         }
     }
     for (key, problem, remedy) in [
@@ -41,14 +41,14 @@ pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), Refusal> {
         ("as-user-extra", NOT_SOMEBODY_ELSE, OWN_CREDENTIAL),
     ] {
         if user.get(key).is_some_and(is_set) {
-            return Err(Refusal::new(user.place(key), problem, remedy));
+            return Err(KubeconfigError::new(user.place(key), problem, remedy));
         }
     }
     Ok(())
 }
 
 /// The credential: there has to be one.
-pub(super) fn authentication(user: &Mapping<'_, '_>) -> Result<Authentication, Refusal> {
+pub(super) fn authentication(user: &Mapping<'_, '_>) -> Result<Authentication, KubeconfigError> {
     let token = token(user)?;
     match (token, client_certificate(user)?) {
         (Some(token), None) => Ok(Authentication::Token(token)),
@@ -56,13 +56,13 @@ pub(super) fn authentication(user: &Mapping<'_, '_>) -> Result<Authentication, R
         (Some(token), Some((certificate, key))) => {
             Ok(Authentication::TokenAndClientCertificate { token, certificate, key })
         }
-        (None, None) => Err(Refusal::new(user.own_place(), "holds no credential", USE_A_CREDENTIAL)),
+        (None, None) => Err(KubeconfigError::new(user.own_place(), "holds no credential", USE_A_CREDENTIAL)),
     }
 }
 
-fn token(user: &Mapping<'_, '_>) -> Result<Option<SecretText>, Refusal> {
+fn token(user: &Mapping<'_, '_>) -> Result<Option<SecretText>, KubeconfigError> {
     let Some(token) = user.text("token")? else { return Ok(None) };
-    let refuse = |problem, remedy| Err(Refusal::new(user.place("token"), problem, remedy));
+    let refuse = |problem, remedy| Err(KubeconfigError::new(user.place("token"), problem, remedy));
     if token.contains(['\r', '\n']) {
         return refuse("holds a line break", "write the token on one line, without `|` or `>` before it");
     }
@@ -72,17 +72,17 @@ fn token(user: &Mapping<'_, '_>) -> Result<Option<SecretText>, Refusal> {
     Ok(Some(SecretText::from(token)))
 }
 
-fn client_certificate(user: &Mapping<'_, '_>) -> Result<Option<(Vec<u8>, SecretBytes)>, Refusal> {
+fn client_certificate(user: &Mapping<'_, '_>) -> Result<Option<(Vec<u8>, SecretBytes)>, KubeconfigError> {
     const CERTIFICATE: &str = "client-certificate-data";
     const KEY: &str = "client-key-data";
     match (user.bytes(CERTIFICATE)?, user.bytes(KEY)?) {
         (None, None) => Ok(None),
-        (Some(_), None) => Err(Refusal::new(
+        (Some(_), None) => Err(KubeconfigError::new(
             user.place(KEY),
             "is missing beside client-certificate-data",
             "add the key that belongs to the certificate",
         )),
-        (None, Some(_)) => Err(Refusal::new(
+        (None, Some(_)) => Err(KubeconfigError::new(
             user.place(CERTIFICATE),
             "is missing beside client-key-data",
             "add the certificate that belongs to the key",

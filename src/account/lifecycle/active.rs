@@ -1,13 +1,14 @@
 //! The way to ACTIVE, and staying there.
 
 use super::caching_agent;
-use super::choice::{
-    Choice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, spans, zones_to_remember,
-};
 use super::context::{LifecycleContext, earlier};
 use super::observation::{Fact, Tick};
 use super::retry::waits_for_agents;
 use super::write::{StatusDraft, retry_after_failure};
+use super::zone_choice::{
+    ZoneChoice, another_zone_is_left, choose, credential_is_the_one_tried, no_agent_in, spans,
+    zones_to_remember,
+};
 use super::zone_reports::{ZoneOutcome, ZoneReports};
 use super::zone_retention::{ZoneRetention, of_found_zone};
 use super::{Action, Decision};
@@ -60,18 +61,18 @@ pub(super) fn open(context: &LifecycleContext<'_>) -> Decision {
         Fact::Known(Ok(_)) => {}
     }
     match choice {
-        Choice::Zone(zone) => StatusDraft::open(context, &zone).into(),
-        Choice::Asked { zones, until } => ask(context, zones, until),
-        Choice::NotYet(until) => await_agents(context, until),
-        Choice::NoAgent(failure) => match context.all_seen_at() {
+        ZoneChoice::Zone(zone) => StatusDraft::open(context, &zone).into(),
+        ZoneChoice::Asked { zones, until } => ask(context, zones, until),
+        ZoneChoice::NotYet(until) => await_agents(context, until),
+        ZoneChoice::NoAgent(failure) => match context.all_seen_at() {
             Some(until) => await_agents(context, until),
             None if !context.observation.sessions_are_read => Action::ReadSessions.into(),
             None => StatusDraft::failed(context, &failure).round_over().into(),
         },
-        Choice::Ambiguous(failure) => {
+        ZoneChoice::Ambiguous(failure) => {
             StatusDraft::failed(context, &failure).with_credential().asked(zones_to_remember(context)).into()
         }
-        Choice::Over(failure) | Choice::Refused(failure) => {
+        ZoneChoice::Over(failure) | ZoneChoice::Refused(failure) => {
             StatusDraft::failed(context, &failure).with_credential().round_over().into()
         }
     }
@@ -107,13 +108,13 @@ fn ask(context: &LifecycleContext<'_>, zones: usize, until: Tick) -> Decision {
 }
 
 /// Why a FAILED account without a grant is not tried now.
-fn not_yet(context: &LifecycleContext<'_>, choice: &Choice) -> Option<Decision> {
+fn not_yet(context: &LifecycleContext<'_>, choice: &ZoneChoice) -> Option<Decision> {
     if context.state() != State::Failed {
         return None;
     }
     let said = match (context.failure_class(), choice) {
-        (Some(FailureClass::NoAgent), Choice::NoAgent(failure)) => context.fails_already_with(failure),
-        (Some(_), Choice::Refused(failure)) if context.fails_already_with(failure) => true,
+        (Some(FailureClass::NoAgent), ZoneChoice::NoAgent(failure)) => context.fails_already_with(failure),
+        (Some(_), ZoneChoice::Refused(failure)) if context.fails_already_with(failure) => true,
         (Some(FailureClass::ZoneAmbiguous), _) => {
             !context.starts_anew()
                 && !context.observation.credential_changed
@@ -133,7 +134,7 @@ fn not_yet(context: &LifecycleContext<'_>, choice: &Choice) -> Option<Decision> 
     }
     let may_be_given =
         matches!(context.failure_class(), Some(FailureClass::ZoneRequired | FailureClass::ZoneSpansClusters))
-            && !matches!(choice, Choice::Refused(_));
+            && !matches!(choice, ZoneChoice::Refused(_));
     if may_be_given {
         return None;
     }

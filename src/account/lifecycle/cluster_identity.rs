@@ -8,7 +8,7 @@ use crate::account::KubesvcAccountStatus;
 use crate::account::failure::{Failure, FailureClass};
 
 /// How many characters of a uid or digest stand for it in texts.
-const SHOWN: usize = 8;
+const SHORT_DIGITS: usize = 8;
 
 /// What tells which cluster it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,19 +94,19 @@ fn named(host: &str, uid: &str, token_keys: &str) -> String {
 
 /// How a cluster is named to people: the first characters of the uid of its kube-system, or of a digest.
 pub fn short(text: &str) -> &str {
-    text.char_indices().nth(SHOWN).map_or(text, |(end, _)| &text[..end])
+    text.char_indices().nth(SHORT_DIGITS).map_or(text, |(end, _)| &text[..end])
 }
 
 /// What the condition ClusterIdentity says of the cluster that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recognised {
+pub(super) enum IdentityCondition {
     /// The account is bound to this cluster, by this evidence.
     By(Evidence),
     /// Nothing tells whether it is.
     NotReadable,
 }
 
-impl Recognised {
+impl IdentityCondition {
     /// Status, reason and message of the condition.
     pub(super) fn condition(self) -> (&'static str, &'static str, &'static str) {
         match self {
@@ -136,16 +136,16 @@ impl Recognised {
 /// Writes the cluster that an agent reached and that is not [another one](Comparison::Another) into a status.
 ///
 /// The first evidence binds. Where nothing tells that it is the same cluster, the binding stays as it was.
-pub(super) fn bind(status: &mut KubesvcAccountStatus, reached: &ClusterIdentity) -> Recognised {
+pub(super) fn bind(status: &mut KubesvcAccountStatus, reached: &ClusterIdentity) -> IdentityCondition {
     let is_bound = [&status.cluster_uid, &status.token_keys_digest, &status.authority_key_digest]
         .into_iter()
         .any(|evidence| evidence.as_ref().is_some_and(|text| !text.is_empty()));
     let recognised = match compare(status, reached) {
-        Comparison::Same(evidence) => Recognised::By(evidence),
-        Comparison::Unknown | Comparison::Another if is_bound => Recognised::NotReadable,
-        _ => strongest(reached).map_or(Recognised::NotReadable, Recognised::By),
+        Comparison::Same(evidence) => IdentityCondition::By(evidence),
+        Comparison::Unknown | Comparison::Another if is_bound => IdentityCondition::NotReadable,
+        _ => strongest(reached).map_or(IdentityCondition::NotReadable, IdentityCondition::By),
     };
-    if recognised != Recognised::NotReadable {
+    if recognised != IdentityCondition::NotReadable {
         for (bound, reached) in [
             (&mut status.cluster_uid, &reached.cluster_uid),
             (&mut status.token_keys_digest, &reached.token_keys_digest),
@@ -248,9 +248,9 @@ mod tests {
         let mut status = bound_to(&evidence("", "k1", "a1"));
         for (token_keys, authority_key) in [("k1", "a2"), ("k2", "a2"), ("k2", "a3")] {
             let recognised = bind(&mut status, &evidence("", token_keys, authority_key));
-            assert!(matches!(recognised, Recognised::By(_)), "{token_keys} {authority_key}");
+            assert!(matches!(recognised, IdentityCondition::By(_)), "{token_keys} {authority_key}");
         }
-        assert_eq!(bind(&mut status, &evidence("u", "k2", "")), Recognised::By(Evidence::TokenKeys));
+        assert_eq!(bind(&mut status, &evidence("u", "k2", "")), IdentityCondition::By(Evidence::TokenKeys));
         assert_eq!(status.cluster_uid.as_deref(), Some("u"), "what becomes readable is learnt");
         assert_eq!(status.authority_key_digest.as_deref(), Some("a3"));
     }
@@ -259,13 +259,13 @@ mod tests {
     fn what_cannot_be_compared_leaves_the_binding_as_it_was() {
         let before = bound_to(&evidence("u", "", ""));
         let mut status = before.clone();
-        assert_eq!(bind(&mut status, &evidence("", "k", "a")), Recognised::NotReadable);
+        assert_eq!(bind(&mut status, &evidence("", "k", "a")), IdentityCondition::NotReadable);
         assert_eq!(status, before);
         let mut unbound = KubesvcAccountStatus::default();
-        assert_eq!(bind(&mut unbound, &evidence("", "", "")), Recognised::NotReadable);
+        assert_eq!(bind(&mut unbound, &evidence("", "", "")), IdentityCondition::NotReadable);
         assert_eq!(
             bind(&mut unbound, &evidence("", "k", "")),
-            Recognised::By(Evidence::TokenKeys),
+            IdentityCondition::By(Evidence::TokenKeys),
             "the first binds"
         );
     }

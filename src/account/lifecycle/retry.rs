@@ -8,11 +8,11 @@ use super::observation::{LifecyclePolicy, Tick};
 use crate::account::failure::{FailureClass, Outlook};
 
 /// The longest value of the annotation `kubesvc.io/retry` that is kept as it is, in bytes.
-const MAX_MARK: usize = 256;
+const MAX_RETRY_MARK_BYTES: usize = 256;
 
 /// What is kept of a value of the annotation `kubesvc.io/retry`: the value, or the digest of one that is too long.
 pub(super) fn mark(asked: &str) -> Cow<'_, str> {
-    if asked.len() <= MAX_MARK {
+    if asked.len() <= MAX_RETRY_MARK_BYTES {
         return Cow::Borrowed(asked);
     }
     Cow::Owned(format!("sha256:{}", hex::encode(Sha256::digest(asked))))

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::cluster_identity::{self, Recognised};
+use super::cluster_identity::{self, IdentityCondition};
 use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching_agent, listed, retry};
@@ -45,7 +45,7 @@ pub(super) struct StatusDraft<'a> {
     /// A sentence in place of the state's own.
     message: Option<String>,
     /// Whether the cluster that was reached just now is the one the account is bound to.
-    recognised: Option<Recognised>,
+    recognised: Option<IdentityCondition>,
 }
 
 impl<'a> StatusDraft<'a> {
@@ -299,7 +299,7 @@ impl<'a> StatusDraft<'a> {
         let generation = self.context.observation.account.generation();
         let before = &self.context.status.conditions;
         let caching = self.status.caching_agent().filter(|_| self.status.state() == State::Active);
-        let identity = self.recognised.map(Recognised::condition);
+        let identity = self.recognised.map(IdentityCondition::condition);
         let keeps_identity = identity.is_none() && self.status.kube_host.is_some();
         let kept = before.iter().find(|one| one.type_ == CLUSTER_IDENTITY).filter(|_| keeps_identity);
         let kept = kept.map(|one| (one.status.as_str(), one.reason.as_str(), one.message.as_str()));

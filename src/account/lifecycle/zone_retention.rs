@@ -1,8 +1,8 @@
 //! Zones without agents: for how long an account stays with one.
 
-use super::choice::another_zone_is_left;
 use super::context::LifecycleContext;
 use super::observation::{Fact, Presence, Tick};
+use super::zone_choice::another_zone_is_left;
 use crate::account::state::State;
 
 /// How often an account whose zone is gone is looked at for another zone with agents, in ticks; agents that come wake

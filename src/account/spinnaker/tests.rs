@@ -19,12 +19,12 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().expect("an object")
 }
 
-fn given(value: &Value) -> Given {
-    Given::read(object(value)).expect("good fields")
+fn given(value: &Value) -> AccountInput {
+    AccountInput::read(object(value)).expect("good fields")
 }
 
 fn refusal(value: &Value) -> FieldError {
-    Given::read(object(value)).err().expect("it is refused")
+    AccountInput::read(object(value)).err().expect("it is refused")
 }
 
 fn spec_of(value: &Value) -> KubesvcAccountSpec {
@@ -83,7 +83,7 @@ fn any_number_of_fields_without_an_effect_is_read_at_once_and_few_are_remembered
     fields.insert("name".to_owned(), json!("a"));
     fields.insert("zoneId".to_owned(), json!("z"));
     let began = std::time::Instant::now();
-    let given = Given::read(fields).expect("they are accepted");
+    let given = AccountInput::read(fields).expect("they are accepted");
     // Compared with one another these would be ten thousand million comparisons: minutes.
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((given.ignored.count, given.ignored.named.len()), (100_000, 20));
@@ -154,19 +154,22 @@ fn a_secret_reference_is_told_from_a_path_and_from_contents() {
     for reference in
         ["encryptedFile:k8s!n:a!k:b", "encrypted:s3!r:x!b:y!f:z", "secret://secrets-manager?r=x&s=y"]
     {
-        assert!(matches!(source(json!({"name": "a", "kubeconfigFile": reference})), Source::Reference(_)));
+        assert!(matches!(
+            source(json!({"name": "a", "kubeconfigFile": reference})),
+            ClusterSource::Reference(_)
+        ));
         assert!(matches!(
             source(json!({"name": "a", "kubeconfigContents": reference})),
-            Source::Reference(_)
+            ClusterSource::Reference(_)
         ));
     }
-    assert!(matches!(source(json!({"name": "a", "kubeconfigFile": "/a"})), Source::File(_)));
+    assert!(matches!(source(json!({"name": "a", "kubeconfigFile": "/a"})), ClusterSource::File(_)));
 }
 
 #[test]
 fn the_kubeconfig_for_the_agent_stands_beside_the_accounts_own() {
     let both = given(&json!({"name": "a", "kubeconfigFile": "/a", "kubeconfigAgent": "apiVersion: v1"}));
-    assert!(matches!(&both.source, Some(Source::File(file)) if file == "/a"));
+    assert!(matches!(&both.source, Some(ClusterSource::File(file)) if file == "/a"));
     assert_eq!(both.contents()[AGENT_KEY].expose_secret(), "apiVersion: v1");
     let mut spec = KubesvcAccountSpec::default();
     both.apply_to(&mut spec).expect("good");
@@ -390,7 +393,7 @@ proptest! {
     #[test]
     fn a_definition_read_back_gives_its_spec(spec in specs()) {
         let account = KubesvcAccount::new("a", spec.clone());
-        let given = Given::read(object(&definition(&account))).expect("our own definition");
+        let given = AccountInput::read(object(&definition(&account))).expect("our own definition");
         let mut read = KubesvcAccountSpec::default();
         given.apply_to(&mut read).expect("it was read before");
         prop_assert_eq!(read, spec);
@@ -407,7 +410,7 @@ proptest! {
             for key in &keys {
                 fields.insert((*key).to_owned(), value.clone());
             }
-            let _ = Given::read(fields);
+            let _ = AccountInput::read(fields);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
-use crate::account::kubeconfig::{Authentication, Refusal, SecretText, VettedKubeconfig, vet};
+use crate::account::kubeconfig::{Authentication, KubeconfigError, SecretText, VettedKubeconfig, vet};
 use crate::agent::activation::exec::Login;
 use crate::agent::activation::files::{below, blocking, read, read_file};
 use crate::agent::activation::{Activator, DefinitionOrigin, owned_kubeconfig};
@@ -50,7 +50,7 @@ pub(super) struct Source {
 /// A kubeconfig that was read from a file.
 pub(super) struct FromFile {
     /// What became of it.
-    pub(super) vetted: Result<VettedKubeconfig, Refusal>,
+    pub(super) vetted: Result<VettedKubeconfig, KubeconfigError>,
     /// The file, and those that it names.
     pub(super) files: Vec<ReadFile>,
     /// What a program has given for it.
@@ -196,7 +196,7 @@ impl Activator {
 }
 
 /// A kubeconfig of a file that is refused.
-fn in_file(path: &str, refusal: &Refusal) -> Failure {
+fn in_file(path: &str, refusal: &KubeconfigError) -> Failure {
     about(path, refused(refusal))
 }
 
@@ -213,7 +213,7 @@ fn about(path: &str, failure: Failure) -> Failure {
 }
 
 /// The agent's own service account always comes with the authority of its cluster.
-fn in_service_account(refusal: &Refusal) -> Failure {
+fn in_service_account(refusal: &KubeconfigError) -> Failure {
     let failure = refused(refusal);
     before_send(failure.class(), format!("the agent's own service account: {}", failure.message))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use secrecy::zeroize::Zeroizing;
 use sha2::{Digest, Sha256};
 
-use crate::account::kubeconfig::{Refusal, vet_file_path};
+use crate::account::kubeconfig::{KubeconfigError, vet_file_path};
 use crate::agent::failure::before_send;
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
@@ -27,7 +27,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 /// What a stranger's path leads to, if that is under one of the folders, links followed.
 pub(super) fn below(path: &str, folders: &[PathBuf]) -> Result<PathBuf, Failure> {
-    let refuse = |refusal: Refusal| before_send(Class::BadReference, refusal.to_string());
+    let refuse = |refusal: KubeconfigError| before_send(Class::BadReference, refusal.to_string());
     let asked = vet_file_path(path, folders).map_err(refuse)?;
     let real = fs::canonicalize(asked).map_err(|error| unreadable(asked, &error))?;
     // Links may be followed, but not out of the folders; which may be links themselves.

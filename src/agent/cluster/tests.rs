@@ -16,7 +16,7 @@ const QUICK: Limits =
 fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
     let pem = authority.map(Authority::pem);
     let vetted = vet(&kubeconfig(server, pem.as_deref(), TOKEN), None).expect("a good kubeconfig");
-    Cluster::new(vetted, &Policy::default())
+    Cluster::new(vetted, &AgentPolicy::default())
 }
 
 async fn get(cluster: &Cluster, limits: Limits) -> Result<Answer, Failure> {
@@ -66,7 +66,7 @@ async fn the_fingerprint_is_that_of_the_served_certificate() {
         let access = ClusterAccess::connect(
             &Cluster::new(
                 vetted.with_insecure(insecure).expect("no authority beside it"),
-                &Policy::default(),
+                &AgentPolicy::default(),
             ),
             &Trust::default(),
             QUICK,
@@ -90,7 +90,7 @@ async fn the_authority_that_verified_is_told_by_its_public_key_and_only_where_th
     ] {
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
         let vetted = vetted.with_insecure(insecure).expect("no authority beside it");
-        let cluster = Cluster::new(vetted, &Policy::default());
+        let cluster = Cluster::new(vetted, &AgentPolicy::default());
         let access = ClusterAccess::connect(&cluster, &Trust::default(), QUICK).await.expect("a connection");
         assert_eq!(access.authority_key_digest(), expected);
     }
@@ -227,13 +227,17 @@ async fn what_the_policy_forbids_is_not_dialled() {
     let server = TestServer::start(&authority, |_| json(200, "{}")).await;
     let localhost = format!("https://localhost:{}", server.address.port());
     let elsewhere =
-        |entry: &str| Policy { servers: [entry.parse().expect(entry)].into(), ..Policy::default() };
+        |entry: &str| AgentPolicy { servers: [entry.parse().expect(entry)].into(), ..AgentPolicy::default() };
     for (url, policy, said) in [
-        ("https://169.254.169.254", Policy::default(), "link-local"),
-        ("https://100.100.100.200", Policy::default(), "metadata"),
-        ("https://[::ffff:168.63.129.16]", Policy::default(), "metadata"),
-        (&server.url(), Policy { loopback: false, ..Policy::default() }, "kubernetes.policy.loopback"),
-        (&localhost, Policy { loopback: false, ..Policy::default() }, "kubernetes.policy.loopback"),
+        ("https://169.254.169.254", AgentPolicy::default(), "link-local"),
+        ("https://100.100.100.200", AgentPolicy::default(), "metadata"),
+        ("https://[::ffff:168.63.129.16]", AgentPolicy::default(), "metadata"),
+        (
+            &server.url(),
+            AgentPolicy { loopback: false, ..AgentPolicy::default() },
+            "kubernetes.policy.loopback",
+        ),
+        (&localhost, AgentPolicy { loopback: false, ..AgentPolicy::default() }, "kubernetes.policy.loopback"),
         (&localhost, elsewhere("10.0.0.0/8"), "kubernetes.policy.servers"),
         (&localhost, elsewhere("api.example"), "kubernetes.policy.servers"),
         (&localhost, elsewhere("localhost:1"), "kubernetes.policy.servers"),
@@ -253,9 +257,9 @@ async fn what_the_policy_forbids_is_not_dialled() {
     assert!(server.asked.lock().is_empty());
     for entry in ["localhost", "127.0.0.0/8", "[::1]"] {
         let mut cluster = cluster(&localhost, Some(&authority));
-        cluster.policy = Policy {
+        cluster.policy = AgentPolicy {
             servers: [entry.parse().expect(entry), "127.0.0.1".parse().expect("an entry")].into(),
-            ..Policy::default()
+            ..AgentPolicy::default()
         };
         get(&cluster, QUICK).await.expect(entry);
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Files, agent, error};
-use crate::account::policy::{AccountPolicy, Policy};
+use crate::account::policy::{AccountPolicy, AgentPolicy};
 use crate::config::agent::{AccountSettings, AccountSource};
 use crate::config::{CustomResourceDefinition, Permissions, UnknownKeys, load_agent};
 
@@ -85,14 +85,14 @@ fn the_policy_is_read_and_what_is_no_server_is_refused() {
     let policy = read.expect("good settings").settings.policy;
     assert_eq!(
         policy,
-        Policy {
+        AgentPolicy {
             servers: ["10.0.0.0/8", "a.example:1-9"].map(|entry| entry.parse().expect(entry)).into(),
             loopback: false,
             files: false,
-            ..Policy::default()
+            ..AgentPolicy::default()
         }
     );
-    assert_eq!(agent("").expect("no settings").settings.policy, Policy::default());
+    assert_eq!(agent("").expect("no settings").settings.policy, AgentPolicy::default());
     for wrong in ["https://a.example", "a.example:0", "10.0.0.0/40", "'*'"] {
         for place in [
             "policy: {servers: [WRONG]}",

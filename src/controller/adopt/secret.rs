@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 
 use super::{BoxedError, Controller, timed};
 use crate::account::owned_secret::{
-    self, Contents, Preparation, Version, claim, completion, is_ours, preparation,
+    self, Contents, Preparation, SecretVersion, claim, completion, is_ours, preparation,
 };
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
 use crate::controller::own_secret::{Answer, place, without_contents};
@@ -20,7 +20,7 @@ const POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];
 /// What became of a Secret.
 pub(super) enum Kept {
     /// It holds the kubeconfig, in this version.
-    Ready(Version),
+    Ready(SecretVersion),
     /// The object stands.
     Stands,
     /// It cannot be written, and why.
@@ -58,7 +58,7 @@ impl Controller {
                     )));
                 }
                 Preparation::Remove => {
-                    self.remove_secret(&api, &name, &Version::of(&read), None).await?;
+                    self.remove_secret(&api, &name, &SecretVersion::of(&read), None).await?;
                     continue;
                 }
                 Preparation::Claim => {
@@ -75,7 +75,7 @@ impl Controller {
                 }
             };
             match written {
-                Answer::Done(secret) => return Ok(Kept::Ready(Version::of(&secret.metadata))),
+                Answer::Done(secret) => return Ok(Kept::Ready(SecretVersion::of(&secret.metadata))),
                 Answer::Changed => {}
                 Answer::Refused(why) => return refused(why),
             }
@@ -88,7 +88,7 @@ impl Controller {
         &self,
         made: &KubesvcAccount,
         contents: &Contents<'_>,
-        prepared: &Version,
+        prepared: &SecretVersion,
     ) -> Result<(), BoxedError> {
         let place @ (namespace, object_name) = place(made);
         let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, Some(made));
@@ -109,7 +109,7 @@ impl Controller {
     pub(super) async fn discard_secret(
         &self,
         object: &KubesvcAccount,
-        written: &Version,
+        written: &SecretVersion,
     ) -> Result<(), BoxedError> {
         let (namespace, object_name) = place(object);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));

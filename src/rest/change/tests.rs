@@ -14,11 +14,11 @@ fn account(spec: &Value, labels: &Value) -> KubesvcAccount {
     .expect("an account")
 }
 
-fn given(value: &Value) -> Given {
-    Given::read(value.as_object().cloned().expect("an object")).expect("good fields")
+fn given(value: &Value) -> AccountInput {
+    AccountInput::read(value.as_object().cloned().expect("an object")).expect("good fields")
 }
 
-fn plan(request: Request, body: Option<&Given>, account: &KubesvcAccount) -> Result<Plan, Problem> {
+fn plan(request: Request, body: Option<&AccountInput>, account: &KubesvcAccount) -> Result<Plan, Problem> {
     Change { name: "a", request, given: body, sets: true, force: false }.judge(Some(account))
 }
 
@@ -49,7 +49,7 @@ fn an_unchanged_body_writes_nothing() {
 #[test]
 fn what_a_deactivation_gives_is_checked_and_not_set() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "state": "ACTIVE"}), &json!({}));
-    let judge = |body: &Given| {
+    let judge = |body: &AccountInput| {
         Change { name: "a", request: Request::Deactivate, given: Some(body), sets: false, force: false }
             .judge(Some(&account))
     };

@@ -5,7 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::fake_api::{FakeApi, Held};
 use super::*;
-use crate::account::sources::{Namespaces, SourceRules};
+use crate::account::source_rules::{NamespaceSet, SourceRules};
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const SECRET: &str = "/secrets/prod-kubeconfig";
@@ -249,7 +249,7 @@ async fn a_put_of_one_kubeconfig_makes_that_of_a_losing_post_nobodys() {
 #[tokio::test]
 async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_anything_is_made() {
     let api = Arc::<FakeApi>::default();
-    let none = Namespaces::These([].into());
+    let none = NamespaceSet::These([].into());
     let rules = SourceRules {
         agent_sources: none.clone(),
         operator_files: none,

@@ -3,7 +3,7 @@
 use kubesvc::account::KubesvcAccountSpec;
 use kubesvc::account::kubeconfig::vet;
 use kubesvc::account::secret_reference::Reference;
-use kubesvc::account::spinnaker::{Given, validate};
+use kubesvc::account::spinnaker::{AccountInput, validate};
 use serde_json::{Value, json};
 
 /// Name, the reference, and what the message must say. The account is in namespace `own`.
@@ -114,7 +114,7 @@ fn bad_accounts_of_clouddriver_are_refused_by_field() {
     for (case, account, field) in given() {
         let Value::Object(fields) = account else { unreachable!("{case}") };
         let mut spec = KubesvcAccountSpec::default();
-        let why = match Given::read(fields).and_then(|given| given.apply_to(&mut spec)) {
+        let why = match AccountInput::read(fields).and_then(|given| given.apply_to(&mut spec)) {
             Err(error) => error.to_string(),
             Ok(()) => validate(&spec).join("; "),
         };

@@ -62,7 +62,7 @@ fn insecure_of_the_account_is_taken_without_an_authority_and_refused_beside_one(
     let pinned =
         with_cluster(&format!("server: 'https://one', certificate-authority-data: {}", certificate()));
     let refusal = vetted(&pinned).with_insecure(true).expect_err("it would pass the authority by");
-    assert_eq!((refusal.field(), refusal.kind()), ("insecure", RefusalKind::BadKubeconfig));
+    assert_eq!((refusal.field(), refusal.kind()), ("insecure", KubeconfigErrorKind::BadKubeconfig));
     assert_eq!(vetted(&pinned).with_insecure(false), Ok(vetted(&pinned)));
 }
 

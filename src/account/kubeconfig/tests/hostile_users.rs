@@ -136,7 +136,7 @@ fn only_running_programs_is_the_failure_of_its_own() {
     assert!(refused(&with_user("exec: {command: aws}")).is_exec());
     assert!(refused(&with_user("auth-provider: {name: oidc}")).is_exec());
     let both = kubeconfig("server: 'http://plain', proxy-url: x", "exec: {command: aws}, tokenFile: /x");
-    assert_eq!(refused(&both).kind(), RefusalKind::ExecForbidden);
+    assert_eq!(refused(&both).kind(), KubeconfigErrorKind::ExecForbidden);
     assert!(!refused(&with_user("tokenFile: /x")).is_exec());
     assert!(!refused("").is_exec());
 }

@@ -8,34 +8,34 @@ use std::borrow::Cow;
 /// contexts, clusters and users, and lines and columns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}; {remedy}")]
-pub struct Refusal {
+pub struct KubeconfigError {
     field: String,
     problem: Cow<'static, str>,
     remedy: Cow<'static, str>,
-    kind: RefusalKind,
+    kind: KubeconfigErrorKind,
 }
 
 /// Which class of failure a refusal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum KubeconfigErrorKind {
     /// It would run a program to authenticate (`exec`, `auth-provider`).
     ExecForbidden,
     /// Anything else.
     BadKubeconfig,
 }
 
-impl Refusal {
+impl KubeconfigError {
     pub(super) fn new(
         field: impl Into<String>,
         problem: impl Into<Cow<'static, str>>,
         remedy: impl Into<Cow<'static, str>>,
     ) -> Self {
         let (field, problem, remedy) = (field.into(), problem.into(), remedy.into());
-        Self { field, problem, remedy, kind: RefusalKind::BadKubeconfig }
+        Self { field, problem, remedy, kind: KubeconfigErrorKind::BadKubeconfig }
     }
 
     pub(super) fn exec(field: String, problem: &'static str, remedy: &'static str) -> Self {
-        Self { kind: RefusalKind::ExecForbidden, ..Self::new(field, problem, remedy) }
+        Self { kind: KubeconfigErrorKind::ExecForbidden, ..Self::new(field, problem, remedy) }
     }
 
     /// The key at fault, such as `users[dev].user.exec`; `kubeconfig` where it is the file as a whole.
@@ -44,12 +44,12 @@ impl Refusal {
     }
 
     /// Which class of failure this is.
-    pub fn kind(&self) -> RefusalKind {
+    pub fn kind(&self) -> KubeconfigErrorKind {
         self.kind
     }
 
     /// Whether it would have run a program: the failure class EXEC_FORBIDDEN, otherwise BAD_KUBECONFIG.
     pub fn is_exec(&self) -> bool {
-        self.kind == RefusalKind::ExecForbidden
+        self.kind == KubeconfigErrorKind::ExecForbidden
     }
 }

@@ -11,7 +11,7 @@ use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
 use crate::account::state::DesiredState;
 
 /// The longest kubeconfig that is taken, in bytes.
-pub const MAX_KUBECONFIG: usize = 256 * 1024;
+pub const MAX_KUBECONFIG_BYTES: usize = 256 * 1024;
 
 /// The fields that say how the cluster is reached; a caller gives one of them.
 const SOURCES: [&str; 3] = ["kubeconfigContents", "kubeconfigFile", "serviceAccount"];
@@ -20,7 +20,7 @@ const AGENT_SOURCE: &str = "kubeconfigAgent";
 
 /// How an agent is to reach the cluster, as a caller says it.
 #[derive(Clone)]
-pub enum Source {
+pub enum ClusterSource {
     /// A kubeconfig itself. It goes into a Secret, and only there.
     Contents(SecretString),
     /// A path on the agent.
@@ -31,7 +31,7 @@ pub enum Source {
     ServiceAccount,
 }
 
-impl Source {
+impl ClusterSource {
     /// Whether it is more than what was shown in place of a secret: a definition that was read and is sent back leaves
     /// the source as it is.
     fn says_something(&self) -> bool {
@@ -57,7 +57,7 @@ impl Source {
 #[derive(Clone)]
 pub enum AgentSource {
     /// It is this one.
-    Set(Source),
+    Set(ClusterSource),
     /// There is none any more: agents are sent the account's own.
     Remove,
 }
@@ -73,23 +73,23 @@ pub struct Ignored {
 
 impl Ignored {
     fn count(&mut self, field: &str) {
-        const NAMED: usize = 20;
-        const LONGEST: usize = 64;
+        const MAX_NAMES_SHOWN: usize = 20;
+        const MAX_NAME_CHARS: usize = 64;
         self.count += 1;
-        if self.named.len() < NAMED {
-            self.named.push(field.chars().take(LONGEST).collect());
+        if self.named.len() < MAX_NAMES_SHOWN {
+            self.named.push(field.chars().take(MAX_NAME_CHARS).collect());
         }
     }
 }
 
 /// What a caller gave for one account, read and checked by itself. It has no `Debug`: it may hold a kubeconfig.
-pub struct Given {
+pub struct AccountInput {
     /// The account's name.
     pub name: String,
     /// What it should be, if that was said.
     pub state: Option<DesiredState>,
     /// How the cluster is reached, if that was said.
-    pub source: Option<Source>,
+    pub source: Option<ClusterSource>,
     /// How the agent reaches it, if that was said.
     pub agent_source: Option<AgentSource>,
     /// Fields that kubesvc has no use for.
@@ -97,7 +97,7 @@ pub struct Given {
     fields: Map<String, Value>,
 }
 
-impl Given {
+impl AccountInput {
     /// Reads Clouddriver's JSON of one account.
     ///
     /// # Errors
@@ -136,10 +136,10 @@ impl Given {
     /// The kubeconfigs themselves that were given, by their key in the Secret they go into.
     pub fn contents(&self) -> Contents<'_> {
         let mut contents = Contents::new();
-        if let Some(Source::Contents(own)) = &self.source {
+        if let Some(ClusterSource::Contents(own)) = &self.source {
             contents.insert(OWN_KEY, own);
         }
-        if let Some(AgentSource::Set(Source::Contents(agents))) = &self.agent_source {
+        if let Some(AgentSource::Set(ClusterSource::Contents(agents))) = &self.agent_source {
             contents.insert(AGENT_KEY, agents);
         }
         contents
@@ -160,7 +160,7 @@ impl Given {
     /// left to the caller, who knows what they mean for the request.
     ///
     /// # Errors
-    /// None that [`Given::read`] has not returned before.
+    /// None that [`AccountInput::read`] has not returned before.
     pub fn apply_to(&self, spec: &mut KubesvcAccountSpec) -> Result<(), FieldError> {
         if self.fields.contains_key("requiredGroupMembership") && self.fields.contains_key("permissions") {
             spec.permissions.clear();
@@ -171,7 +171,7 @@ impl Given {
         if let Some(groups) = self.fields.get("requiredGroupMembership") {
             fields::set(spec, "requiredGroupMembership", groups)?;
         }
-        if let Some(source) = self.source.as_ref().and_then(Source::in_spec) {
+        if let Some(source) = self.source.as_ref().and_then(ClusterSource::in_spec) {
             spec.kubeconfig = source;
         }
         match &self.agent_source {
@@ -215,7 +215,7 @@ fn state(fields: &Map<String, Value>) -> Result<Option<DesiredState>, FieldError
 }
 
 /// Takes the account's own source out of the fields, so that no credential stays among them.
-fn source(fields: &mut Map<String, Value>) -> Result<Option<Source>, FieldError> {
+fn source(fields: &mut Map<String, Value>) -> Result<Option<ClusterSource>, FieldError> {
     let mut taken = |key: &str| fields.remove(key).unwrap_or(Value::Null);
     let contents = text(SOURCES[0], &taken(SOURCES[0]))?;
     let file = text(SOURCES[1], &taken(SOURCES[1]))?;
@@ -229,9 +229,9 @@ fn source(fields: &mut Map<String, Value>) -> Result<Option<Source>, FieldError>
     let source = match (contents, file) {
         (Some(contents), _) => Some(self::contents(SOURCES[0], contents)?),
         (None, Some(file)) => Some(path(SOURCES[1], file)?),
-        (None, None) => service_account.then_some(Source::ServiceAccount),
+        (None, None) => service_account.then_some(ClusterSource::ServiceAccount),
     };
-    Ok(source.filter(Source::says_something))
+    Ok(source.filter(ClusterSource::says_something))
 }
 
 /// Takes the agent's out of the fields as well: a path, a reference or a kubeconfig. Null or nothing takes it away.
@@ -245,7 +245,7 @@ fn agent_source(fields: &mut Map<String, Value>) -> Result<Option<AgentSource>, 
     Ok(source.says_something().then_some(AgentSource::Set(source)))
 }
 
-fn contents(field: &str, contents: String) -> Result<Source, FieldError> {
+fn contents(field: &str, contents: String) -> Result<ClusterSource, FieldError> {
     if is_reference(&contents) {
         return reference(field, contents);
     }
@@ -253,22 +253,22 @@ fn contents(field: &str, contents: String) -> Result<Source, FieldError> {
     if contents.expose_secret().trim().is_empty() {
         return Err(FieldError::new(field, "a kubeconfig, not an empty string"));
     }
-    if contents.expose_secret().len() > MAX_KUBECONFIG {
-        return Err(FieldError::new(field, format!("at most {} KiB long", MAX_KUBECONFIG / 1024)));
+    if contents.expose_secret().len() > MAX_KUBECONFIG_BYTES {
+        return Err(FieldError::new(field, format!("at most {} KiB long", MAX_KUBECONFIG_BYTES / 1024)));
     }
-    Ok(Source::Contents(contents))
+    Ok(ClusterSource::Contents(contents))
 }
 
-fn path(field: &str, path: String) -> Result<Source, FieldError> {
+fn path(field: &str, path: String) -> Result<ClusterSource, FieldError> {
     if path.is_empty() {
         return Err(FieldError::new(field, "a path or a secret reference, not an empty string"));
     }
-    if is_reference(&path) { reference(field, path) } else { Ok(Source::File(path)) }
+    if is_reference(&path) { reference(field, path) } else { Ok(ClusterSource::File(path)) }
 }
 
 /// A reference, written right and with what its engine needs.
-fn reference(field: &str, text: String) -> Result<Source, FieldError> {
+fn reference(field: &str, text: String) -> Result<ClusterSource, FieldError> {
     let good = Reference::parse(&text).and_then(|reference| reference.check_parameters());
     good.map_err(|problem| FieldError::new(field, format!("a secret reference: {problem}")))?;
-    Ok(Source::Reference(text))
+    Ok(ClusterSource::Reference(text))
 }

@@ -10,14 +10,14 @@ use super::spec::KubeconfigSource;
 
 /// Some of the watched namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Namespaces {
+pub enum NamespaceSet {
     /// All that are watched.
     All,
     /// These alone.
     These(BTreeSet<String>),
 }
 
-impl Namespaces {
+impl NamespaceSet {
     fn contain(&self, namespace: &str) -> bool {
         match self {
             Self::All => true,
@@ -30,9 +30,9 @@ impl Namespaces {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceRules {
     /// Namespaces whose accounts may use an agent's files and its service account.
-    pub agent_sources: Namespaces,
+    pub agent_sources: NamespaceSet,
     /// Namespaces whose accounts may use the engine `file`.
-    pub operator_files: Namespaces,
+    pub operator_files: NamespaceSet,
     /// Namespaces, besides an account's own, whose Secrets references of the engine `k8s` may name.
     pub secrets: BTreeSet<String>,
     /// Whether references of the engine `noop` are taken.
@@ -42,7 +42,7 @@ pub struct SourceRules {
 impl Default for SourceRules {
     fn default() -> Self {
         let secrets = BTreeSet::new();
-        Self { agent_sources: Namespaces::All, operator_files: Namespaces::All, secrets, noop: true }
+        Self { agent_sources: NamespaceSet::All, operator_files: NamespaceSet::All, secrets, noop: true }
     }
 }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn shipped() -> SourceRules {
-        let own = Namespaces::These(["kubesvc".to_owned()].into());
+        let own = NamespaceSet::These(["kubesvc".to_owned()].into());
         SourceRules { agent_sources: own.clone(), operator_files: own, secrets: [].into(), noop: false }
     }
 

@@ -16,7 +16,7 @@ use crate::account::state::State;
 use crate::account::status::MAX_TRIED_ZONES;
 
 /// What is known of the zone that the account is to be given to.
-pub(super) enum Choice {
+pub(super) enum ZoneChoice {
     /// It is this one.
     Zone(String),
     /// The agents of this many zones are to be asked, or are asked; at the tick the asking is over.
@@ -35,11 +35,11 @@ pub(super) enum Choice {
 }
 
 /// Chooses.
-pub(super) fn choose(context: &LifecycleContext<'_>) -> Choice {
+pub(super) fn choose(context: &LifecycleContext<'_>) -> ZoneChoice {
     match zone_of(context) {
-        Choice::Zone(zone) => match spans(context, &zone) {
-            Some(failure) => Choice::Refused(failure),
-            None => Choice::Zone(zone),
+        ZoneChoice::Zone(zone) => match spans(context, &zone) {
+            Some(failure) => ZoneChoice::Refused(failure),
+            None => ZoneChoice::Zone(zone),
         },
         other => other,
     }
@@ -48,7 +48,7 @@ pub(super) fn choose(context: &LifecycleContext<'_>) -> Choice {
 /// Why the account cannot be given to a zone: it asks for the cluster that the agents are in, they are in different ones,
 /// and it is bound to none. Of an account of agents' own files the first that answers stands.
 pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failure> {
-    const NAMED: usize = 4;
+    const MAX_NAMES_SHOWN: usize = 4;
     let account = context.observation.account;
     let is_bound = context.status.cluster_uid.as_deref().is_some_and(|bound| !bound.is_empty());
     let asks = account.spec.agent_source().service_account == Some(true) && !account.is_static();
@@ -56,9 +56,9 @@ pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failur
     if clusters.len() < 2 {
         return None;
     }
-    let named = clusters.iter().take(NAMED);
+    let named = clusters.iter().take(MAX_NAMES_SHOWN);
     let named: Vec<_> = named.map(|(cluster, agent)| format!("{} (agent {agent})", short(cluster))).collect();
-    let more = match clusters.len().saturating_sub(NAMED) {
+    let more = match clusters.len().saturating_sub(MAX_NAMES_SHOWN) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -70,42 +70,42 @@ pub(super) fn spans(context: &LifecycleContext<'_>, zone: &str) -> Option<Failur
     Some(Failure::new(FailureClass::ZoneSpansClusters, message))
 }
 
-fn zone_of(context: &LifecycleContext<'_>) -> Choice {
+fn zone_of(context: &LifecycleContext<'_>) -> ZoneChoice {
     if let Some(pinned) = context.observation.account.spec.zone_id.as_deref() {
         let connected = context.connected(pinned).next().is_some();
         return if connected {
-            Choice::Zone(pinned.to_owned())
+            ZoneChoice::Zone(pinned.to_owned())
         } else {
-            Choice::NoAgent(no_agent_in(pinned))
+            ZoneChoice::NoAgent(no_agent_in(pinned))
         };
     }
     if !context.observation.policy.offers {
-        return Choice::Refused(zone_required());
+        return ZoneChoice::Refused(zone_required());
     }
     let connected = context.connected_zones();
     if connected.is_empty() {
         let message = "no agent connected; start one, or see why none can connect";
-        return Choice::NoAgent(Failure::new(FailureClass::NoAgent, message));
+        return ZoneChoice::NoAgent(Failure::new(FailureClass::NoAgent, message));
     }
     let tried = context.tried_zones();
     let is_new = |zone: &&str| !tried.iter().any(|one| one == *zone);
     if let Some(before) =
         context.status.zone_id.as_deref().filter(|zone| connected.contains(zone) && is_new(zone))
     {
-        return Choice::Zone(before.to_owned());
+        return ZoneChoice::Zone(before.to_owned());
     }
     let untried: BTreeSet<&str> = connected.iter().copied().filter(is_new).collect();
     if untried.is_empty() || tried.len() >= MAX_TRIED_ZONES {
-        return Choice::Over(none_left(context, tried));
+        return ZoneChoice::Over(none_left(context, tried));
     }
     let grace = context.all_seen_at();
     if let Some(until) = grace.filter(|_| others_matter(context, tried)) {
-        return Choice::NotYet(until);
+        return ZoneChoice::NotYet(until);
     }
     match connected.first() {
         // Where others were asked before the leader changed, they will be again.
         Some(_) if grace.is_some() && context.state() == State::ToMigrate => among_offers(context, &untried),
-        Some(only) if connected.len() == 1 => Choice::Zone((*only).to_owned()),
+        Some(only) if connected.len() == 1 => ZoneChoice::Zone((*only).to_owned()),
         _ => among_offers(context, &untried),
     }
 }
@@ -149,10 +149,10 @@ pub(super) fn no_agent_in(zone: &str) -> Failure {
 
 /// The zone that offers to take the account as it is now and whose agent has been connected for longest; where everyone
 /// must be heard, exactly one zone must offer. Names decide nothing: an agent gives itself the name of its zone.
-fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> Choice {
+fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> ZoneChoice {
     let observation = context.observation;
     if context.state() != State::ToMigrate {
-        return Choice::Asked { zones: zones.len(), until: observation.now };
+        return ZoneChoice::Asked { zones: zones.len(), until: observation.now };
     }
     let until = observation.in_state_since.saturating_add(observation.policy.operation_wait);
     let asked: Vec<_> = observation.sessions.iter().filter(|session| is_asked(session, zones)).collect();
@@ -162,18 +162,18 @@ fn among_offers(context: &LifecycleContext<'_>, zones: &BTreeSet<&str>) -> Choic
     if hears_everyone(context) {
         let heard = asked.iter().all(|session| answer(context, session).is_some());
         if !heard && until > observation.now {
-            return Choice::Asked { zones: zones.len(), until };
+            return ZoneChoice::Asked { zones: zones.len(), until };
         }
         if willing.len() > 1 {
-            return Choice::Ambiguous(ambiguous(&willing));
+            return ZoneChoice::Ambiguous(ambiguous(&willing));
         }
     }
     let offers = asked.iter().filter(says_yes);
     let first = offers.min_by_key(|session| (session.process.since, lot(context, &session.zone)));
     match first {
-        Some(session) => Choice::Zone(session.zone.clone()),
-        None if until > observation.now => Choice::Asked { zones: zones.len(), until },
-        None => Choice::Over(nobody_offers(context, &asked)),
+        Some(session) => ZoneChoice::Zone(session.zone.clone()),
+        None if until > observation.now => ZoneChoice::Asked { zones: zones.len(), until },
+        None => ZoneChoice::Over(nobody_offers(context, &asked)),
     }
 }
 

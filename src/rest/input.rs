@@ -5,13 +5,13 @@ use tracing::debug;
 
 use super::body::no_name_twice;
 use super::error::Problem;
-use crate::account::spinnaker::Given;
+use crate::account::spinnaker::AccountInput;
 
 /// Reads one account of a body.
-pub(super) fn read(fields: Map<String, Value>) -> Result<Given, Problem> {
+pub(super) fn read(fields: Map<String, Value>) -> Result<AccountInput, Problem> {
     let named =
         fields.get("name").and_then(Value::as_str).map(|name| name.chars().take(255).collect::<String>());
-    let given = Given::read(fields).map_err(|problem| {
+    let given = AccountInput::read(fields).map_err(|problem| {
         Problem::bad_request(match named {
             Some(name) => format!("account {name:?}: {problem}"),
             None => problem.to_string(),
@@ -25,8 +25,8 @@ pub(super) fn read(fields: Map<String, Value>) -> Result<Given, Problem> {
 }
 
 /// Reads all accounts of a body.
-pub(super) fn read_all(objects: Vec<Map<String, Value>>) -> Result<Vec<Given>, Problem> {
-    let all: Vec<Given> = objects.into_iter().map(read).collect::<Result<_, _>>()?;
+pub(super) fn read_all(objects: Vec<Map<String, Value>>) -> Result<Vec<AccountInput>, Problem> {
+    let all: Vec<AccountInput> = objects.into_iter().map(read).collect::<Result<_, _>>()?;
     no_name_twice(all.iter().map(|given| given.name.as_str()))?;
     Ok(all)
 }
