@@ -41,17 +41,17 @@ pub mod watched_files;
 
 pub use options::{AgentOptions, Backoff, KeepAlive};
 
-use accounts::Parts;
-use activation::{Activator, MAX_FILE, Programs};
-use health::Status;
+use accounts::SharedParts;
+use activation::{Activator, MAX_FILE_BYTES, Programs};
+use health::AgentStatus;
 use http::Server;
 use link::Link;
 use metrics::AgentMetrics;
-use reactions::Table;
+use reactions::AccountTable;
 use watched_files::{AccountFiles, ReadFile};
 
 /// How many changes of files wait to be taken; meanwhile no file is looked at.
-const CHANGES: usize = 16;
+const MAX_WAITING_CHANGES: usize = 16;
 
 /// Why an agent could not start. A running one ends for no reason but being told to.
 #[derive(Debug, thiserror::Error)]
@@ -109,12 +109,12 @@ impl Agent {
     pub async fn bind(options: AgentOptions) -> Result<Self, AgentError> {
         check_id("the agent id", &options.agent_id, 191)?;
         check_id("the zone id", &options.zone_id, 255)?;
-        let table = Arc::new(Mutex::new(Table::default()));
+        let table = Arc::new(Mutex::new(AccountTable::default()));
         let counted = AgentMetrics::default();
-        let status = Arc::new(Status::new(&options, table.clone()));
+        let status = Arc::new(AgentStatus::new(&options, table.clone()));
         let health = bind_health(&options, &counted, status.clone()).await?;
         let metrics = bind_metrics(&options, &counted, table.clone()).await?;
-        let (changes, changed_files) = mpsc::channel(CHANGES);
+        let (changes, changed_files) = mpsc::channel(MAX_WAITING_CHANGES);
         let files = FileWatch { pace: options.file_pace, table: table.clone(), changes };
         let activator = Activator {
             requests: counted.requests.clone(),
@@ -122,7 +122,7 @@ impl Agent {
             programs: Programs::new(options.exec_commands.clone(), std::env::var_os("PATH")),
             ..Activator::new(options.kubeconfig_folders.clone(), options.activation_concurrency)
         };
-        let parts = Parts {
+        let parts = SharedParts {
             table,
             activator,
             own: options.own.clone(),
@@ -183,7 +183,7 @@ async fn accompanied(link: impl Future<Output = ()>, leave: &CancellationToken, 
 async fn bind_health(
     options: &AgentOptions,
     metrics: &AgentMetrics,
-    status: Arc<Status>,
+    status: Arc<AgentStatus>,
 ) -> Result<Server, AgentError> {
     let (host, port) = (&options.health_address, options.health_port);
     let failed = |source| AgentError::HealthPort { address: http::shown(host, port), source };
@@ -194,7 +194,7 @@ async fn bind_health(
 async fn bind_metrics(
     options: &AgentOptions,
     metrics: &AgentMetrics,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<AccountTable>>,
 ) -> Result<Option<Server>, AgentError> {
     let Some(port) = options.metrics_port else { return Ok(None) };
     let host = &options.metrics_address;
@@ -207,13 +207,13 @@ async fn bind_metrics(
 #[derive(Debug)]
 struct FileWatch {
     pace: Duration,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<AccountTable>>,
     changes: mpsc::Sender<Vec<ReadFile>>,
 }
 
 impl FileWatch {
     async fn run(self) {
-        let mut files = AccountFiles::new(MAX_FILE);
+        let mut files = AccountFiles::new(MAX_FILE_BYTES);
         loop {
             tokio::time::sleep(self.pace).await;
             let in_use = self.table.lock().files();

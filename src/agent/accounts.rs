@@ -12,7 +12,7 @@ use crate::agent::answers::Answers;
 use crate::agent::definition::Definition;
 use crate::agent::failure::{after_send, before_send};
 use crate::agent::metrics::AgentMetrics;
-use crate::agent::reactions::{Assigned, Attempt, Effect, Table};
+use crate::agent::reactions::{AccountTable, AssignmentOutcome, Attempt, Effect};
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::failure::Class;
@@ -27,9 +27,9 @@ type Outcomes = (Attempt, Result<ActivatedAccount, Failure>);
 
 /// What the accounts of an agent share with its other parts.
 #[derive(Debug)]
-pub struct Parts {
+pub struct SharedParts {
     /// The accounts themselves.
-    pub table: Arc<Mutex<Table>>,
+    pub table: Arc<Mutex<AccountTable>>,
     /// What starts them.
     pub activator: Activator,
     /// Those of the agent's own file.
@@ -45,9 +45,9 @@ pub struct Parts {
 /// The table of accounts, the attempts under way, and the answers that wait to be sent.
 #[derive(Debug)]
 pub struct Accounts {
-    parts: Parts,
+    parts: SharedParts,
     running: JoinSet<Outcomes>,
-    of_task: HashMap<Id, Running>,
+    of_task: HashMap<Id, RunningAttempt>,
     handles: HashMap<Attempt, AbortHandle>,
     answers: Answers,
     /// The attempts that were under way at the last look, so that quick ones are not reported as slow.
@@ -55,14 +55,14 @@ pub struct Accounts {
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningAttempt {
     attempt: Attempt,
     uid: String,
 }
 
 impl Accounts {
     /// No accounts yet.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: SharedParts) -> Self {
         Self {
             parts,
             running: JoinSet::new(),
@@ -165,12 +165,14 @@ impl Accounts {
         let outcome = self.parts.table.lock().cache(fence, assignment.on);
         let (epoch, on) = (fence.caching_epoch, assignment.on);
         match outcome {
-            Assigned::Taken => tracing::info!(account = %account.name, epoch, on, "assignment of caching"),
-            Assigned::Late => {
+            AssignmentOutcome::Taken => {
+                tracing::info!(account = %account.name, epoch, on, "assignment of caching")
+            }
+            AssignmentOutcome::Late => {
                 tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching");
             }
             // It was dropped meanwhile, and the hub will see.
-            Assigned::Unknown => {
+            AssignmentOutcome::Unknown => {
                 tracing::debug!(account = %account.name, epoch, on, "an assignment of caching for what is not held");
             }
         }
@@ -256,7 +258,7 @@ impl Accounts {
                     let handle = self
                         .running
                         .spawn(async move { (attempt, activator.start(&definition, word).await) });
-                    self.of_task.insert(handle.id(), Running { attempt, uid: account.uid });
+                    self.of_task.insert(handle.id(), RunningAttempt { attempt, uid: account.uid });
                     self.handles.insert(attempt, handle);
                 }
                 Effect::Cancel { attempt } => {
@@ -286,7 +288,7 @@ impl Accounts {
 
     fn ended(&mut self, task: Id, attempt: Attempt, result: Result<ActivatedAccount, Failure>) {
         self.handles.remove(&attempt);
-        let Some(Running { uid, .. }) = self.of_task.remove(&task) else { return };
+        let Some(RunningAttempt { uid, .. }) = self.of_task.remove(&task) else { return };
         let effects = self.parts.table.lock().finished(&uid, attempt, result);
         self.carry_out(effects);
     }
@@ -297,7 +299,7 @@ impl Accounts {
             self.of_task.remove(&error.id());
             return;
         }
-        let Some(Running { attempt, .. }) = self.of_task.get(&error.id()) else { return };
+        let Some(RunningAttempt { attempt, .. }) = self.of_task.get(&error.id()) else { return };
         let failure =
             after_send(Class::Internal, "the agent failed while it started the account; its log says more");
         self.ended(error.id(), *attempt, Err(failure));

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::account::policy::AgentPolicy;
-use crate::agent::cluster::{Cluster, ClusterAccess, Limits, Trust};
+use crate::agent::cluster::{ClusterAccess, ClusterEndpoint, Limits, Trust};
 use crate::agent::definition::Definition;
 use crate::agent::failure::after_send;
 use crate::agent::metrics::Requests;
@@ -29,11 +29,11 @@ mod probe;
 #[cfg(test)]
 mod tests;
 
-pub use credential::ServiceAccountPlace;
+pub use credential::ServiceAccountFiles;
 pub use exec::Programs;
-pub use files::MAX_FILE;
+pub use files::MAX_FILE_BYTES;
 
-use credential::Source;
+use credential::ResolvedSource;
 
 /// How long the agent's own cluster may take to say which one it is.
 const OWN_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -44,7 +44,7 @@ pub struct Activator {
     /// The folders under which an account may name a kubeconfig file.
     pub kubeconfig_folders: Arc<[PathBuf]>,
     /// Where the agent's own service account is.
-    pub service_account: Arc<ServiceAccountPlace>,
+    pub service_account: Arc<ServiceAccountFiles>,
     /// What the agent's owner lets it do.
     pub policy: AgentPolicy,
     /// Programs that log in for kubeconfigs of its owner.
@@ -86,7 +86,7 @@ impl Activator {
     pub fn new(kubeconfig_folders: Vec<PathBuf>, concurrency: usize) -> Self {
         Self {
             kubeconfig_folders: kubeconfig_folders.into(),
-            service_account: Arc::new(ServiceAccountPlace::from_environment()),
+            service_account: Arc::new(ServiceAccountFiles::from_environment()),
             policy: AgentPolicy::default(),
             programs: Programs::default(),
             trust: Trust::default(),
@@ -125,7 +125,7 @@ impl Activator {
     pub async fn own_cluster(&self) -> Option<String> {
         let read = async {
             self.permits_service_account().ok()?;
-            let cluster = Cluster::new(self.own_account().await.ok()?, &self.policy);
+            let cluster = ClusterEndpoint::new(self.own_account().await.ok()?, &self.policy);
             let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await.ok()?;
             identity::kube_system_uid(&mut access.counted_in(&self.requests)).await.ok()
         };
@@ -148,8 +148,8 @@ impl Activator {
         self.look(self.source(spec, word).await?, spec).await
     }
 
-    async fn look(&self, source: Source, spec: &AccountSpec) -> Result<ActivatedAccount, Failure> {
-        let Source { cluster, files, .. } = source;
+    async fn look(&self, source: ResolvedSource, spec: &AccountSpec) -> Result<ActivatedAccount, Failure> {
+        let ResolvedSource { cluster, files, .. } = source;
         let access = ClusterAccess::connect(&cluster, &self.trust, self.limits).await?;
         let mut access = access.counted_in(&self.requests);
         let version = identity::version(&mut access).await?;

@@ -26,9 +26,9 @@ use crate::agent::metrics::Requests;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-mod answer;
 mod authentication;
 mod dial;
+mod failures;
 mod redact;
 #[cfg(test)]
 pub(super) mod test_server;
@@ -60,7 +60,7 @@ impl Default for Limits {
 
 /// Where a cluster is and how to be let in.
 #[derive(Clone)]
-pub struct Cluster {
+pub struct ClusterEndpoint {
     server: Url,
     certificate_authority: Option<Vec<u8>>,
     insecure: bool,
@@ -71,7 +71,7 @@ pub struct Cluster {
     authentication: Option<Authentication>,
 }
 
-impl Cluster {
+impl ClusterEndpoint {
     /// The cluster of a vetted kubeconfig, dialled as far as the policy goes.
     pub fn new(kubeconfig: VettedKubeconfig, policy: &AgentPolicy) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Cluster {
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for ClusterEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cluster")
             .field("server", &self.url())
@@ -127,7 +127,7 @@ impl fmt::Debug for ClusterAccess {
 
 /// A good answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct ClusterResponse {
     /// The media type that the server names.
     pub content_type: String,
     /// The body, as it came.
@@ -136,7 +136,7 @@ pub struct Answer {
 
 impl ClusterAccess {
     /// Connects: looks the name up, refuses addresses that no API server may have, and shakes hands.
-    pub async fn connect(cluster: &Cluster, trust: &Trust, limits: Limits) -> Result<Self, Failure> {
+    pub async fn connect(cluster: &ClusterEndpoint, trust: &Trust, limits: Limits) -> Result<Self, Failure> {
         let deadline = Instant::now() + limits.connect;
         let stream = dial::tls(cluster, trust, deadline).await?;
         let fingerprint = tls::fingerprint(&stream);
@@ -146,7 +146,7 @@ impl ClusterAccess {
         let url = cluster.url().to_owned();
         let (sender, connection) = match timeout_at(deadline, shaken).await {
             Ok(Ok(parts)) => parts,
-            Ok(Err(error)) => return Err(answer::broken(&format!("connecting to {url}"), &error)),
+            Ok(Err(error)) => return Err(failures::broken(&format!("connecting to {url}"), &error)),
             Err(_) => return Err(dial::too_slow(cluster)),
         };
         let connection = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -196,7 +196,7 @@ impl ClusterAccess {
     /// Gets one answer. Any other status than 200 is a failure; its `http_status` tells which.
     ///
     /// `path` begins with a slash and may have a query; it follows the path of the server's URL.
-    pub async fn get(&mut self, path: &str, accept: &'static str) -> Result<Answer, Failure> {
+    pub async fn get(&mut self, path: &str, accept: &'static str) -> Result<ClusterResponse, Failure> {
         let step = format!("GET {path} of {}", self.url);
         let request = self
             .request(path, accept)
@@ -205,7 +205,7 @@ impl ClusterAccess {
             Ok(result) => result,
             Err(_) => Err(after_send(
                 Class::Timeout,
-                format!("{step} was not answered within {}", answer::shown(self.limits.answer)),
+                format!("{step} was not answered within {}", failures::shown(self.limits.answer)),
             )),
         };
         self.requests.count(result.as_ref().map_or_else(|failure| failure.http_status, |_| 200));
@@ -226,10 +226,14 @@ impl ClusterAccess {
         request.body(Empty::new())
     }
 
-    async fn exchange(&mut self, step: &str, request: Request<Empty<Bytes>>) -> Result<Answer, Failure> {
-        self.sender.ready().await.map_err(|error| answer::broken(step, &error))?;
+    async fn exchange(
+        &mut self,
+        step: &str,
+        request: Request<Empty<Bytes>>,
+    ) -> Result<ClusterResponse, Failure> {
+        self.sender.ready().await.map_err(|error| failures::broken(step, &error))?;
         let response =
-            self.sender.send_request(request).await.map_err(|error| answer::broken(step, &error))?;
+            self.sender.send_request(request).await.map_err(|error| failures::broken(step, &error))?;
         let status = response.status();
         if status != StatusCode::OK {
             return Err(self.refused(step, response).await);
@@ -243,31 +247,31 @@ impl ClusterAccess {
                     format!("{step} answered with more than {} bytes", self.limits.body),
                 ));
             }
-            Err(error) => return Err(answer::broken(step, error.as_ref())),
+            Err(error) => return Err(failures::broken(step, error.as_ref())),
         };
-        Ok(Answer { content_type, body })
+        Ok(ClusterResponse { content_type, body })
     }
 
     /// The failure behind an answer that is not 200, with what the server says about it if it is an API server. Of any
     /// other answer only its code and length are told: whoever may name an address shall not read what is there.
     async fn refused(&self, step: &str, response: Response<Incoming>) -> Failure {
-        const ROOM: usize = 64 * 1024;
+        const READ_BUFFER_BYTES: usize = 64 * 1024;
         let status = response.status();
         if status.is_redirection() {
-            return answer::redirected(step, status);
+            return failures::redirected(step, status);
         }
-        let said = match Limited::new(response.into_body(), ROOM).collect().await {
+        let said = match Limited::new(response.into_body(), READ_BUFFER_BYTES).collect().await {
             Ok(body) => {
                 let body = body.to_bytes();
-                match answer::message_in(&body) {
+                match failures::message_in(&body) {
                     Some(message) => self.redactor.clean(&message),
                     None => format!("{} bytes that are no Kubernetes Status", body.len()),
                 }
             }
-            Err(error) if error.is::<LengthLimitError>() => format!("more than {ROOM} bytes"),
+            Err(error) if error.is::<LengthLimitError>() => format!("more than {READ_BUFFER_BYTES} bytes"),
             Err(_) => String::new(),
         };
-        answer::refused(step, status, &said)
+        failures::refused(step, status, &said)
     }
 }
 

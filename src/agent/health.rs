@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::agent::AgentOptions;
-use crate::agent::reactions::Table;
+use crate::agent::reactions::AccountTable;
 use crate::agent::static_accounts::StaticAccountFile;
 
 mod accounts;
@@ -20,27 +20,27 @@ use accounts::AccountsReport;
 
 /// How the agent is. Written by the link, read by health checks.
 #[derive(Debug)]
-pub struct Status {
+pub struct AgentStatus {
     agent_id: String,
     zone_id: String,
     version: String,
     hub: String,
     started: Instant,
     own: StaticAccountFile,
-    table: Arc<Mutex<Table>>,
-    now: Mutex<Now>,
+    table: Arc<Mutex<AccountTable>>,
+    now: Mutex<CurrentStatus>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Now {
-    session: Option<Session>,
+struct CurrentStatus {
+    session: Option<StreamStatus>,
     problem: Option<String>,
 }
 
 /// The stream in force.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Session {
+pub struct StreamStatus {
     /// Its id.
     pub session_id: String,
     /// The replica of the operator that holds it.
@@ -61,7 +61,7 @@ struct Report {
     uptime_seconds: u64,
     connected: bool,
     #[serde(skip_serializing_if = "Option::is_none", flatten)]
-    session: Option<Session>,
+    session: Option<StreamStatus>,
     accounts_held: usize,
     accounts_starting: usize,
     accounts_failed: usize,
@@ -74,15 +74,15 @@ struct Report {
 
 /// Whether the agent is ready, and what is missing if it is not.
 #[derive(Debug, Serialize)]
-struct Readiness {
+struct AgentReadiness {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing: Vec<String>,
 }
 
-impl Status {
+impl AgentStatus {
     /// An agent that has not connected yet.
-    pub fn new(options: &AgentOptions, table: Arc<Mutex<Table>>) -> Self {
+    pub fn new(options: &AgentOptions, table: Arc<Mutex<AccountTable>>) -> Self {
         Self {
             agent_id: options.agent_id.clone(),
             zone_id: options.zone_id.clone(),
@@ -96,7 +96,7 @@ impl Status {
     }
 
     /// The hub has accepted the agent.
-    pub fn connected(&self, session: Session) {
+    pub fn connected(&self, session: StreamStatus) {
         let mut now = self.now.lock();
         now.session = Some(session);
         now.problem = None;
@@ -122,7 +122,7 @@ impl Status {
     }
 
     fn report(&self) -> Report {
-        let Now { session, problem } = self.now.lock().clone();
+        let CurrentStatus { session, problem } = self.now.lock().clone();
         let counts = self.table.lock().counts();
         Report {
             status: "UP",
@@ -145,26 +145,26 @@ impl Status {
         AccountsReport::of(&self.zone_id, &self.table.lock(), &self.own)
     }
 
-    fn readiness(&self) -> (StatusCode, Readiness) {
+    fn readiness(&self) -> (StatusCode, AgentReadiness) {
         let now = self.now.lock();
         if now.session.is_some() {
-            return (StatusCode::OK, Readiness { status: "UP", missing: Vec::new() });
+            return (StatusCode::OK, AgentReadiness { status: "UP", missing: Vec::new() });
         }
         let problem = now.problem.as_ref().map(|problem| format!(": {problem}")).unwrap_or_default();
         let missing = vec![format!("not connected to the hub {}{problem}", self.hub)];
-        (StatusCode::SERVICE_UNAVAILABLE, Readiness { status: "DOWN", missing })
+        (StatusCode::SERVICE_UNAVAILABLE, AgentReadiness { status: "DOWN", missing })
     }
 }
 
 /// What is served.
-pub(super) fn routes(status: Arc<Status>) -> Router {
+pub(super) fn routes(status: Arc<AgentStatus>) -> Router {
     Router::new()
-        .route("/health", get(async |State(status): State<Arc<Status>>| Json(status.report())))
-        .route("/accounts", get(async |State(status): State<Arc<Status>>| Json(status.accounts())))
-        .route("/health/liveness", get(async || Json(Readiness { status: "UP", missing: Vec::new() })))
+        .route("/health", get(async |State(status): State<Arc<AgentStatus>>| Json(status.report())))
+        .route("/accounts", get(async |State(status): State<Arc<AgentStatus>>| Json(status.accounts())))
+        .route("/health/liveness", get(async || Json(AgentReadiness { status: "UP", missing: Vec::new() })))
         .route(
             "/health/readiness",
-            get(async |State(status): State<Arc<Status>>| {
+            get(async |State(status): State<Arc<AgentStatus>>| {
                 let (code, readiness) = status.readiness();
                 (code, Json(readiness))
             }),

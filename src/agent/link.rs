@@ -12,28 +12,28 @@ use tonic::transport::Endpoint;
 use tracing::Instrument as _;
 use ulid::Ulid;
 
-use crate::agent::accounts::{Accounts, Parts};
-use crate::agent::health::{self, Status};
+use crate::agent::accounts::{Accounts, SharedParts};
+use crate::agent::health::{self, AgentStatus};
 use crate::agent::{AgentError, AgentOptions};
 use crate::wire::ops::{Hello, Refused};
 use crate::wire::{MAX_MESSAGE_BYTES, PROTOCOL_VERSION};
 
+mod backoff;
 mod dial;
-mod greeting;
-mod pace;
+mod handshake;
 mod probes;
 mod session;
 #[cfg(test)]
 mod tests;
 
-use greeting::Greeted;
-use pace::Pace;
-use session::Session;
+use backoff::DialBackoff;
+use handshake::AcceptedStream;
+use session::LinkSession;
 
 /// A stream that lived this long was a good one: the next wait is the shortest again.
-const GOOD_AFTER: Duration = Duration::from_secs(30);
+const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
 /// The longest wait that a hub may ask for.
-const MAX_ASKED_WAIT: Duration = Duration::from_secs(600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// The link to the hub, and the accounts that came over it.
 #[derive(Debug)]
@@ -41,20 +41,20 @@ pub struct Link {
     options: AgentOptions,
     endpoint: Endpoint,
     accounts: Accounts,
-    status: Arc<Status>,
+    status: Arc<AgentStatus>,
     /// Names this process; the hub tells a reconnecting agent from a second one by it.
     boot_id: String,
     connect_seq: u64,
     /// The largest message that the hub takes, in bytes, as far as it has said.
     max_message_bytes: usize,
-    pace: Pace,
+    pace: DialBackoff,
     /// uid of kube-system of the cluster that it runs in, once it was read. It stays the same for as long as the agent runs.
     own_cluster: Option<String>,
 }
 
 /// Why there is no stream any more.
 #[derive(Debug)]
-enum Ended {
+enum StreamEnd {
     /// The agent was told to stop.
     Stopped,
     /// The hub does not want the agent now.
@@ -71,7 +71,11 @@ impl Link {
     /// # Errors
     ///
     /// [`AgentError::HubAddress`] if the hub's address is none.
-    pub fn new(options: AgentOptions, parts: Parts, status: Arc<Status>) -> Result<Self, AgentError> {
+    pub fn new(
+        options: AgentOptions,
+        parts: SharedParts,
+        status: Arc<AgentStatus>,
+    ) -> Result<Self, AgentError> {
         Ok(Self {
             endpoint: dial::endpoint(&options)?,
             accounts: Accounts::new(parts),
@@ -80,7 +84,7 @@ impl Link {
             connect_seq: 0,
             max_message_bytes: MAX_MESSAGE_BYTES,
             own_cluster: None,
-            pace: Pace::new(options.backoff),
+            pace: DialBackoff::new(options.backoff),
             options,
         })
     }
@@ -112,17 +116,17 @@ impl Link {
     }
 
     /// One stream, from the first packet to the last.
-    async fn connect_and_serve(&mut self, stop: &CancellationToken) -> Ended {
+    async fn connect_and_serve(&mut self, stop: &CancellationToken) -> StreamEnd {
         let greeted = tokio::select! {
-            () = stop.cancelled() => return Ended::Stopped,
+            () = stop.cancelled() => return StreamEnd::Stopped,
             greeted = self.greet() => greeted,
         };
-        let Greeted { accepted, outbound, inbound } = match greeted {
+        let AcceptedStream { accepted, outbound, inbound } = match greeted {
             Ok(greeted) => greeted,
             Err(ended) => return ended,
         };
         if accepted.protocol != PROTOCOL_VERSION {
-            return Ended::Broken(format!(
+            return StreamEnd::Broken(format!(
                 "the hub wants version {} of the protocol, and this agent speaks {PROTOCOL_VERSION}; \
                  run agent and operator in versions that fit",
                 accepted.protocol
@@ -143,7 +147,7 @@ impl Link {
                 "the agent is not approved and is sent no accounts; set spec.approved of its KubesvcAgent object"
             );
         }
-        self.status.connected(health::Session {
+        self.status.connected(health::StreamStatus {
             session_id: accepted.session_id.clone(),
             replica_id: accepted.replica_id.clone(),
             approved: accepted.approved,
@@ -151,20 +155,21 @@ impl Link {
         let since = Instant::now();
         self.accounts.metrics().connections.inc();
         let idle = self.options.keep_alive.idle_timeout;
-        let session = Session::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
+        let session =
+            LinkSession::new(&accepted, (outbound, inbound), &mut self.accounts, &self.status, idle);
         let ended = session.run(stop).await;
         self.accounts.metrics().disconnections.inc();
-        if since.elapsed() > GOOD_AFTER {
+        if since.elapsed() > MIN_GOOD_STREAM_LIFETIME {
             self.pace.reset();
         }
-        if !matches!(ended, Ended::Drained(_)) {
+        if !matches!(ended, StreamEnd::Drained(_)) {
             self.pace.was_accepted();
         }
         ended
     }
 
-    async fn greet(&mut self) -> Result<Greeted, Ended> {
-        let channel = dial::channel(&self.endpoint, &self.options).await.map_err(Ended::Broken)?;
+    async fn greet(&mut self) -> Result<AcceptedStream, StreamEnd> {
+        let channel = dial::channel(&self.endpoint, &self.options).await.map_err(StreamEnd::Broken)?;
         if self.own_cluster.is_none() {
             self.own_cluster = self.accounts.own_cluster().await;
         }
@@ -172,30 +177,30 @@ impl Link {
         let held = self.accounts.held().into_iter();
         let hello = Hello {
             cluster_uid: self.own_cluster.clone().unwrap_or_default(),
-            ..greeting::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held)
+            ..handshake::hello(&self.options, &self.boot_id, self.connect_seq, self.max_message_bytes, held)
         };
-        greeting::greet(channel, hello).await
+        handshake::greet(channel, hello).await
     }
 
     /// Tells people why there is no stream, and says when to dial again.
-    fn note(&mut self, ended: Ended) -> Instant {
+    fn note(&mut self, ended: StreamEnd) -> Instant {
         let (problem, wait) = match ended {
-            Ended::Stopped => {
+            StreamEnd::Stopped => {
                 self.status.disconnected("the agent is stopping");
                 return Instant::now();
             }
-            Ended::Drained(at) => {
+            StreamEnd::Drained(at) => {
                 self.status.disconnected("the replica of the operator is stopping");
                 tracing::info!("the replica of the operator is stopping, dialling anew");
                 return at;
             }
-            Ended::Refused(refused) => {
-                let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_ASKED_WAIT);
+            StreamEnd::Refused(refused) => {
+                let asked = Duration::from_millis(refused.retry_after_ms.into()).min(MAX_RETRY_AFTER);
                 let wait = self.pace.after_refusal(asked, refused.permanent);
                 let reason = refused.reason().as_str_name();
-                (format!("the hub refuses the agent: {reason}: {}", greeting::shown(&refused.message)), wait)
+                (format!("the hub refuses the agent: {reason}: {}", handshake::shown(&refused.message)), wait)
             }
-            Ended::Broken(problem) => (problem, self.pace.next()),
+            StreamEnd::Broken(problem) => (problem, self.pace.next()),
         };
         tracing::warn!(
             hub = %self.options.hub,

@@ -12,42 +12,42 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 
-use crate::agent::reactions::Table;
+use crate::agent::reactions::AccountTable;
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::listen::http::HttpMetrics;
 use crate::telemetry::metrics::{self, Metrics};
 use crate::wire::common::Failure;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Code {
+struct CodeLabel {
     code: i32,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct State {
+struct StateLabel {
     state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabel {
     outcome: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Class {
+struct ClassLabel {
     class: &'static str,
 }
 
 /// A count under exactly the name it is registered with. An OpenMetrics counter always ends in `_total`, and the documented
 /// name of this one does not.
 #[derive(Clone, Debug, Default)]
-struct Plain(Gauge);
+struct PlainCounter(Gauge);
 
-impl TypedMetric for Plain {
+impl TypedMetric for PlainCounter {
     const TYPE: MetricType = MetricType::Unknown;
 }
 
-impl EncodeMetric for Plain {
+impl EncodeMetric for PlainCounter {
     fn encode(&self, encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.0.encode(encoder)
     }
@@ -59,12 +59,12 @@ impl EncodeMetric for Plain {
 
 /// Requests to API servers, by the status of their answers; clones count together.
 #[derive(Clone, Debug, Default)]
-pub struct Requests(Family<Code, Plain>);
+pub struct Requests(Family<CodeLabel, PlainCounter>);
 
 impl Requests {
     /// Counts one. 0 stands for no answer.
     pub fn count(&self, status: i32) {
-        self.0.get_or_create(&Code { code: status }).0.inc();
+        self.0.get_or_create(&CodeLabel { code: status }).0.inc();
     }
 }
 
@@ -81,22 +81,22 @@ pub struct AgentMetrics {
     pub kept: Counter,
     /// Connections of probes and scrapers that were closed for a bound.
     pub http: HttpMetrics,
-    accounts: Family<State, Gauge>,
+    accounts: Family<StateLabel, Gauge>,
     cached: Gauge,
-    failures: Family<Class, Counter>,
-    probes: Family<Outcome, Counter>,
+    failures: Family<ClassLabel, Counter>,
+    probes: Family<OutcomeLabel, Counter>,
 }
 
 impl AgentMetrics {
     /// An account could not be started.
     pub fn failed(&self, failure: &Failure) {
-        self.failures.get_or_create(&Class { class: failure.class().as_str_name() }).inc();
+        self.failures.get_or_create(&ClassLabel { class: failure.class().as_str_name() }).inc();
     }
 
     /// A probe was answered.
     pub fn probed(&self, result: &Result<(), Failure>) {
         let outcome = if result.is_ok() { "reachable" } else { "failed" };
-        self.probes.get_or_create(&Outcome { outcome }).inc();
+        self.probes.get_or_create(&OutcomeLabel { outcome }).inc();
     }
 
     fn register(&self, own: &StaticAccountFile) -> Metrics {
@@ -142,7 +142,7 @@ impl AgentMetrics {
         metrics
     }
 
-    fn take_in(&self, table: &Mutex<Table>) {
+    fn take_in(&self, table: &Mutex<AccountTable>) {
         let (counts, cached) = {
             let table = table.lock();
             (table.counts(), table.cached_count())
@@ -151,12 +151,12 @@ impl AgentMetrics {
         for (state, count) in
             [("held", counts.held), ("starting", counts.starting), ("failed", counts.failed)]
         {
-            self.accounts.get_or_create(&State { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.accounts.get_or_create(&StateLabel { state }).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 
     /// `/metrics`, and the same under the documented `/prometheus_metrics`.
-    pub fn routes(&self, own: &StaticAccountFile, table: Arc<Mutex<Table>>) -> Router {
+    pub fn routes(&self, own: &StaticAccountFile, table: Arc<Mutex<AccountTable>>) -> Router {
         let (counters, registered) = (self.clone(), Arc::new(self.register(own)));
         let answer = move || {
             counters.take_in(&table);

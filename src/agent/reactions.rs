@@ -1,6 +1,6 @@
 //! What the agent does with a command: pure, without tokio, a clock or a network.
 //!
-//! [`Table`] knows which accounts are held and which are being started, and answers every command and every finished
+//! [`AccountTable`] knows which accounts are held and which are being started, and answers every command and every finished
 //! attempt with [`Effect`]s, to be carried out in their order. The rules:
 //!
 //! * One name has one uid. An `Add` of another uid stops the first before it starts the second.
@@ -36,8 +36,8 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub use caching::Assigned;
-pub use listing::{Counts, ListedAccount, State};
+pub use caching::AssignmentOutcome;
+pub use listing::{Counts, ListedAccount, ListedState};
 
 /// How many accounts one agent takes; as many as a `Hello` may name.
 pub const MAX_ACCOUNTS: usize = 100_000;
@@ -49,7 +49,7 @@ pub struct Attempt(u64);
 /// Something to do, in the order in which it is given.
 #[derive(Debug, PartialEq)]
 pub enum Effect {
-    /// Start an account; the end is reported to [`Table::finished`].
+    /// Start an account; the end is reported to [`AccountTable::finished`].
     Start {
         /// The number to report the end under.
         attempt: Attempt,
@@ -76,7 +76,7 @@ pub enum Effect {
 
 /// The accounts of this agent.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct AccountTable {
     by_uid: HashMap<String, Account>,
     uid_of_name: HashMap<String, String>,
     /// Why accounts that are neither held nor starting are not, by name.
@@ -88,14 +88,14 @@ pub struct Table {
 /// One account: held, starting, or held while another definition of it starts.
 #[derive(Clone, Debug, Default)]
 struct Account {
-    held: Option<Held>,
-    starting: Option<Starting>,
+    held: Option<HeldState>,
+    starting: Option<StartingAccount>,
     /// The epoch under which its objects are streamed.
     cached: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldState {
     account: AccountRef,
     definition: Arc<Definition>,
     reached: ActivatedAccount,
@@ -103,7 +103,7 @@ struct Held {
 }
 
 #[derive(Clone, Debug)]
-struct Starting {
+struct StartingAccount {
     attempt: Attempt,
     account: AccountRef,
     definition: Arc<Definition>,
@@ -111,7 +111,7 @@ struct Starting {
     by_itself: bool,
 }
 
-impl Held {
+impl HeldState {
     fn answer(&self) -> Effect {
         answer(self.account.clone(), Some(Outcome::Identity(self.reached.identity.clone())), false)
     }
@@ -129,13 +129,13 @@ impl Account {
     }
 
     fn cancel(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(Starting { attempt, .. }) = self.starting.take() {
+        if let Some(StartingAccount { attempt, .. }) = self.starting.take() {
             effects.push(Effect::Cancel { attempt });
         }
     }
 }
 
-impl Table {
+impl AccountTable {
     /// Takes one account of an `AddAccounts`.
     pub fn add(&mut self, account: AccountRef, definition: Definition) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -190,7 +190,7 @@ impl Table {
     ) -> Vec<Effect> {
         let Entry::Occupied(mut entry) = self.by_uid.entry(uid.to_owned()) else { return Vec::new() };
         let known = entry.get_mut();
-        let Some(Starting { account, definition, by_itself, .. }) =
+        let Some(StartingAccount { account, definition, by_itself, .. }) =
             known.starting.take_if(|starting| starting.attempt == attempt)
         else {
             return Vec::new();
@@ -198,7 +198,7 @@ impl Table {
         match result {
             Ok(reached) => {
                 let since = known.held.as_ref().map_or(reached.at, |held| held.since);
-                let held = Held { account, definition, reached, since };
+                let held = HeldState { account, definition, reached, since };
                 let effects = vec![held.answer()];
                 if known.held.replace(held).is_none() {
                     self.held_count += 1;
@@ -257,7 +257,7 @@ impl Table {
             self.attempts += 1;
             let attempt = Attempt(self.attempts);
             let (account, definition) = (held.account.clone(), held.definition.clone());
-            known.start(Starting { attempt, account, definition, by_itself: true }, &mut effects);
+            known.start(StartingAccount { attempt, account, definition, by_itself: true }, &mut effects);
         }
         effects
     }
@@ -349,12 +349,12 @@ impl Account {
             }
         }
         let definition = Arc::new(definition);
-        self.start(Starting { attempt, account, definition, by_itself: false }, effects);
+        self.start(StartingAccount { attempt, account, definition, by_itself: false }, effects);
     }
 
-    fn start(&mut self, starting: Starting, effects: &mut Vec<Effect>) {
+    fn start(&mut self, starting: StartingAccount, effects: &mut Vec<Effect>) {
         self.cancel(effects);
-        let Starting { attempt, account, definition, .. } = &starting;
+        let StartingAccount { attempt, account, definition, .. } = &starting;
         let (attempt, account, definition) = (*attempt, account.clone(), definition.clone());
         effects.push(Effect::Start { attempt, account, definition });
         self.starting = Some(starting);

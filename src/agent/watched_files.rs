@@ -14,16 +14,16 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 /// SHA-256 of a file's content.
-pub type Digest = [u8; 32];
+pub type FileDigest = [u8; 32];
 
 /// A file whose times are younger than this may change again without showing it, so its content is looked at.
-const SETTLED: Duration = Duration::from_secs(3);
+const MIN_SETTLED_AGE: Duration = Duration::from_secs(3);
 
 /// What a path leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A file with this content.
-    File(Digest),
+    File(FileDigest),
     /// Nothing.
     Missing,
     /// Something that cannot be read, and why.
@@ -36,12 +36,12 @@ pub struct ReadFile {
     /// The path under which it was opened.
     pub path: PathBuf,
     /// What was read.
-    pub digest: Digest,
+    pub digest: FileDigest,
 }
 
 /// What tells a file that may have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     len: u64,
@@ -50,9 +50,9 @@ struct Stamp {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownFile {
     /// `None` if the content must be looked at the next time.
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     content: Content,
 }
 
@@ -60,7 +60,7 @@ struct Known {
 #[derive(Debug)]
 pub struct WatchedFiles {
     max: u64,
-    known: HashMap<PathBuf, Known>,
+    known: HashMap<PathBuf, KnownFile>,
 }
 
 impl WatchedFiles {
@@ -80,7 +80,7 @@ impl WatchedFiles {
             Err(error) if is_missing(&error) => (None, Content::Missing),
             Err(error) => (None, Content::Unreadable(error.to_string())),
         };
-        self.known.insert(path.to_owned(), Known { stamp, content: content.clone() });
+        self.known.insert(path.to_owned(), KnownFile { stamp, content: content.clone() });
         content
     }
 
@@ -89,7 +89,7 @@ impl WatchedFiles {
         self.known.retain(|path, _| paths.contains(path.as_path()));
     }
 
-    fn read_if_changed(&self, path: &Path) -> io::Result<(Option<Stamp>, Option<Content>)> {
+    fn read_if_changed(&self, path: &Path) -> io::Result<(Option<FileStamp>, Option<Content>)> {
         let metadata = fs::metadata(path)?;
         if !metadata.is_file() {
             return Ok((None, Some(Content::Unreadable("it is no regular file".to_owned()))));
@@ -107,8 +107,8 @@ impl WatchedFiles {
     }
 }
 
-fn stamp(metadata: &fs::Metadata) -> Stamp {
-    Stamp {
+fn stamp(metadata: &fs::Metadata) -> FileStamp {
+    FileStamp {
         device: metadata.dev(),
         inode: metadata.ino(),
         len: metadata.len(),
@@ -120,7 +120,7 @@ fn stamp(metadata: &fs::Metadata) -> Stamp {
 fn is_settled(metadata: &fs::Metadata) -> bool {
     let changed = u64::try_from(metadata.mtime().max(metadata.ctime())).unwrap_or_default();
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(changed.saturating_add(1));
-    SystemTime::now().duration_since(changed).is_ok_and(|age| age > SETTLED)
+    SystemTime::now().duration_since(changed).is_ok_and(|age| age > MIN_SETTLED_AGE)
 }
 
 fn digest(file: &mut File, max: u64) -> io::Result<Content> {
@@ -164,7 +164,7 @@ impl AccountFiles {
     /// are given back, each content once. A file that is gone or cannot be read is only logged: accounts keep what
     /// they were started with.
     pub fn poll(&mut self, in_use: &HashSet<ReadFile>) -> Vec<ReadFile> {
-        let mut digests: HashMap<&Path, Vec<Digest>> = HashMap::new();
+        let mut digests: HashMap<&Path, Vec<FileDigest>> = HashMap::new();
         for file in in_use {
             digests.entry(&file.path).or_default().push(file.digest);
         }

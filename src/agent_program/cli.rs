@@ -26,10 +26,10 @@ Examples:
   kubesvc-agent --config-dir ./config --print-config";
 
 /// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
-const ACTIVATIONS_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 
 /// How often files are looked at.
-const FILE_PACE: Duration = Duration::from_secs(2);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
 #[derive(Debug, Parser)]
@@ -90,7 +90,8 @@ fn run(options: AgentOptions, settings: Settings) -> ExitCode {
         crate::shutdown::on_signal(stop.clone())
             .map_err(|error| format!("signals cannot be caught: {error}"))?;
         let agent = Agent::bind(options.clone()).await.map_err(|error| chain(&error))?;
-        let mut watching = AbortOnDropHandle::new(tokio::spawn(settings.watch(options.own, FILE_PACE)));
+        let mut watching =
+            AbortOnDropHandle::new(tokio::spawn(settings.watch(options.own, FILE_CHECK_INTERVAL)));
         let mut running = std::pin::pin!(agent.run(stop.clone()));
         tokio::select! {
             ended = &mut running => ended.map_err(|error| chain(&error)),
@@ -141,8 +142,8 @@ fn options(settings: &AgentSettings, env: &dyn Fn(&str) -> Option<String>) -> Re
             ping_timeout: settings.hub.ping_timeout,
             idle_timeout: settings.hub.idle_timeout,
         },
-        file_pace: FILE_PACE,
-        activation_concurrency: ACTIVATIONS_AT_ONCE,
+        file_pace: FILE_CHECK_INTERVAL,
+        activation_concurrency: MAX_CONCURRENT_ACTIVATIONS,
     })
 }
 

@@ -26,19 +26,19 @@ pub(super) struct Settings {
     /// The settings with which the agent started.
     pub(super) loaded: Loaded<AgentSettings>,
     /// What was said about the files as they were last.
-    said: Said,
+    said: LoggedState,
 }
 
 /// What people were told, so that it is told once.
 #[derive(Default)]
-struct Said {
+struct LoggedState {
     warnings: Vec<String>,
     /// Settings that take effect at the next start.
     later: Vec<&'static str>,
 }
 
 /// How long after a change was seen the files are looked at again.
-const SETTLING: Duration = Duration::from_millis(500);
+const SETTLE_DELAY: Duration = Duration::from_millis(500);
 
 fn refuse(problem: String, own: &StaticAccountFile) {
     tracing::error!("the settings have changed and are refused; those before stay in force: {problem}");
@@ -63,14 +63,14 @@ impl Settings {
         // Looked at first: what changes meanwhile is seen as a change.
         let seen = look(&mut watched, &dir);
         let loaded = config::load_agent(&dir, &env, unknown)?;
-        let said = Said { warnings: loaded.warnings.clone(), later: Vec::new() };
+        let said = LoggedState { warnings: loaded.warnings.clone(), later: Vec::new() };
         Ok(Self { dir, unknown, watched, seen, changing: None, loaded, said })
     }
 
     /// Looks at the files again and again, for as long as the agent runs.
     pub(super) async fn watch(mut self, own: StaticAccountFile, pace: Duration) {
         loop {
-            tokio::time::sleep(if self.changing.is_some() { SETTLING.min(pace) } else { pace }).await;
+            tokio::time::sleep(if self.changing.is_some() { SETTLE_DELAY.min(pace) } else { pace }).await;
             let own = own.clone();
             let looked = tokio::task::spawn_blocking(move || {
                 self.look_again(&own);
@@ -113,7 +113,7 @@ impl Settings {
             let keys = later.join(", ");
             tracing::warn!("changed settings take effect at the next start of the agent: {keys}");
         }
-        self.said = Said { warnings: loaded.warnings.clone(), later };
+        self.said = LoggedState { warnings: loaded.warnings.clone(), later };
         own.set_policies(policies(&loaded.settings.accounts));
         let accounts = specs(&loaded.settings.accounts);
         let count = accounts.len();

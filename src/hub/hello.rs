@@ -8,23 +8,23 @@ use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
 /// The longest agent id, in characters: what each database takes as `agent_id`.
-const MAX_AGENT_ID: usize = 191;
+const MAX_AGENT_ID_CHARS: usize = 191;
 /// The longest zone, in characters.
-const MAX_ZONE: usize = 255;
+const MAX_ZONE_CHARS: usize = 255;
 /// The longest version, in characters.
-const MAX_VERSION: usize = 128;
+const MAX_VERSION_CHARS: usize = 128;
 /// The longest uid of a cluster, in characters.
-const MAX_CLUSTER_UID: usize = 128;
+const MAX_CLUSTER_UID_CHARS: usize = 128;
 /// How many accounts a hello may name.
-pub(super) const MAX_HELD: usize = 100_000;
+pub(super) const MAX_HELD_ACCOUNTS: usize = 100_000;
 /// The longest name of an account.
-const MAX_NAME: usize = 255;
+const MAX_NAME_CHARS: usize = 255;
 /// The longest uid of an account.
-const MAX_UID: usize = 64;
+const MAX_UID_CHARS: usize = 64;
 
 /// A hello that was found good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Greeting {
+pub(super) struct AcceptedHello {
     pub(super) agent_id: String,
     pub(super) zone: String,
     pub(super) boot_id: String,
@@ -42,7 +42,7 @@ pub(super) struct Greeting {
     pub(super) cluster_uid: String,
 }
 
-impl Greeting {
+impl AcceptedHello {
     /// Whether it says to hold any account.
     pub(super) fn claims(&self) -> bool {
         !self.held.is_empty() || !self.cached.is_empty()
@@ -58,14 +58,14 @@ impl Greeting {
 
 /// Why an agent may not stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct HelloRefusal {
     pub(super) reason: Reason,
     pub(super) message: String,
     /// Absent: trying again is of no use until something is changed.
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Refusal {
+impl HelloRefusal {
     pub(super) fn permanent(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), retry_after: None }
     }
@@ -90,19 +90,19 @@ pub(super) fn millis(duration: Duration) -> u32 {
 }
 
 /// Checks a hello.
-pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greeting, Refusal> {
+pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<AcceptedHello, HelloRefusal> {
     for (field, value, max) in
-        [("agent_id", &hello.agent_id, MAX_AGENT_ID), ("zone_id", &hello.zone_id, MAX_ZONE)]
+        [("agent_id", &hello.agent_id, MAX_AGENT_ID_CHARS), ("zone_id", &hello.zone_id, MAX_ZONE_CHARS)]
     {
         text(field, value, max)?;
         names::check_agent_name(value)
             .map_err(|problem| malformed(&format!("{field} {problem}; remove it")))?;
     }
     if !hello.version.is_empty() {
-        text("version", &hello.version, MAX_VERSION)?;
+        text("version", &hello.version, MAX_VERSION_CHARS)?;
     }
     if !hello.cluster_uid.is_empty() {
-        text("cluster_uid", &hello.cluster_uid, MAX_CLUSTER_UID)?;
+        text("cluster_uid", &hello.cluster_uid, MAX_CLUSTER_UID_CHARS)?;
     }
     if ulid::Ulid::from_string(&hello.boot_id).is_err() {
         return Err(malformed("boot_id must be a ULID"));
@@ -110,14 +110,16 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
     let connect_seq = i64::try_from(hello.connect_seq).ok().filter(|seq| *seq > 0);
     let connect_seq = connect_seq.ok_or_else(|| malformed("connect_seq must count from 1"))?;
     protocol(hello.protocol_min, hello.protocol_max)?;
-    if hello.accounts_held.len() > MAX_HELD {
+    if hello.accounts_held.len() > MAX_HELD_ACCOUNTS {
         let count = hello.accounts_held.len();
-        return Err(malformed(&format!("accounts_held names {count} accounts; at most {MAX_HELD} may be")));
+        return Err(malformed(&format!(
+            "accounts_held names {count} accounts; at most {MAX_HELD_ACCOUNTS} may be"
+        )));
     }
     let cached = hello.accounts_held.iter().filter_map(cached).collect::<Result<_, _>>()?;
     let held = hello.accounts_held.into_iter().map(held).collect::<Result<_, _>>()?;
     let told = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
-    Ok(Greeting {
+    Ok(AcceptedHello {
         agent_id: hello.agent_id,
         zone: hello.zone_id,
         boot_id: hello.boot_id,
@@ -131,7 +133,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Greet
     })
 }
 
-fn protocol(min: u32, max: u32) -> Result<(), Refusal> {
+fn protocol(min: u32, max: u32) -> Result<(), HelloRefusal> {
     if min > max {
         return Err(malformed("protocol_min is greater than protocol_max"));
     }
@@ -139,21 +141,21 @@ fn protocol(min: u32, max: u32) -> Result<(), Refusal> {
         let message = format!(
             "the agent speaks protocol {min} to {max}, this operator {PROTOCOL_VERSION}: upgrade the agent"
         );
-        return Err(Refusal::permanent(Reason::ProtocolTooOld, message));
+        return Err(HelloRefusal::permanent(Reason::ProtocolTooOld, message));
     }
     if min > PROTOCOL_VERSION {
         let message = format!(
             "the agent speaks protocol {min} to {max}, this operator {PROTOCOL_VERSION}: upgrade the operator"
         );
-        return Err(Refusal::permanent(Reason::ProtocolTooNew, message));
+        return Err(HelloRefusal::permanent(Reason::ProtocolTooNew, message));
     }
     Ok(())
 }
 
-fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
+fn held(account: ops::HeldAccount) -> Result<(String, String, i64), HelloRefusal> {
     let account = account.account.ok_or_else(|| malformed("accounts_held has an entry without account"))?;
-    text("accounts_held.account.uid", &account.uid, MAX_UID)?;
-    text("accounts_held.account.name", &account.name, MAX_NAME)?;
+    text("accounts_held.account.uid", &account.uid, MAX_UID_CHARS)?;
+    text("accounts_held.account.name", &account.name, MAX_NAME_CHARS)?;
     let epoch = i64::try_from(account.epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
     let epoch =
         epoch.ok_or_else(|| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
@@ -161,7 +163,7 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, i64), Refusal> {
 }
 
 /// What a held account says of caching, if it does.
-fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), Refusal>> {
+fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), HelloRefusal>> {
     let epoch = i64::try_from(account.caching_epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
     let uid = &account.account.as_ref()?.uid;
     match epoch {
@@ -171,7 +173,7 @@ fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), Refusal>> 
     }
 }
 
-fn text(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
+fn text(field: &str, value: &str, max: usize) -> Result<(), HelloRefusal> {
     if value.is_empty() {
         return Err(malformed(&format!("{field} is empty; set it in the agent's settings")));
     }
@@ -187,6 +189,6 @@ fn text(field: &str, value: &str, max: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn malformed(what: &str) -> Refusal {
-    Refusal::permanent(Reason::Malformed, format!("hello refused: {what}"))
+fn malformed(what: &str) -> HelloRefusal {
+    HelloRefusal::permanent(Reason::Malformed, format!("hello refused: {what}"))
 }

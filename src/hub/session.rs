@@ -29,7 +29,7 @@ pub(super) use claims::MAX_FOREIGN_OF_REPLICA;
 pub(super) use static_accounts::ListProblem;
 
 use super::caching_commands::CachingCommands;
-use super::hello::Greeting;
+use super::hello::AcceptedHello;
 use super::ledger::Ledger;
 use super::mass_delete_guard::VanishedState;
 use super::zone_probe::ZoneProbes;
@@ -113,7 +113,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(greeting: &Greeting, peer: Option<SocketAddr>, tick: Tick) -> Self {
+    fn new(greeting: &AcceptedHello, peer: Option<SocketAddr>, tick: Tick) -> Self {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),

@@ -9,7 +9,7 @@ use crate::account::kubeconfig::{Authentication, KubeconfigError, SecretText, Ve
 use crate::agent::activation::exec::Login;
 use crate::agent::activation::files::{below, blocking, read, read_file};
 use crate::agent::activation::{Activator, DefinitionOrigin, owned_kubeconfig};
-use crate::agent::cluster::{Cluster, forbidden};
+use crate::agent::cluster::{ClusterEndpoint, forbidden};
 use crate::agent::failure::{before_send, refused};
 use crate::agent::watched_files::ReadFile;
 use crate::wire::common::Failure;
@@ -19,7 +19,7 @@ use crate::wire::ops::account_spec::Credential;
 
 /// Where the agent's own service account is.
 #[derive(Clone, Debug, Default)]
-pub struct ServiceAccountPlace {
+pub struct ServiceAccountFiles {
     /// The folder with `token` and `ca.crt`.
     pub folder: PathBuf,
     /// The host of the API server, if the agent runs in Kubernetes.
@@ -28,7 +28,7 @@ pub struct ServiceAccountPlace {
     pub port: Option<String>,
 }
 
-impl ServiceAccountPlace {
+impl ServiceAccountFiles {
     /// Where Kubernetes puts it.
     pub fn from_environment() -> Self {
         Self {
@@ -40,15 +40,15 @@ impl ServiceAccountPlace {
 }
 
 /// A cluster, and the files that say how to be let in.
-pub(super) struct Source {
-    pub(super) cluster: Cluster,
+pub(super) struct ResolvedSource {
+    pub(super) cluster: ClusterEndpoint,
     pub(super) files: Vec<ReadFile>,
     /// What a program has given for it.
     pub(super) login: Option<Login>,
 }
 
 /// A kubeconfig that was read from a file.
-pub(super) struct FromFile {
+pub(super) struct FileKubeconfig {
     /// What became of it.
     pub(super) vetted: Result<VettedKubeconfig, KubeconfigError>,
     /// The file, and those that it names.
@@ -68,7 +68,11 @@ pub(super) enum Purpose {
 
 impl Activator {
     /// The cluster of an account.
-    pub(super) async fn source(&self, spec: &AccountSpec, word: DefinitionOrigin) -> Result<Source, Failure> {
+    pub(super) async fn source(
+        &self,
+        spec: &AccountSpec,
+        word: DefinitionOrigin,
+    ) -> Result<ResolvedSource, Failure> {
         let context = Some(spec.context.as_str()).filter(|context| !context.is_empty());
         let insecure = |vetted: VettedKubeconfig| vetted.with_insecure(spec.insecure);
         let mut login = None;
@@ -80,7 +84,7 @@ impl Activator {
             Some(Credential::File(path)) => {
                 self.permits_files()?;
                 let read = self.read_kubeconfig(path, context, word, Purpose::Use).await?;
-                let FromFile { vetted, files, login: given } = read;
+                let FileKubeconfig { vetted, files, login: given } = read;
                 login = given;
                 (vetted.and_then(insecure).map_err(|refusal| in_file(path, &refusal))?, files)
             }
@@ -96,7 +100,7 @@ impl Activator {
                 ));
             }
         };
-        Ok(Source { cluster: Cluster::new(kubeconfig, &self.policy), files, login })
+        Ok(ResolvedSource { cluster: ClusterEndpoint::new(kubeconfig, &self.policy), files, login })
     }
 
     /// Refuses kubeconfigs on the agent where its policy does.
@@ -124,7 +128,7 @@ impl Activator {
         context: Option<&str>,
         word: DefinitionOrigin,
         purpose: Purpose,
-    ) -> Result<FromFile, Failure> {
+    ) -> Result<FileKubeconfig, Failure> {
         let (asked, chosen) = (path.to_owned(), context.map(str::to_owned));
         let folders = self.kubeconfig_folders.clone();
         let (bytes, own, mut files) = blocking(move || {
@@ -143,7 +147,7 @@ impl Activator {
         })
         .await?;
         let Some(mut own) = own else {
-            return Ok(FromFile { vetted: vet(&bytes, context), files, login: None });
+            return Ok(FileKubeconfig { vetted: vet(&bytes, context), files, login: None });
         };
         files.append(&mut own.files);
         let login = match (&own.exec, purpose) {
@@ -160,7 +164,7 @@ impl Activator {
             Some(login) => own.with_credential(&login.credential),
             None => own.without_credential(),
         };
-        Ok(FromFile { vetted: vet(&bytes, context), files, login })
+        Ok(FileKubeconfig { vetted: vet(&bytes, context), files, login })
     }
 
     /// The cluster that the agent runs in.

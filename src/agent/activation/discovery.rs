@@ -21,7 +21,7 @@ const MAX_GROUPS: usize = 500;
 /// How many kinds are kept.
 const MAX_KINDS: usize = 20_000;
 /// What a group's name and version have, and a path may have.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
+const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
 /// A kind that a cluster serves, in one version: the one that the server prefers, if that serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +37,10 @@ pub(super) struct ServedKind {
 
 /// All kinds, in the order in which the server names their groups.
 pub(super) async fn served_kinds(access: &mut ClusterAccess) -> Result<Vec<ServedKind>, Failure> {
-    let mut found = Found::default();
+    let mut found = KindSet::default();
     for root in ["/api", "/apis"] {
         let answer = access.get(root, DISCOVERY).await?;
-        let kind: Kind<'_> = parse(&answer.body, root, access)?;
+        let kind: ResponseKind<'_> = parse(&answer.body, root, access)?;
         match kind.kind.as_ref() {
             "APIGroupDiscoveryList" => {
                 let list: AggregatedList<'_> = parse(&answer.body, root, access)?;
@@ -64,7 +64,7 @@ pub(super) async fn served_kinds(access: &mut ClusterAccess) -> Result<Vec<Serve
 }
 
 #[derive(Deserialize)]
-struct Kind<'b> {
+struct ResponseKind<'b> {
     #[serde(borrow, default)]
     kind: Cow<'b, str>,
 }
@@ -103,14 +103,14 @@ struct AggregatedResource<'b> {
     #[serde(borrow)]
     resource: Cow<'b, str>,
     #[serde(borrow)]
-    response_kind: Option<Kind<'b>>,
+    response_kind: Option<ResponseKind<'b>>,
     #[serde(borrow, default)]
     scope: Cow<'b, str>,
     #[serde(borrow, default)]
     verbs: Vec<Cow<'b, str>>,
 }
 
-fn take_group(group: AggregatedGroup<'_>, found: &mut Found) {
+fn take_group(group: AggregatedGroup<'_>, found: &mut KindSet) {
     for version in group.versions {
         for resource in version.resources {
             let Some(kind) = resource.response_kind else { continue };
@@ -130,12 +130,12 @@ fn take_group(group: AggregatedGroup<'_>, found: &mut Found) {
 
 /// The kinds found so far.
 #[derive(Default)]
-struct Found {
+struct KindSet {
     kinds: Vec<ServedKind>,
     seen: HashSet<(String, String)>,
 }
 
-impl Found {
+impl KindSet {
     /// Adds a kind, unless a version that the server names earlier serves it too.
     fn add(&mut self, kind: ServedKind) {
         let is_new = self.seen.insert((kind.group.clone(), kind.plural.clone()));
@@ -195,7 +195,7 @@ struct LegacyResource<'b> {
 async fn legacy_group(
     access: &mut ClusterAccess,
     group: LegacyGroup<'_>,
-    found: &mut Found,
+    found: &mut KindSet,
 ) -> Result<(), Failure> {
     let preferred = group.preferred_version.map(|preferred| preferred.version);
     let others = group.versions.into_iter().map(|version| version.version);
@@ -211,9 +211,9 @@ async fn legacy_resources(
     access: &mut ClusterAccess,
     group: &str,
     version: &str,
-    found: &mut Found,
+    found: &mut KindSet,
 ) -> Result<(), Failure> {
-    let segment = |text| utf8_percent_encode(text, SEGMENT);
+    let segment = |text| utf8_percent_encode(text, PATH_SEGMENT);
     let path = if group.is_empty() {
         format!("/api/{}", segment(version))
     } else {

@@ -35,29 +35,29 @@ use crate::wire::common::failure::Class;
 /// Upper bound of one run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Upper bound of what a program prints, in bytes.
-const MAX_OUTPUT: u64 = 256 * 1024;
+const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
 /// How much of a program's standard error is logged, in bytes.
-const MAX_ERROR_OUTPUT: u64 = 4096;
+const MAX_ERROR_OUTPUT_BYTES: u64 = 4096;
 /// Upper bound of credentials that are kept.
-const MAX_KEPT: u64 = 1000;
+const MAX_CACHED_CREDENTIALS: u64 = 1000;
 /// The group of `ExecCredential`.
-const GROUP: &str = "client.authentication.k8s.io/";
+const API_GROUP: &str = "client.authentication.k8s.io/";
 
 /// The credential of one program, while it is good. Those who need the same one wait for one run of it.
-type Kept = Arc<Mutex<Option<Arc<ExecCredential>>>>;
+type CredentialSlot = Arc<Mutex<Option<Arc<ExecCredential>>>>;
 
 /// The programs that may be run, and the credentials they have given.
 #[derive(Clone)]
 pub struct Programs {
     commands: Arc<[String]>,
     path: Option<OsString>,
-    kept: Cache<[u8; 32], Kept>,
+    kept: Cache<[u8; 32], CredentialSlot>,
 }
 
 impl Programs {
     /// Programs of these names in the folders of a PATH.
     pub fn new(commands: Vec<String>, path: Option<OsString>) -> Self {
-        Self { commands: commands.into(), path, kept: Cache::new(MAX_KEPT) }
+        Self { commands: commands.into(), path, kept: Cache::new(MAX_CACHED_CREDENTIALS) }
     }
 }
 
@@ -102,17 +102,17 @@ pub(super) struct Login {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
+struct ExecDocument {
     command: Option<String>,
     args: Option<Vec<String>>,
-    env: Option<Vec<WrittenVariable>>,
+    env: Option<Vec<ExecVariable>>,
     api_version: Option<String>,
     provide_cluster_info: Option<bool>,
     interactive_mode: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct WrittenVariable {
+struct ExecVariable {
     name: String,
     #[serde(default)]
     value: String,
@@ -127,14 +127,14 @@ impl Exec {
         let refuse = |problem: &str| {
             Err(before_send(Class::BadKubeconfig, format!("exec of the chosen user {problem}")))
         };
-        let Ok(written) = serde_saphyr::from_str::<Written>(exec) else {
+        let Ok(written) = serde_saphyr::from_str::<ExecDocument>(exec) else {
             return refuse("is none: it needs command and apiVersion, and args and env as lists");
         };
         let Some(command) = written.command.filter(|command| !command.is_empty()) else {
             return refuse("names no command");
         };
         let api_version = written.api_version.unwrap_or_default();
-        let is_v1 = match api_version.strip_prefix(GROUP) {
+        let is_v1 = match api_version.strip_prefix(API_GROUP) {
             Some("v1") => true,
             Some("v1beta1") => false,
             _ => {
@@ -183,7 +183,7 @@ impl Exec {
 
 /// A cluster of a kubeconfig as `ExecCredential` has it.
 fn told(cluster: &str) -> Value {
-    const TOLD: [&str; 6] = [
+    const PASSED_VARIABLES: [&str; 6] = [
         "server",
         "tls-server-name",
         "insecure-skip-tls-verify",
@@ -192,7 +192,7 @@ fn told(cluster: &str) -> Value {
         "disable-compression",
     ];
     let written: Value = serde_saphyr::from_str(cluster).unwrap_or_default();
-    let mut told: serde_json::Map<String, Value> = TOLD
+    let mut told: serde_json::Map<String, Value> = PASSED_VARIABLES
         .iter()
         .filter_map(|key| Some(((*key).to_owned(), written.get(key).filter(|one| !one.is_null())?.clone())))
         .collect();
@@ -210,14 +210,14 @@ impl ExecCredential {
     fn read(printed: &[u8], api_version: &str) -> Result<Self, &'static str> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Printed {
+        struct PrintedCredential {
             kind: String,
             api_version: String,
-            status: Option<Status>,
+            status: Option<CredentialStatus>,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Status {
+        struct CredentialStatus {
             #[serde(default)]
             token: Option<String>,
             #[serde(default)]
@@ -227,7 +227,7 @@ impl ExecCredential {
             #[serde(default)]
             expiration_timestamp: Option<Timestamp>,
         }
-        let Ok(printed) = serde_json::from_slice::<Printed>(printed) else {
+        let Ok(printed) = serde_json::from_slice::<PrintedCredential>(printed) else {
             return Err("has printed no ExecCredential");
         };
         if printed.kind != "ExecCredential" || printed.api_version != api_version {
@@ -311,9 +311,9 @@ impl Programs {
 }
 
 /// The process group of a program. It is killed when this is dropped: nothing of it outlives its run.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn of(child: &Child) -> Self {
         Self(child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw))
     }
@@ -326,7 +326,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }
@@ -348,7 +348,7 @@ async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
     let mut child = command.spawn().map_err(|error| {
         before_send(Class::BadReference, format!("the program {name} cannot be started: {error}"))
     })?;
-    let mut group = Group::of(&child);
+    let mut group = ProcessGroup::of(&child);
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let finished = async {
         // What it leaves behind would hold its output open.
@@ -357,7 +357,7 @@ async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
             group.kill();
             status
         };
-        tokio::join!(ended, read(output, MAX_OUTPUT), read_and_drain(errors))
+        tokio::join!(ended, read(output, MAX_OUTPUT_BYTES), read_and_drain(errors))
     };
     let Ok((status, output, errors)) = timeout(RUN_TIMEOUT, finished).await else {
         let message = format!("the program {name} did not log in within {} s", RUN_TIMEOUT.as_secs());
@@ -365,8 +365,8 @@ async fn run(program: PathBuf, exec: &Exec) -> Result<ExecCredential, Failure> {
     };
     log(name, &errors);
     let failed = |class, what: &str| Err(before_send(class, format!("the program {name} {what}")));
-    if output.len() as u64 > MAX_OUTPUT {
-        return failed(Class::BadKubeconfig, &format!("has printed more than {MAX_OUTPUT} bytes"));
+    if output.len() as u64 > MAX_OUTPUT_BYTES {
+        return failed(Class::BadKubeconfig, &format!("has printed more than {MAX_OUTPUT_BYTES} bytes"));
     }
     match status {
         Ok(status) if status.success() => {}
@@ -402,7 +402,7 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Zeroizing<Vec<
 async fn read_and_drain(from: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {
-        let _ = (&mut from).take(MAX_ERROR_OUTPUT).read_to_end(&mut bytes).await;
+        let _ = (&mut from).take(MAX_ERROR_OUTPUT_BYTES).read_to_end(&mut bytes).await;
         let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
     }
     bytes

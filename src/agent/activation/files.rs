@@ -14,7 +14,7 @@ use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
 /// The largest kubeconfig, certificate, key or token, in bytes.
-pub const MAX_FILE: u64 = 256 * 1024;
+pub const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// Runs work that blocks.
 pub(super) async fn blocking<T: Send + 'static>(
@@ -55,11 +55,11 @@ pub(super) fn read(path: &Path, shown: &Path) -> Result<Zeroizing<Vec<u8>>, Fail
         return Err(irregular());
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(8 * 1024));
-    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(shown, &error))?;
-    if bytes.len() as u64 > MAX_FILE {
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreadable(shown, &error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(before_send(
             Class::BadKubeconfig,
-            format!("{} is larger than {MAX_FILE} bytes", shown.display()),
+            format!("{} is larger than {MAX_FILE_BYTES} bytes", shown.display()),
         ));
     }
     Ok(bytes)

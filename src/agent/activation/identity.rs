@@ -16,7 +16,7 @@ use crate::wire::ops::AccountSpec;
 mod token_keys;
 
 /// How many names of namespaces are sent.
-const MAX_NAMES: usize = 10_000;
+const MAX_NAMESPACES: usize = 10_000;
 /// How many pages are read for them at most.
 const MAX_PAGES: usize = 100;
 const JSON: &str = "application/json";
@@ -45,12 +45,12 @@ pub(super) fn parse<'b, T: Deserialize<'b>>(
 /// The version of the API server.
 pub(super) async fn version(access: &mut ClusterAccess) -> Result<String, Failure> {
     #[derive(Deserialize)]
-    struct Version<'b> {
+    struct VersionResponse<'b> {
         #[serde(rename = "gitVersion", borrow)]
         git_version: Cow<'b, str>,
     }
     let answer = access.get("/version", JSON).await?;
-    let version: Version<'_> = parse(&answer.body, "GET /version", access)?;
+    let version: VersionResponse<'_> = parse(&answer.body, "GET /version", access)?;
     let mut version: String = version.git_version.chars().filter(|letter| !letter.is_control()).collect();
     truncate(&mut version, 128);
     Ok(version)
@@ -95,7 +95,7 @@ pub(super) async fn token_keys_digest(access: &mut ClusterAccess) -> Result<Stri
 
 /// The namespaces that an account covers.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Namespaces {
+pub(super) struct CoveredNamespaces {
     /// How many there are.
     pub(super) count: u32,
     /// The first of them.
@@ -103,7 +103,7 @@ pub(super) struct Namespaces {
 }
 
 #[derive(Deserialize)]
-struct List<'b> {
+struct NamespacePage<'b> {
     #[serde(borrow, default)]
     metadata: ListMetadata<'b>,
     #[serde(borrow)]
@@ -120,8 +120,8 @@ struct ListMetadata<'b> {
 pub(super) async fn namespaces(
     access: &mut ClusterAccess,
     spec: &AccountSpec,
-) -> Result<Namespaces, Failure> {
-    let mut chosen = Chosen::new(spec);
+) -> Result<CoveredNamespaces, Failure> {
+    let mut chosen = NamespaceFilter::new(spec);
     let mut more = String::new();
     for _ in 0..MAX_PAGES {
         let path = if more.is_empty() {
@@ -136,7 +136,7 @@ pub(super) async fn namespaces(
             Err(failure) if failure.http_status == 410 => break,
             Err(failure) => return Err(failure),
         };
-        let list: List<'_> = parse(&answer.body, "GET /api/v1/namespaces", access)?;
+        let list: NamespacePage<'_> = parse(&answer.body, "GET /api/v1/namespaces", access)?;
         list.items.into_iter().for_each(|item| chosen.take(item.metadata.name.into_owned()));
         more = list.metadata.more.into_owned();
         if more.is_empty() {
@@ -147,25 +147,25 @@ pub(super) async fn namespaces(
 }
 
 /// The namespaces that an account names itself.
-fn as_named(spec: &AccountSpec) -> Namespaces {
-    let mut chosen = Chosen::new(spec);
+fn as_named(spec: &AccountSpec) -> CoveredNamespaces {
+    let mut chosen = NamespaceFilter::new(spec);
     spec.namespaces.iter().for_each(|name| chosen.take(name.clone()));
     chosen.found
 }
 
 /// Keeps the names that an account covers, each once.
-struct Chosen<'s> {
+struct NamespaceFilter<'s> {
     only: HashSet<&'s str>,
     omitted: HashSet<&'s str>,
     seen: HashSet<String>,
-    found: Namespaces,
+    found: CoveredNamespaces,
 }
 
-impl<'s> Chosen<'s> {
+impl<'s> NamespaceFilter<'s> {
     fn new(spec: &'s AccountSpec) -> Self {
         let set = |names: &'s [String]| names.iter().map(String::as_str).collect();
         let (only, omitted) = (set(&spec.namespaces), set(&spec.omit_namespaces));
-        Self { only, omitted, seen: HashSet::new(), found: Namespaces::default() }
+        Self { only, omitted, seen: HashSet::new(), found: CoveredNamespaces::default() }
     }
 
     fn take(&mut self, name: String) {
@@ -178,7 +178,7 @@ impl<'s> Chosen<'s> {
             return;
         }
         self.found.count += 1;
-        if self.found.names.len() < MAX_NAMES {
+        if self.found.names.len() < MAX_NAMESPACES {
             self.found.names.push(name);
         }
     }

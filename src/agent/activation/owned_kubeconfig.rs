@@ -16,23 +16,23 @@ use crate::wire::common::failure::Class;
 
 mod tree;
 
-use tree::Node;
+use tree::TreeNode;
 
 /// A kubeconfig with the contents of the files that it named, and the way to log in where that is a program.
-pub(super) struct Owned {
-    root: Node,
+pub(super) struct OwnedKubeconfig {
+    root: TreeNode,
     user: String,
     pub(super) files: Vec<ReadFile>,
     pub(super) exec: Option<Exec>,
 }
 
-impl Owned {
+impl OwnedKubeconfig {
     /// The kubeconfig as it is vetted; what a program has printed stands in its place.
     pub(super) fn with_credential(mut self, credential: &ExecCredential) -> Zeroizing<Vec<u8>> {
         self.replace_exec(credential.token.as_deref().map(String::as_str), credential.pair.as_ref())
     }
 
-    /// As [`Owned::with_credential`], for who only wants to know whether all else is good.
+    /// As [`OwnedKubeconfig::with_credential`], for who only wants to know whether all else is good.
     pub(super) fn without_credential(mut self) -> Zeroizing<Vec<u8>> {
         if self.exec.is_some() { self.replace_exec(Some("none"), None) } else { self.root.to_json() }
     }
@@ -63,7 +63,11 @@ impl Owned {
 ///
 /// Relative paths count from the folder of `path`. As for kubectl, a `…-data` key stands over the path beside it,
 /// `tokenFile` over `token`, and a token over a program.
-pub(super) fn with_files(bytes: &[u8], context: Option<&str>, path: &Path) -> Result<Option<Owned>, Failure> {
+pub(super) fn with_files(
+    bytes: &[u8],
+    context: Option<&str>,
+    path: &Path,
+) -> Result<Option<OwnedKubeconfig>, Failure> {
     let Some(mut root) = tree::read(bytes) else { return Ok(None) };
     let name = match context {
         Some(name) => name.to_owned(),
@@ -76,7 +80,7 @@ pub(super) fn with_files(bytes: &[u8], context: Option<&str>, path: &Path) -> Re
     let cluster = chosen.text("cluster").unwrap_or_default().to_owned();
     let user = chosen.text("user").unwrap_or_default().to_owned();
     let mut filler =
-        Filler { folder: path.parent().unwrap_or(Path::new("/")), files: Vec::new(), changed: false };
+        FileInliner { folder: path.parent().unwrap_or(Path::new("/")), files: Vec::new(), changed: false };
     let mut about_cluster = Zeroizing::new(Vec::new());
     if let Some(cluster) = root.named_mut("clusters", &cluster, "cluster") {
         filler.data(cluster, "certificate-authority")?;
@@ -106,18 +110,18 @@ pub(super) fn with_files(bytes: &[u8], context: Option<&str>, path: &Path) -> Re
     root.keep("clusters", &cluster);
     root.keep("users", &user);
     root.keep("contexts", &name);
-    Ok(Some(Owned { root, user, files: filler.files, exec }))
+    Ok(Some(OwnedKubeconfig { root, user, files: filler.files, exec }))
 }
 
-struct Filler<'p> {
+struct FileInliner<'p> {
     folder: &'p Path,
     files: Vec<ReadFile>,
     changed: bool,
 }
 
-impl Filler<'_> {
+impl FileInliner<'_> {
     /// Puts the content of the file under `key` under `key-data`.
-    fn data(&mut self, of: &mut Node, key: &str) -> Result<(), Failure> {
+    fn data(&mut self, of: &mut TreeNode, key: &str) -> Result<(), Failure> {
         let Some(path) = of.text(key).map(str::to_owned) else { return Ok(()) };
         self.changed = true;
         of.remove(key);
@@ -130,7 +134,7 @@ impl Filler<'_> {
     }
 
     /// Puts the content of `tokenFile` under `token`.
-    fn token(&mut self, user: &mut Node) -> Result<(), Failure> {
+    fn token(&mut self, user: &mut TreeNode) -> Result<(), Failure> {
         let Some(path) = user.text("tokenFile").map(str::to_owned) else { return Ok(()) };
         let content = self.read(&path)?;
         let token = std::str::from_utf8(&content).map(str::trim).unwrap_or_default();

@@ -8,9 +8,9 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use crate::account::kubeconfig::vet;
-use crate::agent::activation::credential::{FromFile, Purpose};
+use crate::agent::activation::credential::{FileKubeconfig, Purpose};
 use crate::agent::activation::{Activator, DefinitionOrigin};
-use crate::agent::cluster::{Cluster, ClusterAccess};
+use crate::agent::cluster::{ClusterAccess, ClusterEndpoint};
 use crate::agent::failure::{after_send, before_send, refused};
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
@@ -18,7 +18,7 @@ use crate::wire::ops::ProbedCluster;
 use crate::wire::ops::probe::Target;
 
 /// How long a probe may take from its turn on.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Activator {
     /// Whether this can be reached. `context` is that of the account, where it is known.
@@ -40,7 +40,7 @@ impl Activator {
                 }
                 Target::ServiceAccount(true) => {
                     self.permits_service_account()?;
-                    let own = Cluster::new(self.own_account().await?, &self.policy);
+                    let own = ClusterEndpoint::new(self.own_account().await?, &self.policy);
                     self.answers(&own.anonymous()).await
                 }
                 Target::ServiceAccount(false) => {
@@ -49,12 +49,12 @@ impl Activator {
             }
         };
         let too_slow =
-            || Err(after_send(Class::Timeout, format!("no answer within {} s", PATIENCE.as_secs())));
-        timeout(PATIENCE, probing).await.unwrap_or_else(|_| too_slow())
+            || Err(after_send(Class::Timeout, format!("no answer within {} s", PROBE_TIMEOUT.as_secs())));
+        timeout(PROBE_TIMEOUT, probing).await.unwrap_or_else(|_| too_slow())
     }
 
     /// Whether an API server answers. Any answer over its TLS will do: who is asking comes later.
-    async fn answers(&self, cluster: &Cluster) -> Result<(), Failure> {
+    async fn answers(&self, cluster: &ClusterEndpoint) -> Result<(), Failure> {
         let access = ClusterAccess::connect(cluster, &self.trust, self.limits).await?;
         match access.counted_in(&self.requests).get("/version", "application/json").await {
             Err(failure) if failure.http_status == 0 => Err(failure),
@@ -69,7 +69,7 @@ impl Activator {
         context: Option<&str>,
         word: DefinitionOrigin,
     ) -> Result<(), Failure> {
-        let FromFile { vetted, .. } = self.read_kubeconfig(path, context, word, Purpose::Check).await?;
+        let FileKubeconfig { vetted, .. } = self.read_kubeconfig(path, context, word, Purpose::Check).await?;
         match vetted {
             Ok(_) => Ok(()),
             // The account may name a context that the probe does not.
@@ -79,7 +79,7 @@ impl Activator {
     }
 
     /// The cluster to ask, vetted like that of any kubeconfig.
-    fn probed(&self, cluster: &ProbedCluster) -> Result<Cluster, Failure> {
+    fn probed(&self, cluster: &ProbedCluster) -> Result<ClusterEndpoint, Failure> {
         let mut body = json!({"server": cluster.server, "insecure-skip-tls-verify": cluster.insecure});
         if !cluster.certificate_authority.is_empty() {
             body["certificate-authority-data"] = STANDARD.encode(&cluster.certificate_authority).into();
@@ -95,6 +95,6 @@ impl Activator {
             "users": [{"name": "nobody", "user": {"token": "none"}}],
         });
         let vetted = vet(config.to_string().as_bytes(), None).map_err(|refusal| refused(&refusal))?;
-        Ok(Cluster::new(vetted, &self.policy).anonymous())
+        Ok(ClusterEndpoint::new(vetted, &self.policy).anonymous())
     }
 }

@@ -206,7 +206,7 @@ async fn insecure_beside_a_certificate_authority_is_refused_before_anything_is_s
     std::fs::write(&path, &config).expect("a file");
     std::fs::write(folder.path().join("token"), "a-token-of-some-length").expect("a file");
     std::fs::write(folder.path().join("ca.crt"), other.pem()).expect("a file");
-    let place = ServiceAccountPlace {
+    let place = ServiceAccountFiles {
         folder: folder.path().to_owned(),
         host: Some(server.address.ip().to_string()),
         port: Some(server.address.port().to_string()),
@@ -285,7 +285,7 @@ async fn the_own_service_account_is_used() {
     let server = TestServer::start(&authority, good).await;
     std::fs::write(folder.path().join("token"), "own-token-of-the-pod\n").expect("a file");
     std::fs::write(folder.path().join("ca.crt"), authority.pem()).expect("a file");
-    let place = ServiceAccountPlace {
+    let place = ServiceAccountFiles {
         folder: folder.path().to_owned(),
         host: Some(server.address.ip().to_string()),
         port: Some(server.address.port().to_string()),

@@ -11,17 +11,17 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use url::Host;
 
-use crate::agent::cluster::{Cluster, Trust, addresses_shown, answer};
+use crate::agent::cluster::{ClusterEndpoint, Trust, addresses_shown, failures};
 use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
 /// How many addresses of one name are tried.
-const TRIED: usize = 8;
+const MAX_ADDRESSES_TRIED: usize = 8;
 
 /// Connects to the API server and shakes hands.
 pub(super) async fn tls(
-    cluster: &Cluster,
+    cluster: &ClusterEndpoint,
     trust: &Trust,
     deadline: Instant,
 ) -> Result<TlsStream<TcpStream>, Failure> {
@@ -42,7 +42,7 @@ pub(super) async fn tls(
 }
 
 /// The failure of not having a connection in time.
-pub(super) fn too_slow(cluster: &Cluster) -> Failure {
+pub(super) fn too_slow(cluster: &ClusterEndpoint) -> Failure {
     before_send(
         Class::Timeout,
         format!(
@@ -52,7 +52,7 @@ pub(super) fn too_slow(cluster: &Cluster) -> Failure {
     )
 }
 
-fn server_name(cluster: &Cluster) -> Result<ServerName<'static>, Failure> {
+fn server_name(cluster: &ClusterEndpoint) -> Result<ServerName<'static>, Failure> {
     let name = match &cluster.tls_server_name {
         Some(name) => name.clone(),
         None => host(cluster),
@@ -62,7 +62,7 @@ fn server_name(cluster: &Cluster) -> Result<ServerName<'static>, Failure> {
 }
 
 /// The host without the brackets that a URL puts around IPv6 addresses.
-fn host(cluster: &Cluster) -> String {
+fn host(cluster: &ClusterEndpoint) -> String {
     match cluster.server.host() {
         Some(Host::Domain(name)) => name.to_owned(),
         Some(Host::Ipv4(address)) => address.to_string(),
@@ -72,7 +72,7 @@ fn host(cluster: &Cluster) -> String {
 }
 
 /// Holds a cluster to the agent's policy, as far as that is possible before its name is looked up.
-fn permitted(cluster: &Cluster) -> Result<(), Failure> {
+fn permitted(cluster: &ClusterEndpoint) -> Result<(), Failure> {
     if cluster.insecure && !cluster.policy.insecure {
         return Err(forbidden(&format!(
             "the certificate of {} would not be verified, and kubernetes.policy.insecure is false",
@@ -88,13 +88,13 @@ pub(in crate::agent) fn forbidden(why: &str) -> Failure {
     before_send(Class::Forbidden, format!("policy: {why}"))
 }
 
-fn port(cluster: &Cluster) -> u16 {
+fn port(cluster: &ClusterEndpoint) -> u16 {
     cluster.server.port_or_known_default().unwrap_or(443)
 }
 
 /// What the name stands for, as far as the policy lets it be dialled. One address that no API server may have condemns
 /// them all: who controls the name chooses which one is tried.
-async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, Failure> {
+async fn resolve(cluster: &ClusterEndpoint) -> Result<Vec<SocketAddr>, Failure> {
     let host = host(cluster);
     let found = tokio::net::lookup_host((host.as_str(), port(cluster))).await.map_err(|error| {
         before_send(
@@ -113,12 +113,16 @@ async fn resolve(cluster: &Cluster) -> Result<Vec<SocketAddr>, Failure> {
     if let Some(why) = refusal.filter(|_| addresses.is_empty()) {
         return Err(forbidden(&why));
     }
-    addresses.truncate(TRIED);
+    addresses.truncate(MAX_ADDRESSES_TRIED);
     Ok(addresses)
 }
 
 /// Connects to the first address that answers; each has its share of the time that is left.
-async fn tcp(cluster: &Cluster, addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, Failure> {
+async fn tcp(
+    cluster: &ClusterEndpoint,
+    addresses: &[SocketAddr],
+    deadline: Instant,
+) -> Result<TcpStream, Failure> {
     let mut last: Option<io::Error> = None;
     for (tried, address) in addresses.iter().enumerate() {
         let left = u32::try_from(addresses.len() - tried).unwrap_or(1);
@@ -145,11 +149,11 @@ async fn tcp(cluster: &Cluster, addresses: &[SocketAddr], deadline: Instant) -> 
     }
 }
 
-fn handshake_failed(cluster: &Cluster, error: &io::Error) -> Failure {
+fn handshake_failed(cluster: &ClusterEndpoint, error: &io::Error) -> Failure {
     let url = cluster.url();
-    match answer::find::<rustls::Error>(error) {
+    match failures::find::<rustls::Error>(error) {
         Some(error) => {
-            before_send(Class::Tls, format!("connecting to {url}: {}", answer::tls_meaning(error)))
+            before_send(Class::Tls, format!("connecting to {url}: {}", failures::tls_meaning(error)))
         }
         None => before_send(
             Class::Unreachable,

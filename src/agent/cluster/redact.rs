@@ -12,11 +12,11 @@ use crate::account::failure::truncate;
 use crate::account::kubeconfig::Authentication;
 
 /// How much of a server's text is shown, in bytes.
-const ROOM: usize = 400;
+const MAX_SHOWN_BYTES: usize = 400;
 /// How much of it is looked at.
-const LOOKED_AT: usize = 4096;
+const MAX_SCANNED_BYTES: usize = 4096;
 /// Shorter stretches that a text shares with a credential are chance.
-const STRETCH: usize = 8;
+const MIN_MATCH_BYTES: usize = 8;
 const MASK: &str = "[redacted]";
 
 /// Knows a credential, in order to take it out of texts.
@@ -44,12 +44,13 @@ impl Redactor {
     /// A server's text without control characters, without the credential, and cut short.
     pub(super) fn clean(&self, text: &str) -> String {
         // Characters that show nothing go as well: they could be woven into an echoed token.
-        let mut text: String = text.chars().filter(|letter| !is_invisible(*letter)).take(LOOKED_AT).collect();
+        let mut text: String =
+            text.chars().filter(|letter| !is_invisible(*letter)).take(MAX_SCANNED_BYTES).collect();
         for secret in &self.secrets {
             text = without(&text, secret);
         }
         let mut text = text.trim().to_owned();
-        truncate(&mut text, ROOM);
+        truncate(&mut text, MAX_SHOWN_BYTES);
         text
     }
 }
@@ -67,15 +68,15 @@ fn is_invisible(letter: char) -> bool {
 }
 
 fn without(text: &str, secret: &str) -> String {
-    if secret.len() < STRETCH {
+    if secret.len() < MIN_MATCH_BYTES {
         // Too short to tell an echo from chance.
         return if !secret.is_empty() && text.contains(secret) { String::new() } else { text.to_owned() };
     }
-    let stretches: HashSet<&[u8]> = secret.as_bytes().windows(STRETCH).collect();
+    let stretches: HashSet<&[u8]> = secret.as_bytes().windows(MIN_MATCH_BYTES).collect();
     let mut secret_bytes = vec![false; text.len()];
-    for (start, stretch) in text.as_bytes().windows(STRETCH).enumerate() {
+    for (start, stretch) in text.as_bytes().windows(MIN_MATCH_BYTES).enumerate() {
         if stretches.contains(stretch) {
-            secret_bytes[start..start + STRETCH].fill(true);
+            secret_bytes[start..start + MIN_MATCH_BYTES].fill(true);
         }
     }
     let mut shown = String::with_capacity(text.len());

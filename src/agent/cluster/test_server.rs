@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 /// What the server is asked.
-pub(in crate::agent) struct Asked {
+pub(in crate::agent) struct RecordedRequest {
     pub(in crate::agent) path: String,
     pub(in crate::agent) authorization: String,
     pub(in crate::agent) encodings: String,
@@ -73,7 +73,7 @@ impl Authority {
 pub(in crate::agent) struct TestServer {
     pub(in crate::agent) address: SocketAddr,
     pub(in crate::agent) leaf: CertificateDer<'static>,
-    pub(in crate::agent) asked: Arc<Mutex<Vec<Asked>>>,
+    pub(in crate::agent) asked: Arc<Mutex<Vec<RecordedRequest>>>,
     _serving: AbortOnDropHandle<()>,
 }
 
@@ -112,7 +112,7 @@ async fn serve<R: Fn(&str) -> Reply + Send + Sync + 'static>(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     reply: Arc<R>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
 ) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
@@ -130,14 +130,14 @@ async fn serve<R: Fn(&str) -> Reply + Send + Sync + 'static>(
 async fn answer<R: Fn(&str) -> Reply>(
     request: Request<Incoming>,
     reply: Arc<R>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let header = |name: &str| {
         let value = request.headers().get(name).and_then(|value| value.to_str().ok());
         value.unwrap_or_default().to_owned()
     };
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-    asked.lock().push(Asked {
+    asked.lock().push(RecordedRequest {
         path: path.clone(),
         authorization: header("authorization"),
         encodings: header("accept-encoding"),

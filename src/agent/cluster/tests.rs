@@ -13,13 +13,13 @@ const TOKEN: &str = "eyJhbGciOiJSUzI1NiIsImtpZCI6IlNlY3JldFRva2VuIn0.c2VjcmV0LXR
 const QUICK: Limits =
     Limits { connect: Duration::from_secs(5), answer: Duration::from_secs(5), body: 64 * 1024 };
 
-fn cluster(server: &str, authority: Option<&Authority>) -> Cluster {
+fn cluster(server: &str, authority: Option<&Authority>) -> ClusterEndpoint {
     let pem = authority.map(Authority::pem);
     let vetted = vet(&kubeconfig(server, pem.as_deref(), TOKEN), None).expect("a good kubeconfig");
-    Cluster::new(vetted, &AgentPolicy::default())
+    ClusterEndpoint::new(vetted, &AgentPolicy::default())
 }
 
-async fn get(cluster: &Cluster, limits: Limits) -> Result<Answer, Failure> {
+async fn get(cluster: &ClusterEndpoint, limits: Limits) -> Result<ClusterResponse, Failure> {
     ClusterAccess::connect(cluster, &Trust::default(), limits)
         .await?
         .get("/version", "application/json")
@@ -64,7 +64,7 @@ async fn the_fingerprint_is_that_of_the_served_certificate() {
         let pem = authority.map(Authority::pem);
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
         let access = ClusterAccess::connect(
-            &Cluster::new(
+            &ClusterEndpoint::new(
                 vetted.with_insecure(insecure).expect("no authority beside it"),
                 &AgentPolicy::default(),
             ),
@@ -90,7 +90,7 @@ async fn the_authority_that_verified_is_told_by_its_public_key_and_only_where_th
     ] {
         let vetted = vet(&kubeconfig(&server.url(), pem.as_deref(), TOKEN), None).expect("good");
         let vetted = vetted.with_insecure(insecure).expect("no authority beside it");
-        let cluster = Cluster::new(vetted, &AgentPolicy::default());
+        let cluster = ClusterEndpoint::new(vetted, &AgentPolicy::default());
         let access = ClusterAccess::connect(&cluster, &Trust::default(), QUICK).await.expect("a connection");
         assert_eq!(access.authority_key_digest(), expected);
     }

@@ -15,13 +15,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::account::kubeconfig::Authentication;
-use crate::agent::cluster::Cluster;
+use crate::agent::cluster::ClusterEndpoint;
 use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
 /// How many authorities are kept parsed.
-const KEPT: u64 = 256;
+const MAX_CACHED_AUTHORITIES: u64 = 256;
 
 /// What verifies the certificates of servers. Accounts with the same authority share it; that of the machine is read
 /// once, when it is first needed.
@@ -37,7 +37,7 @@ impl Default for Trust {
         Self {
             provider: Arc::new(ring::default_provider()),
             system: Arc::default(),
-            authorities: Cache::new(KEPT),
+            authorities: Cache::new(MAX_CACHED_AUTHORITIES),
         }
     }
 }
@@ -99,7 +99,11 @@ impl Trust {
     /// The public key of the cluster's own authority that the server's certificate leads to, as
     /// [`ClusterAccess::authority_key_digest`](super::ClusterAccess::authority_key_digest) tells it. Those of the machine
     /// sign for all the world, so they tell no clusters apart.
-    pub(super) fn authority_key_digest(&self, cluster: &Cluster, stream: &TlsStream<TcpStream>) -> String {
+    pub(super) fn authority_key_digest(
+        &self,
+        cluster: &ClusterEndpoint,
+        stream: &TlsStream<TcpStream>,
+    ) -> String {
         let pem = cluster.certificate_authority.as_deref().filter(|_| !cluster.insecure);
         let chain = stream.get_ref().1.peer_certificates();
         pem.zip(chain).and_then(|(pem, chain)| self.leads_to(chain, pem)).unwrap_or_default()
@@ -119,7 +123,7 @@ impl Trust {
     }
 
     /// How to shake hands with a cluster.
-    pub(super) async fn client_config(&self, cluster: &Cluster) -> Result<ClientConfig, Failure> {
+    pub(super) async fn client_config(&self, cluster: &ClusterEndpoint) -> Result<ClientConfig, Failure> {
         let verifier = self.verifier_of(cluster).await?;
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
             .with_safe_default_protocol_versions()
@@ -149,7 +153,7 @@ impl Trust {
         Ok(config)
     }
 
-    async fn verifier_of(&self, cluster: &Cluster) -> Result<Arc<dyn ServerCertVerifier>, Failure> {
+    async fn verifier_of(&self, cluster: &ClusterEndpoint) -> Result<Arc<dyn ServerCertVerifier>, Failure> {
         if cluster.insecure {
             return Ok(Arc::new(TrustsAll(self.provider.clone())));
         }

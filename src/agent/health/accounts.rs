@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::agent::reactions::{Counts, State, Table};
+use crate::agent::reactions::{AccountTable, Counts, ListedState};
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 
 /// How many accounts one answer names.
-const MOST: usize = 10_000;
+const MAX_ACCOUNTS_SHOWN: usize = 10_000;
 
 /// The accounts of an agent, the first 10,000 by name.
 #[derive(Debug, Serialize)]
@@ -38,16 +38,16 @@ struct AccountReport {
 }
 
 impl AccountsReport {
-    pub(super) fn of(zone: &str, table: &Table, own: &StaticAccountFile) -> Self {
-        let listing = table.listing(MOST, &own.current());
+    pub(super) fn of(zone: &str, table: &AccountTable, own: &StaticAccountFile) -> Self {
+        let listing = table.listing(MAX_ACCOUNTS_SHOWN, &own.current());
         let mut refused = own.refused();
         let mut accounts: BTreeMap<String, AccountReport> = BTreeMap::new();
         for one in listing {
             refused.remove(&one.name);
             let state = match one.state {
-                State::Held => "HELD",
-                State::Starting => "STARTING",
-                State::Failed => "FAILED",
+                ListedState::Held => "HELD",
+                ListedState::Starting => "STARTING",
+                ListedState::Failed => "FAILED",
             };
             let mut report = report(zone, one.name.clone(), state, one.is_own, one.failure);
             report.since = one.since.map(|since| since.to_string());
@@ -58,7 +58,7 @@ impl AccountsReport {
         for (name, failure) in refused {
             accounts.insert(name.clone(), report(zone, name, "REFUSED", true, Some(failure)));
         }
-        Self { total, accounts: accounts.into_values().take(MOST).collect() }
+        Self { total, accounts: accounts.into_values().take(MAX_ACCOUNTS_SHOWN).collect() }
     }
 }
 

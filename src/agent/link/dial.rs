@@ -12,7 +12,7 @@ use crate::agent::cluster::Trust;
 use crate::agent::{AgentError, AgentOptions, KeepAlive};
 
 /// From looking the name up to the end of the handshakes.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the hub is dialled. Everything that HTTP/2 leaves open is set here.
 pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
@@ -39,7 +39,7 @@ pub(super) fn endpoint(options: &AgentOptions) -> Result<Endpoint, AgentError> {
             .keep_alive_while_idle(true)
     };
     Ok(endpoint
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(60)))
         .http2_adaptive_window(false)
@@ -75,10 +75,10 @@ fn with_tls(
 }
 
 async fn connect(endpoint: &Endpoint, hub: &str) -> Result<Channel, String> {
-    match timeout(CONNECT, endpoint.connect()).await {
+    match timeout(CONNECT_TIMEOUT, endpoint.connect()).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(format!("no connection to the hub {hub}: {}", chain(&error))),
-        Err(_) => Err(format!("no connection to the hub {hub} within {} s", CONNECT.as_secs())),
+        Err(_) => Err(format!("no connection to the hub {hub} within {} s", CONNECT_TIMEOUT.as_secs())),
     }
 }
 

@@ -16,9 +16,9 @@ use crate::wire::ops::probe::Target;
 use crate::wire::ops::{Probe, ProbeResult};
 
 /// How many probes run at once.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_PROBES: usize = 16;
 /// How many probes wait for their turn; one more is refused.
-const MAX_WAITING: usize = 1000;
+const MAX_WAITING_PROBES: usize = 1000;
 
 /// Probes under way, and answers that wait to be sent.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Probes {
 impl Probes {
     pub(super) fn new() -> Self {
         Self {
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            turns: Arc::new(Semaphore::new(MAX_CONCURRENT_PROBES)),
             running: JoinSet::new(),
             of_task: HashMap::new(),
             handles: HashMap::new(),
@@ -88,8 +88,8 @@ impl Probes {
         if let Some(failure) = accounts.objection(name, credential.as_ref()) {
             return Err(failure);
         }
-        if self.running.len() >= AT_ONCE + MAX_WAITING {
-            let why = format!("the agent is busy: {MAX_WAITING} probes wait already");
+        if self.running.len() >= MAX_CONCURRENT_PROBES + MAX_WAITING_PROBES {
+            let why = format!("the agent is busy: {MAX_WAITING_PROBES} probes wait already");
             return Err(Failure { retryable: true, ..before_send(Class::Unreachable, why) });
         }
         let word = accounts.word(name, credential.as_ref());

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use crate::agent::accounts::Accounts;
-use crate::agent::health::Status;
+use crate::agent::health::AgentStatus;
 use crate::agent::link::probes::Probes;
-use crate::agent::link::{Ended, greeting, pace};
+use crate::agent::link::{StreamEnd, backoff, handshake};
 use crate::agent::static_accounts::StaticAccountList;
 use crate::wire::common::{AccountRef, Failure};
 use crate::wire::ops::agent_frame::Frame;
@@ -23,24 +23,24 @@ use crate::wire::ops::{
 use crate::wire::{MAX_BATCH_BYTES, MAX_MESSAGE_BYTES};
 
 /// How often both sides say that they are there, unless the hub says otherwise.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// A hub that misses so many heartbeats is gone.
-const MISSED: u32 = 3;
+const MAX_MISSED_HEARTBEATS: u32 = 3;
 /// How often an account that takes long is told of.
-const WORKING: Duration = Duration::from_secs(5);
+const WORKING_INTERVAL: Duration = Duration::from_secs(5);
 /// With so many answers waiting for the network, no more commands are read.
-const MAX_WAITING: usize = 10_000;
+const MAX_WAITING_ANSWERS: usize = 10_000;
 /// What a frame takes beside the accounts in it, in bytes, with room.
-const FRAME_HEAD_BYTES: usize = 1024;
+const FRAME_OVERHEAD_BYTES: usize = 1024;
 /// How long a farewell may take.
-const FAREWELL: Duration = Duration::from_secs(3);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One stream in force.
-pub(super) struct Session<'a> {
+pub(super) struct LinkSession<'a> {
     outbound: mpsc::Sender<AgentFrame>,
     inbound: Streaming<HubFrame>,
     accounts: &'a mut Accounts,
-    status: &'a Status,
+    status: &'a AgentStatus,
     heartbeat: Duration,
     /// How many bytes of accounts a frame to this hub may have.
     batch_bytes: usize,
@@ -62,7 +62,7 @@ pub(super) struct Session<'a> {
     leave_at: Option<Instant>,
 }
 
-enum Event {
+enum LinkEvent {
     Stop,
     Frame(Result<Option<HubFrame>, tonic::Status>),
     RoomToSend,
@@ -74,16 +74,16 @@ enum Event {
     Leave,
 }
 
-impl<'a> Session<'a> {
+impl<'a> LinkSession<'a> {
     pub(super) fn new(
         accepted: &Accepted,
         (outbound, inbound): (mpsc::Sender<AgentFrame>, Streaming<HubFrame>),
         accounts: &'a mut Accounts,
-        status: &'a Status,
+        status: &'a AgentStatus,
         idle_timeout: Duration,
     ) -> Self {
         let heartbeat = match accepted.heartbeat_ms {
-            0 => HEARTBEAT,
+            0 => DEFAULT_HEARTBEAT_INTERVAL,
             ms => Duration::from_millis(ms.clamp(100, 60_000).into()),
         };
         let mut own = accounts.own().subscribe();
@@ -111,25 +111,27 @@ impl<'a> Session<'a> {
     }
 
     /// Serves until the stream ends, for whatever reason.
-    pub(super) async fn run(mut self, stop: &CancellationToken) -> Ended {
+    pub(super) async fn run(mut self, stop: &CancellationToken) -> StreamEnd {
         let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut look = interval(WORKING);
+        let mut look = interval(WORKING_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             match self.next_event(stop, &mut beat, &mut look).await {
-                Event::Stop => return self.stop().await,
-                Event::Frame(Ok(Some(frame))) => self.handle(frame),
-                Event::Frame(Ok(None)) => return self.gone("the hub closed the stream"),
-                Event::Frame(Err(status)) if self.leave_at.is_none() => return greeting::broken(&status),
-                Event::Frame(Err(_)) => return self.gone("the hub is gone"),
-                Event::RoomToSend => self.send_next(),
-                Event::Progress => {}
-                Event::HeartbeatDue => self.heartbeat_due = true,
-                Event::LookForSlow => self.working = self.accounts.slow().into(),
-                Event::Silent => return self.gone(&self.silence_limit.1),
-                Event::OwnChanged => self.tell_of_own_accounts(),
-                Event::Leave => return self.leave().await,
+                LinkEvent::Stop => return self.stop().await,
+                LinkEvent::Frame(Ok(Some(frame))) => self.handle(frame),
+                LinkEvent::Frame(Ok(None)) => return self.gone("the hub closed the stream"),
+                LinkEvent::Frame(Err(status)) if self.leave_at.is_none() => {
+                    return handshake::broken(&status);
+                }
+                LinkEvent::Frame(Err(_)) => return self.gone("the hub is gone"),
+                LinkEvent::RoomToSend => self.send_next(),
+                LinkEvent::Progress => {}
+                LinkEvent::HeartbeatDue => self.heartbeat_due = true,
+                LinkEvent::LookForSlow => self.working = self.accounts.slow().into(),
+                LinkEvent::Silent => return self.gone(&self.silence_limit.1),
+                LinkEvent::OwnChanged => self.tell_of_own_accounts(),
+                LinkEvent::Leave => return self.leave().await,
             }
         }
     }
@@ -139,32 +141,32 @@ impl<'a> Session<'a> {
         stop: &CancellationToken,
         beat: &mut tokio::time::Interval,
         look: &mut tokio::time::Interval,
-    ) -> Event {
+    ) -> LinkEvent {
         let waiting_answers = self.accounts.waiting_answers() + self.probes.waiting_answers();
         let has_frame = self.heartbeat_due
             || !self.working.is_empty()
             || waiting_answers > 0
             || !self.own_frames.is_empty();
-        let reads = waiting_answers < MAX_WAITING;
+        let reads = waiting_answers < MAX_WAITING_ANSWERS;
         let silent_at = self.last_frame + self.silence_limit.0;
         let is_idle = !has_frame && self.accounts.starting_count() == 0;
         let leave_at = match self.leave_at {
-            Some(_) if is_idle => return Event::Leave,
+            Some(_) if is_idle => return LinkEvent::Leave,
             Some(at) => at,
             None => silent_at,
         };
         tokio::select! {
-            () = stop.cancelled() => Event::Stop,
-            () = sleep_until(leave_at), if self.leave_at.is_some() => Event::Leave,
-            frame = self.inbound.message(), if reads => Event::Frame(frame),
+            () = stop.cancelled() => LinkEvent::Stop,
+            () = sleep_until(leave_at), if self.leave_at.is_some() => LinkEvent::Leave,
+            frame = self.inbound.message(), if reads => LinkEvent::Frame(frame),
             // There is one sender, so room stays until it is used.
-            _ = self.outbound.reserve(), if has_frame => Event::RoomToSend,
+            _ = self.outbound.reserve(), if has_frame => LinkEvent::RoomToSend,
             event = progress(self.accounts, &mut self.probes) => event,
             // One list is sent to its end before the next one begins.
-            Ok(()) = self.own.changed(), if self.own_frames.is_empty() => Event::OwnChanged,
-            _ = beat.tick() => Event::HeartbeatDue,
-            _ = look.tick() => Event::LookForSlow,
-            () = sleep_until(silent_at) => Event::Silent,
+            Ok(()) = self.own.changed(), if self.own_frames.is_empty() => LinkEvent::OwnChanged,
+            _ = beat.tick() => LinkEvent::HeartbeatDue,
+            _ = look.tick() => LinkEvent::LookForSlow,
+            () = sleep_until(silent_at) => LinkEvent::Silent,
         }
     }
 
@@ -199,12 +201,12 @@ impl<'a> Session<'a> {
         for answer in answers.answers {
             let failure = answer.failure.unwrap_or_default();
             tracing::warn!(
-                account = %greeting::shown(&answer.name),
+                account = %handshake::shown(&answer.name),
                 class = %failure.class().as_str_name(),
                 "the hub does not take the account of this agent's own file: {}",
-                greeting::shown(&failure.message)
+                handshake::shown(&failure.message)
             );
-            let failure = Failure { message: greeting::shown(&failure.message), ..failure };
+            let failure = Failure { message: handshake::shown(&failure.message), ..failure };
             self.accounts.own().refuse(answer.name, failure);
         }
     }
@@ -213,17 +215,17 @@ impl<'a> Session<'a> {
     fn drain(&mut self, drain: &Drain) {
         let after = Duration::from_millis(drain.reconnect_after_ms.into()).min(Duration::from_secs(600));
         let jitter = Duration::from_millis(drain.jitter_ms.into()).min(Duration::from_secs(600));
-        let other = greeting::shown(&drain.replica_id);
+        let other = handshake::shown(&drain.replica_id);
         let other = if other.is_empty() { "none" } else { other.as_str() };
         tracing::info!(other, "the replica of the operator is stopping; another one that is there");
-        self.leave_at.get_or_insert_with(|| Instant::now() + after + pace::up_to(jitter));
+        self.leave_at.get_or_insert_with(|| Instant::now() + after + backoff::up_to(jitter));
     }
 
     /// The stream is gone. If the hub had asked to be left, that was to be.
-    fn gone(&self, problem: &str) -> Ended {
+    fn gone(&self, problem: &str) -> StreamEnd {
         match self.leave_at {
-            Some(at) => Ended::Drained(at),
-            None => Ended::Broken(problem.to_owned()),
+            Some(at) => StreamEnd::Drained(at),
+            None => StreamEnd::Broken(problem.to_owned()),
         }
     }
 
@@ -256,7 +258,7 @@ impl<'a> Session<'a> {
         AgentFrame { seq: self.sent, ack: self.handled, frame: Some(frame) }
     }
 
-    async fn stop(mut self) -> Ended {
+    async fn stop(mut self) -> StreamEnd {
         let goodbye = async {
             let frame = self.numbered(Frame::Draining(Draining {}));
             self.outbound.send(frame).await.ok()?;
@@ -268,14 +270,14 @@ impl<'a> Session<'a> {
             self.outbound.send(frame).await.ok()?;
             close(self.outbound, self.inbound).await
         };
-        let _ = timeout(FAREWELL, goodbye).await;
-        Ended::Stopped
+        let _ = timeout(GOODBYE_TIMEOUT, goodbye).await;
+        StreamEnd::Stopped
     }
 
-    async fn leave(self) -> Ended {
+    async fn leave(self) -> StreamEnd {
         let at = self.leave_at.unwrap_or_else(Instant::now);
-        let _ = timeout(FAREWELL, close(self.outbound, self.inbound)).await;
-        Ended::Drained(at)
+        let _ = timeout(GOODBYE_TIMEOUT, close(self.outbound, self.inbound)).await;
+        StreamEnd::Drained(at)
     }
 }
 
@@ -285,20 +287,20 @@ fn batch_bytes(max_message_bytes: u32) -> usize {
         0 => MAX_MESSAGE_BYTES,
         told => usize::try_from(told).unwrap_or(MAX_MESSAGE_BYTES),
     };
-    MAX_BATCH_BYTES.min(max.saturating_sub(FRAME_HEAD_BYTES))
+    MAX_BATCH_BYTES.min(max.saturating_sub(FRAME_OVERHEAD_BYTES))
 }
 
 /// How long the hub may say nothing, and what is said then.
 fn silence_limit(heartbeat: Duration, idle_timeout: Duration) -> (Duration, String) {
-    let missed = heartbeat * MISSED;
+    let missed = heartbeat * MAX_MISSED_HEARTBEATS;
     if idle_timeout.is_zero() || idle_timeout >= missed {
-        return (missed, format!("the hub said nothing for {MISSED} heartbeats"));
+        return (missed, format!("the hub said nothing for {MAX_MISSED_HEARTBEATS} heartbeats"));
     }
     let seconds = idle_timeout.as_secs_f64();
     (idle_timeout, format!("the hub said nothing for {seconds} s (clouddriver.keepAliveOperationSeconds)"))
 }
 
-async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> Event {
+async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> LinkEvent {
     let ended = tokio::select! {
         () = accounts.progress() => None,
         ended = probes.ended() => Some(ended),
@@ -306,7 +308,7 @@ async fn progress(accounts: &mut Accounts, probes: &mut Probes) -> Event {
     if let Some((task, result)) = ended {
         probes.take(task, result, accounts);
     }
-    Event::Progress
+    LinkEvent::Progress
 }
 
 /// Ends our side of the stream and waits for the end of the other, so that the last frames arrive.

@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::Table;
+use super::AccountTable;
 use crate::agent::static_accounts::StaticAccountList;
 use crate::wire::common::Failure;
 
 /// How an account is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ListedState {
     /// It is held.
     Held,
     /// It is being started for the first time.
@@ -34,7 +34,7 @@ pub struct ListedAccount {
     /// Its name.
     pub name: String,
     /// How it is.
-    pub state: State,
+    pub state: ListedState,
     /// Since when it is held.
     pub since: Option<Timestamp>,
     /// Why it could not be started.
@@ -43,7 +43,7 @@ pub struct ListedAccount {
     pub is_own: bool,
 }
 
-impl Table {
+impl AccountTable {
     /// How many accounts are in each state.
     pub fn counts(&self) -> Counts {
         let (held, failed) = (self.held_count, self.failed.len());
@@ -64,13 +64,13 @@ impl Table {
         let known = self.uid_of_name.get(&name).and_then(|uid| self.by_uid.get(uid));
         let Some(known) = known else {
             let (failure, is_own) = (self.failed.get(&name).cloned(), own.find(&name).is_some());
-            return ListedAccount { name, state: State::Failed, since: None, failure, is_own };
+            return ListedAccount { name, state: ListedState::Failed, since: None, failure, is_own };
         };
         let held = known.held.as_ref().map(|held| &held.definition);
         let definition = held.or(known.starting.as_ref().map(|starting| &starting.definition));
         let is_own = definition.is_some_and(|it| own.gives(&name, it.spec().credential.as_ref()));
         let since = known.held.as_ref().map(|held| held.since);
-        let state = if since.is_some() { State::Held } else { State::Starting };
+        let state = if since.is_some() { ListedState::Held } else { ListedState::Starting };
         ListedAccount { name, state, since, failure: None, is_own }
     }
 }

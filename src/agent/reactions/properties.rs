@@ -32,7 +32,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A table, and what a driver that carries out its effects would know.
 #[derive(Default)]
 struct World {
-    table: Table,
+    table: AccountTable,
     running: Vec<(Attempt, String)>,
     used: HashSet<Attempt>,
 }

@@ -58,8 +58,8 @@ fn said(effects: &[Effect]) -> Vec<String> {
 }
 
 /// A table that holds uid `u` under name `a` at epoch 5.
-fn holding() -> Table {
-    let mut table = Table::default();
+fn holding() -> AccountTable {
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 5), definition("one"));
     table.finished("u", Attempt(1), Ok(identity("h")));
     table
@@ -67,7 +67,7 @@ fn holding() -> Table {
 
 #[test]
 fn an_account_is_started_and_then_held() {
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     assert_eq!(said(&table.add(account("u", "a", 1), definition("one"))), ["start u 1 #1"]);
     assert_eq!(said(&table.finished("u", Attempt(1), Ok(identity("h")))), ["u 1 held h"]);
     assert_eq!(table.held_count(), 1);
@@ -75,7 +75,7 @@ fn an_account_is_started_and_then_held() {
 
 #[test]
 fn one_that_fails_is_forgotten_and_may_be_tried_again() {
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 1), definition("one"));
     assert_eq!(said(&table.finished("u", Attempt(1), Err(failure()))), ["u 1 UNREACHABLE"]);
     assert_eq!(said(&table.add(account("u", "a", 1), definition("one"))), ["start u 1 #2"]);
@@ -109,7 +109,7 @@ fn the_old_definition_serves_until_the_new_one_stands() {
 
 #[test]
 fn a_repeated_add_does_not_start_twice() {
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 1), definition("one"));
     assert!(table.add(account("u", "a", 1), definition("one")).is_empty());
     // A later epoch of the same definition is what the attempt then answers for.
@@ -119,7 +119,7 @@ fn a_repeated_add_does_not_start_twice() {
 
 #[test]
 fn a_newer_definition_replaces_one_that_is_starting() {
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 1), definition("one"));
     assert_eq!(said(&table.add(account("u", "a", 2), definition("two"))), ["cancel #1", "start u 2 #2"]);
     assert!(table.finished("u", Attempt(1), Ok(identity("late"))).is_empty());
@@ -139,7 +139,7 @@ fn a_file_is_read_again_at_a_new_epoch() {
         let credential = Some(Credential::File("/opt/armory/k".to_owned()));
         Definition::split(AccountSpec { credential, ..AccountSpec::default() }).1
     };
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 1), file());
     table.finished("u", Attempt(1), Ok(identity("h")));
     assert_eq!(said(&table.add(account("u", "a", 1), file())), ["u 1 held h"]);
@@ -191,7 +191,7 @@ fn a_drop_between_held_and_starting_takes_the_held_one() {
 
 #[test]
 fn the_unknown_counts_as_dropped() {
-    assert_eq!(said(&Table::default().drop_account(account("u", "a", 1))), ["u 1 dropped"]);
+    assert_eq!(said(&AccountTable::default().drop_account(account("u", "a", 1))), ["u 1 dropped"]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn a_lost_stream_ends_what_is_starting_and_keeps_what_is_held() {
 
 #[test]
 fn debug_shows_no_credential() {
-    let mut table = Table::default();
+    let mut table = AccountTable::default();
     let effects = table.add(account("u", "a", 1), definition("secret-token"));
     let shown = format!("{table:?} {effects:?} {:?}", "secret-token".as_bytes());
     assert_eq!(shown.matches("secret-token").count(), 0);
@@ -216,8 +216,8 @@ fn debug_shows_no_credential() {
 }
 
 /// A table that holds uid `u` under name `a` at epoch 5, started with content 1 of its file.
-fn holding_a_file() -> Table {
-    let mut table = Table::default();
+fn holding_a_file() -> AccountTable {
+    let mut table = AccountTable::default();
     table.add(account("u", "a", 5), of_file());
     table.finished("u", Attempt(1), Ok(read("h", &[1])));
     table
@@ -289,7 +289,14 @@ fn people_are_told_of_every_account_and_whose_it_is() {
     let own = crate::agent::static_accounts::StaticAccountFile::new(vec![own]).current();
     let listing = table.listing(10, &own);
     let told: Vec<_> = listing.iter().map(|one| (one.name.as_str(), one.state, one.is_own)).collect();
-    assert_eq!(told, [("a", State::Held, true), ("b", State::Starting, false), ("c", State::Failed, false)]);
+    assert_eq!(
+        told,
+        [
+            ("a", ListedState::Held, true),
+            ("b", ListedState::Starting, false),
+            ("c", ListedState::Failed, false)
+        ]
+    );
     assert_eq!(table.counts(), Counts { held: 1, starting: 1, failed: 1 });
     assert_eq!(table.listing(1, &own).len(), 1);
     table.drop_account(account("w", "c", 1));
@@ -301,7 +308,7 @@ fn fence(epoch: u64) -> Fence {
 }
 
 /// The epoch that a hello says.
-fn told(table: &Table) -> Vec<u64> {
+fn told(table: &AccountTable) -> Vec<u64> {
     table.held().map(|held| held.caching_epoch).collect()
 }
 
@@ -309,17 +316,17 @@ fn told(table: &Table) -> Vec<u64> {
 fn an_assignment_of_caching_stands_until_a_later_one_or_until_the_account_is_dropped() {
     let mut table = holding();
     assert_eq!((told(&table), table.cached_count()), (vec![0], 0));
-    assert_eq!(table.cache(&fence(3), true), Assigned::Taken);
+    assert_eq!(table.cache(&fence(3), true), AssignmentOutcome::Taken);
     assert_eq!((told(&table), table.cached_count()), (vec![3], 1));
-    assert_eq!(table.cache(&fence(3), true), Assigned::Late, "it was told before");
-    assert_eq!(table.cache(&fence(2), false), Assigned::Late, "that was an earlier one");
-    assert_eq!(table.cache(&fence(4), true), Assigned::Taken);
+    assert_eq!(table.cache(&fence(3), true), AssignmentOutcome::Late, "it was told before");
+    assert_eq!(table.cache(&fence(2), false), AssignmentOutcome::Late, "that was an earlier one");
+    assert_eq!(table.cache(&fence(4), true), AssignmentOutcome::Taken);
     table.stream_lost();
     table.add(account("u", "a", 6), definition("other"));
     assert_eq!(told(&table), [4], "neither a lost stream nor a new definition touches it");
-    assert_eq!(table.cache(&fence(4), false), Assigned::Taken);
-    assert_eq!(table.cache(&fence(4), false), Assigned::Late);
-    assert_eq!(table.cache(&fence(5), true), Assigned::Taken);
+    assert_eq!(table.cache(&fence(4), false), AssignmentOutcome::Taken);
+    assert_eq!(table.cache(&fence(4), false), AssignmentOutcome::Late);
+    assert_eq!(table.cache(&fence(5), true), AssignmentOutcome::Taken);
     table.drop_account(account("u", "a", 9));
-    assert_eq!((table.cached_count(), table.cache(&fence(6), true)), (0, Assigned::Unknown));
+    assert_eq!((table.cached_count(), table.cache(&fence(6), true)), (0, AssignmentOutcome::Unknown));
 }

@@ -76,7 +76,8 @@ fn a_file_that_has_been_still_is_not_read_again() {
     assert_eq!(files.look(&path), of("one"));
     // Its change of times is young, so it is not trusted yet; one that is old is.
     assert_eq!(files.known[&path].stamp, None);
-    let settled = Known { stamp: Some(stamp(&fs::metadata(&path).expect("a file"))), content: of("said") };
+    let settled =
+        KnownFile { stamp: Some(stamp(&fs::metadata(&path).expect("a file"))), content: of("said") };
     files.known.insert(path.clone(), settled);
     assert_eq!(files.look(&path), of("said"));
     write(&path, "three");

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{KubesvcAccount, KubesvcAccountSpec, KubesvcAgent, ORIGIN_AGENT, ORIGIN_LABEL};
-use crate::agent::reactions::{Attempt, Table};
+use crate::agent::reactions::{AccountTable, Attempt};
 use crate::hub::ledger::Ledger;
 use crate::wire::common::AccountRef;
 use crate::wire::ops::AccountResult;
@@ -138,7 +138,7 @@ pub(super) struct Process {
     pub(super) boot: u8,
     /// Counts its connections.
     pub(super) seq: u32,
-    pub(super) table: Table,
+    pub(super) table: AccountTable,
     /// The session at the other end of its stream.
     pub(super) stream: Option<SessionId>,
     pub(super) starting: BTreeMap<String, (Attempt, AccountRef)>,
@@ -236,7 +236,7 @@ impl World {
                 zone,
                 boot,
                 seq: 0,
-                table: Table::default(),
+                table: AccountTable::default(),
                 stream: None,
                 starting: BTreeMap::new(),
             })

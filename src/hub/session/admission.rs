@@ -21,7 +21,7 @@ use crate::crash;
 use crate::hub::Hub;
 use crate::hub::admission_queue::AdmissionClass;
 use crate::hub::disconnects::{self, Disconnect};
-use crate::hub::hello::{self, Greeting, Refusal, millis};
+use crate::hub::hello::{self, AcceptedHello, HelloRefusal, millis};
 use crate::hub::registration::{Registration, RegistrationError};
 use crate::hub::registry::ClaimError;
 use crate::telemetry::outages::warn_unless_away;
@@ -94,7 +94,7 @@ pub(in crate::hub) async fn run(
 async fn live(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
-    greeting: Greeting,
+    greeting: AcceptedHello,
     place: QueuedAgent<'_>,
     inbound: Streaming<ops::AgentFrame>,
     sink: Sink,
@@ -138,7 +138,7 @@ async fn greet(
     hub: &Hub,
     inbound: &mut Streaming<ops::AgentFrame>,
     sink: &Sink,
-) -> Option<Result<Greeting, Refusal>> {
+) -> Option<Result<AcceptedHello, HelloRefusal>> {
     let wait = hub.settings.hello_wait;
     let status = match tokio::time::timeout(wait, inbound.next()).await {
         Err(_) => Status::deadline_exceeded(format!("the first frame must be Hello, within {wait:?}")),
@@ -148,7 +148,7 @@ async fn greet(
             hub.metrics.frames_in.inc();
             return Some(match frame.frame {
                 Some(agent_frame::Frame::Hello(hello)) => hello::check(hello, hub.settings.max_message_bytes),
-                _ => Err(Refusal::permanent(Reason::Malformed, "the first frame must be Hello")),
+                _ => Err(HelloRefusal::permanent(Reason::Malformed, "the first frame must be Hello")),
             });
         }
     };
@@ -161,9 +161,9 @@ async fn greet(
 async fn admit(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
-    greeting: &Greeting,
+    greeting: &AcceptedHello,
     place: QueuedAgent<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), HelloRefusal> {
     let former = hub.registry.claim(session, hub.silence_limit(), hub.moment());
     let former = former.map_err(|taken| duplicate(session, &taken))?;
     if let Some(former) = &former {
@@ -215,7 +215,7 @@ async fn register(
     session: &Session,
     class: AdmissionClass,
     needs_accounts: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), HelloRefusal> {
     let registration = Registration {
         agent_id: session.agent_id.clone(),
         zone: session.zone.clone(),
@@ -267,11 +267,11 @@ async fn register(
     }
     let message = "the operator cannot write the KubesvcAgent object; see its log, and try again later";
     let wait = hub.requeue(&session.agent_id, class).max(REGISTRATION_RETRY_DELAY);
-    Err(Refusal::for_now(Reason::Overloaded, message, wait))
+    Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
 }
 
 /// What the agent holds by its own hello, and what the former stream of the same process was sent.
-fn seed(session: &Session, greeting: &Greeting, former: Option<&Session>) {
+fn seed(session: &Session, greeting: &AcceptedHello, former: Option<&Session>) {
     let former = former.filter(|former| former.boot_id == session.boot_id);
     let before = former.map(|former| former.ledger.lock().clone()).unwrap_or_default();
     {
@@ -316,7 +316,7 @@ async fn refuse(
     hub: &Hub,
     sink: &Sink,
     (peer, session): (Option<SocketAddr>, Option<&Session>),
-    refusal: Refusal,
+    refusal: HelloRefusal,
 ) {
     hub.metrics.refuse(refusal.reason.as_str_name());
     if hub.may_log(refusal.reason.as_str_name(), peer) {
@@ -332,7 +332,7 @@ async fn refuse(
     let _ = sink.send(Ok(ops::HubFrame { frame, seq: 1, ack: 1 })).await;
 }
 
-fn duplicate(session: &Session, taken: &ClaimError) -> Refusal {
+fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
     let agent = &session.agent_id;
     let (message, wait) = match taken {
         ClaimError::Other(wait) => (
@@ -354,7 +354,7 @@ fn duplicate(session: &Session, taken: &ClaimError) -> Refusal {
         }
     };
     let wait = wait.max(Duration::from_secs(1));
-    Refusal::for_now(Reason::DuplicateAgentId, message, wait)
+    HelloRefusal::for_now(Reason::DuplicateAgentId, message, wait)
 }
 
 fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {

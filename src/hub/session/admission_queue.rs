@@ -8,14 +8,14 @@ use crate::account::{GrantPhase, State, names};
 use crate::hub::Hub;
 use crate::hub::admission_queue::{AdmissionClass, AdmissionDecision, UNAPPROVED_RETRY_DELAY};
 use crate::hub::drain::{Drain, RedialTime};
-use crate::hub::hello::{Greeting, Refusal};
+use crate::hub::hello::{AcceptedHello, HelloRefusal};
 use crate::wire::ops::refused::Reason;
 
 /// What a stranger is told while there are as many as may be.
-fn too_many_unapproved() -> Refusal {
+fn too_many_unapproved() -> HelloRefusal {
     let message =
         "many agents that were never approved are connected or waiting; approve this one, or try again later";
-    Refusal::for_now(Reason::Overloaded, message, UNAPPROVED_RETRY_DELAY)
+    HelloRefusal::for_now(Reason::Overloaded, message, UNAPPROVED_RETRY_DELAY)
 }
 
 /// An agent that is refused because the replica stops does not come sooner.
@@ -46,7 +46,7 @@ impl Drop for QueuedAgent<'_> {
 
 impl Hub {
     /// What is known of an agent that says hello.
-    pub(super) fn admission_class(&self, greeting: &Greeting) -> AdmissionClass {
+    pub(super) fn admission_class(&self, greeting: &AcceptedHello) -> AdmissionClass {
         let name = names::agent_object_name(&greeting.agent_id, &greeting.zone);
         match self.agents_seen.get(&name) {
             Some(agent) if agent.was_approved() => AdmissionClass::Returning,
@@ -58,9 +58,9 @@ impl Hub {
     /// Lets an agent wait for its registration, or tells it when to come again.
     pub(super) fn enqueue(
         &self,
-        greeting: &Greeting,
+        greeting: &AcceptedHello,
         class: AdmissionClass,
-    ) -> Result<QueuedAgent<'_>, Refusal> {
+    ) -> Result<QueuedAgent<'_>, HelloRefusal> {
         let agent_id = &greeting.agent_id;
         let name = names::agent_object_name(agent_id, &greeting.zone);
         if class == AdmissionClass::Unapproved
@@ -76,7 +76,7 @@ impl Hub {
             AdmissionDecision::Later(wait) => {
                 let message =
                     "many agents are being registered; the time to come again is this agent's own place";
-                Err(Refusal::for_now(Reason::Overloaded, message, wait))
+                Err(HelloRefusal::for_now(Reason::Overloaded, message, wait))
             }
         }
     }
@@ -89,7 +89,7 @@ impl Hub {
     }
 
     /// Whether an agent's zone has an account that it does not hold.
-    pub(super) fn needs_accounts_of_zone(&self, greeting: &Greeting) -> bool {
+    pub(super) fn needs_accounts_of_zone(&self, greeting: &AcceptedHello) -> bool {
         let of_zone = self.zone_index.lock().of_zone(&greeting.zone);
         let held: HashSet<_> = greeting.held.iter().map(|(uid, _, epoch)| (uid.as_str(), *epoch)).collect();
         of_zone.iter().take(MAX_ACCOUNTS_CHECKED).any(|uid| {
@@ -136,7 +136,7 @@ impl Hub {
     }
 
     /// What an agent is told that comes while this hub sends them away.
-    pub(super) fn draining_refusal(&self) -> Refusal {
+    pub(super) fn draining_refusal(&self) -> HelloRefusal {
         let (place, other) = self.next_redial();
         let why = self.drain_reason();
         let message = match other {
@@ -144,6 +144,6 @@ impl Hub {
             None => format!("{why}; connect anew"),
         };
         let wait = place.after + place.jitter.mul_f64(fastrand::f64());
-        Refusal::for_now(Reason::Draining, message, wait.max(MIN_DRAIN_RETRY_DELAY))
+        HelloRefusal::for_now(Reason::Draining, message, wait.max(MIN_DRAIN_RETRY_DELAY))
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::account::zones;
 use crate::hub::Hub;
 use crate::hub::admission_queue::AdmissionClass;
-use crate::hub::hello::{Greeting, Refusal};
+use crate::hub::hello::{AcceptedHello, HelloRefusal};
 use crate::wire::ops::refused::Reason;
 
 /// Foreign accounts taken in of one hello at once.
@@ -41,9 +41,9 @@ impl Hub {
     /// Takes out of a hello what is not taken in now.
     pub(super) async fn limit(
         &self,
-        greeting: &mut Greeting,
+        greeting: &mut AcceptedHello,
         class: AdmissionClass,
-    ) -> Result<ForeignClaims, Refusal> {
+    ) -> Result<ForeignClaims, HelloRefusal> {
         if class == AdmissionClass::Unapproved {
             greeting.ignore_claims();
             return Ok(ForeignClaims::default());
@@ -54,7 +54,7 @@ impl Hub {
             }
             if tokio::time::timeout(ACCOUNT_LIST_TIMEOUT, self.accounts.synced()).await.is_err() {
                 let message = "the operator has not listed the accounts yet";
-                return Err(Refusal::for_now(Reason::Overloaded, message, UNLISTED_RETRY));
+                return Err(HelloRefusal::for_now(Reason::Overloaded, message, UNLISTED_RETRY));
             }
         }
         let is_of_zone = |uid: &str| {
@@ -71,7 +71,7 @@ impl Hub {
         if had < wanted {
             if class == AdmissionClass::Newcomer {
                 let message = "agents claim too many accounts that are none of their zones";
-                return Err(Refusal::for_now(Reason::Overloaded, message, NO_ROOM_RETRY));
+                return Err(HelloRefusal::for_now(Reason::Overloaded, message, NO_ROOM_RETRY));
             }
             foreign.uids = std::mem::take(&mut foreign.uids).into_iter().take(had).collect();
             foreign.more = true;

@@ -90,8 +90,10 @@ async fn hellos_that_cannot_stay_are_refused_with_a_reason() {
 fn a_hello_may_name_a_hundred_thousand_accounts_and_no_more() {
     let mut greeting = hello("a");
     let account = crate::wire::common::AccountRef { uid: "u".into(), name: "n".into(), ..Default::default() };
-    greeting.accounts_held =
-        vec![ops::HeldAccount { account: Some(account), caching_epoch: 0 }; super::super::hello::MAX_HELD];
+    greeting.accounts_held = vec![
+        ops::HeldAccount { account: Some(account), caching_epoch: 0 };
+        super::super::hello::MAX_HELD_ACCOUNTS
+    ];
     assert!(super::super::hello::check(greeting.clone(), 1024).is_ok());
     greeting.accounts_held.push(greeting.accounts_held[0].clone());
     assert!(super::super::hello::check(greeting, 1024).is_err());

@@ -11,15 +11,15 @@ use sha2::{Digest, Sha256};
 const MAX_KEYS: usize = 1000;
 
 #[derive(Deserialize)]
-struct KeySet<'b> {
+struct JwkSet<'b> {
     #[serde(borrow)]
-    keys: Vec<Key<'b>>,
+    keys: Vec<Jwk<'b>>,
 }
 
 /// The members that RFC 7638 makes a thumbprint of.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Key<'b> {
+struct Jwk<'b> {
     #[serde(borrow)]
     kty: Cow<'b, str>,
     #[serde(borrow)]
@@ -34,7 +34,7 @@ struct Key<'b> {
     y: Cow<'b, str>,
 }
 
-impl Key<'_> {
+impl Jwk<'_> {
     /// SHA-256 as of RFC 7638; absent for a key that is no public key or lacks a member.
     fn thumbprint(&self) -> Option<[u8; 32]> {
         let members: &[(&str, &str)] = match &*self.kty {
@@ -56,8 +56,8 @@ impl Key<'_> {
 
 /// SHA-256 over the thumbprints in order, in hexadecimal; empty where there is no key, or no JWK set.
 pub(super) fn digest(body: &[u8]) -> String {
-    let Ok(set) = serde_json::from_slice::<KeySet<'_>>(body) else { return String::new() };
-    let thumbprints: BTreeSet<_> = set.keys.iter().take(MAX_KEYS).filter_map(Key::thumbprint).collect();
+    let Ok(set) = serde_json::from_slice::<JwkSet<'_>>(body) else { return String::new() };
+    let thumbprints: BTreeSet<_> = set.keys.iter().take(MAX_KEYS).filter_map(Jwk::thumbprint).collect();
     if thumbprints.is_empty() {
         return String::new();
     }
@@ -88,7 +88,7 @@ mod tests {
                  V4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9\
                  c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1\
                  jF44-csFCur-kEgU8awapJzKnqDKgw";
-        let key = Key { kty: "RSA".into(), n: n.into(), e: "AQAB".into(), ..Key::default() };
+        let key = Jwk { kty: "RSA".into(), n: n.into(), e: "AQAB".into(), ..Jwk::default() };
         let base64url = &base64::engine::general_purpose::URL_SAFE_NO_PAD;
         let thumbprint = base64::Engine::encode(base64url, key.thumbprint().expect("a key"));
         assert_eq!(thumbprint, "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs");

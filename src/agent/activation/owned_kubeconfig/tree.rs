@@ -9,18 +9,18 @@ use secrecy::zeroize::Zeroizing;
 const MAX_DEPTH: usize = 32;
 
 /// A part of the file; its texts are wiped when it is dropped.
-pub(super) enum Node {
+pub(super) enum TreeNode {
     /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
     Scalar {
         text: Zeroizing<String>,
         plain: bool,
     },
-    List(Vec<Node>),
-    Map(Vec<(Zeroizing<String>, Node)>),
+    List(Vec<TreeNode>),
+    Map(Vec<(Zeroizing<String>, TreeNode)>),
 }
 
 /// Reads one document. `None` for whatever vetting refuses anyway: it has the words for it.
-pub(super) fn read(bytes: &[u8]) -> Option<Node> {
+pub(super) fn read(bytes: &[u8]) -> Option<TreeNode> {
     let text = std::str::from_utf8(bytes).ok()?;
     let options = options! {
         emit_comments: false,
@@ -28,20 +28,20 @@ pub(super) fn read(bytes: &[u8]) -> Option<Node> {
         block_nesting_limit: MAX_DEPTH,
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut open: Vec<(Node, Option<Zeroizing<String>>)> = Vec::new();
+    let mut open: Vec<(TreeNode, Option<Zeroizing<String>>)> = Vec::new();
     let mut root = None;
     for event in Parser::new_from_str_with_options(text, options) {
         let node = match event.ok()?.0 {
             Event::Scalar(text, style, 0, None) => {
                 let text = Zeroizing::new(text.into_owned());
-                Node::Scalar { text, plain: style == ScalarStyle::Plain }
+                TreeNode::Scalar { text, plain: style == ScalarStyle::Plain }
             }
             Event::SequenceStart(_, 0, None) => {
-                open.push((Node::List(Vec::new()), None));
+                open.push((TreeNode::List(Vec::new()), None));
                 continue;
             }
             Event::MappingStart(_, 0, None) => {
-                open.push((Node::Map(Vec::new()), None));
+                open.push((TreeNode::Map(Vec::new()), None));
                 continue;
             }
             Event::SequenceEnd | Event::MappingEnd => open.pop()?.0,
@@ -53,23 +53,23 @@ pub(super) fn read(bytes: &[u8]) -> Option<Node> {
         match open.last_mut() {
             None if root.is_some() => return None,
             None => root = Some(node),
-            Some((Node::List(items), _)) => items.push(node),
-            Some((Node::Map(entries), key)) => match (key.take(), node) {
+            Some((TreeNode::List(items), _)) => items.push(node),
+            Some((TreeNode::Map(entries), key)) => match (key.take(), node) {
                 (Some(key), node) if entries.iter().any(|(known, _)| **known == *key) => {
                     drop(node);
                     return None;
                 }
                 (Some(key), node) => entries.push((key, node)),
-                (None, Node::Scalar { text, .. }) => *key = Some(text),
+                (None, TreeNode::Scalar { text, .. }) => *key = Some(text),
                 (None, _) => return None,
             },
-            Some((Node::Scalar { .. }, _)) => return None,
+            Some((TreeNode::Scalar { .. }, _)) => return None,
         }
     }
     root
 }
 
-impl Node {
+impl TreeNode {
     /// What is under a key.
     pub(super) fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries) = self else { return None };
@@ -100,7 +100,7 @@ impl Node {
         items.iter().find(|item| item.text("name") == Some(name))?.get(body)
     }
 
-    /// As [`Node::named`], to be changed.
+    /// As [`TreeNode::named`], to be changed.
     pub(super) fn named_mut(&mut self, list: &str, name: &str, body: &str) -> Option<&mut Self> {
         let Self::List(items) = self.get_mut(list)? else { return None };
         items.iter_mut().find(|item| item.text("name") == Some(name))?.get_mut(body)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
-use crate::agent::activation::credential::{FromFile, Purpose};
+use crate::agent::activation::credential::{FileKubeconfig, Purpose};
 
 /// A folder with a certificate, its key, an authority and a token.
 fn folder() -> (TempDir, Authority) {
@@ -35,7 +35,7 @@ fn config(cluster: &str, user: &str) -> String {
     )
 }
 
-async fn read_by(word: DefinitionOrigin, folder: &Path, text: &str) -> Result<FromFile, Failure> {
+async fn read_by(word: DefinitionOrigin, folder: &Path, text: &str) -> Result<FileKubeconfig, Failure> {
     let path = folder.join("config");
     std::fs::write(&path, text).expect("written");
     activator(Vec::new()).read_kubeconfig(path.to_str().expect("text"), None, word, Purpose::Use).await
@@ -43,7 +43,7 @@ async fn read_by(word: DefinitionOrigin, folder: &Path, text: &str) -> Result<Fr
 
 async fn owned(folder: &Path, cluster: &str, user: &str) -> (VettedKubeconfig, Vec<String>) {
     let text = config(cluster, user);
-    let FromFile { vetted, files, .. } =
+    let FileKubeconfig { vetted, files, .. } =
         read_by(DefinitionOrigin::OwnFile, folder, &text).await.expect("readable files");
     let name = |file: &ReadFile| file.path.strip_prefix(folder).expect("below").display().to_string();
     (vetted.unwrap_or_else(|refusal| panic!("{text}\n{refusal}")), files.iter().map(name).collect())

@@ -6,14 +6,14 @@ use crate::agent::Backoff;
 
 /// The waits in a row, each longer than the one before.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct DialBackoff {
     backoff: Backoff,
     next: Duration,
     /// The last stream was accepted, so what comes next is a reconnection.
     reconnects: bool,
 }
 
-impl Pace {
+impl DialBackoff {
     pub(super) fn new(backoff: Backoff) -> Self {
         let jitter = if backoff.jitter.is_finite() { backoff.jitter.clamp(0.0, 1.0) } else { 0.0 };
         let multiplier = if backoff.multiplier.is_finite() { backoff.multiplier.max(1.0) } else { 1.0 };
@@ -78,7 +78,8 @@ mod tests {
 
     #[test]
     fn waits_grow_to_the_longest_and_start_over() {
-        let mut pace = Pace::new(Backoff { jitter: 0.0, max: Duration::from_secs(3), ..Backoff::default() });
+        let mut pace =
+            DialBackoff::new(Backoff { jitter: 0.0, max: Duration::from_secs(3), ..Backoff::default() });
         let waits: Vec<_> = (0..5).map(|_| pace.next().as_millis()).collect();
         assert_eq!(waits, [1000, 1600, 2560, 3000, 3000]);
         pace.reset();
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn only_the_first_wait_after_an_accepted_stream_is_that_of_reconnecting() {
-        let mut pace = Pace::new(Backoff { jitter: 0.0, ..Backoff::default() });
+        let mut pace = DialBackoff::new(Backoff { jitter: 0.0, ..Backoff::default() });
         pace.was_accepted();
         assert_eq!(pace.next(), Duration::from_secs(5));
         assert_eq!(pace.next(), Duration::from_millis(1600));
@@ -96,14 +97,14 @@ mod tests {
     #[test]
     fn waits_vary_by_the_share() {
         for _ in 0..1000 {
-            let wait = Pace::new(Backoff::default()).next().as_secs_f64();
+            let wait = DialBackoff::new(Backoff::default()).next().as_secs_f64();
             assert!((0.8..=1.2).contains(&wait), "{wait}");
         }
     }
 
     #[test]
     fn a_refusal_with_a_time_makes_nobody_slower_and_one_without_does() {
-        let mut pace = Pace::new(Backoff { jitter: 0.0, ..Backoff::default() });
+        let mut pace = DialBackoff::new(Backoff { jitter: 0.0, ..Backoff::default() });
         for _ in 0..9 {
             assert!(pace.after_refusal(Duration::from_secs(40), false) >= Duration::from_secs(40));
         }
@@ -129,7 +130,7 @@ mod tests {
             max: Duration::from_secs(2),
             reconnect: Duration::ZERO,
         };
-        let mut pace = Pace::new(odd);
+        let mut pace = DialBackoff::new(odd);
         assert!((0..100).all(|_| pace.next() <= Duration::from_secs(4)));
     }
 }

@@ -12,17 +12,17 @@ use crate::agent::failure::after_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// The message of a Kubernetes `Status`; absent where the body is none.
+/// The message of a Kubernetes `StatusResponse`; absent where the body is none.
 pub(super) fn message_in(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Status {
+    struct StatusResponse {
         kind: String,
         api_version: String,
         #[serde(default)]
         message: String,
     }
-    let status: Status = serde_json::from_slice(body).ok()?;
+    let status: StatusResponse = serde_json::from_slice(body).ok()?;
     (status.kind == "Status" && status.api_version == "v1").then_some(status.message)
 }
 

@@ -11,7 +11,7 @@ use tonic::{Code, Status, Streaming};
 
 use crate::account::failure::truncate;
 use crate::agent::AgentOptions;
-use crate::agent::link::Ended;
+use crate::agent::link::StreamEnd;
 use crate::wire::ops::operations_client::OperationsClient;
 use crate::wire::ops::{
     Accepted, AgentFrame, HeldAccount, Hello, HubFrame, KubernetesPlace, agent_frame, hub_frame,
@@ -19,13 +19,13 @@ use crate::wire::ops::{
 use crate::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
 
 /// How long the hub may take to answer the hello.
-const ANSWER: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many frames wait for the network; the rest waits where it comes from.
-const QUEUE: usize = 16;
+const MAX_QUEUED_FRAMES: usize = 16;
 
 /// A stream that the hub has accepted.
 #[derive(Debug)]
-pub(super) struct Greeted {
+pub(super) struct AcceptedStream {
     pub(super) accepted: Accepted,
     pub(super) outbound: mpsc::Sender<AgentFrame>,
     pub(super) inbound: Streaming<HubFrame>,
@@ -65,20 +65,21 @@ pub(super) fn hello(
 }
 
 /// Opens the stream, says hello, and waits for the answer.
-pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<Greeted, Ended> {
-    match timeout(ANSWER, open(channel, hello)).await {
+pub(super) async fn greet(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
+    match timeout(HELLO_TIMEOUT, open(channel, hello)).await {
         Ok(result) => result,
-        Err(_) => {
-            Err(Ended::Broken(format!("the hub did not answer the hello within {} s", ANSWER.as_secs())))
-        }
+        Err(_) => Err(StreamEnd::Broken(format!(
+            "the hub did not answer the hello within {} s",
+            HELLO_TIMEOUT.as_secs()
+        ))),
     }
 }
 
-async fn open(channel: Channel, hello: Hello) -> Result<Greeted, Ended> {
+async fn open(channel: Channel, hello: Hello) -> Result<AcceptedStream, StreamEnd> {
     let mut client = OperationsClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let (outbound, frames) = mpsc::channel(QUEUE);
+    let (outbound, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
     let first = AgentFrame { seq: 1, ack: 0, frame: Some(agent_frame::Frame::Hello(hello)) };
     // The queue is new, so there is room; the hub may wait for the hello before it answers the call at all.
     let _ = outbound.try_send(first);
@@ -86,15 +87,15 @@ async fn open(channel: Channel, hello: Hello) -> Result<Greeted, Ended> {
     let mut inbound = response.into_inner();
     let first = inbound.message().await.map_err(|status| broken(&status))?;
     match first.and_then(|frame| frame.frame) {
-        Some(hub_frame::Frame::Accepted(accepted)) => Ok(Greeted { accepted, outbound, inbound }),
-        Some(hub_frame::Frame::Refused(refused)) => Err(Ended::Refused(refused)),
-        Some(_) => Err(Ended::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
-        None => Err(Ended::Broken("the hub closed the stream without an answer to the hello".to_owned())),
+        Some(hub_frame::Frame::Accepted(accepted)) => Ok(AcceptedStream { accepted, outbound, inbound }),
+        Some(hub_frame::Frame::Refused(refused)) => Err(StreamEnd::Refused(refused)),
+        Some(_) => Err(StreamEnd::Broken("the hub's first frame is neither Accepted nor Refused".to_owned())),
+        None => Err(StreamEnd::Broken("the hub closed the stream without an answer to the hello".to_owned())),
     }
 }
 
 /// A stream that ended with an error.
-pub(super) fn broken(status: &Status) -> Ended {
+pub(super) fn broken(status: &Status) -> StreamEnd {
     let remedy = match status.code() {
         Code::Unimplemented => " (is this the address of a kubesvc hub?)",
         Code::Unauthenticated | Code::PermissionDenied => {
@@ -104,7 +105,7 @@ pub(super) fn broken(status: &Status) -> Ended {
     };
     let text =
         if status.message().is_empty() { super::dial::chain(status) } else { status.message().to_owned() };
-    Ended::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
+    StreamEnd::Broken(format!("the stream to the hub broke: {:?}: {}{remedy}", status.code(), shown(&text)))
 }
 
 /// A text of the other side, fit for a log line.
