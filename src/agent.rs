@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::shutdown::Vital;
+use crate::shutdown::EssentialTasks;
 
 pub mod accounts;
 pub mod activation;
@@ -152,18 +152,18 @@ impl Agent {
     /// [`AgentError::Ended`].
     pub async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
         let (ends, tasks) = (CancellationToken::new(), TaskTracker::new());
-        let vital = Vital::new(tasks.clone(), ends.clone());
-        vital.spawn("health checks", self.health.serve(ends.clone()));
+        let essential = EssentialTasks::new(tasks.clone(), ends.clone());
+        essential.spawn("health checks", self.health.serve(ends.clone()));
         if let Some(metrics) = self.metrics {
-            vital.spawn("metrics", metrics.serve(ends.clone()));
+            essential.spawn("metrics", metrics.serve(ends.clone()));
         }
         let files = ends.clone().run_until_cancelled_owned(self.files.run());
-        vital.spawn("watch of the accounts' files", async move { files.await.unwrap_or_default() });
+        essential.spawn("watch of the accounts' files", async move { files.await.unwrap_or_default() });
         let leave = stop.child_token();
         accompanied(self.link.run(leave.clone()), &leave, &ends).await;
         tasks.close();
         tasks.wait().await;
-        vital.fallen().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
+        essential.failed_task().map_or(Ok(()), |why| Err(AgentError::Ended(why.to_owned())))
     }
 }
 
@@ -264,10 +264,10 @@ mod tests {
     async fn an_agent_leaves_if_a_part_of_it_ends() {
         let (leave, ends) = (CancellationToken::new(), CancellationToken::new());
         let tasks = TaskTracker::new();
-        let vital = Vital::new(tasks.clone(), ends.clone());
-        vital.spawn("health checks", async {});
+        let essential = EssentialTasks::new(tasks.clone(), ends.clone());
+        essential.spawn("health checks", async {});
         let link = leave.clone().cancelled_owned();
         accompanied(link, &leave, &ends).await;
-        assert_eq!(vital.fallen(), Some("health checks: it ended by itself"));
+        assert_eq!(essential.failed_task(), Some("health checks: it ended by itself"));
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// The longest pause that an API server is granted at once.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is written, the most urgent first: of those that wait, the first of the most urgent kind is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,29 +29,29 @@ pub enum Urgency {
 }
 
 /// How many kinds there are.
-const KINDS: usize = 5;
+const URGENCIES: usize = 5;
 
 /// A token bucket; clones share it.
 #[derive(Clone, Default)]
-pub struct Budget(Arc<Shared>);
+pub struct Budget(Arc<BudgetInner>);
 
 #[derive(Default)]
-struct Shared {
+struct BudgetInner {
     /// Absent: no limit.
     limiter: Option<DefaultDirectRateLimiter>,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: [VecDeque<oneshot::Sender<()>>; KINDS],
+struct BudgetState {
+    waiting: [VecDeque<oneshot::Sender<()>>; URGENCIES],
     /// Somebody hands out turns to those who wait.
     hands_out: bool,
     /// The API server has asked to be left alone until then.
     pause: Option<Instant>,
 }
 
-impl State {
+impl BudgetState {
     fn pauses(&self) -> Option<Instant> {
         self.pause.filter(|until| *until > Instant::now())
     }
@@ -70,7 +70,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl BudgetInner {
     fn may_write(&self) -> bool {
         self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok())
     }
@@ -102,7 +102,7 @@ impl Budget {
             let burst = NonZeroU32::new(burst).unwrap_or(per_second);
             RateLimiter::direct(Quota::per_second(per_second).allow_burst(burst))
         });
-        Self(Arc::new(Shared { limiter, state: Mutex::default() }))
+        Self(Arc::new(BudgetInner { limiter, state: Mutex::default() }))
     }
 
     /// Waits until one more write is allowed, and nothing more urgent waits.
@@ -132,7 +132,7 @@ impl Budget {
 
     /// The API server has too much to do: nothing is written for so long, a minute at most.
     pub fn pause(&self, time: Duration) {
-        let until = Instant::now() + time.min(LONGEST_PAUSE);
+        let until = Instant::now() + time.min(MAX_PAUSE);
         let mut state = self.0.state.lock();
         state.pause = state.pause.max(Some(until));
     }

@@ -11,10 +11,10 @@ pub mod agent;
 pub mod operator;
 
 mod error;
-mod kind;
 mod layer;
 mod logging;
 mod print;
+mod setting_type;
 mod shapes;
 mod table;
 #[cfg(test)]
@@ -27,10 +27,10 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-pub use error::{ConfigError, Origin, Problem};
+pub use error::{ConfigError, ConfigProblem, Origin};
 pub use logging::{LogFormat, LogLevel, LoggingSettings};
 pub use print::redact_url;
-pub use shapes::{CustomResourceDefinition, Permissions};
+pub use shapes::{CustomResourceDefinition, RolePermissions};
 pub use yaml::MAX_BYTES as MAX_FILE_BYTES;
 
 use agent::AgentSettings;
@@ -188,9 +188,9 @@ pub fn agent_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// The one file of this name, if there is one.
-fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, Problem> {
+fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, ConfigProblem> {
     let unreadable =
-        |path: &Path, why: String| Problem::Unreadable { file: path.display().to_string().into(), why };
+        |path: &Path, why: String| ConfigProblem::Unreadable { file: path.display().to_string().into(), why };
     let mut found = Vec::new();
     for ending in ENDINGS {
         let path = dir.join(format!("{stem}.{ending}"));

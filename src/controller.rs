@@ -42,7 +42,7 @@ use crate::secrets::CredentialSource;
 use crate::store::Store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 pub use adopt::AdoptedRows;
 pub use metrics::ControllerMetrics;
@@ -66,7 +66,7 @@ pub struct Context {
     /// The agents' objects as last seen.
     pub agents: Arc<Agents>,
     /// Names of those that changed.
-    pub changed_agents: Arc<Wakes<String>>,
+    pub changed_agents: Arc<WakeSet<String>>,
     /// Where credentials come from.
     pub credentials: Arc<dyn CredentialSource>,
     /// The rows.
@@ -82,11 +82,11 @@ pub struct Context {
     /// The leader's seconds.
     pub ticks: Arc<Ticks>,
     /// uids that the hub wants looked at again.
-    pub wakes: Arc<Wakes<String>>,
+    pub wakes: Arc<WakeSet<String>>,
     /// Secrets that changed, as namespace and name.
-    pub changed_secrets: Arc<Wakes<(String, String)>>,
+    pub changed_secrets: Arc<WakeSet<(String, String)>>,
     /// Secrets that an earlier version of kubesvc may have made, as namespace and name.
-    pub outdated_secrets: Arc<Wakes<(String, String)>>,
+    pub outdated_secrets: Arc<WakeSet<(String, String)>>,
     /// How fast transitions may be written.
     pub budget: Budget,
     /// This replica, for Events.

@@ -91,8 +91,8 @@ use crate::listen::addresses::{AddressLimits, Addresses, Caller};
 use crate::listen::log_rate_limit::LogRateLimit;
 use crate::objects::{AccountObjects, Accounts, Agents};
 use crate::secrets::CredentialSource;
-use crate::shutdown::Vital;
-use crate::wakes::Wakes;
+use crate::shutdown::EssentialTasks;
+use crate::wake_set::WakeSet;
 use crate::wire::MAX_MESSAGE_BYTES;
 pub use admission_queue::AdmissionClass;
 use admission_queue::AdmissionQueues;
@@ -277,7 +277,7 @@ pub struct Ports {
     /// The leader's clock.
     pub ticks: Arc<Ticks>,
     /// Is told the uids of accounts that should be decided anew.
-    pub leader: Arc<Wakes<String>>,
+    pub leader: Arc<WakeSet<String>>,
     /// Whether this replica leads.
     pub leadership: Arc<Leadership>,
     /// Which replicas are alive.
@@ -296,7 +296,7 @@ pub struct Hub {
     fence_rows: Arc<dyn FenceRows>,
     namespace_rows: Arc<dyn NamespaceRows>,
     ticks: Arc<Ticks>,
-    leader: Arc<Wakes<String>>,
+    leader: Arc<WakeSet<String>>,
     leadership: Arc<Leadership>,
     replicas: Arc<Replicas>,
     registry: Registry,
@@ -304,17 +304,17 @@ pub struct Hub {
     /// Answers of agents about accounts without a zone.
     offers: Mutex<Offers>,
     /// Names of agents' objects whose approval is to be written down.
-    approvals: Wakes<String>,
+    approvals: WakeSet<String>,
     /// Sessions of which there may be something to tell.
-    dirty_summaries: Wakes<u64>,
+    dirty_summaries: WakeSet<u64>,
     /// Sessions that may have an answer that the leader waits for.
-    dirty_outboxes: Wakes<u64>,
+    dirty_outboxes: WakeSet<u64>,
     /// Accounts whose fence may have to be raised.
-    dirty_fences: Wakes<String>,
+    dirty_fences: WakeSet<String>,
     /// Accounts whose list of namespaces is to be written.
-    dirty_namespaces: Wakes<String>,
+    dirty_namespaces: WakeSet<String>,
     /// Sessions and accounts whose rows may have to change.
-    dirty_assignments: Wakes<(u64, String)>,
+    dirty_assignments: WakeSet<(u64, String)>,
     /// How many sessions stand.
     connected: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
@@ -372,12 +372,12 @@ impl Hub {
             registry: Registry::default(),
             zone_index: Mutex::default(),
             offers: Mutex::default(),
-            approvals: Wakes::default(),
-            dirty_summaries: Wakes::default(),
-            dirty_outboxes: Wakes::default(),
-            dirty_fences: Wakes::default(),
-            dirty_namespaces: Wakes::default(),
-            dirty_assignments: Wakes::default(),
+            approvals: WakeSet::default(),
+            dirty_summaries: WakeSet::default(),
+            dirty_outboxes: WakeSet::default(),
+            dirty_fences: WakeSet::default(),
+            dirty_namespaces: WakeSet::default(),
+            dirty_assignments: WakeSet::default(),
             connected: watch::Sender::new(0),
             namespaces: Mutex::default(),
             metrics: HubMetrics::default(),
@@ -508,21 +508,21 @@ impl BoundHub {
         let seen = Arc::clone(&hub.agents_seen);
         let listed = async move { seen.synced().await };
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
-        let vital = Vital::new(hub.tasks.clone(), stop.clone());
-        vital.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
-        vital.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
-        vital.spawn("reports to the leader", outbox_writer::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
-        vital.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("notes on agents", agent_summaries::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("agents that are gone", agent_collection::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("agents that have left", disconnects::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("accounts that vanish", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("lists of namespaces", namespaces::run(Arc::clone(&hub), stop.clone()));
-        vital.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
+        let essential = EssentialTasks::new(hub.tasks.clone(), stop.clone());
+        essential.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
+        essential.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
+        essential.spawn("reports to the leader", outbox_writer::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
+        essential.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("notes on agents", agent_summaries::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agents that are gone", agent_collection::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agents that have left", disconnects::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("accounts that vanish", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("lists of namespaces", namespaces::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
         let told = isolation::publish_health(Arc::clone(&hub), health.clone(), stop.clone());
-        vital.spawn("health", told);
+        essential.spawn("health", told);
         info!(address = %self.address, "agents may connect");
         let ended = CancellationToken::new();
         let serving = async {
@@ -551,7 +551,7 @@ impl BoundHub {
             close.cancel();
         };
         let (served, ()) = tokio::join!(serving, ending);
-        if let Some(why) = vital.fallen() {
+        if let Some(why) = essential.failed_task() {
             return Err(HubError::Server(why.to_owned()));
         }
         served.map_err(|problem| HubError::Server(problem.to_string()))

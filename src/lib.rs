@@ -8,7 +8,7 @@
 //! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`peers`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
-//! | small parts | [`wakes`], [`watches`], [`budget`], [`crash`], [`process`], [`shutdown`] |
+//! | small parts | [`wake_set`], [`watch_backoff`], [`budget`], [`crash`], [`process`], [`shutdown`] |
 //! | pure core: no I/O, no clock | [`account`] |
 
 pub mod account;
@@ -34,6 +34,6 @@ pub mod shutdown;
 pub mod store;
 pub mod telemetry;
 pub mod ui;
-pub mod wakes;
-pub mod watches;
+pub mod wake_set;
+pub mod watch_backoff;
 pub mod wire;

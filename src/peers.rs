@@ -48,7 +48,7 @@ pub use messages::{
 pub use signature::SignatureError;
 
 use crate::objects::Agents;
-use crate::shutdown::Vital;
+use crate::shutdown::EssentialTasks;
 use access::WatchableKinds;
 use client::PeerClient;
 use discovery::DiscoveryScope;
@@ -163,7 +163,7 @@ impl Peers {
         identity: PeerIdentity,
         lookup: Lookup,
         ways: JoinPoints,
-        vital: &Vital,
+        essential: &EssentialTasks,
         stop: &CancellationToken,
     ) -> Result<Self, String> {
         let (allowed, denied) = access::review(&ways.discovery, &lookup.namespace).await?;
@@ -189,10 +189,10 @@ impl Peers {
         };
         let link = Arc::new(link);
         let cluster = Self::new(identity, Membership::new(names), Some(Arc::clone(&link)));
-        cluster.watch(allowed, lookup, &ways.discovery, vital, stop);
+        cluster.watch(allowed, lookup, &ways.discovery, essential, stop);
         let (membership, identity) = (Arc::clone(&cluster.membership), cluster.identity.clone());
         let is_self = move |replica: &Replica| identity.is(replica);
-        vital.spawn(
+        essential.spawn(
             "proofs of the other replicas",
             verification::gather(link, membership, is_self, stop.clone()),
         );
@@ -215,7 +215,7 @@ impl Peers {
         allowed: WatchableKinds,
         lookup: Lookup,
         client: &Client,
-        vital: &Vital,
+        essential: &EssentialTasks,
         stop: &CancellationToken,
     ) {
         let looked = DiscoveryScope {
@@ -226,11 +226,11 @@ impl Peers {
         let (client, membership) = (|| client.clone(), || Arc::clone(&self.membership));
         if allowed.endpoints {
             let watch = discovery::watch::<Endpoints>(client(), looked.clone(), membership(), stop.clone());
-            vital.spawn("watch of Endpoints", watch);
+            essential.spawn("watch of Endpoints", watch);
         }
         if allowed.slices {
             let watch = discovery::watch::<EndpointSlice>(client(), looked, membership(), stop.clone());
-            vital.spawn("watch of EndpointSlices", watch);
+            essential.spawn("watch of EndpointSlices", watch);
         }
     }
 

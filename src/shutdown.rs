@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
 /// How long everyone has to finish after the first signal.
-pub(crate) const GRACE: Duration = Duration::from_secs(18);
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(18);
 
 /// Cancels `stop` at SIGTERM or SIGINT; at the second one, or after the grace, ends the process.
 ///
@@ -29,7 +29,7 @@ pub(crate) fn on_signal(stop: CancellationToken) -> std::io::Result<()> {
         stop.cancel();
         tokio::select! {
             () = wait(&mut terminate, &mut interrupt) => warn!("a second signal: ending at once"),
-            () = tokio::time::sleep(GRACE) => warn!("not everything finished in time: ending"),
+            () = tokio::time::sleep(SHUTDOWN_GRACE) => warn!("not everything finished in time: ending"),
         }
         std::process::exit(1);
     });
@@ -46,43 +46,43 @@ async fn wait(terminate: &mut tokio::signal::unix::Signal, interrupt: &mut tokio
 /// Tasks that must go on until everything stops. One that ends sooner, by itself, with an error or by a panic, stops
 /// everything: half a program that looks alive is worse than one that is started anew.
 #[derive(Clone)]
-pub(crate) struct Vital {
+pub(crate) struct EssentialTasks {
     tasks: TaskTracker,
     stop: CancellationToken,
-    fallen: Arc<OnceLock<String>>,
+    failed: Arc<OnceLock<String>>,
 }
 
 /// What a task may end with.
-pub(crate) trait Ending {
+pub(crate) trait TaskEnding {
     /// Why it ended; absent: it does not say.
     fn why(self) -> Option<String>;
 }
 
-impl Ending for () {
+impl TaskEnding for () {
     fn why(self) -> Option<String> {
         None
     }
 }
 
-impl<E: Display> Ending for Result<(), E> {
+impl<E: Display> TaskEnding for Result<(), E> {
     fn why(self) -> Option<String> {
         self.err().map(|error| error.to_string())
     }
 }
 
-impl Vital {
+impl EssentialTasks {
     /// Tasks among `tasks`, whose early end cancels `stop`.
     pub(crate) fn new(tasks: TaskTracker, stop: CancellationToken) -> Self {
-        Self { tasks, stop, fallen: Arc::default() }
+        Self { tasks, stop, failed: Arc::default() }
     }
 
     /// Starts one; `what` names it for the log.
-    pub(crate) fn spawn<T: Ending + Send>(
+    pub(crate) fn spawn<T: TaskEnding + Send>(
         &self,
         what: &'static str,
         task: impl Future<Output = T> + Send + 'static,
     ) {
-        let Self { stop, fallen, .. } = self.clone();
+        let Self { stop, failed: fallen, .. } = self.clone();
         self.tasks.spawn(async move {
             let why = match AssertUnwindSafe(task).catch_unwind().await {
                 Ok(ending) => ending.why(),
@@ -102,8 +102,8 @@ impl Vital {
     }
 
     /// The first one that has ended before its time, and why.
-    pub(crate) fn fallen(&self) -> Option<&str> {
-        self.fallen.get().map(String::as_str)
+    pub(crate) fn failed_task(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 }
 
@@ -117,15 +117,15 @@ mod tests {
     use super::*;
 
     /// Starts a task among others, and gives what is said once all have ended.
-    async fn after<T: Ending + Send>(task: impl Future<Output = T> + Send + 'static) -> Option<String> {
+    async fn after<T: TaskEnding + Send>(task: impl Future<Output = T> + Send + 'static) -> Option<String> {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let vital = Vital::new(tasks.clone(), stop.clone());
-        vital.spawn("another", stop.clone().cancelled_owned());
-        vital.spawn("the task", task);
+        let essential = EssentialTasks::new(tasks.clone(), stop.clone());
+        essential.spawn("another", stop.clone().cancelled_owned());
+        essential.spawn("the task", task);
         tasks.close();
         tasks.wait().await;
         assert!(stop.is_cancelled());
-        vital.fallen().map(str::to_owned)
+        essential.failed_task().map(str::to_owned)
     }
 
     #[tokio::test]
@@ -142,11 +142,11 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_ends_because_all_stop_is_no_fault() {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let vital = Vital::new(tasks.clone(), stop.clone());
-        vital.spawn("the task", stop.clone().cancelled_owned());
+        let essential = EssentialTasks::new(tasks.clone(), stop.clone());
+        essential.spawn("the task", stop.clone().cancelled_owned());
         stop.cancel();
         tasks.close();
         tasks.wait().await;
-        assert_eq!(vital.fallen(), None);
+        assert_eq!(essential.failed_task(), None);
     }
 }

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use crate::account::row::AccountRow;
 pub use crate::account::row::ForeignRow;
 
-pub use fences::{Claim, Fence, Raised, Standing, Verdict};
+pub use fences::{BatchClaim, Fence, FenceCheck, RaiseOutcome, StoredFence};
 pub use terms::Term;
 
 mod batches;
@@ -48,7 +48,7 @@ pub use pools::PoolSettings;
 /// How many namespaces of an account are kept at most.
 pub const MAX_NAMESPACES: usize = 10_000;
 /// The table of another product that stood under the name `kubesvc_accounts`, as the first start renamed it.
-pub const VENDOR: &str = "kubesvc_accounts_vendor";
+pub const VENDOR_TABLE: &str = "kubesvc_accounts_vendor";
 
 /// What went wrong with the database. It is cheap to clone, so that all who wait for one commit hear the same.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ pub struct Changes {
     /// Rows of `kubesvc_accounts`, each written as a whole, with its row in `kubesvc_caching` where there is none. A row of the same name with another uid of ours is
     /// replaced, together with what belonged to it; a row of the same name without a uid is not ours, and refused.
     pub puts: Vec<Arc<AccountRow>>,
-    /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR`]. One whose name a
+    /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR_TABLE`]. One whose name a
     /// row with another uid has is refused.
     pub adopts: Vec<Arc<AccountRow>>,
     /// The leader's term that they are written under; absent: whoever writes is the only one.
@@ -155,7 +155,7 @@ pub struct AssignmentChanges {
 
 /// What `kubesvc_accounts` holds of ours.
 #[derive(Clone, Debug, Default)]
-pub struct Accounts {
+pub struct StoredAccounts {
     /// The rows that can be read, by name.
     pub rows: Vec<AccountRow>,
     /// The rows that cannot: somebody wrote them by hand.
@@ -209,7 +209,7 @@ pub trait Store: Send + Sync {
     async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError>;
 
     /// All rows of `kubesvc_accounts` that are ours (uid not NULL).
-    async fn accounts(&self) -> Result<Accounts, StoreError>;
+    async fn accounts(&self) -> Result<StoredAccounts, StoreError>;
 
     /// Replaces the lists of namespaces of accounts, all or none; more than [`MAX_NAMESPACES`] in one are refused. No
     /// uid may stand among them twice. Answers with those that have no row; nothing is kept of them.
@@ -235,15 +235,15 @@ pub trait Store: Send + Sync {
     async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError>;
 
     /// Raises the fences of accounts, all or none; each uid once. Answers what became of each.
-    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError>;
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
 
     /// All fences that were ever raised.
-    async fn fences(&self) -> Result<Vec<Standing>, StoreError>;
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError>;
 
     /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
-    /// The rows of [`VENDOR`], as far as they have columns that say something; none if there is no such table.
+    /// The rows of [`VENDOR_TABLE`], as far as they have columns that say something; none if there is no such table.
     async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
     /// Whether it answers.
@@ -303,22 +303,24 @@ pub fn exposure(url: &str) -> Option<String> {
 
 /// Whether the database that a URL names can serve several replicas.
 pub fn serves_several(url: &str) -> bool {
-    !matches!(url::parse(url), Ok(url::Database::Sqlite(_)))
+    !matches!(url::parse(url), Ok(url::DatabaseUrl::Sqlite(_)))
 }
 
 /// Whether a server's database may be spoken to without TLS beyond this machine.
 pub fn may_be_plaintext(url: &str) -> bool {
     match url::parse(url) {
-        Ok(url::Database::MySql(address) | url::Database::Postgres(address)) => address.may_be_plaintext(),
+        Ok(url::DatabaseUrl::MySql(address) | url::DatabaseUrl::Postgres(address)) => {
+            address.may_be_plaintext()
+        }
         _ => false,
     }
 }
 
 async fn open_adapter(url: &str, vendor: VendorTables) -> Result<Arc<dyn copying::Adapter>, StoreError> {
     Ok(match url::parse(url)? {
-        url::Database::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path, vendor).await?),
-        url::Database::MySql(address) => Arc::new(mysql::MySql::open(&address, vendor).await?),
-        url::Database::Postgres(address) => Arc::new(postgres::Postgres::open(&address, vendor).await?),
+        url::DatabaseUrl::Sqlite(path) => Arc::new(sqlite::Sqlite::open(&path, vendor).await?),
+        url::DatabaseUrl::MySql(address) => Arc::new(mysql::MySql::open(&address, vendor).await?),
+        url::DatabaseUrl::Postgres(address) => Arc::new(postgres::Postgres::open(&address, vendor).await?),
     })
 }
 

@@ -6,7 +6,7 @@ mod keys;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::{ConfigError, Problem};
+use super::error::{ConfigError, ConfigProblem};
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
 use crate::account::policy::AgentPolicy;
@@ -17,7 +17,7 @@ pub(crate) use keys::SPEC;
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentSettings {
     /// The hub to dial.
-    pub hub: HubSettings,
+    pub hub: HubConnectionSettings,
     /// The zone this agent serves; none: it is made from the names of the deployment and its namespace.
     pub zone_id: Option<String>,
     /// The health server.
@@ -40,7 +40,7 @@ pub struct AgentSettings {
 
 /// The hub to dial.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HubSettings {
+pub struct HubConnectionSettings {
     /// Host and port of the hub, or of a gRPC proxy before it.
     pub grpc: String,
     /// Whether the hub is dialled without TLS.
@@ -102,9 +102,9 @@ pub(crate) fn build(v: &Values) -> Result<AgentSettings, ConfigError> {
     })
 }
 
-fn hub(v: &Values) -> Result<HubSettings, Problem> {
+fn hub(v: &Values) -> Result<HubConnectionSettings, ConfigProblem> {
     let ping_timeout = v.seconds("clouddriver.keepAliveTimeOutSeconds")?;
-    Ok(HubSettings {
+    Ok(HubConnectionSettings {
         grpc: v.string("clouddriver.grpc")?,
         insecure: v.boolean("clouddriver.insecure")?,
         backoff: BackoffSettings {
@@ -120,7 +120,7 @@ fn hub(v: &Values) -> Result<HubSettings, Problem> {
     })
 }
 
-fn policy(v: &Values) -> Result<AgentPolicy, Problem> {
+fn policy(v: &Values) -> Result<AgentPolicy, ConfigProblem> {
     Ok(AgentPolicy {
         // Each was read as an entry before.
         servers: v.list("kubernetes.policy.servers")?.iter().filter_map(|entry| entry.parse().ok()).collect(),
@@ -132,12 +132,12 @@ fn policy(v: &Values) -> Result<AgentPolicy, Problem> {
 }
 
 /// The setting has two spellings. Both may be given if they agree.
-fn dynamic_accounts(v: &Values) -> Result<bool, Problem> {
+fn dynamic_accounts(v: &Values) -> Result<bool, ConfigProblem> {
     const KEY: &str = "dynamicAccounts.enabled";
     const OLDER: &str = "dynamicAccountsEnabled";
     let (enabled, older) = (v.boolean(KEY)?, v.boolean(OLDER)?);
     match (v.is_given(KEY), v.is_given(OLDER)) {
-        (true, true) if enabled != older => Err(Problem::Rule {
+        (true, true) if enabled != older => Err(ConfigProblem::Rule {
             place: v.origin(OLDER),
             key: OLDER.to_owned(),
             why: format!("is {older} although {KEY}, its newer spelling, is {enabled}; keep one of the two"),

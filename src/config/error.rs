@@ -35,7 +35,7 @@ impl fmt::Display for Origin {
 
 /// One thing that is wrong. Its text names the place, and never a secret value.
 #[derive(Debug, thiserror::Error)]
-pub enum Problem {
+pub enum ConfigProblem {
     /// The file or folder cannot be read.
     #[error("{file}: cannot be read: {why}")]
     Unreadable {
@@ -104,21 +104,21 @@ fn hint(nearest: Option<&str>) -> String {
 #[derive(Debug)]
 pub struct ConfigError {
     /// At least one problem, in the order of the files.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ConfigProblem>,
 }
 
 /// More lines than this help nobody; the rest is counted.
-const SHOWN: usize = 20;
+const MAX_PROBLEMS_SHOWN: usize = 20;
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.problems.iter().take(SHOWN).enumerate() {
+        for (i, problem) in self.problems.iter().take(MAX_PROBLEMS_SHOWN).enumerate() {
             if i > 0 {
                 f.write_str("\n")?;
             }
             write!(f, "{problem}")?;
         }
-        match self.problems.len().checked_sub(SHOWN) {
+        match self.problems.len().checked_sub(MAX_PROBLEMS_SHOWN) {
             None | Some(0) => Ok(()),
             Some(more) => write!(f, "\nand {more} more problems"),
         }
@@ -127,8 +127,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-impl From<Problem> for ConfigError {
-    fn from(problem: Problem) -> Self {
+impl From<ConfigProblem> for ConfigError {
+    fn from(problem: ConfigProblem) -> Self {
         Self { problems: vec![problem] }
     }
 }

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::UnknownKeys;
-use super::error::{ConfigError, Origin, Problem};
-use super::kind::{Kind, Value, say};
-use super::table::{Found, Ground, Index, Refusal, Row, Spec, Step, Use, fold, folded, join, split};
-use super::yaml::{self, Entry, Node, shown};
+use super::error::{ConfigError, ConfigProblem, Origin};
+use super::setting_type::{SettingType, SettingValue, say};
+use super::table::{
+    KeyLookup, KeyOwnership, KeySegment, RefusalRule, SettingIndex, SettingRow, Spec, Use, fold, folded,
+    join, split,
+};
+use super::yaml::{self, MappingEntry, YamlNode, shown};
 
 /// After so many problems, or unknown keys, the rest of a file is only skimmed.
 const MAX_PROBLEMS: usize = 200;
@@ -18,24 +21,24 @@ const MAX_STEPS: usize = 64;
 
 /// One effective setting.
 #[derive(Debug, Clone)]
-pub(crate) struct Slot {
-    pub(crate) row: &'static Row,
-    pub(crate) value: Value,
+pub(crate) struct EffectiveSetting {
+    pub(crate) row: &'static SettingRow,
+    pub(crate) value: SettingValue,
     pub(crate) origin: Origin,
 }
 
 /// A setting that was given and is not read: the first place, and how often.
 #[derive(Debug, Clone)]
-pub(crate) struct Unread {
-    pub(crate) row: &'static Row,
+pub(crate) struct UnreadSetting {
+    pub(crate) row: &'static SettingRow,
     pub(crate) first: Origin,
     pub(crate) places: usize,
 }
 
 /// A security setting that was given and is not built, as the last layer that gives it has it.
-struct Asked {
-    row: &'static Row,
-    refusal: Refusal,
+struct UnbuiltSetting {
+    row: &'static SettingRow,
+    refusal: RefusalRule,
     /// The key as it is written.
     key: String,
     place: Origin,
@@ -45,7 +48,7 @@ struct Asked {
 
 /// A list of groups, such as `kubernetes.accounts`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Listed {
+pub(crate) struct SettingList {
     pub(crate) len: usize,
     /// Where each of its groups begins. One that is only skipped over (`accounts[5].name` alone) has no place.
     pub(crate) places: BTreeMap<usize, Origin>,
@@ -53,18 +56,18 @@ pub(crate) struct Listed {
 
 /// All that is known after the layers read so far.
 pub(crate) struct Values {
-    pub(crate) index: Index,
+    pub(crate) index: SettingIndex,
     /// By identity; a row without `*` has its key for identity.
-    pub(crate) slots: BTreeMap<String, Slot>,
-    pub(crate) unread: BTreeMap<&'static str, Unread>,
+    pub(crate) slots: BTreeMap<String, EffectiveSetting>,
+    pub(crate) unread: BTreeMap<&'static str, UnreadSetting>,
     /// By identity.
-    asked: BTreeMap<String, Asked>,
+    asked: BTreeMap<String, UnbuiltSetting>,
     /// Lists of groups, as the last file that gives one has them.
-    lists: BTreeMap<String, Listed>,
+    lists: BTreeMap<String, SettingList>,
     pub(crate) warnings: Vec<String>,
     /// Those of them that name keys which are no settings of this program.
     pub(crate) ignored: Vec<String>,
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Vec<ConfigProblem>,
 }
 
 impl Values {
@@ -76,12 +79,12 @@ impl Values {
                 && !row.key.contains(['*', '['])
             {
                 let value = if default.is_empty() { empty(row.kind) } else { row.kind.parse(default) };
-                let value = value.unwrap_or(Value::Nothing);
-                slots.insert(row.key.to_owned(), Slot { row, value, origin: Origin::Default });
+                let value = value.unwrap_or(SettingValue::Nothing);
+                slots.insert(row.key.to_owned(), EffectiveSetting { row, value, origin: Origin::Default });
             }
         }
         Self {
-            index: Index::new(spec),
+            index: SettingIndex::new(spec),
             slots,
             unread: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -93,7 +96,7 @@ impl Values {
     }
 
     /// Lays one file over what is there.
-    pub(crate) fn file(&mut self, file: &Arc<str>, root: &Node, unknown: UnknownKeys) {
+    pub(crate) fn file(&mut self, file: &Arc<str>, root: &YamlNode, unknown: UnknownKeys) {
         let mut walk = Walk {
             values: self,
             file,
@@ -104,12 +107,12 @@ impl Values {
             strangers: 0,
         };
         match &root.value {
-            yaml::Value::Null => {}
-            yaml::Value::Map(entries) => walk.group(&[], entries),
+            yaml::YamlValue::Null => {}
+            yaml::YamlValue::Map(entries) => walk.group(&[], entries),
             _ => {
                 let place = walk.at(root.line);
                 let why = format!("the file must be a group of settings, but is {}", say(root));
-                walk.values.problems.push(Problem::Malformed { place, why });
+                walk.values.problems.push(ConfigProblem::Malformed { place, why });
             }
         }
         let Walk { lists, passed_over, .. } = walk;
@@ -141,7 +144,7 @@ impl Values {
             }
             let origin = Origin::Environment(name);
             if let Use::Refused(refusal) = row.used {
-                let node = Node { line: 0, value: yaml::Value::Text(text) };
+                let node = YamlNode { line: 0, value: yaml::YamlValue::Text(text) };
                 self.asked(row, refusal, row.key.to_owned(), &node, (row.key, origin));
                 continue;
             }
@@ -152,29 +155,29 @@ impl Values {
     }
 
     /// Lays one flag over what is there.
-    pub(crate) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), Problem> {
+    pub(crate) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), ConfigProblem> {
         let origin = Origin::Flag(flag.to_owned());
         let found = split(key).map(|path| self.index.find(&self.index.spec.settle(&path)));
         match found {
-            Some(Found::Setting { row, .. })
+            Some(KeyLookup::Setting { row, .. })
                 if matches!(row.used, Use::Read(_)) && !row.key.contains(['*', '[']) =>
             {
                 self.text(row, text, origin)
             }
-            _ => Err(Problem::Unknown { place: origin, key: shown(key), nearest: None }),
+            _ => Err(ConfigProblem::Unknown { place: origin, key: shown(key), nearest: None }),
         }
     }
 
     /// Keeps what a layer asks of a security setting that is not built. It is judged when all layers are there.
     fn asked(
         &mut self,
-        row: &'static Row,
-        refusal: Refusal,
+        row: &'static SettingRow,
+        refusal: RefusalRule,
         id: String,
-        node: &Node,
+        node: &YamlNode,
         (key, place): (&str, Origin),
     ) {
-        if matches!(node.value, yaml::Value::Null) {
+        if matches!(node.value, yaml::YamlValue::Null) {
             return;
         }
         if is_blank(node) {
@@ -188,22 +191,24 @@ impl Values {
         let harmless = match (row.kind.read(node), refusal.harmless) {
             (Err(read), _) => return self.problems.push(wrong(row, key, read, place)),
             (Ok(_), None) => false,
-            (Ok(Value::Nothing), Some(word)) => {
-                matches!(&node.value, yaml::Value::Text(text) if text.trim().eq_ignore_ascii_case(word))
+            (Ok(SettingValue::Nothing), Some(word)) => {
+                matches!(&node.value, yaml::YamlValue::Text(text) if text.trim().eq_ignore_ascii_case(word))
             }
             (Ok(value), Some(word)) => row.kind.parse(word) == Some(value),
         };
-        self.asked.insert(id, Asked { row, refusal, key: key.to_owned(), place, harmless });
+        self.asked.insert(id, UnbuiltSetting { row, refusal, key: key.to_owned(), place, harmless });
     }
 
     /// Refuses each security setting that would not be honoured as written.
     fn judge_asked(&mut self) {
         let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
-        for Asked { row, refusal, key, place, harmless } in std::mem::take(&mut self.asked).into_values() {
+        for UnbuiltSetting { row, refusal, key, place, harmless } in
+            std::mem::take(&mut self.asked).into_values()
+        {
             if let Some(flag) = refusal.moot_by {
                 let set = self.slots.get(flag).filter(|slot| slot.origin != Origin::Default);
                 match set {
-                    Some(Slot { value: Value::Flag(true), origin, .. }) => {
+                    Some(EffectiveSetting { value: SettingValue::Flag(true), origin, .. }) => {
                         let why = format!("has no effect, since {flag} is true ({origin})");
                         self.warnings.push(format!("{place}: `{}` {why}", row.key));
                         continue;
@@ -219,20 +224,20 @@ impl Values {
             }
             let may_stay = refusal.harmless.map(|word| format!(" (`{word}` may stay)")).unwrap_or_default();
             let why = format!("cannot be honoured: {}{may_stay}", refusal.why);
-            self.problems.push(Problem::Rule { place, key, why });
+            self.problems.push(ConfigProblem::Rule { place, key, why });
         }
         for (flag, origin) in unset {
             if let Some(slot) = self.slots.get_mut(flag) {
-                (slot.value, slot.origin) = (Value::Flag(false), origin);
+                (slot.value, slot.origin) = (SettingValue::Flag(false), origin);
             }
         }
     }
 
-    fn text(&mut self, row: &'static Row, text: &str, origin: Origin) -> Result<(), Problem> {
-        let node = Node { line: 0, value: yaml::Value::Text(text.to_owned()) };
+    fn text(&mut self, row: &'static SettingRow, text: &str, origin: Origin) -> Result<(), ConfigProblem> {
+        let node = YamlNode { line: 0, value: yaml::YamlValue::Text(text.to_owned()) };
         match row.kind.parse(text).filter(|_| !has_placeholder(&node)) {
             Some(value) => {
-                self.slots.insert(row.key.to_owned(), Slot { row, value, origin });
+                self.slots.insert(row.key.to_owned(), EffectiveSetting { row, value, origin });
                 Ok(())
             }
             None => Err(wrong(row, row.key, say(&node), origin)),
@@ -240,12 +245,12 @@ impl Values {
     }
 
     /// A list of groups, such as `kubernetes.accounts`; `None` when no file gives it.
-    pub(crate) fn listed(&self, key: &str) -> Option<&Listed> {
+    pub(crate) fn listed(&self, key: &str) -> Option<&SettingList> {
         self.lists.get(&fold(key))
     }
 
     /// A setting of one group of a list.
-    pub(crate) fn of_listed(&self, list: &str, place: usize, key: &str) -> Option<&Slot> {
+    pub(crate) fn of_listed(&self, list: &str, place: usize, key: &str) -> Option<&EffectiveSetting> {
         self.slots.get(&format!("{}.[{place}].{}", fold(list), fold(key)))
     }
 
@@ -271,7 +276,7 @@ impl Values {
             return Err(ConfigError { problems: std::mem::take(&mut self.problems) });
         }
         let mut said = BTreeSet::new();
-        for Unread { row, first, places } in self.unread.values() {
+        for UnreadSetting { row, first, places } in self.unread.values() {
             let more = |places: usize| match places - 1 {
                 0 => String::new(),
                 n => format!(" (and {n} more places)"),
@@ -281,7 +286,7 @@ impl Values {
                 continue;
             };
             // Of the groups of a list, one line for all settings without effect for one reason.
-            let is_alike = |other: &&Unread| {
+            let is_alike = |other: &&UnreadSetting| {
                 row.key.contains("[].")
                     && other.row.key.contains("[].")
                     && other.row.without_effect() == Some(why)
@@ -301,18 +306,18 @@ impl Values {
 }
 
 /// The value of a setting without a default: an empty list, or nothing.
-fn empty(kind: Kind) -> Option<Value> {
+fn empty(kind: SettingType) -> Option<SettingValue> {
     match kind {
-        Kind::List
-        | Kind::Namespaces
-        | Kind::NamespaceList
-        | Kind::NamespacesOrOwn
-        | Kind::Folders
-        | Kind::Networks
-        | Kind::Hosts
-        | Kind::Origins
-        | Kind::Servers
-        | Kind::Commands => Some(Value::List(Vec::new())),
+        SettingType::List
+        | SettingType::Namespaces
+        | SettingType::NamespaceList
+        | SettingType::NamespacesOrOwn
+        | SettingType::Folders
+        | SettingType::Networks
+        | SettingType::Hosts
+        | SettingType::Origins
+        | SettingType::Servers
+        | SettingType::Commands => Some(SettingValue::List(Vec::new())),
         _ => None,
     }
 }
@@ -322,32 +327,32 @@ pub(crate) fn environment_name(key: &str) -> String {
     key.replace('.', "_").replace('-', "").to_uppercase()
 }
 
-fn wrong(row: &Row, key: &str, read: String, place: Origin) -> Problem {
+fn wrong(row: &SettingRow, key: &str, read: String, place: Origin) -> ConfigProblem {
     let allowed = match read.contains("${") {
         true => format!("{}; `${{…}}` is not filled in", row.kind),
         false => row.kind.to_string(),
     };
     let read = if row.secret { "a value not shown here".to_owned() } else { read };
-    Problem::Value { place, key: shown(key), read, allowed }
+    ConfigProblem::Value { place, key: shown(key), read, allowed }
 }
 
 /// Whether nothing is asked for: empty text, an empty list or group.
-fn is_blank(node: &Node) -> bool {
+fn is_blank(node: &YamlNode) -> bool {
     match &node.value {
-        yaml::Value::Null => true,
-        yaml::Value::Text(text) => text.trim().is_empty(),
-        yaml::Value::List(items) => items.is_empty(),
-        yaml::Value::Map(entries) => entries.is_empty(),
+        yaml::YamlValue::Null => true,
+        yaml::YamlValue::Text(text) => text.trim().is_empty(),
+        yaml::YamlValue::List(items) => items.is_empty(),
+        yaml::YamlValue::Map(entries) => entries.is_empty(),
     }
 }
 
 /// A `${name}` that another program would have filled in.
-fn has_placeholder(node: &Node) -> bool {
+fn has_placeholder(node: &YamlNode) -> bool {
     match &node.value {
-        yaml::Value::Text(text) => text.contains("${"),
-        yaml::Value::List(items) => items.iter().any(has_placeholder),
-        yaml::Value::Map(entries) => entries.iter().any(|entry| has_placeholder(&entry.node)),
-        yaml::Value::Null => false,
+        yaml::YamlValue::Text(text) => text.contains("${"),
+        yaml::YamlValue::List(items) => items.iter().any(has_placeholder),
+        yaml::YamlValue::Map(entries) => entries.iter().any(|entry| has_placeholder(&entry.node)),
+        yaml::YamlValue::Null => false,
     }
 }
 
@@ -358,7 +363,7 @@ struct Walk<'a> {
     unknown: UnknownKeys,
     /// The line of each setting so far, by identity.
     seen: BTreeMap<String, usize>,
-    lists: BTreeMap<String, Listed>,
+    lists: BTreeMap<String, SettingList>,
     passed_over: BTreeSet<String>,
     /// How many keys nobody knows.
     strangers: usize,
@@ -369,13 +374,13 @@ impl Walk<'_> {
         Origin::File { file: Arc::clone(self.file), line }
     }
 
-    fn group(&mut self, path: &[Step], entries: &[Entry]) {
-        for Entry { key, line, node } in entries {
-            let steps = split(key).unwrap_or_else(|| vec![Step::Name(key.clone())]);
+    fn group(&mut self, path: &[KeySegment], entries: &[MappingEntry]) {
+        for MappingEntry { key, line, node } in entries {
+            let steps = split(key).unwrap_or_else(|| vec![KeySegment::Name(key.clone())]);
             let path: Vec<_> = path.iter().cloned().chain(steps).collect();
             // `accounts[1].name` makes the list at least two long.
             for (end, step) in path.iter().enumerate() {
-                if let Step::Index(i) = step {
+                if let KeySegment::Index(i) = step {
                     let at = self.at(*line);
                     let list = self.list(&path[..end]);
                     list.len = list.len.max(i.saturating_add(1));
@@ -386,45 +391,51 @@ impl Walk<'_> {
         }
     }
 
-    fn visit(&mut self, path: &[Step], line: usize, node: &Node) {
+    fn visit(&mut self, path: &[KeySegment], line: usize, node: &YamlNode) {
         if self.values.problems.len() >= MAX_PROBLEMS {
             return;
         }
         if path.len() > MAX_STEPS {
             let (place, why) = (self.at(line), format!("a key has more than {MAX_STEPS} parts"));
-            return self.values.problems.push(Problem::Malformed { place, why });
+            return self.values.problems.push(ConfigProblem::Malformed { place, why });
         }
         let settled = self.values.index.spec.settle(path);
         let ground = self.values.index.spec.ground(&settled);
         match (self.values.index.find(&settled), &node.value) {
             // Another program's setting of the same name may be a whole group, such as `logging.level`.
-            (Found::Setting { .. }, yaml::Value::Map(entries)) if ground == Ground::Shared => {
+            (KeyLookup::Setting { .. }, yaml::YamlValue::Map(entries)) if ground == KeyOwnership::Shared => {
                 self.group(&settled, entries);
             }
-            (Found::Setting { row, id }, _) => self.setting(path, row, id, line, node),
-            (Found::Group | Found::Stretched, yaml::Value::Null) => {}
-            (Found::Group | Found::Stretched, yaml::Value::Map(entries)) => {
+            (KeyLookup::Setting { row, id }, _) => self.setting(path, row, id, line, node),
+            (KeyLookup::Group | KeyLookup::Stretched, yaml::YamlValue::Null) => {}
+            (KeyLookup::Group | KeyLookup::Stretched, yaml::YamlValue::Map(entries)) => {
                 self.group(&settled, entries);
             }
-            (Found::Group | Found::Stretched, yaml::Value::List(items)) if self.takes_list(&settled) => {
+            (KeyLookup::Group | KeyLookup::Stretched, yaml::YamlValue::List(items))
+                if self.takes_list(&settled) =>
+            {
                 let places = items.iter().map(|item| self.at(item.line)).enumerate().collect();
-                *self.list(&settled) = Listed { len: items.len(), places };
+                *self.list(&settled) = SettingList { len: items.len(), places };
                 for (i, item) in items.iter().enumerate() {
-                    let path: Vec<_> = settled.iter().cloned().chain([Step::Index(i)]).collect();
+                    let path: Vec<_> = settled.iter().cloned().chain([KeySegment::Index(i)]).collect();
                     self.visit(&path, item.line, item);
                 }
             }
-            (Found::Group, _) if ground == Ground::Ours || self.values.index.spec.is_guarded(&settled) => {
+            (KeyLookup::Group, _)
+                if ground == KeyOwnership::Ours || self.values.index.spec.is_guarded(&settled) =>
+            {
                 let (place, key) = (self.at(line), join(path));
                 let allowed = "a group of settings".to_owned();
-                self.values.problems.push(Problem::Value { place, key, read: say(node), allowed });
+                self.values.problems.push(ConfigProblem::Value { place, key, read: say(node), allowed });
             }
-            (Found::Group | Found::Stretched | Found::Nothing, _) => self.nothing(path, ground, line),
+            (KeyLookup::Group | KeyLookup::Stretched | KeyLookup::Nothing, _) => {
+                self.nothing(path, ground, line)
+            }
         }
     }
 
     /// A list of groups in this file. It takes the place of that of earlier files as a whole.
-    fn list(&mut self, path: &[Step]) -> &mut Listed {
+    fn list(&mut self, path: &[KeySegment]) -> &mut SettingList {
         let id = folded(path);
         if !self.lists.contains_key(&id) {
             let places = format!("{id}.[");
@@ -435,23 +446,23 @@ impl Walk<'_> {
     }
 
     /// Whether the rows below are places of a list.
-    fn takes_list(&self, path: &[Step]) -> bool {
-        let place: Vec<_> = path.iter().cloned().chain([Step::Index(0)]).collect();
-        !matches!(self.values.index.find(&place), Found::Nothing)
+    fn takes_list(&self, path: &[KeySegment]) -> bool {
+        let place: Vec<_> = path.iter().cloned().chain([KeySegment::Index(0)]).collect();
+        !matches!(self.values.index.find(&place), KeyLookup::Nothing)
     }
 
-    fn nothing(&mut self, path: &[Step], ground: Ground, line: usize) {
+    fn nothing(&mut self, path: &[KeySegment], ground: KeyOwnership, line: usize) {
         let unknown = match self.values.index.spec.is_guarded(&self.values.index.spec.settle(path)) {
             true => UnknownKeys::Error,
             false => self.unknown,
         };
         match ground {
-            Ground::Ours if self.strangers == MAX_PROBLEMS && unknown == UnknownKeys::Warn => {}
-            Ground::Ours => {
+            KeyOwnership::Ours if self.strangers == MAX_PROBLEMS && unknown == UnknownKeys::Warn => {}
+            KeyOwnership::Ours => {
                 self.strangers += 1;
                 let place = self.at(line);
                 let nearest = self.values.index.spec.nearest(&self.values.index.spec.settle(path));
-                let problem = Problem::Unknown { place, key: join(path), nearest };
+                let problem = ConfigProblem::Unknown { place, key: join(path), nearest };
                 match unknown {
                     UnknownKeys::Error => self.values.problems.push(problem),
                     UnknownKeys::Warn => self.values.ignore(problem.to_string()),
@@ -461,22 +472,29 @@ impl Walk<'_> {
                     self.values.ignore(more);
                 }
             }
-            Ground::Shared => {
+            KeyOwnership::Shared => {
                 self.passed_over.insert(join(path));
             }
             // A group that is ours in part, such as `armory`, is named with what is foreign in it.
-            Ground::Foreign => {
-                let part_ours = !matches!(self.values.index.find(&path[..1]), Found::Nothing);
+            KeyOwnership::Foreign => {
+                let part_ours = !matches!(self.values.index.find(&path[..1]), KeyLookup::Nothing);
                 let named = if part_ours { path.len().min(2) } else { 1 };
                 self.passed_over.insert(join(&path[..named]));
             }
         }
     }
 
-    fn setting(&mut self, path: &[Step], row: &'static Row, id: String, line: usize, node: &Node) {
+    fn setting(
+        &mut self,
+        path: &[KeySegment],
+        row: &'static SettingRow,
+        id: String,
+        line: usize,
+        node: &YamlNode,
+    ) {
         let (place, written) = (self.at(line), join(path));
         if let Some(first) = self.seen.insert(id.clone(), line) {
-            self.values.problems.push(Problem::Twice { key: written, first, second: place });
+            self.values.problems.push(ConfigProblem::Twice { key: written, first, second: place });
             return;
         }
         if let Use::Refused(refusal) = row.used {
@@ -498,18 +516,18 @@ impl Walk<'_> {
             Ok(_) if has_placeholder(node) => {
                 self.values.problems.push(wrong(row, &key, say(node), place));
             }
-            Ok(Value::Nothing) => {}
+            Ok(SettingValue::Nothing) => {}
             Ok(value) => {
                 if row.idle.is_some() {
                     self.unread(row, place.clone());
                 }
-                self.values.slots.insert(id, Slot { row, value, origin: place });
+                self.values.slots.insert(id, EffectiveSetting { row, value, origin: place });
             }
         }
     }
 
-    fn unread(&mut self, row: &'static Row, place: Origin) {
-        let unread = Unread { row, first: place, places: 0 };
+    fn unread(&mut self, row: &'static SettingRow, place: Origin) {
+        let unread = UnreadSetting { row, first: place, places: 0 };
         self.values.unread.entry(row.key).or_insert(unread).places += 1;
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::error::Problem;
-use super::kind::Kind;
+use super::error::ConfigProblem;
 use super::layer::Values;
-use super::table::{Row, inert, read};
+use super::setting_type::SettingType;
+use super::table::{SettingRow, inert, read};
 
 /// How a program logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,19 +50,20 @@ pub enum LogFormat {
     Auto,
 }
 
-const LEVELS: Kind = Kind::Choice(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
-const FORMATS: Kind = Kind::Choice(&["text", "json", "auto"]);
+const LEVELS: SettingType =
+    SettingType::Choice(&["panic", "fatal", "error", "warn", "warning", "info", "debug", "trace"]);
+const FORMATS: SettingType = SettingType::Choice(&["text", "json", "auto"]);
 const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
 
 /// The rows of both programs.
-pub(crate) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[SettingRow] = &[
     read("logging.level", LEVELS, "info", "least level written; RUST_LOG stands over it"),
     read("logging.format", FORMATS, "auto", "text or json; auto is text on a terminal and json otherwise"),
-    read("logging.fields.*", Kind::Text { max: 1024 }, "", "a constant field on each log line"),
+    read("logging.fields.*", SettingType::Text { max: 1024 }, "", "a constant field on each log line"),
 ];
 
 /// The documented log file, which only the agent's file knows.
-pub(crate) const FILE_ROWS: &[Row] = &[
+pub(crate) const FILE_ROWS: &[SettingRow] = &[
     inert("logging.file", ROTATION, "log file"),
     inert("logging.multiWrite", ROTATION, "log file and standard output at once"),
     inert("logging.maxSizeMb", ROTATION, "size at which the log file is rotated"),
@@ -72,7 +73,7 @@ pub(crate) const FILE_ROWS: &[Row] = &[
     inert("logging.compress", ROTATION, "compression of rotated log files"),
 ];
 
-pub(crate) fn build(values: &Values) -> Result<LoggingSettings, Problem> {
+pub(crate) fn build(values: &Values) -> Result<LoggingSettings, ConfigProblem> {
     let level = match values.string("logging.level")?.as_str() {
         "panic" | "fatal" | "error" => LogLevel::Error,
         "warn" | "warning" => LogLevel::Warn,

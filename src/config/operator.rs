@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::Problem;
+use super::error::ConfigProblem;
 use super::layer::Values;
 pub use super::logging::{LogFormat, LogLevel, LoggingSettings};
 use crate::listen::addresses::AddressLimits;
@@ -16,9 +16,9 @@ pub use cluster::{ClusterMode, ClusterSettings};
 pub(crate) use keys::SPEC;
 
 /// No answer to a ping is waited for longer.
-const LONGEST_PING: Duration = Duration::from_secs(86_400);
+const MAX_PING_TIMEOUT: Duration = Duration::from_secs(86_400);
 /// The longest time between two heartbeats.
-const LONGEST_HEARTBEAT: Duration = Duration::from_secs(365 * 86_400);
+const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(365 * 86_400);
 
 /// Every setting of the operator that has an effect. Its `Debug` leaves the database's password out.
 #[derive(Clone, PartialEq)]
@@ -226,7 +226,7 @@ impl fmt::Debug for OperatorSettings {
     }
 }
 
-pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
+pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigProblem> {
     let retry_frequency = v.seconds("kubesvc.dynamicAccounts.retryFrequencySeconds")?;
     Ok(OperatorSettings {
         server: ServerSettings {
@@ -298,7 +298,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, Problem> {
 }
 
 /// A leader gives up before others may take its Lease, and tries more than once before that.
-fn leader_election(v: &Values) -> Result<LeaderElectionSettings, Problem> {
+fn leader_election(v: &Values) -> Result<LeaderElectionSettings, ConfigProblem> {
     const DURATION: &str = "kubesvc.leaderElection.leaseDurationSeconds";
     const DEADLINE: &str = "kubesvc.leaderElection.renewDeadlineSeconds";
     const RETRY: &str = "kubesvc.leaderElection.retryPeriodSeconds";
@@ -316,18 +316,18 @@ fn leader_election(v: &Values) -> Result<LeaderElectionSettings, Problem> {
 }
 
 /// Documented: 0 seconds sends no pings. A wait of 0 closes no connection, which pings without an end do as well.
-fn keepalive(v: &Values) -> Result<Option<KeepaliveSettings>, Problem> {
+fn keepalive(v: &Values) -> Result<Option<KeepaliveSettings>, ConfigProblem> {
     let every = v.seconds("kubesvc.grpc.server.security.keepAliveHeartbeatSeconds")?;
     let timeout = v.seconds("kubesvc.grpc.server.security.KeepAliveTimeOutSeconds")?;
-    let timeout = if timeout.is_zero() { LONGEST_PING } else { timeout };
+    let timeout = if timeout.is_zero() { MAX_PING_TIMEOUT } else { timeout };
     Ok((!every.is_zero()).then_some(KeepaliveSettings { every, timeout }))
 }
 
-fn heartbeat(v: &Values) -> Result<HeartbeatSettings, Problem> {
+fn heartbeat(v: &Values) -> Result<HeartbeatSettings, ConfigProblem> {
     let unit = v.string("kubesvc.heartbeat.periodUnit")?;
     let length = |key: &str, least: Duration| {
         let length = in_unit(v.number(key)?, &unit);
-        if (least..=LONGEST_HEARTBEAT).contains(&length) {
+        if (least..=MAX_HEARTBEAT_INTERVAL).contains(&length) {
             return Ok(length);
         }
         Err(v.out_of_bounds(key, format!("{length:?}"), format!("{least:?} to 365 days")))

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::error::Origin;
-use super::kind::{Kind, Value};
-use super::layer::{Slot, Values, environment_name};
-use super::shapes::{CustomResourceDefinition, Permissions};
-use super::table::{Refusal, Row, Spec, Use};
+use super::layer::{EffectiveSetting, Values, environment_name};
+use super::setting_type::{SettingType, SettingValue};
+use super::shapes::{CustomResourceDefinition, RolePermissions};
+use super::table::{RefusalRule, SettingRow, Spec, Use};
 
 /// Stands in place of what is not shown.
-const HIDDEN: &str = "***";
+const HIDDEN_VALUE: &str = "***";
 
 /// See [`Loaded::print`](super::Loaded::print).
 pub(crate) fn effective(values: &Values) -> String {
@@ -103,20 +103,22 @@ fn line(out: &mut String, depth: usize, name: &str, value: &str, comment: &str) 
     out.push('\n');
 }
 
-fn yaml(slot: &Slot) -> String {
+fn yaml(slot: &EffectiveSetting) -> String {
     match &slot.value {
-        Value::Nothing => "null".to_owned(),
-        Value::Flag(flag) => flag.to_string(),
-        Value::Int(n) => n.to_string(),
-        Value::Float(n) => n.to_string(),
-        Value::Text(url) if matches!(slot.row.kind, Kind::DatabaseUrl) => quoted(&redact_url(url)),
-        Value::Text(_) | Value::List(_) if slot.row.secret => quoted(HIDDEN),
-        Value::Text(text) => quoted(text),
-        Value::List(items) => texts(items),
-        Value::Permissions(Permissions { read, write }) => {
+        SettingValue::Nothing => "null".to_owned(),
+        SettingValue::Flag(flag) => flag.to_string(),
+        SettingValue::Int(n) => n.to_string(),
+        SettingValue::Float(n) => n.to_string(),
+        SettingValue::Text(url) if matches!(slot.row.kind, SettingType::DatabaseUrl) => {
+            quoted(&redact_url(url))
+        }
+        SettingValue::Text(_) | SettingValue::List(_) if slot.row.secret => quoted(HIDDEN_VALUE),
+        SettingValue::Text(text) => quoted(text),
+        SettingValue::List(items) => texts(items),
+        SettingValue::Permissions(RolePermissions { read, write }) => {
             format!("{{READ: {}, WRITE: {}}}", texts(read), texts(write))
         }
-        Value::CustomResourceDefinitions(items) => {
+        SettingValue::CustomResourceDefinitions(items) => {
             let items = items.iter().map(|CustomResourceDefinition { kind, cluster_scoped }| {
                 let scope = if *cluster_scoped { "Cluster" } else { "Namespaced" };
                 format!("{{kind: {}, scope: {scope}}}", quoted(kind))
@@ -142,14 +144,14 @@ pub fn redact_url(url: &str) -> String {
     if sqlite && !url.contains('?') {
         return url.to_owned();
     }
-    let Ok(mut parsed) = url::Url::parse(url) else { return HIDDEN.to_owned() };
+    let Ok(mut parsed) = url::Url::parse(url) else { return HIDDEN_VALUE.to_owned() };
     // An unescaped `/`, `?` or `#` in a password ends the authority too early.
     let cut = |part: Option<&str>| part.is_some_and(|part| part.contains('@'));
     if !sqlite && (cut(Some(parsed.path())) || cut(parsed.query()) || cut(parsed.fragment())) {
-        return HIDDEN.to_owned();
+        return HIDDEN_VALUE.to_owned();
     }
-    if parsed.password().is_some() && parsed.set_password(Some(HIDDEN)).is_err() {
-        return HIDDEN.to_owned();
+    if parsed.password().is_some() && parsed.set_password(Some(HIDDEN_VALUE)).is_err() {
+        return HIDDEN_VALUE.to_owned();
     }
     let hidden = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -159,7 +161,7 @@ pub fn redact_url(url: &str) -> String {
         let pairs: Vec<(String, String)> = parsed
             .query_pairs()
             .map(|(name, value)| {
-                let value = if hidden(&name) { HIDDEN.to_owned() } else { value.into_owned() };
+                let value = if hidden(&name) { HIDDEN_VALUE.to_owned() } else { value.into_owned() };
                 (name.into_owned(), value)
             })
             .collect();
@@ -171,15 +173,17 @@ pub fn redact_url(url: &str) -> String {
 /// See [`reference`](super::reference).
 pub(crate) fn reference(spec: &Spec) -> String {
     let mut out = String::from("| setting | allowed | default | read | meaning |\n|---|---|---|---|---|\n");
-    for Row { key, kind, used, secret, about, idle } in spec.rows() {
+    for SettingRow { key, kind, used, secret, about, idle } in spec.rows() {
         let read = match used {
             _ if let Some(why) = idle => format!("now, without effect: {why}"),
             Use::Read(_) if key.contains(['*', '[']) => "now".to_owned(),
             Use::Read(_) => format!("now; also `{}`", environment_name(key)),
             Use::Later(capability) => format!("later: {}", capability.name()),
             Use::Inert(why) => format!("no effect: {why}"),
-            Use::Refused(Refusal { harmless: None, .. }) => "refused: not built".to_owned(),
-            Use::Refused(Refusal { harmless: Some(word), .. }) => format!("refused, but `{word}`: not built"),
+            Use::Refused(RefusalRule { harmless: None, .. }) => "refused: not built".to_owned(),
+            Use::Refused(RefusalRule { harmless: Some(word), .. }) => {
+                format!("refused, but `{word}`: not built")
+            }
         };
         let default = match used {
             Use::Read(default) if !default.is_empty() => format!("`{default}`"),

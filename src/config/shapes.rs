@@ -1,17 +1,17 @@
 //! Settings that are neither one value nor a list of texts.
 
-use super::kind::{one_line, say};
+use super::setting_type::{one_line, say};
 use super::table::fold;
-use super::yaml::{Entry, Node, Value, shown};
+use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
 /// The longest role or kind, in characters; also of the object that an account becomes.
-const LONGEST: usize = 255;
+const MAX_ROLE_CHARS: usize = 255;
 /// How many roles or kinds there may be.
-const MOST: usize = 1000;
+const MAX_ROLES: usize = 1000;
 
 /// Roles, as they were written: `007` stays `007`, and blanks stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Permissions {
+pub struct RolePermissions {
     /// Who may see the account.
     pub read: Vec<String>,
     /// Who may change it.
@@ -28,38 +28,38 @@ pub struct CustomResourceDefinition {
 }
 
 /// `{READ: [..], WRITE: [..]}`, or a list of such mappings. The error says what stands there.
-pub(super) fn permissions(node: &Node) -> Result<Permissions, String> {
-    let mut found = Permissions::default();
+pub(super) fn permissions(node: &YamlNode) -> Result<RolePermissions, String> {
+    let mut found = RolePermissions::default();
     match &node.value {
-        Value::Map(entries) => take_permissions(entries, &mut found)?,
-        Value::List(items) => {
+        YamlValue::Map(entries) => take_permissions(entries, &mut found)?,
+        YamlValue::List(items) => {
             for item in items {
                 match &item.value {
-                    Value::Map(entries) => take_permissions(entries, &mut found)?,
+                    YamlValue::Map(entries) => take_permissions(entries, &mut found)?,
                     _ => return Err(format!("a list with {} in line {}", say(item), item.line)),
                 }
             }
         }
-        Value::Null | Value::Text(_) => return Err(say(node)),
+        YamlValue::Null | YamlValue::Text(_) => return Err(say(node)),
     }
     Ok(found)
 }
 
-fn take_permissions(entries: &[Entry], found: &mut Permissions) -> Result<(), String> {
-    for Entry { key, line, node } in entries {
+fn take_permissions(entries: &[MappingEntry], found: &mut RolePermissions) -> Result<(), String> {
+    for MappingEntry { key, line, node } in entries {
         let roles = match fold(key).as_str() {
             "read" => &mut found.read,
             "write" => &mut found.write,
             _ => return Err(format!("something with the key \"{}\" in line {line}", shown(key))),
         };
         let items = match &node.value {
-            Value::Null => continue,
-            Value::List(items) => items,
+            YamlValue::Null => continue,
+            YamlValue::List(items) => items,
             _ => return Err(format!("something with {} under {} in line {line}", say(node), shown(key))),
         };
         for item in items {
             match &item.value {
-                Value::Text(role) if one_line(role, LONGEST) && !role.contains("${") => {
+                YamlValue::Text(role) if one_line(role, MAX_ROLE_CHARS) && !role.contains("${") => {
                     if !roles.contains(role) {
                         roles.push(role.clone());
                     }
@@ -70,34 +70,36 @@ fn take_permissions(entries: &[Entry], found: &mut Permissions) -> Result<(), St
                 }
             }
         }
-        if roles.len() > MOST {
-            return Err(format!("something with more than {MOST} roles under {}", shown(key)));
+        if roles.len() > MAX_ROLES {
+            return Err(format!("something with more than {MAX_ROLES} roles under {}", shown(key)));
         }
     }
     Ok(())
 }
 
 /// A list of `{kind, scope}`. The error says what stands there.
-pub(super) fn custom_resource_definitions(node: &Node) -> Result<Vec<CustomResourceDefinition>, String> {
-    let Value::List(items) = &node.value else { return Err(say(node)) };
-    if items.len() > MOST {
+pub(super) fn custom_resource_definitions(node: &YamlNode) -> Result<Vec<CustomResourceDefinition>, String> {
+    let YamlValue::List(items) = &node.value else { return Err(say(node)) };
+    if items.len() > MAX_ROLES {
         return Err(say(node));
     }
     items.iter().map(custom_resource_definition).collect()
 }
 
-fn custom_resource_definition(item: &Node) -> Result<CustomResourceDefinition, String> {
+fn custom_resource_definition(item: &YamlNode) -> Result<CustomResourceDefinition, String> {
     let wrong = |what: String, line: usize| Err(format!("a list with {what} in line {line}"));
-    let Value::Map(entries) = &item.value else { return wrong(say(item), item.line) };
+    let YamlValue::Map(entries) = &item.value else { return wrong(say(item), item.line) };
     let (mut kind, mut cluster_scoped) = (None, false);
-    for Entry { key, line, node } in entries {
+    for MappingEntry { key, line, node } in entries {
         match (fold(key).as_str(), &node.value) {
-            ("kind", Value::Text(text)) if one_line(text, LONGEST) => kind = Some(text.trim().to_owned()),
-            ("scope", Value::Null) => {}
-            ("scope", Value::Text(text)) if text.trim().eq_ignore_ascii_case("cluster") => {
+            ("kind", YamlValue::Text(text)) if one_line(text, MAX_ROLE_CHARS) => {
+                kind = Some(text.trim().to_owned())
+            }
+            ("scope", YamlValue::Null) => {}
+            ("scope", YamlValue::Text(text)) if text.trim().eq_ignore_ascii_case("cluster") => {
                 cluster_scoped = true;
             }
-            ("scope", Value::Text(text)) if text.trim().eq_ignore_ascii_case("namespaced") => {}
+            ("scope", YamlValue::Text(text)) if text.trim().eq_ignore_ascii_case("namespaced") => {}
             ("kind" | "scope", _) => return wrong(format!("the {} {}", shown(key), say(node)), *line),
             _ => return wrong(format!("the key \"{}\"", shown(key)), *line),
         }

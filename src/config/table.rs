@@ -1,14 +1,14 @@
 //! One table of settings per program, and how a written key finds its row.
 
-use super::kind::Kind;
+use super::setting_type::SettingType;
 
 /// One setting.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct SettingRow {
     /// The documented spelling: `[]` stands for the places of a list, `*` for a name of the user's own.
     pub(crate) key: &'static str,
     /// The type and bounds.
-    pub(crate) kind: Kind,
+    pub(crate) kind: SettingType,
     /// Whether and when it has an effect.
     pub(crate) used: Use,
     /// Never shown, not in messages and not by `--print-config`.
@@ -29,12 +29,12 @@ pub(crate) enum Use {
     /// It is accepted and has no effect, for this reason.
     Inert(&'static str),
     /// It protects something in a way that is not built: refused, unless it asks for what happens anyway.
-    Refused(Refusal),
+    Refused(RefusalRule),
 }
 
 /// When a security setting that is not built is refused, and with which words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusalRule {
     /// The value that asks for what happens anyway, if there is one. An empty value always does.
     pub(crate) harmless: Option<&'static str>,
     /// What does not happen, and what to do.
@@ -67,28 +67,45 @@ impl Capability {
 }
 
 /// A setting that is read now.
-pub(crate) const fn read(key: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Row {
-    Row { key, kind, used: Use::Read(default), secret: matches!(kind, Kind::DatabaseUrl), about, idle: None }
+pub(crate) const fn read(
+    key: &'static str,
+    kind: SettingType,
+    default: &'static str,
+    about: &'static str,
+) -> SettingRow {
+    SettingRow {
+        key,
+        kind,
+        used: Use::Read(default),
+        secret: matches!(kind, SettingType::DatabaseUrl),
+        about,
+        idle: None,
+    }
 }
 
 /// A setting that is known and not read yet.
-pub(crate) const fn later(capability: Capability, key: &'static str, kind: Kind, about: &'static str) -> Row {
-    Row { key, kind, used: Use::Later(capability), secret: false, about, idle: None }
+pub(crate) const fn later(
+    capability: Capability,
+    key: &'static str,
+    kind: SettingType,
+    about: &'static str,
+) -> SettingRow {
+    SettingRow { key, kind, used: Use::Later(capability), secret: false, about, idle: None }
 }
 
 /// A security setting that is not built, of which only `harmless` and what is empty are taken.
 pub(crate) const fn refused(
     key: &'static str,
-    kind: Kind,
+    kind: SettingType,
     harmless: Option<&'static str>,
     why: &'static str,
     about: &'static str,
-) -> Row {
-    let used = Use::Refused(Refusal { harmless, why, moot_by: None });
-    Row { key, kind, used, secret: false, about, idle: None }
+) -> SettingRow {
+    let used = Use::Refused(RefusalRule { harmless, why, moot_by: None });
+    SettingRow { key, kind, used, secret: false, about, idle: None }
 }
 
-impl Row {
+impl SettingRow {
     /// As the row is, for a value that must never be shown.
     pub(crate) const fn secret(self) -> Self {
         Self { secret: true, ..self }
@@ -111,7 +128,7 @@ impl Row {
     pub(crate) const fn moot_by(self, flag: &'static str) -> Self {
         match self.used {
             Use::Refused(refusal) => {
-                Self { used: Use::Refused(Refusal { moot_by: Some(flag), ..refusal }), ..self }
+                Self { used: Use::Refused(RefusalRule { moot_by: Some(flag), ..refusal }), ..self }
             }
             _ => self,
         }
@@ -119,31 +136,32 @@ impl Row {
 }
 
 /// A setting that is accepted without effect.
-pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static str) -> Row {
-    Row { key, kind: Kind::Any, used: Use::Inert(why), secret: false, about, idle: None }
+pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static str) -> SettingRow {
+    SettingRow { key, kind: SettingType::Any, used: Use::Inert(why), secret: false, about, idle: None }
 }
 
 /// A whole number without a unit of its own.
-pub(crate) const fn count(min: i64, max: i64) -> Kind {
-    Kind::Int { min, max, unit: "" }
+pub(crate) const fn count(min: i64, max: i64) -> SettingType {
+    SettingType::Int { min, max, unit: "" }
 }
 
 /// A duration in milliseconds.
-pub(crate) const fn millis(min: i64, max: i64) -> Kind {
-    Kind::Int { min, max, unit: "of milliseconds" }
+pub(crate) const fn millis(min: i64, max: i64) -> SettingType {
+    SettingType::Int { min, max, unit: "of milliseconds" }
 }
 
 /// A duration in seconds.
-pub(crate) const fn seconds(min: i64, max: i64) -> Kind {
-    Kind::Int { min, max, unit: "of seconds" }
+pub(crate) const fn seconds(min: i64, max: i64) -> SettingType {
+    SettingType::Int { min, max, unit: "of seconds" }
 }
 
 /// A TCP port; 0 lets the system choose a free one.
-pub(crate) const PORT: Kind = Kind::Int { min: 0, max: 65535, unit: "(a port; 0 lets the system choose)" };
+pub(crate) const PORT: SettingType =
+    SettingType::Int { min: 0, max: 65535, unit: "(a port; 0 lets the system choose)" };
 
 /// To whom a key belongs that is in no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ground {
+pub(crate) enum KeyOwnership {
     /// Ours: it must be a mistake.
     Ours,
     /// Another program reads the same group: it is passed over.
@@ -155,7 +173,7 @@ pub(crate) enum Ground {
 /// A program's settings as one whole.
 pub(crate) struct Spec {
     /// The tables, in the order of printing.
-    pub(crate) tables: &'static [&'static [Row]],
+    pub(crate) tables: &'static [&'static [SettingRow]],
     /// Where a path that begins as the first really stands.
     pub(crate) moved: &'static [(&'static str, &'static str)],
     /// Roots that only we read; empty: the whole file is ours.
@@ -168,7 +186,7 @@ pub(crate) struct Spec {
 
 /// One step of a written key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum KeySegment {
     /// A name, as written.
     Name(String),
     /// A place in a list.
@@ -176,9 +194,9 @@ pub(crate) enum Step {
 }
 
 /// How a written key stands to the table.
-pub(crate) enum Found {
+pub(crate) enum KeyLookup {
     /// It is this row; the identity is the same for all spellings of one setting.
-    Setting { row: &'static Row, id: String },
+    Setting { row: &'static SettingRow, id: String },
     /// Rows lie below it.
     Group,
     /// Rows lie below it, if all its last names are one name of the user's own.
@@ -193,16 +211,16 @@ pub(crate) fn fold(name: &str) -> String {
 }
 
 /// Splits a written key at its dots; `a[0]` is a place in a list, `a[b.c]` a name that keeps its dots.
-pub(crate) fn split(key: &str) -> Option<Vec<Step>> {
+pub(crate) fn split(key: &str) -> Option<Vec<KeySegment>> {
     let mut steps = Vec::new();
     let mut rest = key;
     loop {
         if let Some(inside) = rest.strip_prefix('[') {
             let (name, after) = inside.split_once(']')?;
             steps.push(match name.parse() {
-                Ok(index) => Step::Index(index),
+                Ok(index) => KeySegment::Index(index),
                 Err(_) if name.is_empty() => return None,
-                Err(_) => Step::Name(name.to_owned()),
+                Err(_) => KeySegment::Name(name.to_owned()),
             });
             rest = after;
         } else {
@@ -211,7 +229,7 @@ pub(crate) fn split(key: &str) -> Option<Vec<Step>> {
             if name.is_empty() {
                 return None;
             }
-            steps.push(Step::Name(name.to_owned()));
+            steps.push(KeySegment::Name(name.to_owned()));
             rest = &rest[end..];
         }
         if rest.is_empty() {
@@ -224,21 +242,21 @@ pub(crate) fn split(key: &str) -> Option<Vec<Step>> {
 }
 
 /// A path that is the same in all spellings.
-pub(crate) fn folded(path: &[Step]) -> String {
+pub(crate) fn folded(path: &[KeySegment]) -> String {
     let steps = path.iter().map(|step| match step {
-        Step::Name(name) => fold(name),
-        Step::Index(i) => format!("[{i}]"),
+        KeySegment::Name(name) => fold(name),
+        KeySegment::Index(i) => format!("[{i}]"),
     });
     steps.collect::<Vec<_>>().join(".")
 }
 
 /// A path as a person would write it.
-pub(crate) fn join(path: &[Step]) -> String {
+pub(crate) fn join(path: &[KeySegment]) -> String {
     let mut out = String::new();
     for step in path {
         match step {
-            Step::Index(i) => out.push_str(&format!("[{i}]")),
-            Step::Name(name) => {
+            KeySegment::Index(i) => out.push_str(&format!("[{i}]")),
+            KeySegment::Name(name) => {
                 if !out.is_empty() {
                     out.push('.');
                 }
@@ -251,17 +269,18 @@ pub(crate) fn join(path: &[Step]) -> String {
 
 impl Spec {
     /// All rows, in the order of printing.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static Row> {
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &'static SettingRow> {
         self.tables.iter().flat_map(|t| t.iter())
     }
 
     /// The path under its documented root.
-    pub(crate) fn settle(&self, path: &[Step]) -> Vec<Step> {
+    pub(crate) fn settle(&self, path: &[KeySegment]) -> Vec<KeySegment> {
         for (from, to) in self.moved {
             let from: Vec<_> = from.split('.').collect();
-            let same = |(step, name): (&Step, &&str)| matches!(step, Step::Name(n) if fold(n) == **name);
+            let same =
+                |(step, name): (&KeySegment, &&str)| matches!(step, KeySegment::Name(n) if fold(n) == **name);
             if path.len() >= from.len() && path.iter().zip(&from).all(same) {
-                let root = to.split('.').map(|n| Step::Name(n.to_owned()));
+                let root = to.split('.').map(|n| KeySegment::Name(n.to_owned()));
                 return root.chain(path[from.len()..].iter().cloned()).collect();
             }
         }
@@ -269,38 +288,35 @@ impl Spec {
     }
 
     /// Whose a key is that no row has.
-    pub(crate) fn ground(&self, path: &[Step]) -> Ground {
+    pub(crate) fn ground(&self, path: &[KeySegment]) -> KeyOwnership {
         let root = match path.first() {
-            Some(Step::Name(name)) => fold(name),
+            Some(KeySegment::Name(name)) => fold(name),
             _ => String::new(),
         };
         if self.ours.is_empty() || self.ours.contains(&root.as_str()) {
-            Ground::Ours
+            KeyOwnership::Ours
         } else if self.shared.contains(&root.as_str()) {
-            Ground::Shared
+            KeyOwnership::Shared
         } else {
-            Ground::Foreign
+            KeyOwnership::Foreign
         }
     }
 
     /// Whether the path is one of the groups that protect something, or below one.
-    pub(crate) fn is_guarded(&self, path: &[Step]) -> bool {
+    pub(crate) fn is_guarded(&self, path: &[KeySegment]) -> bool {
         self.guarded.iter().any(|group| {
             let group = pattern(group);
-            let same = |(step, name): (&Step, &String)| match step {
-                Step::Name(written) => fold(written) == *name,
-                Step::Index(_) => name == "[]",
-            };
+            let same = |(step, name): (&KeySegment, &String)| matches!(step, KeySegment::Name(n) if fold(n) == *name);
             path.len() >= group.len() && path.iter().zip(&group).all(same)
         })
     }
 
     /// The known key, or group of keys, that looks most like this one.
-    pub(crate) fn nearest(&self, path: &[Step]) -> Option<String> {
+    pub(crate) fn nearest(&self, path: &[KeySegment]) -> Option<String> {
         let tidy = |key: &str| fold(key).replace("[]", "");
         let named = path.iter().filter_map(|s| match s {
-            Step::Name(name) => Some(name.as_str()),
-            Step::Index(_) => None,
+            KeySegment::Name(name) => Some(name.as_str()),
+            KeySegment::Index(_) => None,
         });
         let written = tidy(&named.collect::<Vec<_>>().join("."));
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
@@ -326,13 +342,13 @@ impl Spec {
 }
 
 /// A [`Spec`] made ready for many look-ups.
-pub(crate) struct Index {
+pub(crate) struct SettingIndex {
     pub(crate) spec: &'static Spec,
-    rows: Vec<(Vec<String>, &'static Row)>,
+    rows: Vec<(Vec<String>, &'static SettingRow)>,
     moved: Vec<Vec<String>>,
 }
 
-impl Index {
+impl SettingIndex {
     pub(crate) fn new(spec: &'static Spec) -> Self {
         Self {
             spec,
@@ -342,22 +358,24 @@ impl Index {
     }
 
     /// Looks a settled path up.
-    pub(crate) fn find(&self, path: &[Step]) -> Found {
+    pub(crate) fn find(&self, path: &[KeySegment]) -> KeyLookup {
         let folded: Vec<_> = path
             .iter()
             .map(|step| match step {
-                Step::Name(name) => fold(name),
-                Step::Index(_) => "[]".to_owned(),
+                KeySegment::Name(name) => fold(name),
+                KeySegment::Index(_) => "[]".to_owned(),
             })
             .collect();
-        let leads_on = self.moved.iter().any(|from| compare(from, &folded) == Match::Part);
-        let mut found = if leads_on { Found::Group } else { Found::Nothing };
+        let leads_on = self.moved.iter().any(|from| compare(from, &folded) == KeyMatch::Part);
+        let mut found = if leads_on { KeyLookup::Group } else { KeyLookup::Nothing };
         for (pattern, row) in &self.rows {
             match compare(pattern, &folded) {
-                Match::Whole => return Found::Setting { row, id: identity(row, pattern, path, &folded) },
-                Match::Part => found = Found::Group,
-                Match::Stretched if matches!(found, Found::Nothing) => found = Found::Stretched,
-                Match::Stretched | Match::None => {}
+                KeyMatch::Whole => {
+                    return KeyLookup::Setting { row, id: identity(row, pattern, path, &folded) };
+                }
+                KeyMatch::Part => found = KeyLookup::Group,
+                KeyMatch::Stretched if matches!(found, KeyLookup::Nothing) => found = KeyLookup::Stretched,
+                KeyMatch::Stretched | KeyMatch::None => {}
             }
         }
         found
@@ -377,7 +395,7 @@ fn pattern(key: &str) -> Vec<String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Match {
+enum KeyMatch {
     Whole,
     Part,
     /// As `Part`, but only since `*` took more than one name.
@@ -386,21 +404,21 @@ enum Match {
 }
 
 /// `*` takes one name or more, so that a user's name may hold dots.
-fn compare(pattern: &[String], path: &[String]) -> Match {
+fn compare(pattern: &[String], path: &[String]) -> KeyMatch {
     match (pattern, path) {
-        ([], []) => Match::Whole,
-        (_, []) => Match::Part,
-        ([], _) => Match::None,
+        ([], []) => KeyMatch::Whole,
+        (_, []) => KeyMatch::Part,
+        ([], _) => KeyMatch::None,
         ([any, after @ ..], [name, rest @ ..]) if any == "*" => {
             if name == "[]" {
-                return Match::None;
+                return KeyMatch::None;
             }
             match compare(after, rest) {
-                Match::Whole => Match::Whole,
-                _ if rest.is_empty() => Match::Part,
+                KeyMatch::Whole => KeyMatch::Whole,
+                _ if rest.is_empty() => KeyMatch::Part,
                 shorter => match compare(pattern, rest) {
-                    Match::None => shorter,
-                    Match::Part => Match::Stretched,
+                    KeyMatch::None => shorter,
+                    KeyMatch::Part => KeyMatch::Stretched,
                     longer => longer,
                 },
             }
@@ -409,21 +427,21 @@ fn compare(pattern: &[String], path: &[String]) -> Match {
             if want == name {
                 compare(after, rest)
             } else {
-                Match::None
+                KeyMatch::None
             }
         }
     }
 }
 
 /// The row's key with the places in lists and the user's own names in it, those as they were written.
-fn identity(row: &Row, pattern: &[String], path: &[Step], folded: &[String]) -> String {
+fn identity(row: &SettingRow, pattern: &[String], path: &[KeySegment], folded: &[String]) -> String {
     let Some(fixed) = pattern.iter().position(|p| p == "*") else {
         return if row.key.contains('[') { self::folded(path) } else { row.key.to_owned() };
     };
     let (head, tail) = (folded.iter().take(fixed), path.iter().skip(fixed));
     let tail = tail.map(|step| match step {
-        Step::Name(name) => name.clone(),
-        Step::Index(i) => format!("[{i}]"),
+        KeySegment::Name(name) => name.clone(),
+        KeySegment::Index(i) => format!("[{i}]"),
     });
     head.cloned().chain(tail).collect::<Vec<_>>().join(".")
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle, options};
 
-use super::error::{Origin, Problem};
+use super::error::{ConfigProblem, Origin};
 
 /// The largest settings file that is read, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -25,33 +25,33 @@ const NODE_BYTES: usize = 64;
 
 /// A value and the line on which it begins.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct YamlNode {
     pub(crate) line: usize,
-    pub(crate) value: Value,
+    pub(crate) value: YamlValue,
 }
 
 /// The shape of a value.
 #[derive(Debug, Clone)]
-pub(crate) enum Value {
+pub(crate) enum YamlValue {
     /// Nothing was written, or `null` or `~`.
     Null,
     Text(String),
-    List(Vec<Node>),
-    Map(Vec<Entry>),
+    List(Vec<YamlNode>),
+    Map(Vec<MappingEntry>),
 }
 
 /// One key of a mapping.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct MappingEntry {
     pub(crate) key: String,
     pub(crate) line: usize,
-    pub(crate) node: Node,
+    pub(crate) node: YamlNode,
 }
 
-/// Reads and parses one file; an empty one gives [`Value::Null`].
-pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Node), Problem> {
+/// Reads and parses one file; an empty one gives [`YamlValue::Null`].
+pub(crate) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
     let file: Arc<str> = path.display().to_string().into();
-    let unreadable = |why: String| Problem::Unreadable { file: Arc::clone(&file), why };
+    let unreadable = |why: String| ConfigProblem::Unreadable { file: Arc::clone(&file), why };
     if path.is_dir() {
         return Err(unreadable("it is a folder, not a file".into()));
     }
@@ -65,7 +65,7 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Node), Problem> {
     let text = String::from_utf8(bytes).map_err(|e| {
         let good = e.utf8_error().valid_up_to();
         let line = 1 + e.as_bytes()[..good].iter().filter(|b| **b == b'\n').count();
-        Problem::Malformed {
+        ConfigProblem::Malformed {
             place: Origin::File { file: Arc::clone(&file), line },
             why: "the text is not UTF-8".into(),
         }
@@ -75,61 +75,61 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, Node), Problem> {
 }
 
 /// Parses the text of one file. The name is only for messages.
-pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<Node, Problem> {
+pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<YamlNode, ConfigProblem> {
     let options = options! {
         emit_comments: false,
         flow_nesting_limit: MAX_DEPTH,
         block_nesting_limit: MAX_DEPTH,
     };
-    let at = |line: usize, why: String| Problem::Malformed {
+    let at = |line: usize, why: String| ConfigProblem::Malformed {
         place: Origin::File { file: Arc::clone(file), line },
         why,
     };
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut tree = Tree::default();
+    let mut tree = YamlTree::default();
     for next in Parser::new_from_str_with_options(text, options) {
         let (event, span) = next.map_err(|e| at(e.marker().line(), e.info()))?;
         tree.take(event, span.start.line()).map_err(|(line, why)| at(line, why))?;
     }
-    Ok(tree.root.unwrap_or(Node { line: 1, value: Value::Null }))
+    Ok(tree.root.unwrap_or(YamlNode { line: 1, value: YamlValue::Null }))
 }
 
 /// A mapping or list that is still being read.
-struct Open {
+struct OpenNode {
     anchor: usize,
-    node: Node,
+    node: YamlNode,
     /// In a mapping: the key whose value comes next.
     key: Option<(String, usize)>,
     /// In a mapping: the line of each key so far.
     seen: HashMap<String, usize>,
     /// In a mapping: what `<<` brought in.
-    merged: Vec<Entry>,
+    merged: Vec<MappingEntry>,
 }
 
 #[derive(Default)]
-struct Tree {
-    open: Vec<Open>,
-    anchors: HashMap<usize, Node>,
+struct YamlTree {
+    open: Vec<OpenNode>,
+    anchors: HashMap<usize, YamlNode>,
     repeated: usize,
-    root: Option<Node>,
+    root: Option<YamlNode>,
 }
 
 /// The line and what is wrong there.
-type Fault = (usize, String);
+type YamlFault = (usize, String);
 
-impl Tree {
-    fn take(&mut self, event: Event<'_>, line: usize) -> Result<(), Fault> {
+impl YamlTree {
+    fn take(&mut self, event: Event<'_>, line: usize) -> Result<(), YamlFault> {
         match event {
             Event::Scalar(text, style, anchor, _) => {
                 let plain = style == ScalarStyle::Plain;
                 let value = match text.as_ref() {
-                    "" | "~" | "null" | "Null" | "NULL" if plain => Value::Null,
-                    _ => Value::Text(text.into_owned()),
+                    "" | "~" | "null" | "Null" | "NULL" if plain => YamlValue::Null,
+                    _ => YamlValue::Text(text.into_owned()),
                 };
-                self.place(Node { line, value }, anchor)
+                self.place(YamlNode { line, value }, anchor)
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(anchor, line, Value::List(Vec::new())),
-            Event::MappingStart(_, anchor, _) => self.begin(anchor, line, Value::Map(Vec::new())),
+            Event::SequenceStart(_, anchor, _) => self.begin(anchor, line, YamlValue::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => self.begin(anchor, line, YamlValue::Map(Vec::new())),
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             Event::Alias(id) => {
                 let Some(node) = self.anchors.get(&id) else {
@@ -143,7 +143,7 @@ impl Tree {
                 if self.open.len() + height > MAX_DEPTH {
                     return Err((line, format!("nested more than {MAX_DEPTH} deep through aliases")));
                 }
-                let node = Node { line, value: node.value.clone() };
+                let node = YamlNode { line, value: node.value.clone() };
                 self.place(node, 0)
             }
             Event::DocumentStart(..) if self.root.is_some() => {
@@ -153,18 +153,20 @@ impl Tree {
         }
     }
 
-    fn begin(&mut self, anchor: usize, line: usize, value: Value) -> Result<(), Fault> {
-        if let Some(Open { node: Node { value: Value::Map(_), .. }, key: None, .. }) = self.open.last() {
+    fn begin(&mut self, anchor: usize, line: usize, value: YamlValue) -> Result<(), YamlFault> {
+        if let Some(OpenNode { node: YamlNode { value: YamlValue::Map(_), .. }, key: None, .. }) =
+            self.open.last()
+        {
             return Err((line, "a list or mapping stands where a key is expected".into()));
         }
-        let node = Node { line, value };
-        self.open.push(Open { anchor, node, key: None, seen: HashMap::new(), merged: Vec::new() });
+        let node = YamlNode { line, value };
+        self.open.push(OpenNode { anchor, node, key: None, seen: HashMap::new(), merged: Vec::new() });
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Fault> {
-        let Some(Open { anchor, mut node, seen, merged, .. }) = self.open.pop() else { return Ok(()) };
-        if let Value::Map(entries) = &mut node.value {
+    fn end(&mut self) -> Result<(), YamlFault> {
+        let Some(OpenNode { anchor, mut node, seen, merged, .. }) = self.open.pop() else { return Ok(()) };
+        if let YamlValue::Map(entries) = &mut node.value {
             let mut taken = std::collections::HashSet::new();
             for entry in merged {
                 if !seen.contains_key(&entry.key) && taken.insert(entry.key.clone()) {
@@ -176,7 +178,7 @@ impl Tree {
     }
 
     /// Puts a finished value where it belongs.
-    fn place(&mut self, node: Node, anchor: usize) -> Result<(), Fault> {
+    fn place(&mut self, node: YamlNode, anchor: usize) -> Result<(), YamlFault> {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -185,17 +187,19 @@ impl Tree {
             return Ok(());
         };
         match &mut parent.node.value {
-            Value::List(items) => items.push(node),
-            Value::Map(entries) => match parent.key.take() {
+            YamlValue::List(items) => items.push(node),
+            YamlValue::Map(entries) => match parent.key.take() {
                 None => {
                     let line = node.line;
                     let key = match node.value {
-                        Value::Text(key) if key.len() > MAX_KEY => {
+                        YamlValue::Text(key) if key.len() > MAX_KEY => {
                             return Err((line, format!("a key is longer than {MAX_KEY} bytes")));
                         }
-                        Value::Text(key) if !key.trim().is_empty() => key,
-                        Value::Text(_) | Value::Null => return Err((line, "a key is empty".into())),
-                        Value::List(_) | Value::Map(_) => return Err((line, "a key is not text".into())),
+                        YamlValue::Text(key) if !key.trim().is_empty() => key,
+                        YamlValue::Text(_) | YamlValue::Null => return Err((line, "a key is empty".into())),
+                        YamlValue::List(_) | YamlValue::Map(_) => {
+                            return Err((line, "a key is not text".into()));
+                        }
                     };
                     if key != "<<"
                         && let Some(first) = parent.seen.insert(key.clone(), line)
@@ -205,19 +209,19 @@ impl Tree {
                     parent.key = Some((key, line));
                 }
                 Some((key, line)) if key == "<<" => merge(node, line, &mut parent.merged)?,
-                Some((key, line)) => entries.push(Entry { key, line, node }),
+                Some((key, line)) => entries.push(MappingEntry { key, line, node }),
             },
-            Value::Null | Value::Text(_) => {}
+            YamlValue::Null | YamlValue::Text(_) => {}
         }
         Ok(())
     }
 }
 
 /// What `<<: *name` or `<<: [*one, *two]` adds; the first to name a key wins.
-fn merge(node: Node, line: usize, into: &mut Vec<Entry>) -> Result<(), Fault> {
+fn merge(node: YamlNode, line: usize, into: &mut Vec<MappingEntry>) -> Result<(), YamlFault> {
     match node.value {
-        Value::Map(entries) => into.extend(entries),
-        Value::List(items) if items.iter().all(|i| matches!(i.value, Value::Map(_))) => {
+        YamlValue::Map(entries) => into.extend(entries),
+        YamlValue::List(items) if items.iter().all(|i| matches!(i.value, YamlValue::Map(_))) => {
             for item in items {
                 merge(item, line, into)?;
             }
@@ -228,12 +232,12 @@ fn merge(node: Node, line: usize, into: &mut Vec<Entry>) -> Result<(), Fault> {
 }
 
 /// What a node costs in bytes, and how deep it goes.
-fn measure(node: &Node) -> (usize, usize) {
-    let children: Box<dyn Iterator<Item = (usize, &Node)>> = match &node.value {
-        Value::Null => return (NODE_BYTES, 1),
-        Value::Text(text) => return (NODE_BYTES + text.len(), 1),
-        Value::List(items) => Box::new(items.iter().map(|item| (0, item))),
-        Value::Map(entries) => Box::new(entries.iter().map(|e| (e.key.len(), &e.node))),
+fn measure(node: &YamlNode) -> (usize, usize) {
+    let children: Box<dyn Iterator<Item = (usize, &YamlNode)>> = match &node.value {
+        YamlValue::Null => return (NODE_BYTES, 1),
+        YamlValue::Text(text) => return (NODE_BYTES + text.len(), 1),
+        YamlValue::List(items) => Box::new(items.iter().map(|item| (0, item))),
+        YamlValue::Map(entries) => Box::new(entries.iter().map(|e| (e.key.len(), &e.node))),
     };
     let (bytes, height) = children.fold((NODE_BYTES, 0), |(bytes, height), (key, child)| {
         let (b, h) = measure(child);

@@ -74,7 +74,7 @@ impl Controller {
     /// Keeps the row in step with the object. A row that was edited since is a matter of the comparison.
     pub(super) fn say_row(&self, account: &KubesvcAccount) {
         if calls_for_row(&self.context, account) && self.memories.says_row(account) {
-            self.context.projection.say(row::of(account));
+            self.context.projection.upsert(row::of(account));
         }
     }
 

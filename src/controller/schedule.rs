@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 
 use crate::account::lifecycle::Tick;
 use crate::objects::AccountKey;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// What waits, what is due later, and what is under way. Bounded by the number of accounts.
 pub(super) struct Schedule {
-    pub(super) wakes: Arc<Wakes<AccountKey>>,
+    pub(super) wakes: Arc<WakeSet<AccountKey>>,
     timers: Mutex<Timers>,
     under_way: Mutex<HashMap<AccountKey, bool>>,
 }
@@ -23,7 +23,7 @@ struct Timers {
 }
 
 impl Schedule {
-    pub(super) fn new(wakes: Arc<Wakes<AccountKey>>) -> Self {
+    pub(super) fn new(wakes: Arc<WakeSet<AccountKey>>) -> Self {
         Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
     }
 

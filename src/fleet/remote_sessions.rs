@@ -12,7 +12,7 @@ use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAgent, zones};
 use crate::leases::Replicas;
 use crate::objects::{Accounts, Agents};
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// How many changed objects are taken in at once.
 const MAX_CHANGES_PER_PASS: usize = 1000;
@@ -53,9 +53,9 @@ pub struct RemoteSessions {
     accounts: Arc<Accounts>,
     replicas: Arc<Replicas>,
     ticks: Arc<Ticks>,
-    changed: Arc<Wakes<String>>,
+    changed: Arc<WakeSet<String>>,
     /// Accounts concerned by changes that [`RemoteSessions::catch_up`] took in, of which the leader is not told yet.
-    unpublished: Wakes<String>,
+    unpublished: WakeSet<String>,
     members: Mutex<RemoteAgents>,
 }
 
@@ -70,7 +70,7 @@ impl RemoteSessions {
     ) -> Self {
         let changed = agents.follow();
         let members = Mutex::default();
-        let untold = Wakes::default();
+        let untold = WakeSet::default();
         Self {
             replica_id: replica_id.to_owned(),
             agents,
@@ -84,7 +84,7 @@ impl RemoteSessions {
     }
 
     /// Follows the objects and the replicas until stopped, and tells the leader of accounts that it should look at.
-    pub async fn follow(&self, leader: &Wakes<String>, stop: &CancellationToken) {
+    pub async fn follow(&self, leader: &WakeSet<String>, stop: &CancellationToken) {
         let mut replicas = self.replicas.changes();
         loop {
             let names = tokio::select! {
@@ -118,7 +118,7 @@ impl RemoteSessions {
         self.take_in(names, &self.unpublished);
     }
 
-    fn take_in(&self, names: Vec<String>, leader: &Wakes<String>) {
+    fn take_in(&self, names: Vec<String>, leader: &WakeSet<String>) {
         let mut zones = HashSet::new();
         {
             let mut members = self.members.lock();

@@ -17,7 +17,7 @@ use super::session::Session;
 use super::wire_conversion;
 use crate::account::KubesvcAccount;
 use crate::crash;
-use crate::store::{Fence, Raised, Standing, Store, StoreError};
+use crate::store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
 use crate::wire::common;
 use crate::wire::ops::{self, hub_frame::Frame};
 
@@ -41,13 +41,13 @@ pub trait FenceRows: Send + Sync {
     ///
     /// # Errors
     /// The database cannot be used, or refuses one.
-    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError>;
+    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
 
     /// All that were ever raised.
     ///
     /// # Errors
     /// The database cannot be used.
-    async fn standing(&self) -> Result<Vec<Standing>, StoreError>;
+    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError>;
 }
 
 /// The fences in the database.
@@ -55,14 +55,14 @@ pub struct StoredFences(pub Arc<dyn Store>);
 
 #[async_trait]
 impl FenceRows for StoredFences {
-    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         crash::point("fence:before");
         let raised = self.0.raise_fences(fences).await;
         crash::point("fence:after");
         raised
     }
 
-    async fn standing(&self) -> Result<Vec<Standing>, StoreError> {
+    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError> {
         self.0.fences().await
     }
 }
@@ -156,7 +156,7 @@ impl FenceReconciler {
     }
 
     /// One that the database refuses must not keep the others out.
-    async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn try_raise(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         match with_timeout(self.hub.fence_rows.raise(fences)).await {
             Err(StoreError::Refused { .. }) if fences.len() > 1 => {
                 let mut raised = Vec::new();
@@ -175,9 +175,9 @@ impl FenceReconciler {
         }
     }
 
-    fn settle(&mut self, fence: &Fence, session: Option<&Session>, raised: Option<Raised>) {
+    fn settle(&mut self, fence: &Fence, session: Option<&Session>, raised: Option<RaiseOutcome>) {
         match raised {
-            Some(Raised::Stands) => {
+            Some(RaiseOutcome::Stands) => {
                 self.stored.insert(fence.uid.clone(), fence.epoch);
                 let Some(session) = session else { return };
                 session.cached.lock().fenced(&fence.uid, fence.epoch);
@@ -190,11 +190,11 @@ impl FenceReconciler {
                 );
             }
             // The object will tell who was elected since.
-            Some(Raised::Higher(epoch)) => {
+            Some(RaiseOutcome::Higher(epoch)) => {
                 self.stored.insert(fence.uid.clone(), epoch);
                 debug!(uid = fence.uid, epoch = fence.epoch, stands = epoch, "somebody else was elected");
             }
-            Some(Raised::Missing) => {
+            Some(RaiseOutcome::Missing) => {
                 self.stored.remove(&fence.uid);
                 // The leader inserts it a moment later. Nothing is taken of an account that has none.
                 if session.is_some() {

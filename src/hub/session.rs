@@ -39,7 +39,7 @@ use crate::account::lifecycle::{
     AgentProcess, AgentReport, Fact, Offer, Presence, SessionEnding, SessionFact, Tick,
 };
 use crate::account::outbox::OutboxEntry;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 use claims::ForeignClaims;
 use static_accounts::ReportedList;
 
@@ -88,7 +88,7 @@ pub(super) struct Session {
     /// The stream is let go of; nothing more is sent or heard on it.
     ended: CancellationToken,
     /// Accounts to look at again.
-    pub(super) wakes: Wakes<String>,
+    pub(super) wakes: WakeSet<String>,
     pub(super) ledger: Mutex<Ledger>,
     /// What was found out about accounts that no object has; to be locked after the ledger.
     pub(super) vanished_accounts: Mutex<HashMap<String, VanishedState>>,
@@ -138,7 +138,7 @@ impl Session {
             superseded: AtomicBool::new(false),
             since: tick,
             ended: CancellationToken::new(),
-            wakes: Wakes::default(),
+            wakes: WakeSet::default(),
             ledger: Mutex::new(Ledger::new(tick)),
             vanished_accounts: Mutex::default(),
             foreign_uids: Mutex::default(),

@@ -26,7 +26,7 @@ use super::objects::{
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
-use crate::watches::is_of_api_server;
+use crate::watch_backoff::is_of_api_server;
 
 /// A Lease that has not changed for so long is removed by the leader.
 const LONG_GONE: Duration = Duration::from_secs(600);
@@ -203,7 +203,8 @@ impl Replicas {
     /// another's, or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
         let Some(liveness) = &self.liveness else { return };
-        let stream = watcher::watcher(leases.api, crate::watches::config()).backoff(crate::watches::pauses());
+        let stream = watcher::watcher(leases.api, crate::watch_backoff::config())
+            .backoff(crate::watch_backoff::pauses());
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
         let mut pace = tokio::time::interval(self.pace);

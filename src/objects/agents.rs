@@ -16,7 +16,7 @@ use tracing::{error, warn};
 
 use crate::account::{KubesvcAgent, ZONE_LABEL, names};
 use crate::telemetry::outages;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// How long the watch has to show what a reading beside it has brought, before that is read once more by itself.
 const UNSHOWN: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ impl Index {
 /// All agents' objects of one namespace, and who is to be told when one changes.
 pub struct Agents {
     index: RwLock<Index>,
-    followers: RwLock<Vec<Arc<Wakes<String>>>>,
+    followers: RwLock<Vec<Arc<WakeSet<String>>>>,
     synced: watch::Sender<bool>,
     /// The API server's data are older than what the watch has shown.
     went_back: Notify,
@@ -127,8 +127,8 @@ impl Agents {
     }
 
     /// A set of names of its own that is told of every change from now on, and of all there is now.
-    pub fn follow(&self) -> Arc<Wakes<String>> {
-        let wakes = Arc::new(Wakes::default());
+    pub fn follow(&self) -> Arc<WakeSet<String>> {
+        let wakes = Arc::new(WakeSet::default());
         self.followers.write().push(Arc::clone(&wakes));
         wakes.wake_all(self.index.read().by_name.keys().cloned());
         wakes
@@ -291,7 +291,7 @@ pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>
 }
 
 async fn follow(api: &Api<Guarded>, agents: &Agents) {
-    let new_stream = || crate::watches::events(api.clone(), crate::watches::config());
+    let new_stream = || crate::watch_backoff::events(api.clone(), crate::watch_backoff::config());
     let (mut stream, mut listing) = (new_stream(), HashSet::new());
     loop {
         let event = tokio::select! {
@@ -321,7 +321,7 @@ async fn follow(api: &Api<Guarded>, agents: &Agents) {
                 }
             }
             Some(Ok(Event::Delete(object))) => agents.gone(&object.name_any(), version_of(&object)),
-            Some(Err(outage)) => outages::tell("KubesvcAgents", &outage),
+            Some(Err(outage)) => outages::log_transition("KubesvcAgents", &outage),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::account::KubesvcAccount;
 use crate::account::name_precedence::Precedence;
 use crate::account::secret_reference::secrets_of;
 use crate::telemetry::outages::warn_unless_away;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// How long a list that was asked for may take at first: several times what 10,000 accounts need.
 const LIST: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ struct Index {
 /// The accounts, and who is to be told when one changes.
 pub struct Accounts {
     index: RwLock<Index>,
-    followers: RwLock<Vec<Weak<Wakes<AccountKey>>>>,
+    followers: RwLock<Vec<Weak<WakeSet<AccountKey>>>>,
     /// Watches whose first list is complete, and which of the lists that were asked for their last one is.
     listed: RwLock<HashMap<Option<String>, u64>>,
     watches: usize,
@@ -198,8 +198,8 @@ impl Accounts {
     }
 
     /// A set of its own that is told of every change from now on, and of all there is now, until it is dropped.
-    pub fn follow(&self) -> Arc<Wakes<AccountKey>> {
-        let wakes = Arc::new(Wakes::default());
+    pub fn follow(&self) -> Arc<WakeSet<AccountKey>> {
+        let wakes = Arc::new(WakeSet::default());
         let mut followers = self.followers.write();
         followers.retain(|follower| follower.strong_count() > 0);
         followers.push(Arc::downgrade(&wakes));

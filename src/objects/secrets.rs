@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::account::WATCH_LABEL;
 use crate::account::owned_secret::may_be_outdated;
 use crate::telemetry::outages;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// A call for each Secret that came, changed or went, with its namespace and name.
 pub type Notice = Arc<dyn Fn(&str, &str) + Send + Sync>;
@@ -22,9 +22,9 @@ pub struct SecretsSeen {
     /// At once of those that came, changed or went.
     pub at_once: Notice,
     /// Those that came, changed or went.
-    pub changed: Arc<Wakes<(String, String)>>,
+    pub changed: Arc<WakeSet<(String, String)>>,
     /// Those that came or changed and may be of an earlier version of kubesvc.
-    pub outdated: Arc<Wakes<(String, String)>>,
+    pub outdated: Arc<WakeSet<(String, String)>>,
 }
 
 impl SecretsSeen {
@@ -46,8 +46,8 @@ pub async fn watch_secrets(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let config = crate::watches::config().labels(&format!("{WATCH_LABEL}=true"));
-    let stream = crate::watches::events(api, config).take_until(stop.cancelled_owned());
+    let config = crate::watch_backoff::config().labels(&format!("{WATCH_LABEL}=true"));
+    let stream = crate::watch_backoff::events(api, config).take_until(stop.cancelled_owned());
     let mut stream = std::pin::pin!(stream);
     while let Some(event) = stream.next().await {
         match event {
@@ -60,7 +60,10 @@ pub async fn watch_secrets(
             Ok(Event::Delete(secret)) => seen.tell(&secret),
             Ok(Event::Init | Event::InitDone) => {}
             Err(outage) => {
-                outages::tell("Secrets, whose changes are seen every ten minutes otherwise,", &outage);
+                outages::log_transition(
+                    "Secrets, whose changes are seen every ten minutes otherwise,",
+                    &outage,
+                );
             }
         }
     }

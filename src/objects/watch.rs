@@ -26,7 +26,7 @@ pub async fn watch_accounts(
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
-    let new_stream = || crate::watches::events(api.clone(), crate::watches::config());
+    let new_stream = || crate::watch_backoff::events(api.clone(), crate::watch_backoff::config());
     let (mut stream, mut wishes) = (new_stream(), accounts.asked());
     let (mut listing, mut asked) = (HashSet::new(), *wishes.borrow_and_update());
     loop {
@@ -55,7 +55,7 @@ pub async fn watch_accounts(
             }
             Some(Ok(Event::Apply(object))) => take_in(&accounts, object),
             Some(Ok(Event::Delete(object))) => accounts.gone(&key_of(&object)),
-            Some(Err(outage)) => outages::tell("KubesvcAccounts", &outage),
+            Some(Err(outage)) => outages::log_transition("KubesvcAccounts", &outage),
         }
     }
 }

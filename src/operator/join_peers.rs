@@ -15,7 +15,7 @@ use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
 use crate::objects::Agents;
 use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
 use crate::secrets::SharedKey;
-use crate::shutdown::Vital;
+use crate::shutdown::EssentialTasks;
 use crate::telemetry::errors::chain;
 
 /// The key of the replicas, for the versions of credentials.
@@ -37,7 +37,7 @@ pub(super) async fn join(
     location: &RunLocation,
     address: SocketAddr,
     agents: Arc<Agents>,
-    vital: &Vital,
+    essential: &EssentialTasks,
     stop: &CancellationToken,
 ) -> Result<Peers, String> {
     let identity = PeerIdentity {
@@ -62,7 +62,7 @@ pub(super) async fn join(
         namespace: location.namespace.clone(),
         discovery: discovery(settings, location).await?,
     };
-    Peers::join(identity, lookup, ways, vital, stop).await
+    Peers::join(identity, lookup, ways, essential, stop).await
 }
 
 /// The client for finding replicas: the operator's own, unless the settings say otherwise.

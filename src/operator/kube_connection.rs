@@ -13,7 +13,7 @@ use tower::{BoxError, ServiceBuilder};
 
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::Noticing;
-use crate::watches::WATCH_SECONDS;
+use crate::watch_backoff::WATCH_SECONDS;
 
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use super::settings::may_have_peers;
 use crate::config::operator::OperatorSettings;
 use crate::hub::Hub;
 use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
-use crate::shutdown::Vital;
+use crate::shutdown::EssentialTasks;
 
 /// What this replica has to do with others.
 pub(super) struct ReplicaLeases {
@@ -43,7 +43,7 @@ impl ReplicaLeases {
     /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
     pub(super) fn start(
         self,
-        vital: &Vital,
+        essential: &EssentialTasks,
         hub: &Hub,
         releasing: &CancellationToken,
         left: &CancellationToken,
@@ -52,10 +52,10 @@ impl ReplicaLeases {
         let changed = Arc::new(Notify::new());
         let (watched, told) = (leases.clone(), Arc::clone(&changed));
         let (replicas, until) = (Arc::clone(&self.replicas), releasing.clone());
-        vital.spawn("watch of Leases", async move { replicas.run(watched, told, until).await });
+        essential.spawn("watch of Leases", async move { replicas.run(watched, told, until).await });
         let own = OwnLease::new(leases.clone(), self.replicas, self.times, hub.backlog());
-        vital.spawn("own Lease", own.run(left.clone()));
+        essential.spawn("own Lease", own.run(left.clone()));
         let elector = Elector::new(leases, &self.replica_id, self.times, self.leadership, changed);
-        vital.spawn("leader election", elector.run(releasing.clone()));
+        essential.spawn("leader election", elector.run(releasing.clone()));
     }
 }

@@ -36,7 +36,7 @@ impl Readiness for OperatorReadiness {
                 "the first list of KubesvcAccounts is not complete".to_owned(),
             ));
         }
-        if let Some(why) = self.projection.trouble() {
+        if let Some(why) = self.projection.problem() {
             missing.push(("database".to_owned(), why));
         }
         missing

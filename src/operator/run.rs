@@ -37,12 +37,12 @@ use crate::objects::{
 use crate::peers::Peers;
 use crate::rest::{self, RestPorts, RestState, Starting};
 use crate::secrets::{CredentialSource, Credentials};
-use crate::shutdown::{self, Vital};
+use crate::shutdown::{self, EssentialTasks};
 use crate::store::VendorTables;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::telemetry::metrics::Metrics;
-use crate::wakes::Wakes;
+use crate::wake_set::WakeSet;
 
 /// Runs the operator until a signal ends it.
 ///
@@ -91,13 +91,14 @@ pub(super) async fn run(
     };
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
 
-    let vital = Vital::new(tasks.clone(), stop.clone());
+    let essential = EssentialTasks::new(tasks.clone(), stop.clone());
     let agents_seen = Arc::new(Agents::default());
     let seen = Arc::clone(&agents_seen);
-    let cluster = Arc::new(join_peers::join(settings, &location, rest_address, seen, &vital, &stop).await?);
+    let cluster =
+        Arc::new(join_peers::join(settings, &location, rest_address, seen, &essential, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
     let accounts = Arc::new(Accounts::over(location.watched.len()).with(precedence(settings)));
-    let (changed_secrets, outdated_secrets) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+    let (changed_secrets, outdated_secrets) = (Arc::new(WakeSet::default()), Arc::new(WakeSet::default()));
     let source_rules = Arc::new(source_rules(settings, &location));
     let credentials = Credentials::new(location.client.clone(), settings.secrets.folders.clone())
         .ruled_by(Arc::clone(&source_rules))
@@ -111,14 +112,14 @@ pub(super) async fn run(
             changed: Arc::clone(&changed_secrets),
             outdated: Arc::clone(&outdated_secrets),
         };
-        vital
+        essential
             .spawn("watch of Secrets", watch_secrets(location.client.clone(), namespace, seen, stop.clone()));
     };
     let credentials: Arc<dyn CredentialSource> = credentials;
     for namespace in &location.watched {
         let (client, namespace) = (location.client.clone(), namespace.clone());
         let watched = watch_accounts(client.clone(), namespace.clone(), Arc::clone(&accounts), stop.clone());
-        vital.spawn("watch of accounts", watched);
+        essential.spawn("watch of accounts", watched);
         watch_secrets_of(namespace);
     }
     for namespace in settings.secrets.namespaces.iter().filter(|one| !location.watches(one)) {
@@ -128,7 +129,7 @@ pub(super) async fn run(
     database::load(&projection).await?;
 
     let peers = ReplicaLeases::new(settings, &location);
-    let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
+    let (ticks, wakes) = (Arc::new(Ticks::default()), Arc::new(WakeSet::default()));
     let budget = Budget::new(settings.kubernetes.qps, settings.kubernetes.burst);
     let registrations =
         Budget::new(settings.kubernetes.registration_qps, settings.kubernetes.registration_qps);
@@ -142,7 +143,8 @@ pub(super) async fn run(
     )
     .paced(registrations, budget.clone(), of_strangers);
     let (watching, seen) = (location.client.clone(), Arc::clone(&agents_seen));
-    vital.spawn("watch of agents", watch_agents(watching, location.namespace.clone(), seen, stop.clone()));
+    essential
+        .spawn("watch of agents", watch_agents(watching, location.namespace.clone(), seen, stop.clone()));
     let ports = Ports {
         accounts: Arc::clone(&accounts),
         account_objects: Arc::new(KubeAccountObjects::new(location.client.clone(), budget.clone())),
@@ -194,12 +196,12 @@ pub(super) async fn run(
             readiness: Arc::clone(&readiness),
             duration: settings.leader_election.duration,
         };
-        vital.spawn("watch over the own Lease", watcher.run(stop.clone()));
+        essential.spawn("watch over the own Lease", watcher.run(stop.clone()));
     }
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(&hub);
     let (agents, changed_agents) = (Arc::clone(&agents_seen), agents_seen.follow());
     let fleet = if peers.leases.is_some() {
-        cluster_sessions(&location, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &vital, &stop)
+        cluster_sessions(&location, &hub, &peers, &accounts, agents_seen, &ticks, &wakes, &essential, &stop)
     } else {
         Arc::clone(&here)
     };
@@ -250,26 +252,26 @@ pub(super) async fn run(
     // The rows are written until the controller has said its last one, and only then is the Lease released.
     let (leading, writing, releasing) = (stop.clone(), CancellationToken::new(), CancellationToken::new());
     let left = CancellationToken::new();
-    peers.start(&vital, &hub, &releasing, &left);
+    peers.start(&essential, &hub, &releasing, &left);
     let written = writing.clone();
     // Guards, since also what panics must let the others go on to their end.
     let (writing, releasing, left) = (writing.drop_guard(), releasing.drop_guard(), left.drop_guard());
-    vital.spawn("rows", async move {
+    essential.spawn("rows", async move {
         let _releasing = releasing;
         projection.run(written).await;
     });
-    vital.spawn("controller", async move {
+    essential.spawn("controller", async move {
         let _writing = writing;
         leader.run(leading).await;
     });
     drop(started);
     if let Some(listener) = health_listener {
         let health = rest::health_router(state.clone());
-        vital.spawn("health", health_server().serve(listener, health, stop.clone()));
+        essential.spawn("health", health_server().serve(listener, health, stop.clone()));
     }
-    vital.spawn("REST", rest_server().serve(rest_listener, rest::router(state), stop.clone()));
+    essential.spawn("REST", rest_server().serve(rest_listener, rest::router(state), stop.clone()));
     let serving = bound.serve(hub, stop.clone());
-    vital.spawn("hub", async move {
+    essential.spawn("hub", async move {
         let _left = left;
         serving.await
     });
@@ -278,7 +280,7 @@ pub(super) async fn run(
     readiness.stopping.store(true, Ordering::Relaxed);
     tasks.wait().await;
     info!("stopped");
-    vital.fallen().map_or(Ok(()), |why| Err(format!("a task that must go on has ended: {why}")))
+    essential.failed_task().map_or(Ok(()), |why| Err(format!("a task that must go on has ended: {why}")))
 }
 
 /// The agents of all replicas, kept in step until stopped.
@@ -290,8 +292,8 @@ fn cluster_sessions(
     accounts: &Arc<Accounts>,
     agents: Arc<Agents>,
     ticks: &Arc<Ticks>,
-    leader: &Arc<Wakes<String>>,
-    vital: &Vital,
+    leader: &Arc<WakeSet<String>>,
+    essential: &EssentialTasks,
     stop: &CancellationToken,
 ) -> Arc<dyn Fleet> {
     let elsewhere = Arc::new(RemoteSessions::new(
@@ -302,7 +304,7 @@ fn cluster_sessions(
         Arc::clone(ticks),
     ));
     let (follows, leader, stop) = (Arc::clone(&elsewhere), Arc::clone(leader), stop.clone());
-    vital.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
+    essential.spawn("agents of other replicas", async move { follows.follow(&leader, &stop).await });
     let here: Arc<dyn Fleet> = Arc::<Hub>::clone(hub);
     let (accounts, client) = (Arc::clone(accounts), location.client.clone());
     Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &location.namespace))

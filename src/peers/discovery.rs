@@ -82,7 +82,7 @@ pub(super) async fn watch<K: EndpointObjects>(
     stop: CancellationToken,
 ) {
     let api: Api<K> = Api::namespaced(client, &looked.namespace);
-    let stream = crate::watches::events(api, crate::watches::config());
+    let stream = crate::watch_backoff::events(api, crate::watch_backoff::config());
     let mut stream = std::pin::pin!(stream.take_until(stop.cancelled_owned()));
     let mut listing = HashMap::new();
     while let Some(event) = stream.next().await {
@@ -96,7 +96,9 @@ pub(super) async fn watch<K: EndpointObjects>(
                 membership.tells(K::SOURCE, object.name_any(), seen_in(&object, &looked));
             }
             Ok(Event::Delete(object)) => membership.tells(K::SOURCE, object.name_any(), Vec::new()),
-            Err(outage) => outages::tell(&format!("{:?}, by which replicas are found,", K::SOURCE), &outage),
+            Err(outage) => {
+                outages::log_transition(&format!("{:?}, by which replicas are found,", K::SOURCE), &outage)
+            }
         }
     }
 }

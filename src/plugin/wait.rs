@@ -108,10 +108,10 @@ async fn follow(
         None => Api::all(session.client.clone()),
     };
     let config = match items {
-        [only] => crate::watches::config().fields(&format!("metadata.name={}", only.name())),
-        _ => crate::watches::config(),
+        [only] => crate::watch_backoff::config().fields(&format!("metadata.name={}", only.name())),
+        _ => crate::watch_backoff::config(),
     };
-    let mut events = pin!(watcher(api, config).backoff(crate::watches::pauses()));
+    let mut events = pin!(watcher(api, config).backoff(crate::watch_backoff::pauses()));
     let asked = Asked { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
     while board.ending().is_none() {
         match events.try_next().await {

@@ -79,19 +79,22 @@ impl Store for NoStore {
         Ok(())
     }
 
-    async fn accounts(&self) -> Result<store::Accounts, StoreError> {
-        Ok(store::Accounts::default())
+    async fn accounts(&self) -> Result<store::StoredAccounts, StoreError> {
+        Ok(store::StoredAccounts::default())
     }
 
     async fn put_namespace_lists(&self, _: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn raise_fences(&self, _: &[store::Fence]) -> Result<Vec<(String, store::Raised)>, StoreError> {
+    async fn raise_fences(
+        &self,
+        _: &[store::Fence],
+    ) -> Result<Vec<(String, store::RaiseOutcome)>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn fences(&self) -> Result<Vec<store::Standing>, StoreError> {
+    async fn fences(&self) -> Result<Vec<store::StoredFence>, StoreError> {
         Ok(Vec::new())
     }
 

@@ -9,7 +9,7 @@ use crate::account::failure::{Failure, FailureClass};
 use crate::account::secret_reference::{Reference, ReferenceError};
 
 /// What a source had.
-pub(super) struct Found {
+pub(super) struct ResolvedSecret {
     /// The content as it is, not vetted.
     pub(super) content: SecretSlice<u8>,
     /// What holds the content, where one thing may be replaced by another under the same name: a Secret's uid.
@@ -32,7 +32,12 @@ pub(super) trait Engine: Send + Sync {
     /// # Errors
     /// `BadReference` where it cannot be used as it stands, `CredentialMissing` where nothing is there, `Internal`
     /// where the engine cannot be asked. No message holds what was read.
-    async fn resolve(&self, reference: &Reference, namespace: &str, field: &str) -> Result<Found, Failure>;
+    async fn resolve(
+        &self,
+        reference: &Reference,
+        namespace: &str,
+        field: &str,
+    ) -> Result<ResolvedSecret, Failure>;
 }
 
 /// The engines there are.
@@ -44,7 +49,12 @@ impl Engines {
     }
 
     /// Reads what the reference of a source stands for, which stands in this field of the spec.
-    pub(super) async fn resolve(&self, text: &str, namespace: &str, source: &str) -> Result<Found, Failure> {
+    pub(super) async fn resolve(
+        &self,
+        text: &str,
+        namespace: &str,
+        source: &str,
+    ) -> Result<ResolvedSecret, Failure> {
         let field = format!("{source}.reference");
         self.read(text, namespace, &field).await.map_err(|failure| match failure.class {
             FailureClass::BadReference => {
@@ -54,7 +64,7 @@ impl Engines {
         })
     }
 
-    async fn read(&self, text: &str, namespace: &str, field: &str) -> Result<Found, Failure> {
+    async fn read(&self, text: &str, namespace: &str, field: &str) -> Result<ResolvedSecret, Failure> {
         let reference = Reference::parse(text).map_err(|problem| refused(&problem))?;
         let Some(engine) = self.0.get(reference.engine()) else {
             let there: Vec<_> = self.0.keys().copied().collect();

@@ -9,35 +9,35 @@ use async_trait::async_trait;
 use secrecy::SecretSlice;
 use secrecy::zeroize::Zeroize;
 
-use super::engine::{Engine, Found, missing, refused_because};
+use super::engine::{Engine, ResolvedSecret, missing, refused_because};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::secret_reference::Reference;
 
 /// The setting that allows folders.
 const SETTING: &str = "kubesvc.secrets.folders";
 /// The largest file, in bytes.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// How long a disk may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reads files below these folders; with none it is off.
-pub(super) struct Files {
+pub(super) struct FileEngine {
     folders: Vec<PathBuf>,
 }
 
-impl Files {
+impl FileEngine {
     pub(super) fn new(folders: Vec<PathBuf>) -> Self {
         Self { folders }
     }
 }
 
 #[async_trait]
-impl Engine for Files {
+impl Engine for FileEngine {
     fn name(&self) -> &'static str {
         "file"
     }
 
-    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<Found, Failure> {
+    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<ResolvedSecret, Failure> {
         let path = PathBuf::from(reference.get("p").unwrap_or_default());
         let folders = self.folders.clone();
         let shown = path.display().to_string();
@@ -51,7 +51,7 @@ impl Engine for Files {
 }
 
 /// Reads a file. Links are followed first, and what they lead to has to be below a folder as well.
-fn read(path: &Path, folders: &[PathBuf]) -> Result<Found, Failure> {
+fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
     check(path, folders)?;
     let shown = path.display().to_string();
     let target = fs::canonicalize(path).map_err(|error| told(&shown, &error))?;
@@ -71,18 +71,23 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<Found, Failure> {
     if !metadata.is_file() {
         return Err(no_file());
     }
-    if metadata.len() > MAX_FILE {
+    if metadata.len() > MAX_FILE_BYTES {
         return Err(too_large(&shown));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len() + 1).unwrap_or_default());
-    file.by_ref().take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|error| told(&shown, &error))?;
-    if bytes.len() as u64 > MAX_FILE {
+    file.by_ref().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|error| told(&shown, &error))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         bytes.zeroize();
         return Err(too_large(&shown));
     }
     let written = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let version = format!("file/{}-{}", written.unwrap_or_default().as_nanos(), bytes.len());
-    Ok(Found { content: SecretSlice::from(bytes), holder: None, version: Some(version), is_copy: true })
+    Ok(ResolvedSecret {
+        content: SecretSlice::from(bytes),
+        holder: None,
+        version: Some(version),
+        is_copy: true,
+    })
 }
 
 /// What can be said of a path without looking at the disk.
@@ -118,6 +123,6 @@ fn unreadable(shown: &str, why: &str) -> Failure {
 }
 
 fn too_large(shown: &str) -> Failure {
-    let kib = MAX_FILE / 1024;
+    let kib = MAX_FILE_BYTES / 1024;
     Failure::new(FailureClass::BadKubeconfig, format!("the file {shown} has more than {kib} KiB"))
 }

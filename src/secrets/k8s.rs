@@ -2,24 +2,29 @@
 
 use async_trait::async_trait;
 
-use super::engine::{Engine, Found, refused};
-use super::kube_secret::{KubeSecrets, Place};
+use super::engine::{Engine, ResolvedSecret, refused};
+use super::kube_secret::{KubeSecrets, SecretField};
 use crate::account::failure::Failure;
 use crate::account::secret_reference::Reference;
 
 /// Reads Secrets as `secretRef` does.
-pub(super) struct K8s(pub(super) KubeSecrets);
+pub(super) struct KubernetesEngine(pub(super) KubeSecrets);
 
 #[async_trait]
-impl Engine for K8s {
+impl Engine for KubernetesEngine {
     fn name(&self) -> &'static str {
         "k8s"
     }
 
-    async fn resolve(&self, reference: &Reference, namespace: &str, field: &str) -> Result<Found, Failure> {
+    async fn resolve(
+        &self,
+        reference: &Reference,
+        namespace: &str,
+        field: &str,
+    ) -> Result<ResolvedSecret, Failure> {
         let named = reference.secret_key(namespace).map_err(|problem| refused(&problem))?;
         let (namespace, name, key) = named.map(|one| (one.namespace, one.name, one.key)).unwrap_or_default();
-        let place = Place {
+        let place = SecretField {
             namespace,
             name,
             key,

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use secrecy::SecretSlice;
 
-use super::engine::{Found, missing};
+use super::engine::{ResolvedSecret, missing};
 use crate::account::failure::{Failure, FailureClass};
 
 /// How long the API server may take.
@@ -19,7 +19,7 @@ pub(super) struct KubeSecrets {
 }
 
 /// A key of a Secret, and the fields of the spec that say so.
-pub(super) struct Place<'a> {
+pub(super) struct SecretField<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
     pub(super) key: &'a str,
@@ -33,19 +33,19 @@ impl KubeSecrets {
     }
 
     /// Reads a key of a Secret. The version is the Secret's uid and resourceVersion.
-    pub(super) async fn read(&self, place: &Place<'_>) -> Result<Found, Failure> {
-        let Place { namespace, name, key, key_field, .. } = place;
+    pub(super) async fn read(&self, place: &SecretField<'_>) -> Result<ResolvedSecret, Failure> {
+        let SecretField { namespace, name, key, key_field, .. } = place;
         let mut secret = self.get(place).await?;
         let version = version_of(&secret);
         let bytes = secret.data.as_mut().and_then(|data| data.remove(*key)).ok_or_else(|| {
             missing(format!("Secret {namespace}/{name} has no key {key:?}; add it, or correct {key_field}"))
         })?;
         let holder = secret.metadata.uid;
-        Ok(Found { content: SecretSlice::from(bytes.0), holder, version, is_copy: false })
+        Ok(ResolvedSecret { content: SecretSlice::from(bytes.0), holder, version, is_copy: false })
     }
 
-    async fn get(&self, place: &Place<'_>) -> Result<Secret, Failure> {
-        let Place { namespace, name, name_field, .. } = place;
+    async fn get(&self, place: &SecretField<'_>) -> Result<Secret, Failure> {
+        let SecretField { namespace, name, name_field, .. } = place;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         tokio::time::timeout(READ_TIMEOUT, secrets.get_opt(name))
             .await

@@ -3,22 +3,22 @@
 use async_trait::async_trait;
 use secrecy::SecretSlice;
 
-use super::engine::{Engine, Found};
+use super::engine::{Engine, ResolvedSecret};
 use crate::account::failure::Failure;
 use crate::account::secret_reference::Reference;
 
 /// Takes the value from the reference itself.
-pub(super) struct Noop;
+pub(super) struct NoopEngine;
 
 #[async_trait]
-impl Engine for Noop {
+impl Engine for NoopEngine {
     fn name(&self) -> &'static str {
         "noop"
     }
 
-    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<Found, Failure> {
+    async fn resolve(&self, reference: &Reference, _: &str, _: &str) -> Result<ResolvedSecret, Failure> {
         let value = reference.get("v").unwrap_or_default();
-        Ok(Found {
+        Ok(ResolvedSecret {
             content: SecretSlice::from(value.as_bytes().to_vec()),
             holder: None,
             version: None,

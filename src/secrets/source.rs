@@ -10,11 +10,11 @@ use moka::sync::Cache;
 use secrecy::ExposeSecret;
 use sha2::{Digest, Sha256};
 
-use super::engine::{Engines, Found};
-use super::file::Files;
-use super::k8s::K8s;
-use super::kube_secret::{KubeSecrets, Place};
-use super::noop::Noop;
+use super::engine::{Engines, ResolvedSecret};
+use super::file::FileEngine;
+use super::k8s::KubernetesEngine;
+use super::kube_secret::{KubeSecrets, SecretField};
+use super::noop::NoopEngine;
 use super::{Credential, CredentialKind, CredentialSource, SharedKey};
 use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass};
@@ -23,17 +23,17 @@ use crate::account::secret_reference::sent_secret_of;
 use crate::account::source_rules::SourceRules;
 
 /// How long a copy may be sent to agents without asking again. A Secret that is not watched may be gone for so long.
-const COPY_LIVES: Duration = Duration::from_secs(2);
+const COPY_LIFETIME: Duration = Duration::from_secs(2);
 /// How many Secrets that have just changed are remembered.
-const CHANGES_SEEN: u64 = 100_000;
+const MAX_CHANGED_SECRETS: u64 = 100_000;
 /// How many bytes of copies are kept.
-const COPIES_MAX_BYTES: u64 = 64 * 1024 * 1024;
+const MAX_COPIES_BYTES: u64 = 64 * 1024 * 1024;
 /// For how many accounts the versions of the credential are remembered; one that is forgotten is handed out anew.
-const ACCOUNTS_SEEN: u64 = 100_000;
+const MAX_ACCOUNTS: u64 = 100_000;
 /// How many versions with the same content are remembered of each.
-const VERSIONS_SEEN: usize = 8;
+const MAX_VERSIONS_PER_ACCOUNT: usize = 8;
 /// How many bytes of a digest stand in a version.
-const DIGEST_SHOWN: usize = 16;
+const VERSION_DIGEST_BYTES: usize = 16;
 
 /// Credentials from Secrets and from secret engines.
 pub struct Credentials {
@@ -43,23 +43,23 @@ pub struct Credentials {
     shared_key: Option<Arc<dyn SharedKey>>,
     rules: Arc<SourceRules>,
     /// By uid and generation of the account.
-    copies: Cache<(String, i64), Copy>,
+    copies: Cache<(String, i64), CachedCredential>,
     /// By namespace and name: when a Secret was last seen to change or go.
     changed: Cache<(String, String), Instant>,
     /// By uid of the account: what was read last, and under which versions.
-    seen: Cache<String, Seen>,
+    seen: Cache<String, SeenVersions>,
 }
 
 /// A credential, and when reading it began.
 #[derive(Clone)]
-struct Copy {
+struct CachedCredential {
     credential: Credential,
     begun: Instant,
 }
 
 /// A kubeconfig's content, as a digest, what held it, and the last versions under which it did.
 #[derive(Clone)]
-struct Seen {
+struct SeenVersions {
     holder: Option<String>,
     content: [u8; 32],
     versions: Vec<String>,
@@ -69,20 +69,27 @@ impl Credentials {
     /// Credentials read with this client, and by the engine `file` below these folders.
     pub fn new(client: Client, folders: Vec<PathBuf>) -> Self {
         let secrets = KubeSecrets::new(client);
-        let engines =
-            Engines::new(vec![Box::new(Files::new(folders)), Box::new(K8s(secrets.clone())), Box::new(Noop)]);
-        let weigh = |_: &(String, i64), copy: &Copy| match &copy.credential.kind {
+        let engines = Engines::new(vec![
+            Box::new(FileEngine::new(folders)),
+            Box::new(KubernetesEngine(secrets.clone())),
+            Box::new(NoopEngine),
+        ]);
+        let weigh = |_: &(String, i64), copy: &CachedCredential| match &copy.credential.kind {
             CredentialKind::Kubeconfig(bytes) => {
                 u32::try_from(bytes.expose_secret().len()).unwrap_or(u32::MAX)
             }
             _ => 64,
         };
-        let copies =
-            Cache::builder().time_to_live(COPY_LIVES).max_capacity(COPIES_MAX_BYTES).weigher(weigh).build();
+        let copies = Cache::builder()
+            .time_to_live(COPY_LIFETIME)
+            .max_capacity(MAX_COPIES_BYTES)
+            .weigher(weigh)
+            .build();
         // A copy from before a change is gone when the change is forgotten.
-        let changed = Cache::builder().time_to_live(2 * COPY_LIVES).max_capacity(CHANGES_SEEN).build();
+        let changed =
+            Cache::builder().time_to_live(2 * COPY_LIFETIME).max_capacity(MAX_CHANGED_SECRETS).build();
         let rules = Arc::default();
-        Self { secrets, engines, shared_key: None, rules, copies, changed, seen: Cache::new(ACCOUNTS_SEEN) }
+        Self { secrets, engines, shared_key: None, rules, copies, changed, seen: Cache::new(MAX_ACCOUNTS) }
     }
 
     /// Forgets what was read of a Secret that has changed or gone.
@@ -112,20 +119,25 @@ impl Credentials {
     /// The version under which all replicas know what was found: a Secret's own. Of a file each replica has a copy that
     /// was written at another time, so its version is made of the content, under a key that is not told: whoever reads
     /// it cannot try out what the content may be.
-    async fn version(&self, account: &KubesvcAccount, found: &Found, fresh: bool) -> Option<String> {
+    async fn version(&self, account: &KubesvcAccount, found: &ResolvedSecret, fresh: bool) -> Option<String> {
         let Some(key) = self.shared_key.as_ref().filter(|_| found.is_copy) else {
             return found.version.clone();
         };
         let digest = key.digest(&[account.uid().as_bytes(), found.content.expose_secret()], fresh).await;
         match digest {
-            Some(digest) => Some(format!("content/{}", hex::encode(&digest[..DIGEST_SHOWN]))),
+            Some(digest) => Some(format!("content/{}", hex::encode(&digest[..VERSION_DIGEST_BYTES]))),
             None => found.version.clone(),
         }
     }
 
     /// The other versions under which this content was read. A change of a Secret's labels, owners or other keys is
     /// another version, and no change of the credential.
-    fn same_as(&self, account: &KubesvcAccount, found: &Found, version: Option<&str>) -> Vec<String> {
+    fn same_as(
+        &self,
+        account: &KubesvcAccount,
+        found: &ResolvedSecret,
+        version: Option<&str>,
+    ) -> Vec<String> {
         let Some(version) = version else { return Vec::new() };
         let content = Sha256::digest(found.content.expose_secret()).into();
         let mut others = Vec::new();
@@ -134,19 +146,19 @@ impl Credentials {
             let same = before.filter(|seen| seen.content == content && seen.holder == found.holder);
             others = same.map(|seen| seen.versions).unwrap_or_default();
             others.retain(|other| other != version);
-            let beyond = (others.len() + 1).saturating_sub(VERSIONS_SEEN);
+            let beyond = (others.len() + 1).saturating_sub(MAX_VERSIONS_PER_ACCOUNT);
             others.drain(..beyond);
             let versions = others.iter().cloned().chain([version.to_owned()]).collect();
-            Seen { holder: found.holder.clone(), content, versions }
+            SeenVersions { holder: found.holder.clone(), content, versions }
         });
         others
     }
 
-    async fn find(&self, account: &KubesvcAccount) -> Result<Found, Failure> {
+    async fn find(&self, account: &KubesvcAccount) -> Result<ResolvedSecret, Failure> {
         let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
         let (source, field) = (account.spec.agent_source(), account.spec.agent_source_field());
         if let Some(secret) = &source.secret_ref {
-            let place = Place {
+            let place = SecretField {
                 namespace,
                 name: &secret.name,
                 key: secret.key(),
@@ -212,7 +224,7 @@ impl CredentialSource for Credentials {
             self.copies.invalidate(&key);
             return read;
         };
-        self.copies.insert(key, Copy { credential: credential.clone(), begun });
+        self.copies.insert(key, CachedCredential { credential: credential.clone(), begun });
         read
     }
 }

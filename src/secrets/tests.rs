@@ -8,9 +8,9 @@ use std::process::Command;
 use secrecy::ExposeSecret;
 use tempfile::TempDir;
 
-use super::engine::{Engines, Found};
-use super::file::Files;
-use super::noop::Noop;
+use super::engine::{Engines, ResolvedSecret};
+use super::file::FileEngine;
+use super::noop::NoopEngine;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::OWN_SOURCE;
 
@@ -18,10 +18,10 @@ const SECRET: &str = "S3CRET";
 
 fn engines(folders: &[&Path]) -> Engines {
     let folders = folders.iter().map(|folder| folder.to_path_buf()).collect();
-    Engines::new(vec![Box::new(Noop), Box::new(Files::new(folders))])
+    Engines::new(vec![Box::new(NoopEngine), Box::new(FileEngine::new(folders))])
 }
 
-async fn resolve(engines: &Engines, reference: &str) -> Result<Found, Failure> {
+async fn resolve(engines: &Engines, reference: &str) -> Result<ResolvedSecret, Failure> {
     engines.resolve(reference, "own", OWN_SOURCE).await
 }
 

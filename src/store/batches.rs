@@ -1,7 +1,7 @@
 //! Rows cut into pieces, each for one statement.
 
 /// How many rows one statement takes: few sizes, so that few statements are prepared once and stay so.
-pub(super) const SIZES: [usize; 4] = [256, 64, 8, 1];
+pub(super) const BATCH_SIZES: [usize; 4] = [256, 64, 8, 1];
 
 /// Cuts a list into pieces of these sizes, none heavier than `most` unless it is a single item.
 pub(super) fn pieces<T>(
@@ -10,7 +10,7 @@ pub(super) fn pieces<T>(
     most: usize,
 ) -> impl Iterator<Item = &[T]> {
     std::iter::from_fn(move || {
-        let size = SIZES.into_iter().find(|size| {
+        let size = BATCH_SIZES.into_iter().find(|size| {
             *size == 1
                 || items.get(..*size).is_some_and(|piece| piece.iter().map(&weigh).sum::<usize>() <= most)
         })?;
@@ -21,17 +21,17 @@ pub(super) fn pieces<T>(
 }
 
 /// A statement for each of the sizes.
-pub(super) struct Statements([String; SIZES.len()]);
+pub(super) struct Statements([String; BATCH_SIZES.len()]);
 
 impl Statements {
     /// Makes the statement of each size.
     pub(super) fn new(statement: impl Fn(usize) -> String) -> Self {
-        Self(SIZES.map(statement))
+        Self(BATCH_SIZES.map(statement))
     }
 
     /// The one for a piece of this size.
     pub(super) fn of(&self, size: usize) -> &str {
-        let at = SIZES.iter().position(|known| *known == size).unwrap_or(SIZES.len() - 1);
+        let at = BATCH_SIZES.iter().position(|known| *known == size).unwrap_or(BATCH_SIZES.len() - 1);
         &self.0[at]
     }
 }

@@ -1,7 +1,7 @@
 //! What every database must do, told as stories. [`contract_tests`] runs them against one adapter.
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError,
+    Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError, StoredAccounts,
 };
 use crate::account::row::AccountRow;
 
@@ -58,7 +58,7 @@ pub(super) fn row(name: &str, uid: &str) -> AccountRow {
 }
 
 async fn rows(store: &dyn Store) -> Vec<AccountRow> {
-    let Accounts { mut rows, malformed, .. } = store.accounts().await.expect("the accounts");
+    let StoredAccounts { mut rows, malformed, .. } = store.accounts().await.expect("the accounts");
     assert_eq!(malformed, []);
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     rows

@@ -10,7 +10,7 @@ use super::statements::Dialect;
 use super::{Changes, Store, StoreError, VendorTables, open_adapter};
 
 /// How many rows are written together.
-const CHUNK: usize = 500;
+const ROWS_PER_WRITE: usize = 500;
 
 /// What was copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub async fn copy(
     let accounts = from.accounts().await?;
     let others = from.others().await?;
     let total = accounts.rows.len() + others.len();
-    for chunk in uids.chunks(CHUNK) {
+    for chunk in uids.chunks(ROWS_PER_WRITE) {
         to.write(&Changes { deletes: chunk.to_vec(), ..Changes::default() }).await?;
         copied.deleted += chunk.len();
     }
@@ -64,7 +64,7 @@ pub async fn copy(
         tracing::warn!(%row, "a row cannot be read and is left out");
         copied.malformed += 1;
     }
-    for chunk in accounts.rows.chunks(CHUNK) {
+    for chunk in accounts.rows.chunks(ROWS_PER_WRITE) {
         to.put_accounts(chunk).await?;
         for row in chunk {
             if let Some(list) = from.namespaces(&row.name).await? {
@@ -76,12 +76,13 @@ pub async fn copy(
         }
     }
     let there: HashSet<String> = to.foreign().await?.into_iter().map(|row| row.name).collect();
-    let is_there = |row: &Other| {
+    let is_there = |row: &ForeignTableRow| {
         row.texts.first().is_some_and(|name| name.as_ref().is_some_and(|name| there.contains(name)))
     };
-    let (kept, missing): (Vec<Other>, Vec<Other>) = others.into_iter().partition(is_there);
+    let (kept, missing): (Vec<ForeignTableRow>, Vec<ForeignTableRow>) =
+        others.into_iter().partition(is_there);
     copied.others_there = kept.len();
-    for chunk in missing.chunks(CHUNK) {
+    for chunk in missing.chunks(ROWS_PER_WRITE) {
         to.put_others(chunk).await?;
         copied.others += chunk.len();
         progress(copied.accounts + copied.others_there + copied.others, total);
@@ -93,10 +94,10 @@ pub async fn copy(
 #[async_trait]
 pub(super) trait Adapter: Store {
     /// All rows that are not ours, whole.
-    async fn others(&self) -> Result<Vec<Other>, StoreError>;
+    async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError>;
 
     /// Inserts rows that are not ours, all or none. One whose name is there is refused.
-    async fn put_others(&self, rows: &[Other]) -> Result<(), StoreError>;
+    async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError>;
 }
 
 const TEXTS: [&str; 12] = [
@@ -129,7 +130,7 @@ const NUMBERS: [(&str, &str); 9] = [
 
 /// A whole row of `kubesvc_accounts` that is not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Other {
+pub(super) struct ForeignTableRow {
     pub(super) texts: Vec<Option<String>>,
     pub(super) numbers: Vec<Option<i64>>,
 }
@@ -161,7 +162,7 @@ pub(super) fn insert(dialect: Dialect) -> String {
 }
 
 /// A row that [`select`] gave.
-pub(super) fn read<'r, R>(row: &'r R) -> Result<Other, sqlx::Error>
+pub(super) fn read<'r, R>(row: &'r R) -> Result<ForeignTableRow, sqlx::Error>
 where
     R: Row,
     usize: ColumnIndex<R>,
@@ -171,7 +172,7 @@ where
     let texts = (0..TEXTS.len()).map(|column| row.try_get(column)).collect::<Result<_, _>>()?;
     let numbers =
         (0..NUMBERS.len()).map(|column| row.try_get(TEXTS.len() + column)).collect::<Result<_, _>>()?;
-    Ok(Other { texts, numbers })
+    Ok(ForeignTableRow { texts, numbers })
 }
 
 /// Implements [`Adapter`] for an adapter, given how it reads and writes.
@@ -179,7 +180,7 @@ macro_rules! adapter {
     ($adapter:ident, $dialect:expr, $reader:ident, $writer:ident, $settle:ident) => {
         #[async_trait::async_trait]
         impl $crate::store::copying::Adapter for $adapter {
-            async fn others(&self) -> Result<Vec<$crate::store::copying::Other>, StoreError> {
+            async fn others(&self) -> Result<Vec<$crate::store::copying::ForeignTableRow>, StoreError> {
                 let mut connection = self.$reader().await?;
                 let sql = $crate::store::copying::select($dialect);
                 let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *connection).await;
@@ -192,7 +193,10 @@ macro_rules! adapter {
                 result
             }
 
-            async fn put_others(&self, rows: &[$crate::store::copying::Other]) -> Result<(), StoreError> {
+            async fn put_others(
+                &self,
+                rows: &[$crate::store::copying::ForeignTableRow],
+            ) -> Result<(), StoreError> {
                 let mut connection = self.$writer().await?;
                 let sql = $crate::store::copying::insert($dialect);
                 let result: Result<(), sqlx::Error> = async {

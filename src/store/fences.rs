@@ -13,7 +13,7 @@ use super::limits;
 use crate::account::row::AccountRow;
 
 /// The longest id of a replica that is kept, in characters.
-const LONGEST_REPLICA: usize = 191;
+const MAX_REPLICA_CHARS: usize = 191;
 
 /// A fence to be raised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Fence {
 
 /// What became of raising a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Raised {
+pub enum RaiseOutcome {
     /// It stands at this epoch. Where it did before, what was written under it stands too.
     Stands,
     /// It stands higher, and was left there: somebody else was elected.
@@ -43,7 +43,7 @@ pub enum Raised {
 
 /// A fence as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StoredFence {
     /// uid of the account.
     pub uid: String,
     /// Its epoch.
@@ -54,7 +54,7 @@ pub struct Standing {
 
 /// What a writer is about to write for one account: everything after `committed` up to `last`, under an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct BatchClaim {
     /// uid of the account.
     pub uid: String,
     /// The epoch that its agent was told.
@@ -67,7 +67,7 @@ pub struct Claim {
 
 /// Whether an account's objects may be written in the transaction that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FenceCheck {
     /// They may, and nobody else's until the transaction ends.
     Passed,
     /// They were written before: the answer was lost.
@@ -82,32 +82,32 @@ pub enum Verdict {
     Gone,
 }
 
-impl Claim {
+impl BatchClaim {
     /// What follows from the row, as its epoch and the last batch written, where it did not let the claim pass.
-    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> Verdict {
+    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> FenceCheck {
         match row {
-            None => Verdict::Gone,
-            Some((epoch, _)) if epoch > self.epoch => Verdict::Higher(epoch),
-            Some((epoch, _)) if epoch < self.epoch => Verdict::Lower(epoch),
-            Some((_, committed)) if committed >= self.last => Verdict::Done,
-            Some((_, committed)) => Verdict::Rewind(committed),
+            None => FenceCheck::Gone,
+            Some((epoch, _)) if epoch > self.epoch => FenceCheck::Higher(epoch),
+            Some((epoch, _)) if epoch < self.epoch => FenceCheck::Lower(epoch),
+            Some((_, committed)) if committed >= self.last => FenceCheck::Done,
+            Some((_, committed)) => FenceCheck::Rewind(committed),
         }
     }
 }
 
 impl Fence {
     /// What follows from the row where it was not raised.
-    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> Raised {
+    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> RaiseOutcome {
         match row {
-            None => Raised::Missing,
-            Some((epoch, _)) if epoch > self.epoch => Raised::Higher(epoch),
-            Some(_) => Raised::Stands,
+            None => RaiseOutcome::Missing,
+            Some((epoch, _)) if epoch > self.epoch => RaiseOutcome::Higher(epoch),
+            Some(_) => RaiseOutcome::Stands,
         }
     }
 
     /// The replica, cut to what fits.
     pub(super) fn replica(&self) -> Option<String> {
-        self.replica_id.as_ref().map(|id| id.chars().take(LONGEST_REPLICA).collect())
+        self.replica_id.as_ref().map(|id| id.chars().take(MAX_REPLICA_CHARS).collect())
     }
 }
 
@@ -132,7 +132,7 @@ pub(super) fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
 
 /// The rows of fences that go and come so that each of these accounts has one under its name.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Keeping<'r> {
+pub(super) struct FenceRowSync<'r> {
     /// uids of rows that have a name of another account, or another name of theirs.
     pub(super) deletes: Vec<String>,
     /// uid and name of each to be inserted.
@@ -140,7 +140,7 @@ pub(super) struct Keeping<'r> {
 }
 
 /// Compares accounts with the rows (uid, name) that have one of their uids or names.
-pub(super) fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> Keeping<'r> {
+pub(super) fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRowSync<'r> {
     let mut missing: HashMap<&str, &str> =
         rows.iter().map(|row| (row.uid.as_str(), row.name.as_str())).collect();
     let mut deletes: Vec<_> = held
@@ -154,7 +154,7 @@ pub(super) fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) 
     deletes.dedup();
     let mut inserts: Vec<_> = missing.into_iter().collect();
     inserts.sort_unstable();
-    Keeping { deletes: deletes.into_iter().map(|(uid, _)| uid).collect(), inserts }
+    FenceRowSync { deletes: deletes.into_iter().map(|(uid, _)| uid).collect(), inserts }
 }
 
 /// uids of accounts that have no fence under their name.
@@ -186,7 +186,7 @@ macro_rules! fences {
             connection: &mut $connection,
             fences: &[&$crate::store::Fence],
             now: i64,
-        ) -> Result<Vec<(String, $crate::store::Raised)>, $crate::store::StoreError> {
+        ) -> Result<Vec<(String, $crate::store::RaiseOutcome)>, $crate::store::StoreError> {
             // From left to right, for a database that assigns so: the first one still sees the old epoch.
             const RAISE: &str = concat!(
                 "UPDATE kubesvc_caching SET committed_seq = CASE WHEN epoch < ",
@@ -220,7 +220,7 @@ macro_rules! fences {
                 let done = $run(update.execute(&mut *connection), $classify).await?;
                 let outcome = match done.rows_affected() {
                     0 => fence.judge(read(&mut *connection, &fence.uid).await?),
-                    _ => $crate::store::Raised::Stands,
+                    _ => $crate::store::RaiseOutcome::Stands,
                 };
                 raised.push((fence.uid.clone(), outcome));
             }
@@ -232,9 +232,9 @@ macro_rules! fences {
         #[cfg_attr(not(test), expect(dead_code, reason = "whoever writes objects calls it; nobody does yet"))]
         pub(super) async fn pass(
             connection: &mut $connection,
-            claims: &[$crate::store::Claim],
+            claims: &[$crate::store::BatchClaim],
             now: i64,
-        ) -> Result<Vec<$crate::store::Verdict>, $crate::store::StoreError> {
+        ) -> Result<Vec<$crate::store::FenceCheck>, $crate::store::StoreError> {
             const PASS: &str = concat!(
                 "UPDATE kubesvc_caching SET committed_seq = ",
                 $p1,
@@ -250,7 +250,7 @@ macro_rules! fences {
             let mut order: Vec<usize> = (0..claims.len()).collect();
             // On every transaction the same, so that two never wait for one another in a ring.
             order.sort_unstable_by(|one, other| claims[*one].uid.cmp(&claims[*other].uid));
-            let mut verdicts = vec![$crate::store::Verdict::Gone; claims.len()];
+            let mut verdicts = vec![$crate::store::FenceCheck::Gone; claims.len()];
             for at in order {
                 let claim = &claims[at];
                 let update = sqlx::query(PASS)
@@ -262,7 +262,7 @@ macro_rules! fences {
                 let done = $run(update.execute(&mut *connection), $classify).await?;
                 verdicts[at] = match done.rows_affected() {
                     0 => claim.judge(read(&mut *connection, &claim.uid).await?),
-                    _ => $crate::store::Verdict::Passed,
+                    _ => $crate::store::FenceCheck::Passed,
                 };
             }
             Ok(verdicts)
@@ -271,11 +271,11 @@ macro_rules! fences {
         /// All fences that were ever raised.
         pub(super) async fn standing(
             connection: &mut $connection,
-        ) -> Result<Vec<$crate::store::Standing>, $crate::store::StoreError> {
+        ) -> Result<Vec<$crate::store::StoredFence>, $crate::store::StoreError> {
             let query = sqlx::query_as($crate::store::fences::STANDING);
             let rows: Vec<(String, i64, Option<String>)> =
                 $run(query.fetch_all(connection), $classify).await?;
-            let standing = |(uid, epoch, replica_id)| $crate::store::Standing { uid, epoch, replica_id };
+            let standing = |(uid, epoch, replica_id)| $crate::store::StoredFence { uid, epoch, replica_id };
             Ok(rows.into_iter().map(standing).collect())
         }
 

@@ -7,12 +7,12 @@ use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use super::{StoreError, VendorTables, rows};
 
 /// Where sqlx keeps which steps were run.
-pub(super) const HISTORY: &str = "kubesvc_schema_migrations";
+pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
 
 /// Sets up the steps of a folder. Each can be run again, and they are run under a lock of ours: sqlx's own is none on
 /// MariaDB and SQLite.
 pub(super) fn steps(mut steps: Migrator) -> Migrator {
-    steps.dangerous_set_table_name(HISTORY);
+    steps.dangerous_set_table_name(HISTORY_TABLE);
     steps.set_locking(false).set_ignore_missing(true);
     steps
 }
@@ -90,9 +90,9 @@ pub(super) async fn migrate<C: Schema>(
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<(), StoreError> {
     let mut applied: Vec<i64> = Vec::new();
-    if !connection.columns_of(HISTORY).await.map_err(&at_start)?.is_empty() {
+    if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
         // A step that is half done: every step has one effect and looks whether it is there, so it is run again.
-        let clean = format!("DELETE FROM {HISTORY} WHERE NOT success");
+        let clean = format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success");
         connection.run(clean).await.map_err(&at_start)?;
         applied = connection.applied().await.map_err(&at_start)?;
     }
@@ -104,8 +104,8 @@ pub(super) async fn migrate<C: Schema>(
              version of kubesvc, or give kubesvc.database.url another database"
         )));
     }
-    let strangers = strangers(connection, &applied, &at_start).await?;
-    move_strangers(connection, &strangers, place, vendor, &at_start).await?;
+    let strangers = foreign_tables(connection, &applied, &at_start).await?;
+    move_foreign_tables(connection, &strangers, place, vendor, &at_start).await?;
     note_added(connection, steps, &applied, place, &at_start).await?;
     steps.run_direct(None, connection, false).await.map_err(|error| failed(place, error, &at_start))?;
     for (table, mut wanted, key) in tables() {
@@ -138,8 +138,8 @@ async fn note_added<C: Schema>(
         }
         if let Some(step) = steps.iter().find(|step| step.version == version) {
             let entered = async {
-                connection.ensure_migrations_table(HISTORY).await?;
-                connection.skip(HISTORY, step).await
+                connection.ensure_migrations_table(HISTORY_TABLE).await?;
+                connection.skip(HISTORY_TABLE, step).await
             };
             entered.await.map_err(|error| failed(place, error, &at_start))?;
         }
@@ -165,7 +165,7 @@ async fn lack<C: Schema>(
 }
 
 /// The tables that stand there before their step was run, and are not ours: somebody else made them.
-async fn strangers<C: Schema>(
+async fn foreign_tables<C: Schema>(
     connection: &mut C,
     applied: &[i64],
     at_start: impl Fn(sqlx::Error) -> StoreError,
@@ -183,7 +183,7 @@ async fn strangers<C: Schema>(
     Ok(strangers)
 }
 
-async fn move_strangers<C: Schema>(
+async fn move_foreign_tables<C: Schema>(
     connection: &mut C,
     strangers: &[&str],
     place: &str,

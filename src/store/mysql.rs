@@ -13,9 +13,11 @@ use sqlx::pool::PoolOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::rows::ReplacedRows;
-use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
-use super::url::Address;
-use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, database_error, now};
+use super::server::{self, LOCK_TIMEOUT_SECONDS, Pools, SERVER_STATEMENT_SECONDS, bounded};
+use super::url::ServerAddress;
+use super::{
+    AssignmentChanges, Changes, Fence, RaiseOutcome, StoreError, Term, VendorTables, database_error, now,
+};
 
 mod accounts;
 mod assignments;
@@ -28,7 +30,7 @@ mod tests;
 
 /// How long the server keeps a connection that is not used: longer than the pool does, so that it ends only those of
 /// a process that stands still. MySQL has no shorter time for one in a transaction, whose locks hold up everybody else.
-const IDLE_SECONDS: u64 = 11 * 60;
+const IDLE_TIMEOUT_SECONDS: u64 = 11 * 60;
 
 /// The store in a database of MySQL's or MariaDB's.
 pub(super) struct MySql {
@@ -39,14 +41,14 @@ pub(super) struct MySql {
 
 impl MySql {
     /// Connects, and brings the schema up to date.
-    pub(super) async fn open(address: &Address, vendor: VendorTables) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &ServerAddress, vendor: VendorTables) -> Result<Self, StoreError> {
         let connect = options(address)?;
         schema::migrate(&connect, address, vendor).await?;
         // What stands between /*M! and */ is for MariaDB alone.
         let session = format!(
             "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \
-             innodb_lock_wait_timeout = {LOCK_SECONDS}, wait_timeout = {IDLE_SECONDS} \
-             /*M! , max_statement_time = {SERVER_SECONDS}, idle_transaction_timeout = {SERVER_SECONDS} */; \
+             innodb_lock_wait_timeout = {LOCK_TIMEOUT_SECONDS}, wait_timeout = {IDLE_TIMEOUT_SECONDS} \
+             /*M! , max_statement_time = {SERVER_STATEMENT_SECONDS}, idle_transaction_timeout = {SERVER_STATEMENT_SECONDS} */; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         );
         let packet = Arc::new(AtomicUsize::new(usize::MAX));
@@ -66,7 +68,7 @@ impl MySql {
     }
 }
 
-fn options(address: &Address) -> Result<MySqlConnectOptions, StoreError> {
+fn options(address: &ServerAddress) -> Result<MySqlConnectOptions, StoreError> {
     let mut options = MySqlConnectOptions::new()
         .host(&address.host)
         .port(address.port)
@@ -128,7 +130,7 @@ async fn commit_assignments(
 async fn commit_fences(
     connection: &mut MySqlConnection,
     fences: &[&Fence],
-) -> Result<Vec<(String, Raised)>, StoreError> {
+) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let result = fences::raise(&mut transaction, fences, now()).await;
     end(transaction, result).await

@@ -9,9 +9,9 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode, Postgres as Db};
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use super::rows::ReplacedRows;
-use super::server::{self, LOCK_SECONDS, Pools, SERVER_SECONDS, bounded};
-use super::url::Address;
-use super::{AssignmentChanges, Changes, Fence, Raised, StoreError, Term, VendorTables, now};
+use super::server::{self, LOCK_TIMEOUT_SECONDS, Pools, SERVER_STATEMENT_SECONDS, bounded};
+use super::url::ServerAddress;
+use super::{AssignmentChanges, Changes, Fence, RaiseOutcome, StoreError, Term, VendorTables, now};
 
 mod accounts;
 mod assignments;
@@ -29,12 +29,12 @@ pub(super) struct Postgres {
 
 impl Postgres {
     /// Connects, and brings the schema up to date.
-    pub(super) async fn open(address: &Address, vendor: VendorTables) -> Result<Self, StoreError> {
+    pub(super) async fn open(address: &ServerAddress, vendor: VendorTables) -> Result<Self, StoreError> {
         let connect = options(address)?;
         schema::migrate(&connect, address, vendor).await?;
         let session = format!(
-            "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '{SERVER_SECONDS}s'; \
-             SET lock_timeout = '{LOCK_SECONDS}s'; SET idle_in_transaction_session_timeout = '{SERVER_SECONDS}s'; \
+            "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '{SERVER_STATEMENT_SECONDS}s'; \
+             SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'; SET idle_in_transaction_session_timeout = '{SERVER_STATEMENT_SECONDS}s'; \
              SET synchronous_commit = on"
         );
         let pool = PoolOptions::new().after_connect(move |connection: &mut PgConnection, _| {
@@ -46,7 +46,7 @@ impl Postgres {
 }
 
 /// How to connect to this address. Values that are not in the URL do not come from elsewhere, the password aside.
-fn options(address: &Address) -> Result<PgConnectOptions, StoreError> {
+fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&address.host)
         .port(address.port)
@@ -98,7 +98,7 @@ async fn commit_assignments(
 async fn commit_fences(
     connection: &mut PgConnection,
     fences: &[&Fence],
-) -> Result<Vec<(String, Raised)>, StoreError> {
+) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
     let mut transaction = bounded(connection.begin(), errors::classify).await?;
     let raised = fences::raise(&mut transaction, fences, now()).await?;
     bounded(transaction.commit(), errors::classify).await.map(|()| raised)

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::{Store, StoreError};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
-use state::State;
+use state::ProjectionState;
 use writer_role::WriterRole;
 
 mod counters;
@@ -45,12 +45,12 @@ pub use writer_role::{Confirm, LeaderTerm};
 /// The rows of `kubesvc_accounts`, as the objects call for them. [`Projection::run`] is the task that writes.
 pub struct Projection {
     store: Arc<dyn Store>,
-    state: Mutex<State>,
+    state: Mutex<ProjectionState>,
     role: Mutex<WriterRole>,
     /// Held while the table is read or written, so that what is known of it is never older than what was read.
     table: tokio::sync::Mutex<()>,
     wake: Notify,
-    trouble: watch::Sender<Option<String>>,
+    problem: watch::Sender<Option<String>>,
     counters: Counters,
 }
 
@@ -61,11 +61,11 @@ impl Projection {
         let (trouble, _) = watch::channel(Some("the database has not been read yet".to_owned()));
         Arc::new(Self {
             store,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(ProjectionState::default()),
             role: Mutex::default(),
             table: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
-            trouble,
+            problem: trouble,
             counters: Counters::default(),
         })
     }
@@ -75,7 +75,7 @@ impl Projection {
     ///
     /// Somebody else's row is known once the table was read or a row was refused; that it is gone, with the next repair.
     pub fn fact(&self, uid: &str, account_name: &str) -> RowFact {
-        if self.trouble.borrow().is_some() || !self.role.lock().writes() {
+        if self.problem.borrow().is_some() || !self.role.lock().writes() {
             return RowFact::Unavailable;
         }
         let state = self.state.lock();
@@ -98,7 +98,7 @@ impl Projection {
     /// Writes a row, and returns when it is committed; callers at the same time share a commit.
     ///
     /// [`StoreError::Refused`]: it is not written, or the account is deleted. [`StoreError::Unavailable`] and
-    /// [`StoreError::Unfit`]: it is not known to be written; it waits as after [`Projection::say`].
+    /// [`StoreError::Unfit`]: it is not known to be written; it waits as after [`Projection::upsert`].
     pub async fn insert(&self, row: AccountRow) -> Result<(), StoreError> {
         self.may_write()?;
         let (done, wait) = oneshot::channel();
@@ -117,7 +117,7 @@ impl Projection {
 
     /// Says what a row shall be, and goes on: the newest word of each account is written. Nothing happens if the
     /// database holds just that, if it has refused just that since the last repair, or if the account was deleted.
-    pub fn say(&self, row: AccountRow) {
+    pub fn upsert(&self, row: AccountRow) {
         if self.may_write().is_ok() && self.state.lock().say(row) {
             self.changed();
         }
@@ -133,13 +133,13 @@ impl Projection {
     }
 
     /// Why the database cannot be used now; absent if it can.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.borrow().clone()
+    pub fn problem(&self) -> Option<String> {
+        self.problem.borrow().clone()
     }
 
-    /// Follows [`Projection::trouble`]: changes when the database fails and when it is back.
+    /// Follows [`Projection::problem`]: changes when the database fails and when it is back.
     pub fn watch(&self) -> watch::Receiver<Option<String>> {
-        self.trouble.subscribe()
+        self.problem.subscribe()
     }
 
     /// What was written so far.
@@ -149,7 +149,7 @@ impl Projection {
 
     async fn written(&self, wait: oneshot::Receiver<Result<(), StoreError>>) -> Result<(), StoreError> {
         self.changed();
-        if let Some(why) = self.trouble() {
+        if let Some(why) = self.problem() {
             return Err(StoreError::unavailable(why));
         }
         wait.await.unwrap_or_else(|_| Err(StoreError::unavailable("nothing writes any more")))
@@ -172,14 +172,14 @@ impl Projection {
 
     /// Only after what waited is written: a full disk can be read.
     fn recover(&self) {
-        if self.trouble.send_if_modified(|trouble| trouble.take().is_some()) {
+        if self.problem.send_if_modified(|trouble| trouble.take().is_some()) {
             tracing::info!("the database can be used");
         }
     }
 
     fn fail(&self, error: &StoreError) {
         let why = error.in_full();
-        self.trouble.send_if_modified(|trouble| {
+        self.problem.send_if_modified(|trouble| {
             if trouble.as_ref() == Some(&why) {
                 return false;
             }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, ForeignRow, MAX_NAMESPACES, Malformed, NamespaceList,
-    StoreError, limits,
+    Assignment, AssignmentChanges, ForeignRow, MAX_NAMESPACES, Malformed, NamespaceList, StoreError,
+    StoredAccounts, limits,
 };
 use crate::account::row::AccountRow;
 
@@ -312,7 +312,7 @@ where
 }
 
 /// Puts a row that [`select_ours`] gave to the others. `name` is what can be read of its name.
-pub(super) fn collect<'r, R>(row: &'r R, name: impl FnOnce() -> String, accounts: &mut Accounts)
+pub(super) fn collect<'r, R>(row: &'r R, name: impl FnOnce() -> String, accounts: &mut StoredAccounts)
 where
     R: Row,
     usize: ColumnIndex<R>,

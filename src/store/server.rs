@@ -1,7 +1,7 @@
 //! What the adapters of database servers share: connections, and an end to every wait.
 //!
 //! A server that hangs keeps its connections open and answers nothing, and the driver would wait for ever. So every
-//! statement is waited for at most [`STATEMENT`], and every connection at most [`CONNECTION`].
+//! statement is waited for at most [`STATEMENT_TIMEOUT`], and every connection at most [`CONNECTION_TIMEOUT`].
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -18,19 +18,19 @@ use super::database_error::{self, DatabaseError, ErrorClass};
 use super::pools::{self, PoolSettings};
 
 /// How long a connection may take, or the proof that it is still good.
-const CONNECTION: Duration = Duration::from_secs(4);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long one statement may take, or one row of an answer.
-pub(super) const STATEMENT: Duration = Duration::from_secs(6);
+pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(6);
 /// How long the server goes on with a statement that nobody waits for any more.
-pub(super) const SERVER_SECONDS: u64 = 60;
+pub(super) const SERVER_STATEMENT_SECONDS: u64 = 60;
 /// How long a statement waits for a row that another transaction has locked.
-pub(super) const LOCK_SECONDS: u64 = 1;
+pub(super) const LOCK_TIMEOUT_SECONDS: u64 = 1;
 /// How often a transaction that met another is tried again.
-const BUSY_RETRIES: usize = 5;
+const MAX_BUSY_RETRIES: usize = 5;
 
-const READERS: u32 = 4;
+const MAX_READERS: u32 = 4;
 /// What holds of a borrowed connection.
-const THERE: &str = "it is there until it is given back";
+const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
 
 /// The connections to a server: one that writes, and a few that read.
 pub(super) struct Pools<DB: Database> {
@@ -49,11 +49,11 @@ impl<DB: Database> Pools<DB> {
         classify: fn(sqlx::Error) -> StoreError,
     ) -> Self {
         let options = options
-            .acquire_timeout(CONNECTION)
+            .acquire_timeout(CONNECTION_TIMEOUT)
             .max_lifetime(Duration::from_secs(30 * 60))
             .idle_timeout(Duration::from_secs(10 * 60));
         let writer = options.clone().max_connections(1).connect_lazy_with(connect.clone());
-        let readers = options.clone().max_connections(READERS).connect_lazy_with(connect.clone());
+        let readers = options.clone().max_connections(MAX_READERS).connect_lazy_with(connect.clone());
         Self { options, connect, writer: RwLock::new(writer), readers: RwLock::new(readers), classify }
     }
 
@@ -90,7 +90,7 @@ impl<DB: Database> Pools<DB> {
     fn renew(&self) {
         let pool = |most| self.options.clone().max_connections(most).connect_lazy_with(self.connect.clone());
         *self.writer.write() = pool(1);
-        *self.readers.write() = pool(READERS);
+        *self.readers.write() = pool(MAX_READERS);
     }
 }
 
@@ -114,13 +114,13 @@ impl<DB: Database> Deref for Borrowed<DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &Self::Target {
-        self.0.as_ref().expect(THERE)
+        self.0.as_ref().expect(CONNECTION_IS_PRESENT)
     }
 }
 
 impl<DB: Database> DerefMut for Borrowed<DB> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        self.0.as_mut().expect(THERE)
+        self.0.as_mut().expect(CONNECTION_IS_PRESENT)
     }
 }
 
@@ -132,18 +132,18 @@ impl<DB: Database> Drop for Borrowed<DB> {
     }
 }
 
-/// Waits for a statement, for at most [`STATEMENT`].
+/// Waits for a statement, for at most [`STATEMENT_TIMEOUT`].
 pub(super) async fn bounded<T>(
     statement: impl Future<Output = Result<T, sqlx::Error>>,
     classify: fn(sqlx::Error) -> StoreError,
 ) -> Result<T, StoreError> {
-    match tokio::time::timeout(STATEMENT, statement).await {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, statement).await {
         Ok(result) => result.map_err(classify),
         Err(_) => Err(hangs()),
     }
 }
 
-/// Waits for each row of an answer, for at most [`STATEMENT`].
+/// Waits for each row of an answer, for at most [`STATEMENT_TIMEOUT`].
 pub(super) async fn each<T>(
     mut rows: impl Stream<Item = Result<T, sqlx::Error>> + Unpin,
     classify: fn(sqlx::Error) -> StoreError,
@@ -160,7 +160,7 @@ pub(super) async fn connect<C>(
     connection: impl Future<Output = Result<C, sqlx::Error>>,
     at_start: impl Fn(sqlx::Error) -> StoreError,
 ) -> Result<C, StoreError> {
-    match tokio::time::timeout(STATEMENT, connection).await {
+    match tokio::time::timeout(STATEMENT_TIMEOUT, connection).await {
         Ok(result) => result.map_err(at_start),
         Err(_) => Err(at_start(sqlx::Error::PoolTimedOut)),
     }
@@ -168,7 +168,7 @@ pub(super) async fn connect<C>(
 
 /// Waits for what is done at the start: bringing the schema up to date, or waiting until another process has.
 pub(super) async fn started(work: impl Future<Output = Result<(), StoreError>>) -> Result<(), StoreError> {
-    match tokio::time::timeout(Duration::from_secs(2 * SERVER_SECONDS), work).await {
+    match tokio::time::timeout(Duration::from_secs(2 * SERVER_STATEMENT_SECONDS), work).await {
         Ok(result) => result,
         Err(_) => Err(hangs()),
     }
@@ -179,7 +179,7 @@ pub(super) async fn again<T, F>(transaction: impl FnMut() -> F) -> Result<T, Sto
 where
     F: Future<Output = Result<T, StoreError>>,
 {
-    transaction.retry(database_error::retry(BUSY_RETRIES)).when(database_error::is_busy).await
+    transaction.retry(database_error::retry(MAX_BUSY_RETRIES)).when(database_error::is_busy).await
 }
 
 fn hangs() -> StoreError {
@@ -228,7 +228,7 @@ macro_rules! store {
             async fn try_raise_fences(
                 &self,
                 fences: &[&$crate::store::Fence],
-            ) -> Result<Vec<(String, $crate::store::Raised)>, StoreError> {
+            ) -> Result<Vec<(String, $crate::store::RaiseOutcome)>, StoreError> {
                 let mut connection = self.writer().await?;
                 let result = commit_fences(&mut connection, fences).await;
                 self.settle(connection, &result);
@@ -267,12 +267,12 @@ macro_rules! store {
             async fn raise_fences(
                 &self,
                 fences: &[$crate::store::Fence],
-            ) -> Result<Vec<(String, $crate::store::Raised)>, StoreError> {
+            ) -> Result<Vec<(String, $crate::store::RaiseOutcome)>, StoreError> {
                 let fences = $crate::store::fences::checked(fences)?;
                 $crate::store::server::again(|| self.try_raise_fences(&fences)).await
             }
 
-            async fn fences(&self) -> Result<Vec<$crate::store::Standing>, StoreError> {
+            async fn fences(&self) -> Result<Vec<$crate::store::StoredFence>, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = fences::standing(&mut connection).await;
                 self.settle(connection, &result);
@@ -286,7 +286,7 @@ macro_rules! store {
                 result
             }
 
-            async fn accounts(&self) -> Result<$crate::store::Accounts, StoreError> {
+            async fn accounts(&self) -> Result<$crate::store::StoredAccounts, StoreError> {
                 let mut connection = self.reader().await?;
                 let result = accounts::all(&mut connection).await;
                 self.settle(connection, &result);

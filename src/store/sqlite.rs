@@ -18,8 +18,8 @@ use sqlx::sqlite::{
 };
 
 use super::{
-    Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, Raised,
-    Standing, Store, StoreError, Term, VendorTables, database_error, limits, now, pools,
+    Assignment, AssignmentChanges, Changes, Fence, ForeignRow, NamespaceList, PoolSettings, RaiseOutcome,
+    Store, StoreError, StoredAccounts, StoredFence, Term, VendorTables, database_error, limits, now, pools,
     rows::{self, ReplacedRows},
 };
 
@@ -43,13 +43,13 @@ pub(super) struct Sqlite {
 }
 
 /// How long to bear with others, and, for tests, how large the file may grow.
-struct Tuning {
+struct SqliteTuning {
     busy_timeout: Duration,
     busy_retries: usize,
     max_pages: Option<u32>,
 }
 
-impl Default for Tuning {
+impl Default for SqliteTuning {
     fn default() -> Self {
         // Accounts do not wait for the database once it is known to be locked, so it is known soon.
         Self { busy_timeout: Duration::from_secs(1), busy_retries: 2, max_pages: None }
@@ -59,10 +59,10 @@ impl Default for Tuning {
 impl Sqlite {
     /// Opens the file, or makes it, and brings its schema up to date.
     pub(super) async fn open(path: &Path, vendor: VendorTables) -> Result<Self, StoreError> {
-        Self::open_with(path, vendor, &Tuning::default()).await
+        Self::open_with(path, vendor, &SqliteTuning::default()).await
     }
 
-    async fn open_with(path: &Path, vendor: VendorTables, tuning: &Tuning) -> Result<Self, StoreError> {
+    async fn open_with(path: &Path, vendor: VendorTables, tuning: &SqliteTuning) -> Result<Self, StoreError> {
         let path = file::locate(path)?;
         let lock = file::Lock::acquire(&path)?;
         file::inspect(&path)?;
@@ -103,7 +103,7 @@ impl Sqlite {
         result
     }
 
-    async fn try_raise_fences(&self, fences: &[&Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn try_raise_fences(&self, fences: &[&Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         let mut connection = self.writer.acquire().await.map_err(errors::classify)?;
         let result = commit_fences(&mut connection, fences).await;
         drop_if_suspect(&mut connection, &result);
@@ -174,7 +174,7 @@ async fn commit_assignments(
 async fn commit_fences(
     connection: &mut SqliteConnection,
     fences: &[&Fence],
-) -> Result<Vec<(String, Raised)>, StoreError> {
+) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
     let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(errors::classify)?;
     let raised = fences::raise(&mut transaction, fences, now()).await?;
     transaction.commit().await.map_err(errors::classify)?;
@@ -225,12 +225,12 @@ impl Store for Sqlite {
         (|| self.try_begin_term(replica_id)).retry(self.retry).when(database_error::is_busy).await
     }
 
-    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         let fences = super::fences::checked(fences)?;
         (|| self.try_raise_fences(&fences)).retry(self.retry).when(database_error::is_busy).await
     }
 
-    async fn fences(&self) -> Result<Vec<Standing>, StoreError> {
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError> {
         let mut connection = self.reader().await?;
         let result = fences::standing(&mut connection).await;
         drop_if_suspect(&mut connection, &result);
@@ -244,7 +244,7 @@ impl Store for Sqlite {
         result
     }
 
-    async fn accounts(&self) -> Result<Accounts, StoreError> {
+    async fn accounts(&self) -> Result<StoredAccounts, StoreError> {
         let mut connection = self.reader().await?;
         let result = accounts::all(&mut connection).await;
         drop_if_suspect(&mut connection, &result);

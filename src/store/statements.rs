@@ -11,7 +11,7 @@ pub(super) enum Dialect {
 }
 
 /// A table that we write, with the columns in the order in which they are bound. `last_updated` comes after them.
-pub(super) struct Table {
+pub(super) struct SqlTable {
     pub(super) name: &'static str,
     pub(super) key: &'static [&'static str],
     pub(super) columns: &'static [&'static str],
@@ -19,10 +19,10 @@ pub(super) struct Table {
     pub(super) ours: Option<&'static str>,
 }
 
-pub(super) const ACCOUNTS: Table =
-    Table { name: "kubesvc_accounts", key: &["name"], columns: &super::rows::COLUMNS, ours: Some("uid") };
+pub(super) const ACCOUNTS: SqlTable =
+    SqlTable { name: "kubesvc_accounts", key: &["name"], columns: &super::rows::COLUMNS, ours: Some("uid") };
 
-pub(super) const ASSIGNMENTS: Table = Table {
+pub(super) const ASSIGNMENTS: SqlTable = SqlTable {
     name: "kubesvc_assignments",
     key: &["account_name", "agent_id", "cd_id"],
     columns: &["account_name", "agent_id", "cd_id", "connections", "caching", "reachable"],
@@ -41,8 +41,8 @@ pub(super) fn tuples(rows: usize, columns: usize) -> String {
 
 /// Inserts what `source` gives, or writes it over the row of the same key. A row that is the same already is not
 /// touched, and keeps its `last_updated`.
-pub(super) fn upsert(dialect: Dialect, table: &Table, source: &str) -> String {
-    let Table { name, columns, key, ours } = table;
+pub(super) fn upsert(dialect: Dialect, table: &SqlTable, source: &str) -> String {
+    let SqlTable { name, columns, key, ours } = table;
     let mut sql = format!("INSERT INTO {name} ({},last_updated) {source} ", columns.join(","));
     let written: Vec<&str> = columns.iter().copied().filter(|column| !key.contains(column)).collect();
     if dialect == Dialect::MySql {
@@ -86,12 +86,12 @@ pub(super) fn upsert(dialect: Dialect, table: &Table, source: &str) -> String {
 }
 
 /// [`upsert`] of so many rows with a question mark for each value.
-pub(super) fn upsert_values(dialect: Dialect, table: &Table, rows: usize) -> String {
+pub(super) fn upsert_values(dialect: Dialect, table: &SqlTable, rows: usize) -> String {
     upsert(dialect, table, &format!("VALUES {}", tuples(rows, table.columns.len() + 1)))
 }
 
 /// [`upsert`] of arrays of PostgreSQL's, one for each column with these types; the last parameter is `last_updated`.
-pub(super) fn upsert_arrays(table: &Table, types: &[&str]) -> String {
+pub(super) fn upsert_arrays(table: &SqlTable, types: &[&str]) -> String {
     let arrays: Vec<String> =
         types.iter().enumerate().map(|(at, kind)| format!("${}::{kind}[]", at + 1)).collect();
     let source = format!("SELECT *, ${}::bigint FROM unnest({})", types.len() + 1, arrays.join(","));

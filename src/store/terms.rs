@@ -14,11 +14,11 @@ impl Term {
 }
 
 /// The longest name of an owner, in characters.
-pub(super) const LONGEST_OWNER: usize = 255;
+pub(super) const MAX_OWNER_CHARS: usize = 255;
 
 /// What stands in `kubesvc_locks` as the owner: the replica, cut to what fits.
 pub(super) fn owner(replica_id: &str) -> String {
-    replica_id.chars().filter(|one| *one != '\0').take(LONGEST_OWNER).collect()
+    replica_id.chars().filter(|one| *one != '\0').take(MAX_OWNER_CHARS).collect()
 }
 
 /// Makes `begin` and `hold` for connections of one database. `$first` and `$second` are its spellings of parameters,

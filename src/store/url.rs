@@ -13,17 +13,17 @@ use super::StoreError;
 
 /// What a URL names.
 #[derive(Debug)]
-pub(super) enum Database {
+pub(super) enum DatabaseUrl {
     /// A file of SQLite's.
     Sqlite(PathBuf),
     /// A database on a server of MySQL's or MariaDB's.
-    MySql(Address),
+    MySql(ServerAddress),
     /// A database on a server of PostgreSQL's.
-    Postgres(Address),
+    Postgres(ServerAddress),
 }
 
 /// A database on a server.
-pub(super) struct Address {
+pub(super) struct ServerAddress {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) user: String,
@@ -38,13 +38,13 @@ pub(super) struct Address {
 }
 
 /// Without user and password, as messages show it.
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} on {}:{}", self.database, self.host, self.port)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -61,7 +61,7 @@ fn unfit<T>(why: impl fmt::Display) -> Result<T, StoreError> {
     Err(StoreError::Unfit(format!("{why}: {ALLOWED}")))
 }
 
-pub(super) fn parse(url: &str) -> Result<Database, StoreError> {
+pub(super) fn parse(url: &str) -> Result<DatabaseUrl, StoreError> {
     if url.trim().is_empty() {
         return unfit("the database has no URL");
     }
@@ -74,9 +74,9 @@ pub(super) fn parse(url: &str) -> Result<Database, StoreError> {
     };
     let scheme = scheme.to_ascii_lowercase();
     match scheme.as_str() {
-        "sqlite" => file(rest).map(Database::Sqlite),
-        "mysql" | "mariadb" => server(url, 3306, MYSQL_MODES).map(Database::MySql),
-        "postgres" | "postgresql" => server(url, 5432, POSTGRES_MODES).map(Database::Postgres),
+        "sqlite" => file(rest).map(DatabaseUrl::Sqlite),
+        "mysql" | "mariadb" => server(url, 3306, MYSQL_MODES).map(DatabaseUrl::MySql),
+        "postgres" | "postgresql" => server(url, 5432, POSTGRES_MODES).map(DatabaseUrl::Postgres),
         _ if scheme.starts_with("jdbc:") => unfit("a JDBC URL is of no use here"),
         _ => unfit("the database's URL has a scheme that kubesvc does not know"),
     }
@@ -103,7 +103,7 @@ fn file(rest: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
-fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<Address, StoreError> {
+fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<ServerAddress, StoreError> {
     let Ok(url) = Url::parse(url.trim()) else {
         return unfit(
             "the database's URL cannot be read; in a password write %40 for @, %3A for :, %2F for /, %3F for ?, %23 \
@@ -133,7 +133,8 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<Address, Store
         url.password().map(|password| text(password, "password")).transpose()?.map(SecretString::from);
     let port = url.port().unwrap_or(default_port);
     let (tls_mode, authority, certificate, key) = (None, None, None, None);
-    let mut address = Address { host, port, user, password, database, tls_mode, authority, certificate, key };
+    let mut address =
+        ServerAddress { host, port, user, password, database, tls_mode, authority, certificate, key };
     for (name, value) in url.query_pairs() {
         address.set(&name, value.into_owned(), modes)?;
     }
@@ -146,8 +147,8 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<Address, Store
 
 /// What whoever is between kubesvc and its database can do, as a warning for the log; none for a file, a server on
 /// this machine, and a connection that verifies its server.
-pub(super) fn exposure(database: &Database) -> Option<String> {
-    let (Database::MySql(address) | Database::Postgres(address)) = database else { return None };
+pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
+    let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = database else { return None };
     if address.is_on_this_machine() {
         return None;
     }
@@ -167,7 +168,7 @@ pub(super) fn exposure(database: &Database) -> Option<String> {
         None => "",
     };
     let verifying = match database {
-        Database::Postgres(_) => "verify-full",
+        DatabaseUrl::Postgres(_) => "verify-full",
         _ => "VERIFY_IDENTITY",
     };
     Some(format!(
@@ -176,7 +177,7 @@ pub(super) fn exposure(database: &Database) -> Option<String> {
     ))
 }
 
-impl Address {
+impl ServerAddress {
     /// A loopback address, `localhost`, or the path of a socket.
     fn is_on_this_machine(&self) -> bool {
         self.host.starts_with('/')
@@ -230,7 +231,7 @@ impl Address {
 mod tests {
     use secrecy::ExposeSecret;
 
-    use super::{Address, Database, exposure, parse};
+    use super::{DatabaseUrl, ServerAddress, exposure, parse};
 
     #[test]
     fn paths_are_absolute_or_from_the_working_directory() {
@@ -243,14 +244,14 @@ mod tests {
         ] {
             let parsed = parse(url).expect(url);
             assert!(
-                matches!(&parsed, Database::Sqlite(path) if path.as_os_str() == wanted),
+                matches!(&parsed, DatabaseUrl::Sqlite(path) if path.as_os_str() == wanted),
                 "{url}: {parsed:?}"
             );
         }
     }
 
-    fn server(url: &str) -> Address {
-        let (Database::MySql(address) | Database::Postgres(address)) = parse(url).expect(url) else {
+    fn server(url: &str) -> ServerAddress {
+        let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = parse(url).expect(url) else {
             unreachable!("{url} is a file")
         };
         address
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(address.tls_mode.as_deref(), Some("VERIFY_CA"));
         assert_eq!(address.authority.as_deref(), Some("/ca.pem"));
         assert!(!format!("{address} {address:?}").contains("p@ss"), "{address:?}");
-        assert!(matches!(parse("mariadb://u@h/d"), Ok(Database::MySql(address)) if address.port == 3306));
+        assert!(matches!(parse("mariadb://u@h/d"), Ok(DatabaseUrl::MySql(address)) if address.port == 3306));
         let address = server("postgresql://u@[::1]/d?sslmode=verify-full&sslrootcert=a&sslcert=b&sslkey=c");
         assert_eq!((address.host.as_str(), address.port), ("::1", 5432));
         assert_eq!(

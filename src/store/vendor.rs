@@ -1,7 +1,7 @@
-//! The vendor's own table of accounts, [`VENDOR`]. Nobody outside knows all its columns, so it is read by those that it
+//! The vendor's own table of accounts, [`VENDOR_TABLE`]. Nobody outside knows all its columns, so it is read by those that it
 //! has.
 
-use super::VENDOR;
+use super::VENDOR_TABLE;
 use super::statements::{Dialect, marks};
 
 /// What of a row says something, in the order in which [`rows::foreign`](super::rows::foreign) reads it; each under the
@@ -32,19 +32,21 @@ impl Columns {
             (Some(column), Dialect::MySql) => format!("CONVERT(`{column}` USING utf8mb4)"),
             (Some(column), Dialect::Postgres) => format!("\"{column}\"::text"),
         });
-        format!("SELECT {} FROM {VENDOR} WHERE name IS NOT NULL", columns.collect::<Vec<_>>().join(","))
+        format!("SELECT {} FROM {VENDOR_TABLE} WHERE name IS NOT NULL", columns.collect::<Vec<_>>().join(","))
     }
 }
 
 /// Deletes the rows of so many names, and no others: the table may compare names in another way than ours does.
 pub(super) fn delete(dialect: Dialect, names: usize) -> String {
     match dialect {
-        Dialect::Sqlite => format!("DELETE FROM {VENDOR} WHERE CAST(name AS TEXT) IN ({})", marks(names)),
+        Dialect::Sqlite => {
+            format!("DELETE FROM {VENDOR_TABLE} WHERE CAST(name AS TEXT) IN ({})", marks(names))
+        }
         Dialect::MySql => format!(
-            "DELETE FROM {VENDOR} WHERE CAST(CONVERT(name USING utf8mb4) AS BINARY) IN ({})",
+            "DELETE FROM {VENDOR_TABLE} WHERE CAST(CONVERT(name USING utf8mb4) AS BINARY) IN ({})",
             vec!["CAST(? AS BINARY)"; names].join(",")
         ),
-        Dialect::Postgres => format!("DELETE FROM {VENDOR} WHERE name::text = ANY($1)"),
+        Dialect::Postgres => format!("DELETE FROM {VENDOR_TABLE} WHERE name::text = ANY($1)"),
     }
 }
 

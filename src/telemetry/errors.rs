@@ -44,15 +44,15 @@ mod tests {
     use super::chain;
 
     #[derive(Debug)]
-    struct Link(&'static str, Option<Box<Link>>);
+    struct CauseLink(&'static str, Option<Box<CauseLink>>);
 
-    impl std::fmt::Display for Link {
+    impl std::fmt::Display for CauseLink {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.write_str(self.0)
         }
     }
 
-    impl std::error::Error for Link {
+    impl std::error::Error for CauseLink {
         fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
             self.1.as_deref().map(|e| e as _)
         }
@@ -72,7 +72,7 @@ mod tests {
             (&["not found", "found", "und"], "not found: und"),
         ];
         for (texts, want) in cases {
-            let error = texts.iter().rev().fold(None, |cause, text| Some(Box::new(Link(text, cause))));
+            let error = texts.iter().rev().fold(None, |cause, text| Some(Box::new(CauseLink(text, cause))));
             let error = error.expect("each case has a text");
             assert_eq!(chain(error.as_ref()), want, "{texts:?}");
         }
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn a_chain_without_end_is_cut() {
-        let error = (0..1000).fold(Link("end", None), |cause, i| {
-            Link(if i % 2 == 0 { "even" } else { "odd" }, Some(Box::new(cause)))
+        let error = (0..1000).fold(CauseLink("end", None), |cause, i| {
+            CauseLink(if i % 2 == 0 { "even" } else { "odd" }, Some(Box::new(cause)))
         });
         assert_eq!(chain(&error).matches("even").count(), 16);
     }

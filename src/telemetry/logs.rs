@@ -146,7 +146,7 @@ struct JsonLines {
 
 /// The names that a line always has, in the order in which they are written.
 #[derive(serde::Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     timestamp: String,
     level: &'a str,
     target: &'a str,
@@ -156,7 +156,7 @@ struct Line<'a> {
     fields: &'a Map<String, Value>,
 }
 
-const ALWAYS: [&str; 5] = ["timestamp", "level", "target", "message", "program"];
+const CONSTANT_KEYS: [&str; 5] = ["timestamp", "level", "target", "message", "program"];
 
 impl<S, N> FormatEvent<S, N> for JsonLines
 where
@@ -164,7 +164,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut w: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut fields = Fields::default();
+        let mut fields = EventFields::default();
         for (name, value) in &self.constant {
             fields.put(name, value.as_str());
         }
@@ -177,13 +177,13 @@ where
                 }
             }
         }
-        let mut own = Fields::default();
+        let mut own = EventFields::default();
         event.record(&mut own);
         for (name, value) in own.map {
             fields.map.insert(name, value);
         }
         let meta = event.metadata();
-        let line = Line {
+        let line = LogLine {
             timestamp: now().to_string(),
             level: meta.level().as_str(),
             target: own.log_target.as_deref().unwrap_or(meta.target()),
@@ -197,17 +197,17 @@ where
 
 /// The fields of an event.
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     map: Map<String, Value>,
     message: Option<String>,
     /// The target of a line that came through the `log` crate.
     log_target: Option<String>,
 }
 
-impl Fields {
+impl EventFields {
     fn put(&mut self, name: &str, value: impl Into<Value>) {
         let name = name.strip_prefix("r#").unwrap_or(name);
-        let key = if ALWAYS.contains(&name) { format!("field.{name}") } else { name.to_owned() };
+        let key = if CONSTANT_KEYS.contains(&name) { format!("field.{name}") } else { name.to_owned() };
         self.map.insert(key, value.into());
     }
 
@@ -221,7 +221,7 @@ impl Fields {
     }
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.text(field.name(), format!("{value:?}"));
     }

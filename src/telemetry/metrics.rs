@@ -21,7 +21,7 @@ impl Metrics {
     /// `/proc` they are missing.
     pub fn new() -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(process::Process));
+        registry.register_collector(Box::new(process::ProcessCollector));
         Self { registry }
     }
 

@@ -15,7 +15,7 @@ use tower::{BoxError, Layer, Service};
 use tracing::{debug, info, warn};
 
 use super::errors::chain;
-use crate::watches::{Outage, is_absence};
+use crate::watch_backoff::{WatchOutage, is_absence};
 
 /// An outage is over when for so long after an answer no call has failed: an API server that starts answers some calls
 /// and not others.
@@ -201,21 +201,21 @@ impl Drop for Asking {
 
 /// Logs that a watch shows nothing any more, or shows again what is so. `what` it watches. One that ended with the API
 /// server, or was cut, is begun anew, and the call that begins it tells of the outage.
-pub fn tell(what: &str, outage: &Outage) {
+pub fn log_transition(what: &str, outage: &WatchOutage) {
     match outage {
-        Outage::Begun { problem, of_api_server: true } => {
+        WatchOutage::Begun { problem, of_api_server: true } => {
             debug!(error = chain(problem), "{what} are watched anew as soon as the API server answers");
         }
-        Outage::Begun { problem, of_api_server: false } => {
+        WatchOutage::Begun { problem, of_api_server: false } => {
             warn!(
                 error = chain(problem),
                 "{what} cannot be watched; tried again until the API server lets them be"
             );
         }
-        Outage::Over { lasted, of_api_server: true } => {
+        WatchOutage::Over { lasted, of_api_server: true } => {
             debug!(seconds = lasted.as_secs(), "{what} are watched again");
         }
-        Outage::Over { lasted, of_api_server: false } => {
+        WatchOutage::Over { lasted, of_api_server: false } => {
             info!(seconds = lasted.as_secs(), "{what} are watched again");
         }
     }

@@ -5,11 +5,11 @@ use super::{style, text};
 /// Lines in the making. Each is a heading, or a name with a value at some depth.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    lines: Vec<Line>,
+    lines: Vec<FieldLine>,
 }
 
 #[derive(Clone, Debug)]
-enum Line {
+enum FieldLine {
     Heading(String),
     Field(usize, String, String),
     Text(String),
@@ -18,7 +18,7 @@ enum Line {
 impl Fields {
     /// A heading of a section; what follows is one step deeper.
     pub fn section(&mut self, heading: &str) {
-        self.lines.push(Line::Heading(heading.to_owned()));
+        self.lines.push(FieldLine::Heading(heading.to_owned()));
     }
 
     /// A field at the top.
@@ -40,26 +40,26 @@ impl Fields {
 
     /// Lines of a section that are aligned already, such as those of a table.
     pub fn lines(&mut self, lines: impl IntoIterator<Item = String>) {
-        self.lines.extend(lines.into_iter().map(Line::Text));
+        self.lines.extend(lines.into_iter().map(FieldLine::Text));
     }
 
     fn push(&mut self, depth: usize, name: &str, value: &str) {
-        self.lines.push(Line::Field(depth, text::line(name), text::line(value)));
+        self.lines.push(FieldLine::Field(depth, text::line(name), text::line(value)));
     }
 
     /// The whole, values aligned in one column.
     pub fn render(&self) -> String {
         let width = self.lines.iter().map(|line| match line {
-            Line::Field(depth, name, _) => depth * 2 + name.chars().count() + 1,
-            Line::Heading(_) | Line::Text(_) => 0,
+            FieldLine::Field(depth, name, _) => depth * 2 + name.chars().count() + 1,
+            FieldLine::Heading(_) | FieldLine::Text(_) => 0,
         });
         let width = width.max().unwrap_or_default() + 2;
         let mut out = String::new();
         for line in &self.lines {
             let text = match line {
-                Line::Heading(heading) => format!("{heading}:"),
-                Line::Text(text) => format!("  {text}"),
-                Line::Field(depth, name, value) => {
+                FieldLine::Heading(heading) => format!("{heading}:"),
+                FieldLine::Text(text) => format!("  {text}"),
+                FieldLine::Field(depth, name, value) => {
                     let name = format!("{}{name}:", "  ".repeat(*depth));
                     let value = if name.trim() == "State:" { style::state(value) } else { value.clone() };
                     format!("{name:width$}{value}")

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::out;
 
 /// How often the bar is drawn while nothing changes.
-const TICK: Duration = Duration::from_millis(500);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How many of so many are there. Lines for standard output are printed above the bar.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Progress {
             bar.set_style(style.progress_chars("=> "));
         }
         if out::is_watched() {
-            bar.enable_steady_tick(TICK);
+            bar.enable_steady_tick(REDRAW_INTERVAL);
         }
         Self { bar }
     }

@@ -6,7 +6,7 @@ use comfy_table::{Cell, ContentArrangement};
 use super::{style, text};
 
 /// What stands where there is no value, so that columns can be cut by white space.
-pub const NONE: &str = "<none>";
+pub const NO_VALUE: &str = "<none>";
 
 /// A table in the making. Cells are made fit for a terminal as they come.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Table {
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let shown = |cell: String| {
             let cell = text::line(&cell);
-            if cell.is_empty() { NONE.to_owned() } else { cell }
+            if cell.is_empty() { NO_VALUE.to_owned() } else { cell }
         };
         self.rows.push(cells.into_iter().map(shown).collect());
     }

@@ -43,8 +43,8 @@ const MAP: &[(&str, Layer)] = &[
     ("listen", Layer::Port),
     ("command_line", Layer::Port),
     ("telemetry", Layer::Port),
-    ("wakes", Layer::Part),
-    ("watches", Layer::Part),
+    ("wake_set", Layer::Part),
+    ("watch_backoff", Layer::Part),
     ("budget", Layer::Part),
     ("crash", Layer::Part),
     ("process", Layer::Part),
@@ -147,8 +147,8 @@ fn the_core_does_no_io_and_reads_no_clock() {
 
 #[test]
 fn wakes_touch_nothing_outside_and_read_no_clock() {
-    hold_free_of("wakes", &[&["sqlx"], &["kube", "Client"], &["kube", "Api"], &["std", "fs"]]);
-    hold_free_of("wakes", CLOCKS);
+    hold_free_of("wake_set", &[&["sqlx"], &["kube", "Client"], &["kube", "Api"], &["std", "fs"]]);
+    hold_free_of("wake_set", CLOCKS);
 }
 
 /// The agent's reactions and the hub's duties are decided without I/O, as the lifecycle is.

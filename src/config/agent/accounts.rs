@@ -5,19 +5,19 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::account::policy::AccountPolicy;
 use crate::account::secret_reference::{self, Reference};
-use crate::config::error::{ConfigError, Origin, Problem};
-use crate::config::kind::Value;
-use crate::config::layer::{Listed, Slot, Values};
+use crate::config::error::{ConfigError, ConfigProblem, Origin};
+use crate::config::layer::{EffectiveSetting, SettingList, Values};
+use crate::config::setting_type::SettingValue;
 use crate::config::yaml::shown;
-use crate::config::{CustomResourceDefinition, Permissions};
+use crate::config::{CustomResourceDefinition, RolePermissions};
 
 /// The engine of secret references that is there on the agent.
 const FILE_ENGINE: &str = "file";
-const LIST: &str = "kubernetes.accounts";
+const ACCOUNTS_KEY: &str = "kubernetes.accounts";
 /// How many accounts a file may list.
-const MOST: usize = 1000;
+const MAX_ACCOUNTS: usize = 1000;
 /// The longest path of a kubeconfig, in bytes; as long as the object takes that the account becomes.
-const LONGEST_PATH: usize = 1024;
+const MAX_PATH_BYTES: usize = 1024;
 
 /// One account of `kubernetes.accounts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct AccountSettings {
     /// Whether any certificate of the API server will do.
     pub insecure: bool,
     /// The roles that may see and change it.
-    pub permissions: Permissions,
+    pub permissions: RolePermissions,
     /// The only kinds cached; empty: the usual ones.
     pub kinds: Vec<String>,
     /// Kinds not cached.
@@ -67,17 +67,19 @@ pub enum AccountSource {
 
 /// Reads the list. Every wrong entry is a problem of its own.
 pub(super) fn build(v: &Values) -> Result<Vec<AccountSettings>, ConfigError> {
-    let Some(listed) = v.listed(LIST) else { return Ok(Vec::new()) };
-    if listed.len > MOST {
+    let Some(listed) = v.listed(ACCOUNTS_KEY) else { return Ok(Vec::new()) };
+    if listed.len > MAX_ACCOUNTS {
         let place = listed.places.values().next().cloned().unwrap_or(Origin::Default);
-        let why =
-            format!("lists {} accounts, and an agent takes {MOST} at most; add another agent", listed.len);
-        return Err(Problem::Rule { place, key: LIST.to_owned(), why }.into());
+        let why = format!(
+            "lists {} accounts, and an agent takes {MAX_ACCOUNTS} at most; add another agent",
+            listed.len
+        );
+        return Err(ConfigProblem::Rule { place, key: ACCOUNTS_KEY.to_owned(), why }.into());
     }
     let (mut accounts, mut problems) = (Vec::new(), Vec::new());
     let mut names: HashMap<String, Origin> = HashMap::new();
     for place in 0..listed.len {
-        let entry = Entry { values: v, listed, place };
+        let entry = AccountEntry { values: v, listed, place };
         match entry.account() {
             Ok(account) => {
                 let origin = entry.origin("name");
@@ -97,9 +99,9 @@ pub(super) fn build(v: &Values) -> Result<Vec<AccountSettings>, ConfigError> {
 }
 
 /// Makes paths absolute: a relative one counts from the folder of the settings.
-pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -> Result<(), Problem> {
+pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -> Result<(), ConfigProblem> {
     let unreadable =
-        |path: &Path, why: String| Problem::Unreadable { file: path.display().to_string().into(), why };
+        |path: &Path, why: String| ConfigProblem::Unreadable { file: path.display().to_string().into(), why };
     let mut folder = None;
     for account in accounts {
         let AccountSource::File(path) = &mut account.source else { continue };
@@ -110,8 +112,8 @@ pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -
             let below = path.components().filter(|part| *part != Component::CurDir);
             *path = folder.iter().flat_map(|folder| folder.components()).chain(below).collect();
         }
-        if path.as_os_str().len() > LONGEST_PATH {
-            return Err(unreadable(path, format!("the path is longer than {LONGEST_PATH} bytes")));
+        if path.as_os_str().len() > MAX_PATH_BYTES {
+            return Err(unreadable(path, format!("the path is longer than {MAX_PATH_BYTES} bytes")));
         }
         if path.to_str().is_none_or(|path| path.contains(char::is_control)) {
             return Err(unreadable(path, "the path holds what is no text".to_owned()));
@@ -130,15 +132,15 @@ fn plain(dir: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// One entry of the list.
-struct Entry<'v> {
+struct AccountEntry<'v> {
     values: &'v Values,
-    listed: &'v Listed,
+    listed: &'v SettingList,
     place: usize,
 }
 
-type Wrong = Box<Problem>;
+type Wrong = Box<ConfigProblem>;
 
-impl Entry<'_> {
+impl AccountEntry<'_> {
     fn account(&self) -> Result<AccountSettings, Wrong> {
         let Some(name) = self.text("name") else {
             return Err(Box::new(self.rule("name", "is missing; every account needs a name".to_owned())));
@@ -149,8 +151,8 @@ impl Entry<'_> {
             context: self.text("context"),
             insecure: self.flag("insecure"),
             permissions: match self.value("permissions") {
-                Some(Value::Permissions(permissions)) => permissions.clone(),
-                _ => Permissions::default(),
+                Some(SettingValue::Permissions(permissions)) => permissions.clone(),
+                _ => RolePermissions::default(),
             },
             kinds: self.list("kinds"),
             omit_kinds: self.list("omitKinds"),
@@ -158,13 +160,13 @@ impl Entry<'_> {
             omit_namespaces: self.list("omitNamespaces"),
             only_namespaced_resources: self.flag("onlyNamespacedResources"),
             custom_resource_definitions: match self.value("customResourceDefinitions") {
-                Some(Value::CustomResourceDefinitions(definitions)) => definitions.clone(),
+                Some(SettingValue::CustomResourceDefinitions(definitions)) => definitions.clone(),
                 _ => Vec::new(),
             },
             only_spinnaker_managed: self.flag("onlySpinnakerManaged"),
             metrics: self.flag("metrics"),
             max_resumable_resource_age_ms: match self.value("maxResumableResourceAgeMs") {
-                Some(Value::Int(ms)) => u64::try_from(*ms).ok(),
+                Some(SettingValue::Int(ms)) => u64::try_from(*ms).ok(),
                 _ => None,
             },
             no_proxy: self.flag("noProxy"),
@@ -252,8 +254,12 @@ impl Entry<'_> {
         Ok(())
     }
 
-    fn rule(&self, key: &str, why: String) -> Problem {
-        Problem::Rule { place: self.origin(key), key: format!("{LIST}[{}].{key}", self.place), why }
+    fn rule(&self, key: &str, why: String) -> ConfigProblem {
+        ConfigProblem::Rule {
+            place: self.origin(key),
+            key: format!("{ACCOUNTS_KEY}[{}].{key}", self.place),
+            why,
+        }
     }
 
     /// Where a key of this entry is, or else the entry itself, or else any entry of the list.
@@ -262,35 +268,35 @@ impl Entry<'_> {
         self.slot(key).map(|slot| slot.origin.clone()).or_else(|| entry.cloned()).unwrap_or(Origin::Default)
     }
 
-    fn slot(&self, key: &str) -> Option<&Slot> {
-        self.values.of_listed(LIST, self.place, key)
+    fn slot(&self, key: &str) -> Option<&EffectiveSetting> {
+        self.values.of_listed(ACCOUNTS_KEY, self.place, key)
     }
 
-    fn value(&self, key: &str) -> Option<&Value> {
+    fn value(&self, key: &str) -> Option<&SettingValue> {
         self.slot(key).map(|slot| &slot.value)
     }
 
     fn text(&self, key: &str) -> Option<String> {
         match self.value(key) {
-            Some(Value::Text(text)) => Some(text.clone()),
+            Some(SettingValue::Text(text)) => Some(text.clone()),
             _ => None,
         }
     }
 
     fn flag(&self, key: &str) -> bool {
-        matches!(self.value(key), Some(Value::Flag(true)))
+        matches!(self.value(key), Some(SettingValue::Flag(true)))
     }
 
     fn optional_flag(&self, key: &str) -> Option<bool> {
         match self.value(key) {
-            Some(Value::Flag(flag)) => Some(*flag),
+            Some(SettingValue::Flag(flag)) => Some(*flag),
             _ => None,
         }
     }
 
     fn list(&self, key: &str) -> Vec<String> {
         match self.value(key) {
-            Some(Value::List(items)) => items.clone(),
+            Some(SettingValue::List(items)) => items.clone(),
             _ => Vec::new(),
         }
     }

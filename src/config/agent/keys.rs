@@ -1,9 +1,9 @@
 //! Every setting that the agent's files may hold.
 
-use crate::config::kind::Kind;
 use crate::config::logging;
+use crate::config::setting_type::SettingType;
 use crate::config::table::Capability::{Migration, Operations, Streaming};
-use crate::config::table::{PORT, Row, Spec, count, inert, later, millis, read, refused, seconds};
+use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// The agent's settings as one whole.
 pub(crate) static SPEC: Spec = Spec {
@@ -24,11 +24,11 @@ pub(crate) static SPEC: Spec = Spec {
 const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
 const DAY_NS: i64 = DAY_MS * 1_000_000;
-const TEXT: Kind = Kind::Text { max: 4096 };
-const OPTIONAL: Kind = Kind::Optional { max: 1024 };
-const NANOS: Kind = Kind::Int { min: 0, max: DAY_NS, unit: "of nanoseconds" };
-const SCALE: Kind = Kind::Float { min: 0.0, max: 1000.0 };
-const APPLY: Kind = Kind::Choice(&["always", "never", "allowed"]);
+const TEXT: SettingType = SettingType::Text { max: 4096 };
+const OPTIONAL: SettingType = SettingType::Optional { max: 1024 };
+const NANOS: SettingType = SettingType::Int { min: 0, max: DAY_NS, unit: "of nanoseconds" };
+const SCALE: SettingType = SettingType::Float { min: 0.0, max: 1000.0 };
+const APPLY: SettingType = SettingType::Choice(&["always", "never", "allowed"]);
 
 const PPROF: &str = "it profiles Go programs";
 const NO_PROXY: &str = "the agent dials directly, whatever proxy the environment names";
@@ -43,20 +43,25 @@ const HEALTH_TLS: &str =
 const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
 
 /// A setting of the way to the hub that asks for TLS, unless `clouddriver.insecure` is true.
-const fn tls(key: &'static str, kind: Kind, harmless: Option<&'static str>, about: &'static str) -> Row {
+const fn tls(
+    key: &'static str,
+    kind: SettingType,
+    harmless: Option<&'static str>,
+    about: &'static str,
+) -> SettingRow {
     refused(key, kind, harmless, HUB_TLS, about).moot_by("clouddriver.insecure")
 }
 
-const ROWS: &[Row] = &[
+const ROWS: &[SettingRow] = &[
     // The hub
-    read("clouddriver.grpc", Kind::HostPort, "spin-clouddriver-grpc:9091", "host and port of the hub"),
+    read("clouddriver.grpc", SettingType::HostPort, "spin-clouddriver-grpc:9091", "host and port of the hub"),
     read(
         "clouddriver.insecure",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "dial the hub without TLS; false where it is not set and clouddriver.tls is",
     ),
-    refused("clouddriver.auth.token", Kind::Any, None, HUB_TOKEN, "bearer token for the hub").secret(),
+    refused("clouddriver.auth.token", SettingType::Any, None, HUB_TOKEN, "bearer token for the hub").secret(),
     refused(
         "clouddriver.auth.tokenCommand.command",
         TEXT,
@@ -64,10 +69,10 @@ const ROWS: &[Row] = &[
         HUB_TOKEN,
         "program that prints such a token",
     ),
-    refused("clouddriver.auth.tokenCommand.args", Kind::Any, None, HUB_TOKEN, "its arguments"),
+    refused("clouddriver.auth.tokenCommand.args", SettingType::Any, None, HUB_TOKEN, "its arguments"),
     refused(
         "clouddriver.auth.tokenCommand.format",
-        Kind::OptionalChoice(&["raw", "json"]),
+        SettingType::OptionalChoice(&["raw", "json"]),
         None,
         HUB_TOKEN,
         "whether it prints the token or JSON with it",
@@ -80,11 +85,12 @@ const ROWS: &[Row] = &[
         "pace at which it is run again",
     ),
     tls("clouddriver.tls.serverName", TEXT, None, "name expected in the hub's certificate"),
-    tls("clouddriver.tls.insecureSkipVerify", Kind::Flag, Some("false"), "take any certificate"),
+    tls("clouddriver.tls.insecureSkipVerify", SettingType::Flag, Some("false"), "take any certificate"),
     tls("clouddriver.tls.clientCertFile", TEXT, None, "the agent's own certificate"),
     tls("clouddriver.tls.clientKeyFile", TEXT, None, "its private key"),
-    tls("clouddriver.tls.clientKeyFilePassword", Kind::Any, None, "password of that key").secret(),
-    tls("clouddriver.tls.clientKeyPassword", Kind::Any, None, "another name of that password").secret(),
+    tls("clouddriver.tls.clientKeyFilePassword", SettingType::Any, None, "password of that key").secret(),
+    tls("clouddriver.tls.clientKeyPassword", SettingType::Any, None, "another name of that password")
+        .secret(),
     tls("clouddriver.tls.cacertFile", TEXT, None, "who signs the hub's certificate"),
     inert("clouddriver.noProxy", NO_PROXY, "dial the hub past the proxy of the environment"),
     read("clouddriver.backoff.baseDelay", NANOS, "1000000000", "wait after the first failed dial"),
@@ -104,22 +110,23 @@ const ROWS: &[Row] = &[
         "20",
         "longest wait for a ping's answer; 0: 20",
     ),
-    later(Operations, "clouddriver.responseRetries.enabled", Kind::Flag, "send a lost result again"),
+    later(Operations, "clouddriver.responseRetries.enabled", SettingType::Flag, "send a lost result again"),
     later(Operations, "clouddriver.responseRetries.maxRetries", count(0, 1000), "how often"),
     later(Operations, "clouddriver.responseRetries.backOffMs", millis(0, DAY_MS), "wait between two tries"),
     // The agent itself
-    read("zoneId", Kind::Text { max: 255 }, "", "zone of this agent; none: deployment and namespace"),
-    read("server.host", Kind::Address, "localhost", "address of the health server"),
+    read("zoneId", SettingType::Text { max: 255 }, "", "zone of this agent; none: deployment and namespace"),
+    read("server.host", SettingType::Address, "localhost", "address of the health server"),
     read("server.port", PORT, "8082", "port of the health server"),
-    refused("server.ssl.enabled", Kind::Flag, Some("false"), HEALTH_TLS, "serve health over TLS"),
+    refused("server.ssl.enabled", SettingType::Flag, Some("false"), HEALTH_TLS, "serve health over TLS"),
     refused("server.ssl.certFile", TEXT, None, HEALTH_TLS, "certificate of the health server"),
     refused("server.ssl.keyFile", TEXT, None, HEALTH_TLS, "its private key"),
-    refused("server.ssl.keyPassword", Kind::Any, None, HEALTH_TLS, "password of that key").secret(),
-    refused("server.ssl.keyFilePassword", Kind::Any, None, HEALTH_TLS, "password of that key").secret(),
+    refused("server.ssl.keyPassword", SettingType::Any, None, HEALTH_TLS, "password of that key").secret(),
+    refused("server.ssl.keyFilePassword", SettingType::Any, None, HEALTH_TLS, "password of that key")
+        .secret(),
     refused("server.ssl.caCertFile", TEXT, None, HEALTH_TLS, "who signs the callers' certificates"),
     refused(
         "server.ssl.clientAuth",
-        Kind::Any,
+        SettingType::Any,
         Some("none"),
         HEALTH_TLS,
         "whether callers must show a certificate",
@@ -127,26 +134,41 @@ const ROWS: &[Row] = &[
     // Clusters
     read(
         "kubernetes.kubeconfigFolders",
-        Kind::Folders,
+        SettingType::Folders,
         "/opt/armory,/kubeconfigfiles,/etc/kubesvc",
         "folders in which an account's kubeconfig may be",
     ),
     read(
         "kubernetes.execCommands",
-        Kind::Commands,
+        SettingType::Commands,
         "aws,aws-iam-authenticator,gke-gcloud-auth-plugin,kubelogin",
         "programs in PATH that may log in for kubeconfigs of this file",
     ),
-    read("kubernetes.policy.servers", Kind::Servers, "", "the only API servers dialled; empty: all"),
+    read("kubernetes.policy.servers", SettingType::Servers, "", "the only API servers dialled; empty: all"),
     read(
         "kubernetes.policy.loopback",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "dial this machine for other accounts than those of this file",
     ),
-    read("kubernetes.policy.insecure", Kind::Flag, "true", "take accounts whose API server is not verified"),
-    read("kubernetes.policy.serviceAccount", Kind::Flag, "true", "take accounts of the agent's own cluster"),
-    read("kubernetes.policy.files", Kind::Flag, "true", "take accounts with a kubeconfig on the agent"),
+    read(
+        "kubernetes.policy.insecure",
+        SettingType::Flag,
+        "true",
+        "take accounts whose API server is not verified",
+    ),
+    read(
+        "kubernetes.policy.serviceAccount",
+        SettingType::Flag,
+        "true",
+        "take accounts of the agent's own cluster",
+    ),
+    read(
+        "kubernetes.policy.files",
+        SettingType::Flag,
+        "true",
+        "take accounts with a kubeconfig on the agent",
+    ),
     inert("kubernetes.noProxy", NO_PROXY, "reach clusters past the proxy of the environment"),
     read(
         "kubernetes.reconnectTimeoutMs",
@@ -158,7 +180,7 @@ const ROWS: &[Row] = &[
     later(Streaming, "kubernetes.cacheGroupDelayMs", millis(0, DAY_MS), "wait between two such groups"),
     read(
         "kubernetes.accounts[].name",
-        Kind::Text { max: 255 },
+        SettingType::Text { max: 255 },
         "",
         "name of an account; each needs one of its own",
     ),
@@ -169,24 +191,45 @@ const ROWS: &[Row] = &[
         "",
         "its kubeconfig; a relative path counts from the folder of this file",
     ),
-    read("kubernetes.accounts[].insecure", Kind::Flag, "false", "take any certificate of its API server"),
-    read("kubernetes.accounts[].serviceAccount", Kind::Flag, "false", "the cluster in which the agent runs"),
-    read("kubernetes.accounts[].permissions", Kind::Permissions, "", "roles that may read and write"),
+    read(
+        "kubernetes.accounts[].insecure",
+        SettingType::Flag,
+        "false",
+        "take any certificate of its API server",
+    ),
+    read(
+        "kubernetes.accounts[].serviceAccount",
+        SettingType::Flag,
+        "false",
+        "the cluster in which the agent runs",
+    ),
+    read("kubernetes.accounts[].permissions", SettingType::Permissions, "", "roles that may read and write"),
     read(
         "kubernetes.accounts[].customResourceDefinitions",
-        Kind::CustomResourceDefinitions,
+        SettingType::CustomResourceDefinitions,
         "",
         "custom kinds",
     )
     .idle(NO_STREAM),
-    read("kubernetes.accounts[].kinds", Kind::List, "", "the only kinds cached"),
-    read("kubernetes.accounts[].omitKinds", Kind::List, "", "kinds not cached"),
-    read("kubernetes.accounts[].namespaces", Kind::List, "", "the only namespaces watched"),
-    read("kubernetes.accounts[].omitNamespaces", Kind::List, "", "namespaces not watched"),
-    read("kubernetes.accounts[].onlyNamespacedResources", Kind::Flag, "false", "nothing without namespace"),
-    read("kubernetes.accounts[].onlySpinnakerManaged", Kind::Flag, "false", "only what Spinnaker deployed")
-        .idle(NO_STREAM),
-    read("kubernetes.accounts[].metrics", Kind::Flag, "false", "send metrics of pods").idle(NO_METRICS),
+    read("kubernetes.accounts[].kinds", SettingType::List, "", "the only kinds cached"),
+    read("kubernetes.accounts[].omitKinds", SettingType::List, "", "kinds not cached"),
+    read("kubernetes.accounts[].namespaces", SettingType::List, "", "the only namespaces watched"),
+    read("kubernetes.accounts[].omitNamespaces", SettingType::List, "", "namespaces not watched"),
+    read(
+        "kubernetes.accounts[].onlyNamespacedResources",
+        SettingType::Flag,
+        "false",
+        "nothing without namespace",
+    ),
+    read(
+        "kubernetes.accounts[].onlySpinnakerManaged",
+        SettingType::Flag,
+        "false",
+        "only what Spinnaker deployed",
+    )
+    .idle(NO_STREAM),
+    read("kubernetes.accounts[].metrics", SettingType::Flag, "false", "send metrics of pods")
+        .idle(NO_METRICS),
     read(
         "kubernetes.accounts[].maxResumableResourceAgeMs",
         millis(0, DAY_MS),
@@ -194,17 +237,27 @@ const ROWS: &[Row] = &[
         "age up to which a watch is resumed; 0: the hub's default",
     )
     .idle(NO_STREAM),
-    read("kubernetes.accounts[].noProxy", Kind::Flag, "false", "past the proxy of the environment")
+    read("kubernetes.accounts[].noProxy", SettingType::Flag, "false", "past the proxy of the environment")
         .idle(NO_PROXY),
-    read("kubernetes.accounts[].policy.servers", Kind::Servers, "", "kubernetes.policy.servers for this one"),
-    read("kubernetes.accounts[].policy.insecure", Kind::Flag, "", "kubernetes.policy.insecure for this one"),
+    read(
+        "kubernetes.accounts[].policy.servers",
+        SettingType::Servers,
+        "",
+        "kubernetes.policy.servers for this one",
+    ),
+    read(
+        "kubernetes.accounts[].policy.insecure",
+        SettingType::Flag,
+        "",
+        "kubernetes.policy.insecure for this one",
+    ),
     read(
         "kubernetes.accounts[].policy.serviceAccount",
-        Kind::Flag,
+        SettingType::Flag,
         "",
         "kubernetes.policy.serviceAccount for this one",
     ),
-    read("kubernetes.accounts[].policy.files", Kind::Flag, "", "kubernetes.policy.files for this one"),
+    read("kubernetes.accounts[].policy.files", SettingType::Flag, "", "kubernetes.policy.files for this one"),
     inert(
         "kubernetes.accounts[].oAuthScopes",
         "sign-in plugins of cloud providers are not built in",
@@ -233,7 +286,7 @@ const ROWS: &[Row] = &[
     inert("kubernetes.accounts[].kubeconfigContents", CLOUDDRIVERS, "a kubeconfig").secret(),
     refused(
         "kubernetes.accounts[].requiredGroupMembership",
-        Kind::List,
+        SettingType::List,
         None,
         "the agent does not read it; write the groups as roles under READ and WRITE of permissions",
         "groups that may read and write",
@@ -260,18 +313,28 @@ const ROWS: &[Row] = &[
         APPLY,
         "as above, for that kind",
     ),
-    later(Operations, "kubernetes.retries.enabled", Kind::Flag, "repeat failed requests to a cluster"),
+    later(Operations, "kubernetes.retries.enabled", SettingType::Flag, "repeat failed requests to a cluster"),
     later(Operations, "kubernetes.retries.maxRetries", count(0, 1000), "how often"),
     later(Operations, "kubernetes.retries.backOffMs", millis(0, DAY_MS), "wait between two tries"),
-    later(Operations, "kubernetes.retries.retryAnyError", Kind::Flag, "after any error"),
-    later(Operations, "kubernetes.retries.retryableErrors", Kind::List, "after errors with these words"),
+    later(Operations, "kubernetes.retries.retryAnyError", SettingType::Flag, "after any error"),
+    later(
+        Operations,
+        "kubernetes.retries.retryableErrors",
+        SettingType::List,
+        "after errors with these words",
+    ),
 ];
 
 /// After the group `logging`, so that groups stay together in print.
-const REST: &[Row] = &[
-    read("dynamicAccounts.enabled", Kind::Flag, "true", "take accounts other than those of this file"),
+const REST: &[SettingRow] = &[
+    read("dynamicAccounts.enabled", SettingType::Flag, "true", "take accounts other than those of this file"),
     // Settings of the operator that are also found here.
-    later(Migration, "dynamicAccounts.interceptor.enabled", Kind::Flag, "belongs in the operator's file"),
+    later(
+        Migration,
+        "dynamicAccounts.interceptor.enabled",
+        SettingType::Flag,
+        "belongs in the operator's file",
+    ),
     later(Migration, "dynamicAccounts.scanBatchSize", count(1, 100_000), "belongs in the operator's file"),
     later(
         Migration,
@@ -279,20 +342,20 @@ const REST: &[Row] = &[
         seconds(1, DAY),
         "belongs in the operator's file",
     ),
-    later(Migration, "dynamicAccounts.namePatterns", Kind::List, "belongs in the operator's file"),
+    later(Migration, "dynamicAccounts.namePatterns", SettingType::List, "belongs in the operator's file"),
     later(
         Migration,
         "dynamicAccounts.credentialScanNamePatterns",
-        Kind::List,
+        SettingType::List,
         "belongs in the operator's file",
     ),
-    read("dynamicAccountsEnabled", Kind::Flag, "true", "older spelling of dynamicAccounts.enabled"),
-    read("prometheus.enabled", Kind::Flag, "false", "serve metrics on a port of their own"),
+    read("dynamicAccountsEnabled", SettingType::Flag, "true", "older spelling of dynamicAccounts.enabled"),
+    read("prometheus.enabled", SettingType::Flag, "false", "serve metrics on a port of their own"),
     read("prometheus.port", PORT, "8008", "that port"),
     inert("pprof.enabled", PPROF, "profiling endpoint"),
     inert("pprof.port", PPROF, "port of that endpoint"),
-    refused("secrets.vault.enabled", Kind::Flag, Some("false"), VAULT, "ask Vault for secrets"),
-    refused("secrets.vault.*", Kind::Any, None, VAULT, "where secrets are kept").secret(),
+    refused("secrets.vault.enabled", SettingType::Flag, Some("false"), VAULT, "ask Vault for secrets"),
+    refused("secrets.vault.*", SettingType::Any, None, VAULT, "where secrets are kept").secret(),
     later(Streaming, "tasks.totalBudget", count(0, 1_000_000), "listings of clusters at once"),
     later(Streaming, "tasks.budgetPerAccount", count(0, 1_000_000), "the same for one account"),
     later(Streaming, "tasks.queueCheckFrequencyMs", millis(1, DAY_MS), "pace of looking for further work"),

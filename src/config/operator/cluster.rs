@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::error::Problem;
+use crate::config::error::ConfigProblem;
 use crate::config::layer::Values;
 
 const MODE: &str = "kubesvc.cluster";
@@ -37,7 +37,7 @@ pub enum ClusterMode {
     Kubernetes,
 }
 
-pub(super) fn build(v: &Values) -> Result<ClusterSettings, Problem> {
+pub(super) fn build(v: &Values) -> Result<ClusterSettings, ConfigProblem> {
     let by_name = v.boolean("kubesvc.cluster-kubernetes.useDNS")?;
     let domain = v.string("kubesvc.cluster-kubernetes.domainName")?;
     Ok(ClusterSettings {
@@ -54,12 +54,12 @@ pub(super) fn build(v: &Values) -> Result<ClusterSettings, Problem> {
 
 /// A file of SQLite belongs to one process, so there is nobody to look for. Several replicas, each with a file of its own,
 /// would each lead.
-fn mode(v: &Values) -> Result<ClusterMode, Problem> {
+fn mode(v: &Values) -> Result<ClusterMode, ConfigProblem> {
     Ok(match (v.optional(MODE)?.as_deref(), is_sqlite(v)?) {
         (Some("local"), _) | (None, true) => ClusterMode::Local,
         (None, false) | (Some(_), false) => ClusterMode::Kubernetes,
         (Some(_), true) => {
-            return Err(Problem::Rule {
+            return Err(ConfigProblem::Rule {
                 place: v.origin(MODE),
                 key: MODE.to_owned(),
                 why: format!(
@@ -71,12 +71,12 @@ fn mode(v: &Values) -> Result<ClusterMode, Problem> {
     })
 }
 
-fn is_sqlite(v: &Values) -> Result<bool, Problem> {
+fn is_sqlite(v: &Values) -> Result<bool, ConfigProblem> {
     Ok(v.string("kubesvc.database.url")?.starts_with("sqlite:"))
 }
 
 /// What a person should know about these settings, one line each.
-pub(crate) fn notes(v: &Values) -> Result<Vec<String>, Problem> {
+pub(crate) fn notes(v: &Values) -> Result<Vec<String>, ConfigProblem> {
     let mode = v.optional(MODE)?;
     let mut notes = Vec::new();
     if mode.as_deref() == Some("database") {

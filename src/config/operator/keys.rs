@@ -1,12 +1,12 @@
 //! Every setting that the operator's files may hold.
 
-use crate::config::kind::Kind;
 use crate::config::logging;
+use crate::config::setting_type::SettingType;
 use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
-use crate::config::table::{PORT, Row, Spec, count, inert, later, millis, read, refused, seconds};
+use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
 /// What a hello of an agent that holds many accounts takes, in bytes: a smaller bound would keep it out for ever.
-const HELLO_BYTES: u64 = 3 * 1024 * 1024 + 64 * 1024;
+const MIN_MESSAGE_BYTES: u64 = 3 * 1024 * 1024 + 64 * 1024;
 
 /// The operator's settings as one whole.
 pub(crate) static SPEC: Spec = Spec {
@@ -29,9 +29,16 @@ pub(crate) static SPEC: Spec = Spec {
 
 const DAY: i64 = 86_400;
 const DAY_MS: i64 = DAY * 1000;
-const TEXT: Kind = Kind::Text { max: 4096 };
-const UNITS: Kind =
-    Kind::Choice(&["NANOSECONDS", "MICROSECONDS", "MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS"]);
+const TEXT: SettingType = SettingType::Text { max: 4096 };
+const UNITS: SettingType = SettingType::Choice(&[
+    "NANOSECONDS",
+    "MICROSECONDS",
+    "MILLISECONDS",
+    "SECONDS",
+    "MINUTES",
+    "HOURS",
+    "DAYS",
+]);
 
 const NO_POOL: &str = "writes to the cache are batched, not given to a pool of threads";
 const NO_V2: &str = "there is no V2 provider in this program";
@@ -45,39 +52,65 @@ const REST_TLS: &str = "REST serves no TLS and asks for no certificates yet; lea
 const REST_AUTH: &str = "REST does not check who a caller is yet; leave this out, and let nobody but trusted callers \
     reach port 7002 (docs/security.md)";
 
-const ROWS: &[Row] = &[
+const ROWS: &[SettingRow] = &[
     // REST
-    read("server.address", Kind::Address, "*", "address of the REST server"),
+    read("server.address", SettingType::Address, "*", "address of the REST server"),
     read("server.port", PORT, "7002", "port of the REST server"),
-    read("server.maxBodyBytes", Kind::Size { min: 1 << 10, max: 1 << 30 }, "8MB", "largest request body"),
-    refused("server.ssl.enabled", Kind::Flag, Some("false"), REST_TLS, "serve REST over TLS"),
+    read(
+        "server.maxBodyBytes",
+        SettingType::Size { min: 1 << 10, max: 1 << 30 },
+        "8MB",
+        "largest request body",
+    ),
+    refused("server.ssl.enabled", SettingType::Flag, Some("false"), REST_TLS, "serve REST over TLS"),
     refused(
         "server.ssl.clientAuth",
-        Kind::OptionalChoice(&["none", "want", "need"]),
+        SettingType::OptionalChoice(&["none", "want", "need"]),
         Some("none"),
         REST_TLS,
         "whether callers must show a certificate",
     ),
-    refused("server.ssl.certificate", Kind::Any, None, REST_TLS, "certificates of REST"),
-    refused("server.ssl.certificatePrivateKey", Kind::Any, None, REST_TLS, "their private key").secret(),
-    refused("server.ssl.trustCertificate", Kind::Any, None, REST_TLS, "who signs callers' certificates"),
-    refused("server.ssl.bundle", Kind::Any, None, REST_TLS, "the same, under a name"),
-    refused("server.ssl.keyStore", Kind::Any, None, REST_TLS, "certificates of REST, in a Java key store"),
-    refused("server.ssl.keyStorePassword", Kind::Any, None, REST_TLS, "password of that store").secret(),
-    refused("server.ssl.keyPassword", Kind::Any, None, REST_TLS, "password of the key in it").secret(),
-    refused("server.ssl.trustStore", Kind::Any, None, REST_TLS, "who signs callers' certificates, likewise"),
-    refused("server.ssl.trustStorePassword", Kind::Any, None, REST_TLS, "password of that store").secret(),
-    refused("server.ssl.*", Kind::Any, None, REST_TLS, "all else about TLS").secret(),
+    refused("server.ssl.certificate", SettingType::Any, None, REST_TLS, "certificates of REST"),
+    refused("server.ssl.certificatePrivateKey", SettingType::Any, None, REST_TLS, "their private key")
+        .secret(),
+    refused(
+        "server.ssl.trustCertificate",
+        SettingType::Any,
+        None,
+        REST_TLS,
+        "who signs callers' certificates",
+    ),
+    refused("server.ssl.bundle", SettingType::Any, None, REST_TLS, "the same, under a name"),
+    refused(
+        "server.ssl.keyStore",
+        SettingType::Any,
+        None,
+        REST_TLS,
+        "certificates of REST, in a Java key store",
+    ),
+    refused("server.ssl.keyStorePassword", SettingType::Any, None, REST_TLS, "password of that store")
+        .secret(),
+    refused("server.ssl.keyPassword", SettingType::Any, None, REST_TLS, "password of the key in it").secret(),
+    refused(
+        "server.ssl.trustStore",
+        SettingType::Any,
+        None,
+        REST_TLS,
+        "who signs callers' certificates, likewise",
+    ),
+    refused("server.ssl.trustStorePassword", SettingType::Any, None, REST_TLS, "password of that store")
+        .secret(),
+    refused("server.ssl.*", SettingType::Any, None, REST_TLS, "all else about TLS").secret(),
     refused(
         "kubesvc.rest.auth.mode",
-        Kind::Choice(&["off", "log", "enforce"]),
+        SettingType::Choice(&["off", "log", "enforce"]),
         Some("off"),
         REST_AUTH,
         "whether callers of REST must show who they are",
     ),
     read(
         "server.health.port",
-        Kind::Int { min: 0, max: 65535, unit: "(a port; 0: none)" },
+        SettingType::Int { min: 0, max: 65535, unit: "(a port; 0: none)" },
         "0",
         "port for /health alone, which answers probes whatever goes on at the other one; 0: none",
     ),
@@ -87,21 +120,21 @@ const ROWS: &[Row] = &[
         "256",
         "connections to the REST server from one address (IPv6: /64); 0: no bound",
     ),
-    read("server.limits.exempt", Kind::Networks, "", "networks for which that bound does not count"),
+    read("server.limits.exempt", SettingType::Networks, "", "networks for which that bound does not count"),
     read(
         "server.hosts",
-        Kind::Hosts,
+        SettingType::Hosts,
         "",
         "names under which REST is called, with or without a port; another is 421; none: any",
     ),
-    read("server.cors.allowedOrigins", Kind::Origins, "", "origins whose web pages may call REST"),
+    read("server.cors.allowedOrigins", SettingType::Origins, "", "origins whose web pages may call REST"),
     // The hub
-    read("kubesvc.grpc.server.address", Kind::Address, "*", "address of the hub that agents dial"),
+    read("kubesvc.grpc.server.address", SettingType::Address, "*", "address of the hub that agents dial"),
     read("kubesvc.grpc.server.port", PORT, "9091", "port of the hub that agents dial"),
-    read("kubesvc.grpc.server.healthServiceEnabled", Kind::Flag, "true", "answer gRPC health checks"),
+    read("kubesvc.grpc.server.healthServiceEnabled", SettingType::Flag, "true", "answer gRPC health checks"),
     read(
         "kubesvc.grpc.server.maxInboundMessageSize",
-        Kind::Size { min: HELLO_BYTES, max: 1 << 30 },
+        SettingType::Size { min: MIN_MESSAGE_BYTES, max: 1 << 30 },
         "4MB",
         "largest message taken from an agent",
     ),
@@ -113,13 +146,13 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.grpc.server.limits.exempt",
-        Kind::Networks,
+        SettingType::Networks,
         "",
         "networks for which that bound does not count",
     ),
     refused(
         "kubesvc.grpc.server.security.enabled",
-        Kind::Flag,
+        SettingType::Flag,
         Some("false"),
         HUB_TLS,
         "serve the hub over TLS",
@@ -128,7 +161,7 @@ const ROWS: &[Row] = &[
     refused("kubesvc.grpc.server.security.privateKey", TEXT, None, HUB_TLS, "where the hub's private key is"),
     refused(
         "kubesvc.grpc.server.security.privateKeyPassword",
-        Kind::Any,
+        SettingType::Any,
         None,
         HUB_TLS,
         "password of that key",
@@ -136,12 +169,18 @@ const ROWS: &[Row] = &[
     .secret(),
     refused(
         "kubesvc.grpc.server.security.clientAuth",
-        Kind::Choice(&["NONE", "OPTIONAL", "REQUIRE"]),
+        SettingType::Choice(&["NONE", "OPTIONAL", "REQUIRE"]),
         Some("NONE"),
         HUB_TLS,
         "whether agents must show a certificate",
     ),
-    refused("kubesvc.grpc.server.security.ciphers", Kind::List, None, HUB_TLS, "TLS cipher suites allowed"),
+    refused(
+        "kubesvc.grpc.server.security.ciphers",
+        SettingType::List,
+        None,
+        HUB_TLS,
+        "TLS cipher suites allowed",
+    ),
     refused(
         "kubesvc.grpc.server.security.trustCertCollection",
         TEXT,
@@ -149,7 +188,13 @@ const ROWS: &[Row] = &[
         HUB_TLS,
         "who signs agents' certificates",
     ),
-    refused("kubesvc.grpc.server.security.protocols", Kind::List, None, HUB_TLS, "TLS versions allowed"),
+    refused(
+        "kubesvc.grpc.server.security.protocols",
+        SettingType::List,
+        None,
+        HUB_TLS,
+        "TLS versions allowed",
+    ),
     read(
         "kubesvc.grpc.server.security.keepAliveHeartbeatSeconds",
         seconds(0, DAY),
@@ -164,43 +209,54 @@ const ROWS: &[Row] = &[
     ),
     refused(
         "kubesvc.grpc.auth.mode",
-        Kind::Choice(&["open", "log", "bound"]),
+        SettingType::Choice(&["open", "log", "bound"]),
         Some("open"),
         HUB_AUTH,
         "whether agents must show who they are",
     ),
     refused(
         "kubesvc.grpc.auth.x509.enabled",
-        Kind::Flag,
+        SettingType::Flag,
         Some("false"),
         HUB_AUTH,
         "let agents in by certificate subject",
     ),
-    refused("kubesvc.grpc.auth.x509.filters", Kind::List, None, HUB_AUTH, "the subjects that are let in"),
+    refused(
+        "kubesvc.grpc.auth.x509.filters",
+        SettingType::List,
+        None,
+        HUB_AUTH,
+        "the subjects that are let in",
+    ),
     // State
-    read("kubesvc.database.url", Kind::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
+    read("kubesvc.database.url", SettingType::DatabaseUrl, "sqlite://kubesvc.db", "the database"),
     read(
         "kubesvc.database.takeOver",
-        Kind::Flag,
+        SettingType::Flag,
         "false",
         "rename tables of another product that have kubesvc's names, and keep them",
     ),
-    read("kubesvc.watchNamespaces", Kind::Namespaces, "", "namespaces watched; none: the operator's own"),
+    read(
+        "kubesvc.watchNamespaces",
+        SettingType::Namespaces,
+        "",
+        "namespaces watched; none: the operator's own",
+    ),
     read(
         "kubesvc.secrets.folders",
-        Kind::Folders,
+        SettingType::Folders,
         "",
         "folders of the operator below which references of engine file may name kubeconfigs",
     ),
     read(
         "kubesvc.secrets.namespaces",
-        Kind::NamespaceList,
+        SettingType::NamespaceList,
         "",
         "namespaces besides its own whose Secrets an account may name by a reference of engine k8s",
     ),
     read(
         "kubesvc.secrets.noop",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "take references of engine noop, which are the secret themselves",
     ),
@@ -221,13 +277,18 @@ const ROWS: &[Row] = &[
     later(
         Lifecycle,
         "kubesvc.cache.cleanDataWithUnusedAccounts",
-        Kind::Flag,
+        SettingType::Flag,
         "remove cached objects with such an account",
     ),
-    later(Streaming, "kubesvc.cache.cacheDefaults", Kind::List, "kinds cached for every account"),
-    later(Streaming, "kubesvc.cache.cacheKinds", Kind::List, "kinds cached unless an account says otherwise"),
-    later(Streaming, "kubesvc.cache.cacheOmitKinds", Kind::List, "kinds never cached"),
-    later(Streaming, "kubesvc.cache.cacheAll", Kind::Flag, "cache every kind a cluster has"),
+    later(Streaming, "kubesvc.cache.cacheDefaults", SettingType::List, "kinds cached for every account"),
+    later(
+        Streaming,
+        "kubesvc.cache.cacheKinds",
+        SettingType::List,
+        "kinds cached unless an account says otherwise",
+    ),
+    later(Streaming, "kubesvc.cache.cacheOmitKinds", SettingType::List, "kinds never cached"),
+    later(Streaming, "kubesvc.cache.cacheAll", SettingType::Flag, "cache every kind a cluster has"),
     later(Streaming, "kubesvc.cache.bodyFormat", TEXT, "how cached objects are stored"),
     later(
         Streaming,
@@ -243,7 +304,7 @@ const ROWS: &[Row] = &[
         "age of remembered namespaces",
     ),
     // Accounts
-    read("kubesvc.dynamicAccounts.enabled", Kind::Flag, "true", "accounts may be added while running"),
+    read("kubesvc.dynamicAccounts.enabled", SettingType::Flag, "true", "accounts may be added while running"),
     read("kubesvc.dynamicAccounts.maxRetries", count(0, 1000), "3", "further tries of a failed registration"),
     read(
         "kubesvc.dynamicAccounts.retryFrequencySeconds",
@@ -253,7 +314,7 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.dynamicAccounts.retryMultiplier",
-        Kind::Float { min: 1.0, max: 100.0 },
+        SettingType::Float { min: 1.0, max: 100.0 },
         "2",
         "growth of that wait; 1 is a fixed pace",
     ),
@@ -271,21 +332,26 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.dynamicAccounts.adoptRows",
-        Kind::Flag,
+        SettingType::Flag,
         "false",
         "rows that kubesvc did not write become accounts",
     ),
     read(
         "kubesvc.dynamicAccounts.agentWins",
-        Kind::Flag,
+        SettingType::Flag,
         "false",
         "an account of an agent's own file has its name before a declared one",
     ),
-    read("kubesvc.dynamicAccounts.namespace", Kind::Namespace, "", "where accounts from REST are written"),
+    read(
+        "kubesvc.dynamicAccounts.namespace",
+        SettingType::Namespace,
+        "",
+        "where accounts from REST are written",
+    ),
     later(
         Migration,
         "kubesvc.dynamicAccounts.interceptor.enabled",
-        Kind::Flag,
+        SettingType::Flag,
         "take over accounts that Clouddriver adds",
     ),
     later(
@@ -298,13 +364,13 @@ const ROWS: &[Row] = &[
     later(
         Migration,
         "kubesvc.dynamicAccounts.namePatterns",
-        Kind::List,
+        SettingType::List,
         "names taken over from the database",
     ),
     later(
         Migration,
         "kubesvc.dynamicAccounts.credentialScanNamePatterns",
-        Kind::List,
+        SettingType::List,
         "names taken over from credential sources",
     ),
     later(
@@ -329,7 +395,7 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.agents.approval",
-        Kind::Choice(&["auto", "manual"]),
+        SettingType::Choice(&["auto", "manual"]),
         "auto",
         "who approves an agent: the operator at once, or a person",
     ),
@@ -341,23 +407,23 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.agents.offers",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "an account without a zone goes to a zone whose agents offer to take it; false: every account names its zone",
     ),
     read(
         "kubesvc.accounts.agentSources",
-        Kind::NamespacesOrOwn,
+        SettingType::NamespacesOrOwn,
         "*",
         "namespaces whose accounts may use an agent's files and its service account",
     ),
     read(
         "kubesvc.accounts.operatorFiles",
-        Kind::NamespacesOrOwn,
+        SettingType::NamespacesOrOwn,
         "*",
         "namespaces whose accounts may use references of engine file",
     ),
-    later(Streaming, "kubesvc.runtime.defaults.onlySpinnakerManaged", Kind::Flag, MANAGED),
+    later(Streaming, "kubesvc.runtime.defaults.onlySpinnakerManaged", SettingType::Flag, MANAGED),
     later(Streaming, "kubesvc.runtime.defaults.customResources[].kubernetesKind", TEXT, CUSTOM),
     later(Streaming, "kubesvc.runtime.defaults.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
     later(
@@ -366,9 +432,9 @@ const ROWS: &[Row] = &[
         count(0, 1_000_000),
         PRIORITY,
     ),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].versioned", Kind::Flag, VERSIONED),
-    later(Streaming, "kubesvc.runtime.defaults.customResources[].namespaced", Kind::Flag, NAMESPACED),
-    later(Streaming, "kubesvc.runtime.accounts.*.onlySpinnakerManaged", Kind::Flag, MANAGED),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].versioned", SettingType::Flag, VERSIONED),
+    later(Streaming, "kubesvc.runtime.defaults.customResources[].namespaced", SettingType::Flag, NAMESPACED),
+    later(Streaming, "kubesvc.runtime.accounts.*.onlySpinnakerManaged", SettingType::Flag, MANAGED),
     later(Streaming, "kubesvc.runtime.accounts.*.customResources[].kubernetesKind", TEXT, CUSTOM),
     later(Streaming, "kubesvc.runtime.accounts.*.customResources[].spinnakerKind", TEXT, SPINNAKER_KIND),
     later(
@@ -377,60 +443,65 @@ const ROWS: &[Row] = &[
         count(0, 1_000_000),
         PRIORITY,
     ),
-    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].versioned", Kind::Flag, VERSIONED),
-    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].namespaced", Kind::Flag, NAMESPACED),
+    later(Streaming, "kubesvc.runtime.accounts.*.customResources[].versioned", SettingType::Flag, VERSIONED),
+    later(
+        Streaming,
+        "kubesvc.runtime.accounts.*.customResources[].namespaced",
+        SettingType::Flag,
+        NAMESPACED,
+    ),
     // Replicas
     read(
         "kubesvc.cluster",
-        Kind::Choice(&["local", "kubernetes", "database"]),
+        SettingType::Choice(&["local", "kubernetes", "database"]),
         "",
         "how replicas find one another; not set: local on SQLite, else kubernetes",
     ),
     read(
         "kubesvc.cluster-kubernetes.kubeconfigFile",
-        Kind::Optional { max: 4096 },
+        SettingType::Optional { max: 4096 },
         "",
         "kubeconfig for finding replicas; none: the operator's own API server",
     ),
     read(
         "kubesvc.cluster-kubernetes.verifySsl",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "check the certificate of the API server that is asked for replicas",
     ),
     read(
         "kubesvc.cluster-kubernetes.namespace",
-        Kind::Namespace,
+        SettingType::Namespace,
         "",
         "where the replicas are; none: the operator's own",
     ),
     read(
         "kubesvc.cluster-kubernetes.httpPortName",
-        Kind::Text { max: 63 },
+        SettingType::Text { max: 63 },
         "http",
         "name of the REST port in their Service",
     ),
     read(
         "kubesvc.cluster-kubernetes.clouddriverServiceNamePrefix",
-        Kind::Text { max: 63 },
+        SettingType::Text { max: 63 },
         "spin-clouddriver",
         "how the name of their Service begins",
     ),
     read(
         "kubesvc.cluster-kubernetes.failFast",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "stop when Endpoints or EndpointSlices may not be listed and watched",
     ),
     read(
         "kubesvc.cluster-kubernetes.useDNS",
-        Kind::Flag,
+        SettingType::Flag,
         "false",
         "reach replicas by their pods' names in DNS, not by address",
     ),
     read(
         "kubesvc.cluster-kubernetes.domainName",
-        Kind::Text { max: 253 },
+        SettingType::Text { max: 253 },
         "cluster.local",
         "domain of those names",
     ),
@@ -454,7 +525,7 @@ const ROWS: &[Row] = &[
     ),
     read(
         "kubesvc.heartbeat.enabled",
-        Kind::Flag,
+        SettingType::Flag,
         "true",
         "cut off agents that send no heartbeat; else only pings find one that is gone",
     ),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{Files, agent, error};
 use crate::account::policy::{AccountPolicy, AgentPolicy};
 use crate::config::agent::{AccountSettings, AccountSource};
-use crate::config::{CustomResourceDefinition, Permissions, UnknownKeys, load_agent};
+use crate::config::{CustomResourceDefinition, RolePermissions, UnknownKeys, load_agent};
 
 fn accounts(yaml: &str) -> Vec<AccountSettings> {
     agent(yaml).expect(yaml).settings.accounts
@@ -48,7 +48,7 @@ kubernetes:
             source: AccountSource::File(PathBuf::from("/k/prod")),
             context: Some("eu".to_owned()),
             insecure: true,
-            permissions: Permissions {
+            permissions: RolePermissions {
                 read: vec!["a".to_owned()],
                 write: vec!["b".to_owned(), "c".to_owned()]
             },
@@ -143,7 +143,7 @@ fn commands_that_log_in_are_bare_names() {
 
 #[test]
 fn roles_stay_as_they_were_written_in_both_shapes() {
-    let want = Permissions {
+    let want = RolePermissions {
         read: ["007", "true", "1.0", "two words", " padded ", "0x1F"].map(str::to_owned).to_vec(),
         write: vec!["~".to_owned()],
     };
@@ -161,7 +161,7 @@ fn roles_stay_as_they_were_written_in_both_shapes() {
     for empty in
         ["", "      permissions:\n", "      permissions: []\n", "      permissions: {READ: , WRITE: []}\n"]
     {
-        assert_eq!(account(empty).permissions, Permissions::default(), "{empty}");
+        assert_eq!(account(empty).permissions, RolePermissions::default(), "{empty}");
     }
 }
 

@@ -14,7 +14,7 @@ struct Scene {
     accounts: Arc<Accounts>,
     lives: Arc<Replicas>,
     ticks: Arc<Ticks>,
-    leader: Wakes<String>,
+    leader: WakeSet<String>,
     version: u64,
 }
 
@@ -31,7 +31,7 @@ impl Scene {
             replicas,
             Arc::clone(&ticks),
         );
-        Self { remote, agents, accounts, lives, ticks, leader: Wakes::default(), version: 0 }
+        Self { remote, agents, accounts, lives, ticks, leader: WakeSet::default(), version: 0 }
     }
 
     /// An account that zone `z` has, under epoch 4.

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use crate::account::KubesvcAccount;
 use crate::hub::{AssignmentRows, FenceRows, NamespaceRows};
 use crate::objects::{AccountObjects, WriteError};
-use crate::store::{Assignment, AssignmentChanges, Fence, NamespaceList, Raised, Standing, StoreError};
+use crate::store::{
+    Assignment, AssignmentChanges, Fence, NamespaceList, RaiseOutcome, StoreError, StoredFence,
+};
 
 /// Accounts at an API server in memory. What is written is not shown to the index by itself.
 #[derive(Default)]
@@ -127,24 +129,24 @@ impl AssignmentRows for FakeRows {
 
 #[async_trait]
 impl FenceRows for FakeRows {
-    async fn raise(&self, raised: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn raise(&self, raised: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         if *self.down.lock() {
             return Err(StoreError::unavailable("down"));
         }
         let (mut fences, unfenced) = (self.fences.lock(), self.unfenced.lock());
         let mut raise = |fence: &Fence| match fences.get(&fence.uid).map(|stands| stands.epoch) {
-            _ if unfenced.contains(&fence.uid) => Raised::Missing,
-            Some(epoch) if epoch > fence.epoch => Raised::Higher(epoch),
+            _ if unfenced.contains(&fence.uid) => RaiseOutcome::Missing,
+            Some(epoch) if epoch > fence.epoch => RaiseOutcome::Higher(epoch),
             _ => {
                 fences.insert(fence.uid.clone(), fence.clone());
-                Raised::Stands
+                RaiseOutcome::Stands
             }
         };
         Ok(raised.iter().map(|fence| (fence.uid.clone(), raise(fence))).collect())
     }
 
-    async fn standing(&self) -> Result<Vec<Standing>, StoreError> {
-        let standing = |fence: &Fence| Standing {
+    async fn standing(&self) -> Result<Vec<StoredFence>, StoreError> {
+        let standing = |fence: &Fence| StoredFence {
             uid: fence.uid.clone(),
             epoch: fence.epoch,
             replica_id: fence.replica_id.clone(),

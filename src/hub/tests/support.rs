@@ -186,7 +186,7 @@ pub(super) struct TestHub {
     pub(super) rows: Arc<FakeRows>,
     pub(super) credentials: Arc<FakeCredentials>,
     pub(super) ticks: Arc<Ticks>,
-    pub(super) leader: Arc<Wakes<String>>,
+    pub(super) leader: Arc<WakeSet<String>>,
     pub(super) address: SocketAddr,
     pub(super) agents: Arc<Agents>,
     pub(super) leadership: Arc<Leadership>,
@@ -242,7 +242,7 @@ impl TestHub {
             hangs: Mutex::default(),
         });
         let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
-        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(Wakes::default()));
+        let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(WakeSet::default()));
         let made = Arc::new(FakeAccounts::default());
         let rows = Arc::new(FakeRows::default());
         let ports = Ports {

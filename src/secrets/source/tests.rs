@@ -75,7 +75,7 @@ fn with_copy(folder: &Path, content: &str, key: &Arc<FakeKey>) -> (Credentials, 
     let path = folder.join("prod");
     fs::write(&path, content).expect("written");
     let replica = Credentials {
-        engines: Engines::new(vec![Box::new(Files::new(vec![folder.into()]))]),
+        engines: Engines::new(vec![Box::new(FileEngine::new(vec![folder.into()]))]),
         ..FakeApi::default().replica()
     };
     let reference = format!("encryptedFile:file!p:{}", path.display());
@@ -111,7 +111,7 @@ async fn few_versions_are_remembered() {
     let replica = api.replica();
     for version in 0..100 {
         api.write(&version.to_string(), KUBECONFIG);
-        assert!(read(&replica, &account).await.same_as.len() < VERSIONS_SEEN);
+        assert!(read(&replica, &account).await.same_as.len() < MAX_VERSIONS_PER_ACCOUNT);
     }
 }
 
@@ -190,7 +190,7 @@ async fn a_copy_of_a_secret_that_is_not_watched_is_sent_for_two_seconds_at_most(
     assert!(sent(&replica, &account).await.is_some());
     api.0.lock().data = None;
     // Far from the 30 s that it was, and far enough for a machine with a load.
-    let deadline = Instant::now() + 5 * COPY_LIVES;
+    let deadline = Instant::now() + 5 * COPY_LIFETIME;
     while sent(&replica, &account).await.is_some() {
         assert!(Instant::now() < deadline, "it is still sent");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -1,15 +1,15 @@
 use tempfile::TempDir;
 
-use super::{Copied, Other, copy};
+use super::{Copied, ForeignTableRow, copy};
 use crate::account::row::AccountRow;
 use crate::store::contract_tests::row;
 use crate::store::harness::databases::{Kind, shared};
 use crate::store::{StoreError, VendorTables, open, open_adapter};
 
 /// A whole row of somebody else's.
-fn other(name: &str) -> Other {
+fn other(name: &str) -> ForeignTableRow {
     let text = |value: &str| Some(value.to_owned());
-    Other {
+    ForeignTableRow {
         texts: vec![
             text(name),
             text("ACTIVE"),

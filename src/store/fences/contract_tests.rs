@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::store::contract_tests::row;
-use crate::store::{Changes, Claim, Fence, Raised, Store, StoreError, Verdict};
+use crate::store::{BatchClaim, Changes, Fence, FenceCheck, RaiseOutcome, Store, StoreError};
 
 /// Makes a test of each story. The expression is a future of two replicas' stores of one database, and of what keeps it
 /// alive; where one process alone may have the database, both are the same.
@@ -45,9 +45,9 @@ pub(in crate::store) trait Streaming: Store {
     async fn stream(
         &self,
         writer: &str,
-        claims: &[Claim],
+        claims: &[BatchClaim],
         pause: Option<(&Notify, &Notify)>,
-    ) -> Result<Vec<Verdict>, StoreError>;
+    ) -> Result<Vec<FenceCheck>, StoreError>;
 
     /// What was written, in its order.
     async fn written(&self) -> Vec<WrittenRow>;
@@ -67,9 +67,9 @@ macro_rules! streaming {
             async fn stream(
                 &self,
                 writer: &str,
-                claims: &[$crate::store::Claim],
+                claims: &[$crate::store::BatchClaim],
                 pause: Option<(&tokio::sync::Notify, &tokio::sync::Notify)>,
-            ) -> Result<Vec<$crate::store::Verdict>, StoreError> {
+            ) -> Result<Vec<$crate::store::FenceCheck>, StoreError> {
                 let mut connection = self.writer().await?;
                 let result = async {
                     let mut transaction = connection.begin().await.map_err(errors::classify)?;
@@ -79,7 +79,7 @@ macro_rules! streaming {
                         go_on.notified().await;
                     }
                     for (claim, verdict) in claims.iter().zip(&verdicts) {
-                        if *verdict == $crate::store::Verdict::Passed {
+                        if *verdict == $crate::store::FenceCheck::Passed {
                             for seq in claim.committed + 1..=claim.last {
                                 let insert =
                                     sqlx::query($insert).bind(&claim.uid).bind(claim.epoch).bind(seq);
@@ -123,17 +123,17 @@ fn fence(uid: &str, epoch: i64, agent: &str) -> Fence {
     }
 }
 
-fn claim(uid: &str, epoch: i64, committed: i64, last: i64) -> Claim {
-    Claim { uid: uid.to_owned(), epoch, committed, last }
+fn claim(uid: &str, epoch: i64, committed: i64, last: i64) -> BatchClaim {
+    BatchClaim { uid: uid.to_owned(), epoch, committed, last }
 }
 
-async fn raise(store: &StreamingStore, fence: Fence) -> Raised {
+async fn raise(store: &StreamingStore, fence: Fence) -> RaiseOutcome {
     let raised = store.raise_fences(&[fence]).await.expect("it answers");
     raised.first().expect("one was asked for").1
 }
 
 /// The verdict on one claim; whoever meets another transaction tries again.
-async fn stream(store: &StreamingStore, writer: &str, claim: Claim) -> Verdict {
+async fn stream(store: &StreamingStore, writer: &str, claim: BatchClaim) -> FenceCheck {
     for _ in 0..100 {
         match store.stream(writer, std::slice::from_ref(&claim), None).await {
             Ok(verdicts) => return verdicts[0],
@@ -162,15 +162,19 @@ pub(in crate::store) async fn a_fence_comes_and_goes_with_its_account(
 ) {
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     assert_eq!(standing(store).await, [], "the epoch is 0");
-    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, Raised::Stands);
+    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, RaiseOutcome::Stands);
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written again");
     assert_eq!(standing(store).await, [("uid-a".to_owned(), 1, Some("replica-of-x".to_owned()))]);
     store.delete_account("uid-a").await.expect("deleted");
-    assert_eq!(raise(store, fence("uid-a", 2, "x")).await, Raised::Missing);
-    assert_eq!(raise(store, fence("uid-b", 1, "x")).await, Raised::Stands);
+    assert_eq!(raise(store, fence("uid-a", 2, "x")).await, RaiseOutcome::Missing);
+    assert_eq!(raise(store, fence("uid-b", 1, "x")).await, RaiseOutcome::Stands);
     let adopts = vec![Arc::new(row("c", "uid-c"))];
     store.write(&Changes { adopts, ..Changes::default() }).await.expect("adopted");
-    assert_eq!(raise(store, fence("uid-c", 1, "x")).await, Raised::Stands, "an adopted account has one too");
+    assert_eq!(
+        raise(store, fence("uid-c", 1, "x")).await,
+        RaiseOutcome::Stands,
+        "an adopted account has one too"
+    );
 }
 
 pub(in crate::store) async fn the_same_name_under_another_uid_has_a_fence_of_its_own(
@@ -181,26 +185,26 @@ pub(in crate::store) async fn the_same_name_under_another_uid_has_a_fence_of_its
     store.put_accounts(&[row("a", "uid-old")]).await.expect("written");
     raise(store, fence("uid-old", 7, "x")).await;
     store.put_accounts(&[row("a", "uid-new")]).await.expect("the name is taken over");
-    assert_eq!(raise(store, fence("uid-old", 8, "x")).await, Raised::Missing);
-    assert_eq!(raise(store, fence("uid-new", 1, "y")).await, Raised::Stands);
-    assert_eq!(stream(store, "x", claim("uid-old", 7, 0, 1)).await, Verdict::Gone);
-    assert_eq!(stream(store, "y", claim("uid-new", 1, 0, 1)).await, Verdict::Passed);
+    assert_eq!(raise(store, fence("uid-old", 8, "x")).await, RaiseOutcome::Missing);
+    assert_eq!(raise(store, fence("uid-new", 1, "y")).await, RaiseOutcome::Stands);
+    assert_eq!(stream(store, "x", claim("uid-old", 7, 0, 1)).await, FenceCheck::Gone);
+    assert_eq!(stream(store, "y", claim("uid-new", 1, 0, 1)).await, FenceCheck::Passed);
 }
 
 pub(in crate::store) async fn a_fence_is_only_raised(store: &StreamingStore, other: &StreamingStore) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
-    assert_eq!(raise(store, fence("uid-a", 2, "x")).await, Raised::Stands);
-    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 3)).await, Verdict::Passed);
-    assert_eq!(raise(other, fence("uid-a", 1, "y")).await, Raised::Higher(2));
+    assert_eq!(raise(store, fence("uid-a", 2, "x")).await, RaiseOutcome::Stands);
+    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 3)).await, FenceCheck::Passed);
+    assert_eq!(raise(other, fence("uid-a", 1, "y")).await, RaiseOutcome::Higher(2));
     // The stream of the same process ends at another replica now: what was written stands.
     let moved = Fence { replica_id: Some("r".repeat(300)), ..fence("uid-a", 2, "x") };
-    assert_eq!(raise(other, moved).await, Raised::Stands);
+    assert_eq!(raise(other, moved).await, RaiseOutcome::Stands);
     assert_eq!(standing(other).await[0].2.as_ref().map(String::len), Some(191));
-    assert_eq!(stream(other, "x", claim("uid-a", 2, 3, 4)).await, Verdict::Passed);
+    assert_eq!(stream(other, "x", claim("uid-a", 2, 3, 4)).await, FenceCheck::Passed);
     let nobody = Fence { agent_id: None, boot_id: None, replica_id: None, ..fence("uid-a", 3, "") };
-    assert_eq!(raise(store, nobody).await, Raised::Stands);
-    assert_eq!(stream(other, "x", claim("uid-a", 2, 4, 5)).await, Verdict::Higher(3));
+    assert_eq!(raise(store, nobody).await, RaiseOutcome::Stands);
+    assert_eq!(stream(other, "x", claim("uid-a", 2, 4, 5)).await, FenceCheck::Higher(3));
     let long = Fence { agent_id: Some("x".repeat(192)), ..fence("uid-a", 4, "") };
     assert!(matches!(store.raise_fences(&[long]).await, Err(StoreError::Refused { .. })));
 }
@@ -213,16 +217,16 @@ pub(in crate::store) async fn a_batch_is_written_once_and_what_was_written_befor
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
     raise(store, fence("uid-a", 1, "x")).await;
     let pass = |committed, last| stream(store, "x", claim("uid-a", 1, committed, last));
-    assert_eq!(pass(0, 2).await, Verdict::Passed);
-    assert_eq!(pass(0, 2).await, Verdict::Done, "the answer was lost, and it comes again");
-    assert_eq!(stream(other, "x", claim("uid-a", 1, 0, 1)).await, Verdict::Done, "at another replica too");
-    assert_eq!(pass(1, 3).await, Verdict::Rewind(2), "part of it was written");
-    assert_eq!(pass(5, 6).await, Verdict::Rewind(2), "the database has lost what was acknowledged");
-    assert_eq!(pass(2, 3).await, Verdict::Passed);
+    assert_eq!(pass(0, 2).await, FenceCheck::Passed);
+    assert_eq!(pass(0, 2).await, FenceCheck::Done, "the answer was lost, and it comes again");
+    assert_eq!(stream(other, "x", claim("uid-a", 1, 0, 1)).await, FenceCheck::Done, "at another replica too");
+    assert_eq!(pass(1, 3).await, FenceCheck::Rewind(2), "part of it was written");
+    assert_eq!(pass(5, 6).await, FenceCheck::Rewind(2), "the database has lost what was acknowledged");
+    assert_eq!(pass(2, 3).await, FenceCheck::Passed);
     raise(store, fence("uid-a", 2, "y")).await;
     assert_eq!(
         stream(store, "y", claim("uid-a", 2, 0, 1)).await,
-        Verdict::Passed,
+        FenceCheck::Passed,
         "each epoch counts from 1"
     );
     let numbers: Vec<_> = store.written().await.into_iter().map(|(_, epoch, seq, _)| (epoch, seq)).collect();
@@ -235,11 +239,11 @@ pub(in crate::store) async fn a_writer_of_a_lower_or_higher_epoch_writes_nothing
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
-    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, Verdict::Lower(0));
+    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, FenceCheck::Lower(0));
     raise(store, fence("uid-a", 3, "x")).await;
-    assert_eq!(stream(store, "x", claim("uid-a", 4, 0, 1)).await, Verdict::Lower(3), "it is raised first");
-    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 1)).await, Verdict::Higher(3));
-    assert_eq!(stream(store, "x", claim("uid-b", 3, 0, 1)).await, Verdict::Gone);
+    assert_eq!(stream(store, "x", claim("uid-a", 4, 0, 1)).await, FenceCheck::Lower(3), "it is raised first");
+    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 1)).await, FenceCheck::Higher(3));
+    assert_eq!(stream(store, "x", claim("uid-b", 3, 0, 1)).await, FenceCheck::Gone);
     assert_eq!(store.written().await, []);
 }
 
@@ -253,13 +257,13 @@ pub(in crate::store) async fn accounts_that_do_not_pass_are_left_out_of_the_batc
     store.put_accounts(&rows).await.expect("written");
     let fences: Vec<_> = names.iter().map(|uid| fence(uid, 1, "x")).collect();
     let raised = store.raise_fences(&fences).await.expect("raised");
-    assert!(raised.len() == 20 && raised.iter().all(|(_, outcome)| *outcome == Raised::Stands));
+    assert!(raised.len() == 20 && raised.iter().all(|(_, outcome)| *outcome == RaiseOutcome::Stands));
     raise(store, fence("uid-07", 2, "y")).await;
     let mut claims: Vec<_> = names.iter().map(|uid| claim(uid, 1, 0, 1)).collect();
     claims.reverse();
     let verdicts = store.stream("x", &claims, None).await.expect("written");
     for (claim, verdict) in claims.iter().zip(verdicts) {
-        let expected = if claim.uid == "uid-07" { Verdict::Higher(2) } else { Verdict::Passed };
+        let expected = if claim.uid == "uid-07" { FenceCheck::Higher(2) } else { FenceCheck::Passed };
         assert_eq!(verdict, expected, "{}", claim.uid);
     }
     assert_eq!(store.written().await.len(), 19);
@@ -283,16 +287,16 @@ pub(in crate::store) async fn two_replicas_starting_the_cache_at_once(
                 }
             };
             match raised {
-                Raised::Stands => stream(store, agent, claim(&uid, epoch, 0, 1)).await,
-                Raised::Higher(epoch) => Verdict::Higher(epoch),
-                Raised::Missing => Verdict::Gone,
+                RaiseOutcome::Stands => stream(store, agent, claim(&uid, epoch, 0, 1)).await,
+                RaiseOutcome::Higher(epoch) => FenceCheck::Higher(epoch),
+                RaiseOutcome::Missing => FenceCheck::Gone,
             }
         };
         let (first, second) = tokio::join!(start(store, 1, "x"), start(other, 2, "y"));
-        assert_eq!(second, Verdict::Passed);
-        assert!(matches!(first, Verdict::Passed | Verdict::Higher(2)), "{first:?}");
-        assert_eq!(stream(store, "x", claim(&uid, 1, 0, 1)).await, Verdict::Higher(2));
-        assert_eq!(stream(store, "x", claim(&uid, 1, 1, 2)).await, Verdict::Higher(2));
+        assert_eq!(second, FenceCheck::Passed);
+        assert!(matches!(first, FenceCheck::Passed | FenceCheck::Higher(2)), "{first:?}");
+        assert_eq!(stream(store, "x", claim(&uid, 1, 0, 1)).await, FenceCheck::Higher(2));
+        assert_eq!(stream(store, "x", claim(&uid, 1, 1, 2)).await, FenceCheck::Higher(2));
     }
     never_backwards(store).await;
 }
@@ -304,12 +308,12 @@ pub(in crate::store) async fn an_old_writer_that_slept_writes_nothing_when_it_wa
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
     raise(store, fence("uid-a", 1, "x")).await;
-    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, Verdict::Passed);
+    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, FenceCheck::Passed);
     let asleep = claim("uid-a", 1, 1, 2);
     raise(other, fence("uid-a", 2, "y")).await;
-    assert_eq!(stream(other, "y", claim("uid-a", 2, 0, 2)).await, Verdict::Passed);
-    assert_eq!(stream(store, "x", asleep).await, Verdict::Higher(2));
-    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, Raised::Higher(2));
+    assert_eq!(stream(other, "y", claim("uid-a", 2, 0, 2)).await, FenceCheck::Passed);
+    assert_eq!(stream(store, "x", asleep).await, FenceCheck::Higher(2));
+    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, RaiseOutcome::Higher(2));
     assert_eq!(store.written().await.len(), 3);
 }
 
@@ -325,8 +329,8 @@ pub(in crate::store) async fn two_writers_of_different_epochs_never_both_write(
         let mut committed = 0;
         loop {
             match stream(store, "x", claim("uid-a", 1, committed, committed + 1)).await {
-                Verdict::Passed => committed += 1,
-                Verdict::Higher(2) => return committed,
+                FenceCheck::Passed => committed += 1,
+                FenceCheck::Higher(2) => return committed,
                 verdict => unreachable!("{verdict:?}"),
             }
         }
@@ -335,13 +339,13 @@ pub(in crate::store) async fn two_writers_of_different_epochs_never_both_write(
         while other.written().await.len() < 5 {
             tokio::task::yield_now().await;
         }
-        while !matches!(other.raise_fences(&[fence("uid-a", 2, "y")]).await, Ok(raised) if raised[0].1 == Raised::Stands)
+        while !matches!(other.raise_fences(&[fence("uid-a", 2, "y")]).await, Ok(raised) if raised[0].1 == RaiseOutcome::Stands)
         {
         }
         for committed in 0..5 {
             assert_eq!(
                 stream(other, "y", claim("uid-a", 2, committed, committed + 1)).await,
-                Verdict::Passed
+                FenceCheck::Passed
             );
         }
     };
@@ -367,16 +371,19 @@ pub(in crate::store) async fn a_writer_that_sleeps_in_its_transaction_is_waited_
     let next = async {
         passed.notified().await;
         let early = other.stream("y", &[claim("uid-a", 2, 0, 1)], None).await;
-        assert!(!matches!(early, Ok(verdicts) if verdicts[0] == Verdict::Passed), "the fence is not raised");
+        assert!(
+            !matches!(early, Ok(verdicts) if verdicts[0] == FenceCheck::Passed),
+            "the fence is not raised"
+        );
         go_on.notify_one();
-        while !matches!(other.raise_fences(&[fence("uid-a", 2, "y")]).await, Ok(raised) if raised[0].1 == Raised::Stands)
+        while !matches!(other.raise_fences(&[fence("uid-a", 2, "y")]).await, Ok(raised) if raised[0].1 == RaiseOutcome::Stands)
         {
         }
         stream(other, "y", claim("uid-a", 2, 0, 1)).await
     };
     let (slept, new) = tokio::join!(sleeper, next);
-    assert_eq!((slept.expect("it was first"), new), (vec![Verdict::Passed], Verdict::Passed));
-    assert_eq!(stream(store, "x", claim("uid-a", 1, 1, 2)).await, Verdict::Higher(2));
+    assert_eq!((slept.expect("it was first"), new), (vec![FenceCheck::Passed], FenceCheck::Passed));
+    assert_eq!(stream(store, "x", claim("uid-a", 1, 1, 2)).await, FenceCheck::Higher(2));
     never_backwards(store).await;
 }
 

@@ -1,19 +1,19 @@
 use super::*;
 use crate::store::contract_tests::row;
 
-fn claim(committed: i64, last: i64) -> Claim {
-    Claim { uid: "u".into(), epoch: 5, committed, last }
+fn claim(committed: i64, last: i64) -> BatchClaim {
+    BatchClaim { uid: "u".into(), epoch: 5, committed, last }
 }
 
 #[test]
 fn what_does_not_pass_says_why() {
-    assert_eq!(claim(3, 5).judge(None), Verdict::Gone);
-    assert_eq!(claim(3, 5).judge(Some((6, 0))), Verdict::Higher(6));
-    assert_eq!(claim(3, 5).judge(Some((4, 3))), Verdict::Lower(4));
-    assert_eq!(claim(3, 5).judge(Some((5, 5))), Verdict::Done);
-    assert_eq!(claim(3, 5).judge(Some((5, 9))), Verdict::Done);
-    assert_eq!(claim(3, 5).judge(Some((5, 4))), Verdict::Rewind(4));
-    assert_eq!(claim(3, 5).judge(Some((5, 2))), Verdict::Rewind(2));
+    assert_eq!(claim(3, 5).judge(None), FenceCheck::Gone);
+    assert_eq!(claim(3, 5).judge(Some((6, 0))), FenceCheck::Higher(6));
+    assert_eq!(claim(3, 5).judge(Some((4, 3))), FenceCheck::Lower(4));
+    assert_eq!(claim(3, 5).judge(Some((5, 5))), FenceCheck::Done);
+    assert_eq!(claim(3, 5).judge(Some((5, 9))), FenceCheck::Done);
+    assert_eq!(claim(3, 5).judge(Some((5, 4))), FenceCheck::Rewind(4));
+    assert_eq!(claim(3, 5).judge(Some((5, 2))), FenceCheck::Rewind(2));
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_fence_comes_where_there_is_none_and_leaves_a_name_to_its_account() {
         rows.iter().map(|(uid, name)| ((*uid).to_owned(), (*name).to_owned())).collect::<Vec<_>>()
     };
     let keeping = |held| keeping(&[&one, &two], held);
-    assert_eq!(keeping(held(&[("uid-1", "one"), ("uid-2", "two")])), Keeping::default());
+    assert_eq!(keeping(held(&[("uid-1", "one"), ("uid-2", "two")])), FenceRowSync::default());
     assert_eq!(keeping(held(&[("uid-1", "one")])).inserts, [("uid-2", "two")]);
     let renamed = keeping(held(&[("uid-1", "one"), ("old", "two"), ("uid-2", "before")]));
     assert_eq!(

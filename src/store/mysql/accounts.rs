@@ -12,7 +12,7 @@ use crate::store::migrations::Schema as _;
 use crate::store::rows::{self, ReplacedRows, TABLE, bind_account};
 use crate::store::server::{bounded, each};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
-use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
+use crate::store::{ForeignRow, StoreError, StoredAccounts, VENDOR_TABLE, limits, vendor};
 
 /// What goes with the rows of these uids, and then the rows.
 static DELETES: LazyLock<[Statements; 3]> = LazyLock::new(|| {
@@ -100,7 +100,7 @@ pub(super) async fn leave_vendor(
 }
 
 async fn vendor_columns(connection: &mut MySqlConnection) -> Result<Option<vendor::Columns>, StoreError> {
-    bounded(connection.columns_of(VENDOR), classify).await.map(|columns| vendor::Columns::of(&columns))
+    bounded(connection.columns_of(VENDOR_TABLE), classify).await.map(|columns| vendor::Columns::of(&columns))
 }
 
 /// Writes rows, each as a whole. No name and no uid may stand among them twice. `packet` is the most bytes that the
@@ -161,8 +161,8 @@ fn check(row: &AccountRow, packet: usize) -> Result<(), StoreError> {
 }
 
 /// All rows of ours.
-pub(super) async fn all(connection: &mut MySqlConnection) -> Result<Accounts, StoreError> {
-    let mut accounts = Accounts::default();
+pub(super) async fn all(connection: &mut MySqlConnection) -> Result<StoredAccounts, StoreError> {
+    let mut accounts = StoredAccounts::default();
     (accounts.unfenced, accounts.stray_fences) = fences::amiss(connection).await?;
     each(sqlx::query(SELECT.as_str()).fetch(connection), classify, |row| {
         rows::collect(&row, || rows::name(&row), &mut accounts);

@@ -4,7 +4,7 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::StoreError;
 use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
-use crate::store::url::Address;
+use crate::store::url::ServerAddress;
 
 fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
@@ -52,7 +52,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
 
 /// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
 /// server that cannot be reached is not: it may come.
-pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
+pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match number(&error) {
         Some(1045 | 1130 | 1698) => unfit(

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use super::errors;
 use crate::store::migrations::{self, Schema};
 use crate::store::server;
-use crate::store::url::Address;
+use crate::store::url::ServerAddress;
 use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/mysql")));
@@ -18,7 +18,7 @@ static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migr
 /// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
 pub(super) async fn migrate(
     options: &MySqlConnectOptions,
-    address: &Address,
+    address: &ServerAddress,
     vendor: VendorTables,
 ) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);

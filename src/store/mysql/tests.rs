@@ -1,7 +1,7 @@
 use crate::account::row::AccountRow;
 use crate::store::contract_tests::row;
 use crate::store::harness::databases::Kind;
-use crate::store::url::{self, Database};
+use crate::store::url::{self, DatabaseUrl};
 use crate::store::{Store, StoreError, VendorTables, contract_tests, faults, manual_edits, open};
 
 mod shared_contract {
@@ -22,7 +22,7 @@ mod fence_contract {
     use crate::store::fences::contract_tests::{
         Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
-    use crate::store::url::{Database, parse};
+    use crate::store::url::{DatabaseUrl, parse};
 
     contract_tests!(fresh());
 
@@ -38,7 +38,7 @@ mod fence_contract {
     }
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
-        let Ok(Database::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseUrl::MySql(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(crate::store::mysql::MySql::open(&address, VendorTables::Refuse).await.expect("it opens"))
     }
 }
@@ -93,7 +93,7 @@ async fn a_row_that_the_server_cannot_take_at_once_is_refused() {
 #[tokio::test]
 async fn a_client_that_stands_still_in_a_transaction_is_ended_by_the_server() {
     let home = manual_edits::ServerDatabase::new(Kind::MariaDb).await;
-    let Ok(Database::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
+    let Ok(DatabaseUrl::MySql(address)) = url::parse(&home.url) else { unreachable!("it is MariaDB's") };
     let store = super::MySql::open(&address, VendorTables::Refuse).await.expect("it opens");
     let mut connection = store.writer().await.expect("it connects");
     let times: (u64, u64) = sqlx::query_as(

@@ -12,16 +12,16 @@ use crate::store::migrations::Schema as _;
 use crate::store::rows::{self, ReplacedRows};
 use crate::store::server::{bounded, each};
 use crate::store::statements::{ACCOUNTS, Dialect, upsert_arrays};
-use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
+use crate::store::{ForeignRow, StoreError, StoredAccounts, VENDOR_TABLE, limits, vendor};
 
 /// The types of the columns, in their order.
-const TYPES: [&str; rows::COLUMNS.len()] = [
+const COLUMN_TYPES: [&str; rows::COLUMNS.len()] = [
     "text", "text", "text", "text", "boolean", "text", "text", "text", "text", "text", "text", "text",
     "bigint", "int", "text", "int", "bigint", "bigint", "bigint",
 ];
 
-const MOST_ROWS: usize = 500;
-const MOST_BYTES: usize = 2 << 20;
+const MAX_ROWS_PER_STATEMENT: usize = 500;
+const MAX_BYTES_PER_STATEMENT: usize = 2 << 20;
 
 /// What goes with the rows of these uids, and then the rows.
 const DELETES: [&str; 3] = [
@@ -38,7 +38,7 @@ const LOOK_FOREIGN: &str = "SELECT name FROM kubesvc_accounts WHERE name = ANY($
 const DELETE_FOREIGN: &str = "DELETE FROM kubesvc_accounts WHERE name = ANY($1) AND uid IS NULL";
 
 static LEAVE_VENDOR: LazyLock<String> = LazyLock::new(|| vendor::delete(Dialect::Postgres, 1));
-static UPSERT: LazyLock<String> = LazyLock::new(|| upsert_arrays(&ACCOUNTS, &TYPES));
+static UPSERT: LazyLock<String> = LazyLock::new(|| upsert_arrays(&ACCOUNTS, &COLUMN_TYPES));
 static SELECT: LazyLock<String> = LazyLock::new(rows::select_ours);
 
 /// Deletes the rows of these uids, in all tables.
@@ -113,15 +113,15 @@ fn column<'r, T>(rows: &[&'r AccountRow], value: impl Fn(&'r AccountRow) -> T) -
     rows.iter().map(|row| value(row)).collect()
 }
 
-/// Cuts rows into pieces of at most [`MOST_ROWS`] and [`MOST_BYTES`], or of a single row.
+/// Cuts rows into pieces of at most [`MAX_ROWS_PER_STATEMENT`] and [`MAX_BYTES_PER_STATEMENT`], or of a single row.
 fn pieces<'a, 'r>(mut rows: &'a [&'r AccountRow]) -> impl Iterator<Item = &'a [&'r AccountRow]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |row: &&&AccountRow| {
             bytes += rows::weight(row);
-            bytes <= MOST_BYTES
+            bytes <= MAX_BYTES_PER_STATEMENT
         };
-        let size = rows.iter().take(MOST_ROWS).take_while(fits).count().max(1);
+        let size = rows.iter().take(MAX_ROWS_PER_STATEMENT).take_while(fits).count().max(1);
         let (piece, rest) = rows.split_at_checked(size)?;
         rows = rest;
         Some(piece)
@@ -129,8 +129,8 @@ fn pieces<'a, 'r>(mut rows: &'a [&'r AccountRow]) -> impl Iterator<Item = &'a [&
 }
 
 /// All rows of ours.
-pub(super) async fn all(connection: &mut PgConnection) -> Result<Accounts, StoreError> {
-    let mut accounts = Accounts::default();
+pub(super) async fn all(connection: &mut PgConnection) -> Result<StoredAccounts, StoreError> {
+    let mut accounts = StoredAccounts::default();
     (accounts.unfenced, accounts.stray_fences) = fences::amiss(connection).await?;
     each(sqlx::query(SELECT.as_str()).fetch(connection), classify, |row| {
         rows::collect(&row, || rows::name(&row), &mut accounts);
@@ -171,7 +171,7 @@ pub(super) async fn leave_vendor(
 }
 
 async fn vendor_columns(connection: &mut PgConnection) -> Result<Option<vendor::Columns>, StoreError> {
-    bounded(connection.columns_of(VENDOR), classify).await.map(|columns| vendor::Columns::of(&columns))
+    bounded(connection.columns_of(VENDOR_TABLE), classify).await.map(|columns| vendor::Columns::of(&columns))
 }
 
 /// Replaces the namespaces of the rows with these uids. Answers with the uids that have none.

@@ -10,7 +10,7 @@ use crate::store::server::{bounded, each};
 use crate::store::statements::{ASSIGNMENTS, upsert_arrays};
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 
-const MOST_ROWS: usize = 500;
+const MAX_ROWS_PER_STATEMENT: usize = 500;
 
 const DELETE: &str = "DELETE FROM kubesvc_assignments s USING unnest($1::text[], $2::text[]) AS gone(account, agent) \
                       WHERE s.account_name = gone.account AND s.agent_id = gone.agent AND s.cd_id = $3";
@@ -36,13 +36,13 @@ pub(super) async fn write(
     changes: &AssignmentChanges,
     now: i64,
 ) -> Result<(), StoreError> {
-    for piece in changes.deletes.chunks(MOST_ROWS) {
+    for piece in changes.deletes.chunks(MAX_ROWS_PER_STATEMENT) {
         let (accounts, agents): (Vec<&str>, Vec<&str>) =
             piece.iter().map(|(account, agent)| (account.as_str(), agent.as_str())).unzip();
         let query = sqlx::query(DELETE).bind(accounts).bind(agents).bind(replica_id);
         bounded(query.execute(&mut *connection), classify).await?;
     }
-    for piece in rows::sorted_assignments(&changes.puts).chunks(MOST_ROWS) {
+    for piece in rows::sorted_assignments(&changes.puts).chunks(MAX_ROWS_PER_STATEMENT) {
         let query = sqlx::query(UPSERT.as_str())
             .bind(column(piece, |row| row.account_name.as_str()))
             .bind(column(piece, |row| row.agent_id.as_str()))
@@ -58,7 +58,7 @@ pub(super) async fn write(
 
 /// Writes down how many agents hold these accounts; what is right already is not touched.
 async fn count(connection: &mut PgConnection, names: &[&str], now: i64) -> Result<(), StoreError> {
-    for piece in names.chunks(MOST_ROWS) {
+    for piece in names.chunks(MAX_ROWS_PER_STATEMENT) {
         bounded(sqlx::query(LOCK).bind(piece).execute(&mut *connection), classify).await?;
         bounded(sqlx::query(COUNT).bind(piece).bind(now).execute(&mut *connection), classify).await?;
     }

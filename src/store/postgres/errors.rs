@@ -2,7 +2,7 @@
 
 use crate::store::StoreError;
 use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
-use crate::store::url::Address;
+use crate::store::url::ServerAddress;
 
 fn code(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
@@ -55,7 +55,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
 
 /// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
 /// server that cannot be reached is not: it may come.
-pub(super) fn at_start(address: &Address, error: sqlx::Error) -> StoreError {
+pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match code(&error).as_deref() {
         Some("28P01" | "28000") => unfit(

@@ -9,27 +9,27 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use super::errors;
 use crate::store::migrations::{self, Schema};
 use crate::store::server;
-use crate::store::url::Address;
+use crate::store::url::ServerAddress;
 use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/postgres")));
 
 /// The key of the advisory lock: "kubesvc" in ASCII. It counts within one database.
-const LOCK: i64 = 0x006b_7562_6573_7663;
+const ADVISORY_LOCK_KEY: i64 = 0x006b_7562_6573_7663;
 
 /// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
 pub(super) async fn migrate(
     options: &PgConnectOptions,
-    address: &Address,
+    address: &ServerAddress,
     vendor: VendorTables,
 ) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);
     let mut connection = server::connect(options.connect(), at_start).await?;
     let result = async {
-        let wait = format!("SET lock_timeout = '{}s'", server::SERVER_SECONDS);
+        let wait = format!("SET lock_timeout = '{}s'", server::SERVER_STATEMENT_SECONDS);
         sqlx::query(AssertSqlSafe(wait)).execute(&mut connection).await.map_err(at_start)?;
         sqlx::query("SELECT pg_advisory_lock($1)")
-            .bind(LOCK)
+            .bind(ADVISORY_LOCK_KEY)
             .execute(&mut connection)
             .await
             .map_err(at_start)?;

@@ -21,7 +21,7 @@ mod fence_contract {
     use crate::store::fences::contract_tests::{
         Streaming, a_writer_that_sleeps_in_its_transaction_is_waited_for, contract_tests,
     };
-    use crate::store::url::{Database, parse};
+    use crate::store::url::{DatabaseUrl, parse};
 
     contract_tests!(fresh());
 
@@ -37,7 +37,7 @@ mod fence_contract {
     }
 
     async fn replica(home: &manual_edits::ServerDatabase) -> Arc<dyn Streaming> {
-        let Ok(Database::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
+        let Ok(DatabaseUrl::Postgres(address)) = parse(&home.url) else { unreachable!("it is one") };
         Arc::new(
             crate::store::postgres::Postgres::open(&address, VendorTables::Refuse).await.expect("it opens"),
         )

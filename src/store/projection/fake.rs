@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 
 use crate::account::row::AccountRow;
 use crate::store::{
-    Accounts, Assignment, AssignmentChanges, Changes, Fence, ForeignRow, Malformed, NamespaceList, Raised,
-    Standing, Store, StoreError, Term, limits,
+    Assignment, AssignmentChanges, Changes, Fence, ForeignRow, Malformed, NamespaceList, RaiseOutcome, Store,
+    StoreError, StoredAccounts, StoredFence, Term, limits,
 };
 
 pub(super) struct Fake {
@@ -114,10 +114,14 @@ impl Store for Fake {
         Ok(())
     }
 
-    async fn accounts(&self) -> Result<Accounts, StoreError> {
+    async fn accounts(&self) -> Result<StoredAccounts, StoreError> {
         self.answers()?;
         self.reads.fetch_add(1, Ordering::SeqCst);
-        Ok(Accounts { rows: self.rows(), malformed: self.malformed.lock().clone(), ..Accounts::default() })
+        Ok(StoredAccounts {
+            rows: self.rows(),
+            malformed: self.malformed.lock().clone(),
+            ..StoredAccounts::default()
+        })
     }
 
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
@@ -131,11 +135,11 @@ impl Store for Fake {
         Ok(*term)
     }
 
-    async fn raise_fences(&self, _: &[Fence]) -> Result<Vec<(String, Raised)>, StoreError> {
+    async fn raise_fences(&self, _: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
         self.answers().map(|()| Vec::new())
     }
 
-    async fn fences(&self) -> Result<Vec<Standing>, StoreError> {
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError> {
         self.answers().map(|()| Vec::new())
     }
 

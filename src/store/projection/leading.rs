@@ -61,8 +61,8 @@ async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 #[tokio::test]
 async fn a_replica_that_follows_writes_nothing_and_knows_whether_the_database_answers() {
     let replica = TestReplica::start(Fake::new());
-    eventually("the database answers", || replica.projection.trouble().is_none()).await;
-    replica.projection.say(row("one", "uid-1"));
+    eventually("the database answers", || replica.projection.problem().is_none()).await;
+    replica.projection.upsert(row("one", "uid-1"));
     assert!(matches!(replica.projection.insert(row("two", "uid-2")).await, Err(StoreError::Deposed)));
     assert!(matches!(replica.projection.delete("uid-3").await, Err(StoreError::Deposed)));
     assert!(matches!(replica.projection.repair(Vec::new).await, Err(StoreError::Deposed)));
@@ -118,7 +118,7 @@ async fn without_a_database_the_term_waits_and_comes_before_the_first_row() {
     let over = replica.lead().await;
     assert!(!over.is_cancelled() && replica.projection.term().is_none());
     assert_eq!(replica.projection.fact("uid-1", "one"), RowFact::Unavailable);
-    replica.projection.say(row("one", "uid-1"));
+    replica.projection.upsert(row("one", "uid-1"));
     replica.fake.down.store(false, Ordering::SeqCst);
     eventually("the row is written", || replica.fake.rows() == [row("one", "uid-1")]).await;
     assert!(replica.projection.term().is_some());
@@ -140,10 +140,10 @@ async fn one_whose_lease_is_lost_while_the_database_was_away_writes_nothing_when
     let replica = TestReplica::start(Fake::new());
     replica.fake.down.store(true, Ordering::SeqCst);
     let over = replica.lead().await;
-    replica.projection.say(row("one", "uid-1"));
+    replica.projection.upsert(row("one", "uid-1"));
     replica.has_lease.store(false, Ordering::SeqCst);
     replica.fake.down.store(false, Ordering::SeqCst);
     over.cancelled().await;
-    eventually("the database answers", || replica.projection.trouble().is_none()).await;
+    eventually("the database answers", || replica.projection.problem().is_none()).await;
     assert!(replica.fake.writes.lock().is_empty() && replica.fake.rows().is_empty());
 }

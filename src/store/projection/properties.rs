@@ -73,7 +73,7 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
                     wanted.insert(uid, of(uid, times));
                 }
                 if matches!(step, Step::Say(..)) {
-                    projection.say(of(uid, times));
+                    projection.upsert(of(uid, times));
                 } else {
                     let projection = Arc::clone(&projection);
                     tokio::spawn(async move { projection.insert(of(uid, times)).await });
@@ -117,7 +117,7 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
     fake.refuses.lock().clear();
     fake.open_gate();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    prop_assert_eq!(projection.trouble(), None);
+    prop_assert_eq!(projection.problem(), None);
     let list: Vec<AccountRow> = wanted.values().cloned().collect();
     if with_hands {
         let list = list.clone();
@@ -131,7 +131,7 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
     }
     let commits = fake.commits.load(Ordering::SeqCst);
     for row in wanted.into_values() {
-        projection.say(row);
+        projection.upsert(row);
     }
     stop.cancel();
     let _ = task.await;

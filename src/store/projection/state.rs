@@ -8,16 +8,16 @@ use indexmap::IndexMap;
 use crate::account::row::AccountRow;
 use crate::store::{ForeignRow, StoreError, limits};
 use deleted_uids::DeletedUids;
-use jobs::{Done, Job};
+use jobs::{Done, RowJob};
 
 mod comparing;
 mod deleted_uids;
 mod jobs;
 
-pub(super) use jobs::{Kind, Task, Want};
+pub(super) use jobs::{DesiredRow, WriteKind, WriteTask};
 
 /// See the module. The table is the writer's: `known` changes only while it is held.
-pub(super) struct State {
+pub(super) struct ProjectionState {
     /// What the table holds, by uid; nothing in it for a row that cannot be read.
     known: HashMap<String, Option<Arc<AccountRow>>>,
     /// The uid of each known name: a row that takes over a name replaces the other.
@@ -25,9 +25,9 @@ pub(super) struct State {
     /// The names of rows that are somebody else's.
     foreign: HashSet<String>,
     /// What waits, at most one job for each uid, in the order they came.
-    waiting: IndexMap<String, Job>,
+    waiting: IndexMap<String, RowJob>,
     /// What is being written.
-    flying: HashMap<String, Want>,
+    flying: HashMap<String, DesiredRow>,
     /// What was refused since the last repair.
     refused: HashMap<String, Arc<AccountRow>>,
     deleted: DeletedUids,
@@ -37,7 +37,7 @@ pub(super) struct State {
     stale: bool,
 }
 
-impl Default for State {
+impl Default for ProjectionState {
     fn default() -> Self {
         Self {
             known: HashMap::new(),
@@ -53,7 +53,7 @@ impl Default for State {
     }
 }
 
-impl State {
+impl ProjectionState {
     pub(super) fn has_row(&self, uid: &str) -> bool {
         self.known.contains_key(uid)
     }
@@ -97,26 +97,26 @@ impl State {
         matches!(self.known.get(&row.uid), Some(Some(known)) if **known == *row)
     }
 
-    fn want(&mut self, uid: &str, want: Want, done: Option<Done>) {
+    fn want(&mut self, uid: &str, want: DesiredRow, done: Option<Done>) {
         match self.waiting.get_mut(uid) {
             Some(job) => {
                 job.want.replace(want);
                 job.waiters.extend(done);
             }
             None => {
-                self.waiting.insert(uid.to_owned(), Job { want, waiters: done.into_iter().collect() });
+                self.waiting.insert(uid.to_owned(), RowJob { want, waiters: done.into_iter().collect() });
             }
         }
     }
 
     fn want_row(&mut self, row: AccountRow, done: Option<Done>) {
         let row = Arc::new(row);
-        self.want(&row.uid, Want::Row(Arc::clone(&row)), done);
+        self.want(&row.uid, DesiredRow::Row(Arc::clone(&row)), done);
     }
 
     fn want_adopted(&mut self, row: AccountRow, done: Done) {
         let row = Arc::new(row);
-        self.want(&row.uid, Want::Adopt(Arc::clone(&row)), Some(done));
+        self.want(&row.uid, DesiredRow::Adopt(Arc::clone(&row)), Some(done));
     }
 
     /// True if there is something to write.
@@ -163,50 +163,51 @@ impl State {
                 job.answer(&answer);
             }
         }
-        self.want(uid, Want::Gone, Some(done));
+        self.want(uid, DesiredRow::Gone, Some(done));
     }
 
     /// Takes up to `most` jobs to be written together, each name once. What the table holds already is done.
-    pub(super) fn take(&mut self, most: usize) -> Vec<Task> {
+    pub(super) fn take(&mut self, most: usize) -> Vec<WriteTask> {
         let mut names = HashSet::new();
         let mut tasks = Vec::new();
         for (uid, job) in std::mem::take(&mut self.waiting) {
             let kind = match &job.want {
-                Want::Row(row) if self.is_known(row) => {
+                DesiredRow::Row(row) if self.is_known(row) => {
                     job.answer(&Ok(()));
                     continue;
                 }
-                Want::Row(row) | Want::Adopt(row)
+                DesiredRow::Row(row) | DesiredRow::Adopt(row)
                     if tasks.len() == most || !names.insert(row.name.clone()) =>
                 {
                     self.waiting.insert(uid, job);
                     continue;
                 }
-                Want::Gone if tasks.len() == most => {
+                DesiredRow::Gone if tasks.len() == most => {
                     self.waiting.insert(uid, job);
                     continue;
                 }
-                Want::Row(_) if self.known.contains_key(&uid) => Kind::Update,
-                Want::Row(_) => Kind::Insert,
-                Want::Adopt(_) => Kind::Adopt,
-                Want::Gone => Kind::Delete,
+                DesiredRow::Row(_) if self.known.contains_key(&uid) => WriteKind::Update,
+                DesiredRow::Row(_) => WriteKind::Insert,
+                DesiredRow::Adopt(_) => WriteKind::Adopt,
+                DesiredRow::Gone => WriteKind::Delete,
             };
             self.flying.insert(uid.clone(), job.want.clone());
-            tasks.push(Task { uid, kind, job });
+            tasks.push(WriteTask { uid, kind, job });
         }
         tasks
     }
 
     /// These are committed.
-    pub(super) fn landed(&mut self, tasks: Vec<Task>) {
+    pub(super) fn landed(&mut self, tasks: Vec<WriteTask>) {
         // The deletions went first.
-        let (deletes, puts): (Vec<_>, Vec<_>) = tasks.into_iter().partition(|task| task.kind == Kind::Delete);
+        let (deletes, puts): (Vec<_>, Vec<_>) =
+            tasks.into_iter().partition(|task| task.kind == WriteKind::Delete);
         for task in deletes.into_iter().chain(puts) {
             self.flying.remove(&task.uid);
             self.forget(&task.uid);
             if let Some(row) = task.job.want.row() {
                 self.refused.remove(&task.uid);
-                if task.kind == Kind::Adopt {
+                if task.kind == WriteKind::Adopt {
                     self.foreign.remove(&row.name);
                 }
                 self.learn(Arc::clone(row));
@@ -233,7 +234,7 @@ impl State {
     }
 
     /// These are refused; nobody tries them again before the next repair.
-    pub(super) fn refuse(&mut self, tasks: Vec<Task>, error: &StoreError) {
+    pub(super) fn refuse(&mut self, tasks: Vec<WriteTask>, error: &StoreError) {
         for task in tasks {
             self.flying.remove(&task.uid);
             if let Some(row) = task.job.want.row() {
@@ -244,10 +245,10 @@ impl State {
     }
 
     /// These are not known to be written, and wait again, before what came since; a newer word wins.
-    pub(super) fn give_back(&mut self, tasks: Vec<Task>) {
+    pub(super) fn give_back(&mut self, tasks: Vec<WriteTask>) {
         self.flying.clear();
         let newer = std::mem::take(&mut self.waiting);
-        for Task { uid, job, .. } in tasks {
+        for WriteTask { uid, job, .. } in tasks {
             self.waiting.insert(uid, job);
         }
         for (uid, job) in newer {

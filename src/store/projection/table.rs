@@ -1,7 +1,7 @@
 //! Reading the table, and comparing it with what the objects call for.
 
 use super::Projection;
-use super::state::Kind;
+use super::state::WriteKind;
 use crate::account::row::AccountRow;
 use crate::store::StoreError;
 
@@ -56,9 +56,9 @@ impl Projection {
         for (kind, wait) in tasks {
             match wait.await {
                 Ok(Ok(())) => match kind {
-                    Kind::Insert | Kind::Adopt => repair.inserted += 1,
-                    Kind::Update => repair.updated += 1,
-                    Kind::Delete => repair.deleted += 1,
+                    WriteKind::Insert | WriteKind::Adopt => repair.inserted += 1,
+                    WriteKind::Update => repair.updated += 1,
+                    WriteKind::Delete => repair.deleted += 1,
                 },
                 Ok(Err(StoreError::Refused { .. })) => repair.refused += 1,
                 Ok(Err(error)) => return Err(error),

@@ -81,13 +81,13 @@ async fn nothing_is_known_before_the_table_was_read() {
     fake.set(one());
     let projection = Projection::new(fake.clone());
     assert_eq!(projection.fact("uid-1", ""), RowFact::Unavailable);
-    assert!(projection.trouble().is_some());
+    assert!(projection.problem().is_some());
     fake.down.store(true, Ordering::SeqCst);
     projection.load().await.expect_err("it is down");
-    assert!(projection.trouble().is_some_and(|why| why.contains("the test pulled the plug")));
+    assert!(projection.problem().is_some_and(|why| why.contains("the test pulled the plug")));
     fake.down.store(false, Ordering::SeqCst);
     projection.load().await.expect("it is up");
-    assert_eq!(projection.trouble(), None);
+    assert_eq!(projection.problem(), None);
     assert_eq!(["uid-1", "uid-2"].map(|uid| projection.fact(uid, "")), [RowFact::Present, RowFact::Absent]);
 }
 
@@ -114,10 +114,10 @@ async fn the_newest_word_is_written_and_the_same_word_is_not() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");
     scene.fake.close_gate();
-    scene.projection.say(updated(one(), 1));
+    scene.projection.upsert(updated(one(), 1));
     scene.settle().await;
     for times in 2..500 {
-        scene.projection.say(updated(one(), times));
+        scene.projection.upsert(updated(one(), times));
     }
     assert_eq!(scene.projection.counters().pending.get(), 2, "one is being written, one waits");
     scene.fake.open_gate();
@@ -125,10 +125,10 @@ async fn the_newest_word_is_written_and_the_same_word_is_not() {
     assert_eq!(scene.fake.rows(), [updated(one(), 499)]);
     assert_eq!(scene.commits(), 3);
     // The same again, and there and back again.
-    scene.projection.say(updated(one(), 499));
+    scene.projection.upsert(updated(one(), 499));
     scene.settle().await;
-    scene.projection.say(updated(one(), 500));
-    scene.projection.say(updated(one(), 499));
+    scene.projection.upsert(updated(one(), 500));
+    scene.projection.upsert(updated(one(), 499));
     scene.projection.insert(updated(one(), 499)).await.expect("it is there");
     scene.settle().await;
     assert_eq!(scene.commits(), 3);
@@ -139,20 +139,20 @@ async fn what_is_deleted_stays_deleted() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");
     scene.fake.close_gate();
-    scene.projection.say(updated(one(), 1));
+    scene.projection.upsert(updated(one(), 1));
     scene.settle().await;
     let late = scene.insert(updated(one(), 2));
     scene.settle().await;
     let deleted = scene.delete("uid-1");
     scene.settle().await;
-    scene.projection.say(updated(one(), 3));
+    scene.projection.upsert(updated(one(), 3));
     assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Present, "until it is committed");
     scene.fake.open_gate();
     deleted.await.expect("it ran").expect("deleted");
     let error = late.await.expect("it ran").expect_err("it is deleted");
     assert!(matches!(error, StoreError::Refused { .. }), "{error:?}");
     assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Absent);
-    scene.projection.say(updated(one(), 4));
+    scene.projection.upsert(updated(one(), 4));
     assert!(scene.projection.insert(updated(one(), 5)).await.is_err());
     scene.settle().await;
     assert_eq!(scene.fake.rows(), []);
@@ -170,7 +170,7 @@ async fn a_row_that_takes_over_a_name_replaces_the_other() {
     scene.fake.close_gate();
     let (third, second) = (scene.insert(row("two", "uid-3")), scene.insert(row("two", "uid-2")));
     scene.settle().await;
-    scene.projection.say(row("one", "uid-4"));
+    scene.projection.upsert(row("one", "uid-4"));
     scene.fake.open_gate();
     third.await.expect("it ran").expect("inserted");
     second.await.expect("it ran").expect("inserted");
@@ -190,13 +190,13 @@ async fn an_outage_loses_nothing_and_is_seen() {
     scene.fake.down.store(true, Ordering::SeqCst);
     let error = scene.projection.insert(row("three", "uid-3")).await.expect_err("it is down");
     assert!(matches!(error, StoreError::Unavailable(_)), "{error:?}");
-    assert!(scene.projection.trouble().is_some_and(|why| why.contains("pulled the plug")));
+    assert!(scene.projection.problem().is_some_and(|why| why.contains("pulled the plug")));
     assert_eq!(scene.projection.fact("uid-1", ""), RowFact::Unavailable);
     // Nobody is kept waiting now.
     scene.projection.insert(row("four", "uid-4")).await.expect_err("it is down");
     scene.projection.delete("uid-2").await.expect_err("it is down");
     for times in 0..1_000 {
-        scene.projection.say(updated(one(), times));
+        scene.projection.upsert(updated(one(), times));
     }
     assert!(scene.projection.counters().pending.get() <= 4);
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -220,7 +220,7 @@ async fn a_full_disk_is_no_recovery_because_it_can_be_read() {
     trouble.mark_unchanged();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!trouble.has_changed().expect("it lives"), "it does not come and go");
-    assert!(scene.projection.trouble().is_some_and(|why| why.contains("full")));
+    assert!(scene.projection.problem().is_some_and(|why| why.contains("full")));
     scene.fake.full.store(false, Ordering::SeqCst);
     scene.until_back().await;
     assert_eq!(scene.fake.rows(), [one()]);
@@ -231,7 +231,7 @@ async fn an_idle_database_that_goes_away_is_noticed() {
     let scene = Scene::new().await;
     scene.fake.down.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(20)).await;
-    assert!(scene.projection.trouble().is_some());
+    assert!(scene.projection.problem().is_some());
     scene.fake.down.store(false, Ordering::SeqCst);
     scene.until_back().await;
 }
@@ -260,15 +260,15 @@ async fn one_refused_row_does_not_hold_up_the_others() {
     assert_eq!(refused, 2);
     assert_eq!(scene.fake.rows().len(), 498);
     assert!(scene.fake.writes.lock().len() < 60, "{}", scene.fake.writes.lock().len());
-    assert_eq!(scene.projection.trouble(), None);
+    assert_eq!(scene.projection.problem(), None);
     assert_eq!(scene.projection.counters().refused.get(), 2);
     assert_eq!(scene.projection.fact("u-77", ""), RowFact::Absent);
     // The same word is not tried again before the next repair, another one is.
     let writes = scene.fake.writes.lock().len();
-    scene.projection.say(row("n-77", "u-77"));
+    scene.projection.upsert(row("n-77", "u-77"));
     scene.settle().await;
     assert_eq!(scene.fake.writes.lock().len(), writes);
-    scene.projection.say(updated(row("n-77", "u-77"), 1));
+    scene.projection.upsert(updated(row("n-77", "u-77"), 1));
     scene.settle().await;
     assert!(scene.fake.writes.lock().len() > writes);
     let expected = || (0..500).map(|at| row(&format!("n-{at}"), &format!("u-{at}"))).collect();
@@ -317,13 +317,13 @@ async fn what_is_said_during_a_repair_wins() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");
     scene.fake.close_gate();
-    scene.projection.say(updated(one(), 1));
+    scene.projection.upsert(updated(one(), 1));
     let fresh = scene.insert(row("two", "uid-2"));
     let projection = Arc::clone(&scene.projection);
     let repair = tokio::spawn(async move { projection.repair(|| vec![one(), row("two", "uid-2")]).await });
     scene.settle().await;
-    scene.projection.say(updated(one(), 2));
-    scene.projection.say(row("two", "uid-2"));
+    scene.projection.upsert(updated(one(), 2));
+    scene.projection.upsert(row("two", "uid-2"));
     scene.fake.open_gate();
     fresh.await.expect("it ran").expect("inserted");
     repair.await.expect("it ran").expect("repaired");
@@ -335,15 +335,15 @@ async fn what_is_said_during_a_repair_wins() {
 async fn what_waits_is_written_before_the_end() {
     let scene = Scene::new().await;
     scene.fake.close_gate();
-    scene.projection.say(one());
+    scene.projection.upsert(one());
     scene.settle().await;
-    scene.projection.say(row("two", "uid-2"));
+    scene.projection.upsert(row("two", "uid-2"));
     scene.stop.cancel();
     scene.fake.open_gate();
     scene.task.await.expect("it ended");
     assert_eq!(scene.fake.rows(), [one(), row("two", "uid-2")]);
     scene.projection.insert(row("three", "uid-3")).await.expect_err("it ended");
-    assert!(scene.projection.trouble().is_some_and(|why| why.contains("stopping")));
+    assert!(scene.projection.problem().is_some_and(|why| why.contains("stopping")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -386,7 +386,7 @@ async fn a_newer_word_before_an_adoption_is_written_is_adopted_too() {
     scene.projection.load().await.expect_err("it is down");
     scene.projection.adopt(row("prod", "uid-1")).await.expect_err("it waits");
     let newer = AccountRow { status: "ACTIVE".to_owned(), ..row("prod", "uid-1") };
-    scene.projection.say(newer.clone());
+    scene.projection.upsert(newer.clone());
     scene.fake.down.store(false, Ordering::SeqCst);
     scene.until_back().await;
     scene.settle().await;

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::Projection;
-use super::state::State;
+use super::state::ProjectionState;
 use crate::crash;
 use crate::store::{AssignmentChanges, StoreError, Term};
 
@@ -77,7 +77,7 @@ impl Projection {
     pub async fn lead(&self, lead: LeaderTerm) {
         let _table = self.table.lock().await;
         self.drop_waiting();
-        *self.state.lock() = State::default();
+        *self.state.lock() = ProjectionState::default();
         *self.role.lock() = WriterRole::Elected(lead);
         let begin = async {
             self.begin_leading().await?;

@@ -7,18 +7,18 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 
 use super::Projection;
-use super::state::{Task, Want};
+use super::state::{DesiredRow, WriteTask};
 use crate::crash;
 use crate::store::{Changes, StoreError};
 
 /// How many rows one transaction takes at most; the rest is the next one.
-const MOST_ROWS: usize = 2_048;
+const MAX_ROWS_PER_TRANSACTION: usize = 2_048;
 /// How often an idle database is asked whether it is still there.
-const PING_EVERY: Duration = Duration::from_secs(15);
+const PING_INTERVAL: Duration = Duration::from_secs(15);
 /// How long the last rows may take when the program ends.
-const LAST_ROWS: Duration = Duration::from_secs(5);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait between two tries, before the jitter that at most doubles it.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 impl Projection {
     /// Writes what waits until `stop`, then what still waits, for at most five seconds. While the database cannot be
@@ -26,7 +26,7 @@ impl Projection {
     pub async fn run(&self, stop: CancellationToken) {
         let overdue = async {
             stop.cancelled().await;
-            tokio::time::sleep(LAST_ROWS).await;
+            tokio::time::sleep(FINAL_WRITE_TIMEOUT).await;
         };
         tokio::select! {
             () = self.write(&stop) => {}
@@ -34,7 +34,7 @@ impl Projection {
         }
         // This is no news, so nothing is logged.
         let stopping = StoreError::unavailable("kubesvc is stopping");
-        self.trouble.send_replace(Some(stopping.in_full()));
+        self.problem.send_replace(Some(stopping.in_full()));
         self.state.lock().fail(&stopping);
     }
 
@@ -49,7 +49,7 @@ impl Projection {
                 }
                 Err(error) => {
                     self.fail(&error);
-                    let wait = waits.next().unwrap_or(LONGEST_WAIT);
+                    let wait = waits.next().unwrap_or(MAX_RETRY_DELAY);
                     tokio::select! {
                         () = stop.cancelled() => return,
                         () = tokio::time::sleep(wait) => continue,
@@ -63,7 +63,7 @@ impl Projection {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(PING_EVERY) => ping = true,
+                () = tokio::time::sleep(PING_INTERVAL) => ping = true,
             }
         }
         while self.state.lock().has_waiting() && self.round(false).await.is_ok() {}
@@ -83,7 +83,7 @@ impl Projection {
             self.store.ping().await?;
         }
         // A refused part is halved until the row at fault stands alone. The earlier half is on top.
-        let mut parts = vec![self.state.lock().take(MOST_ROWS)];
+        let mut parts = vec![self.state.lock().take(MAX_ROWS_PER_TRANSACTION)];
         while let Some(mut part) = parts.pop() {
             match self.commit(&part).await {
                 Ok(()) => self.state.lock().landed(part),
@@ -117,7 +117,7 @@ impl Projection {
         Ok(())
     }
 
-    async fn commit(&self, part: &[Task]) -> Result<(), StoreError> {
+    async fn commit(&self, part: &[WriteTask]) -> Result<(), StoreError> {
         if part.is_empty() {
             return Ok(());
         }
@@ -126,9 +126,9 @@ impl Projection {
         for task in part {
             kinds[task.kind as usize] = true;
             match &task.job.want {
-                Want::Row(row) => changes.puts.push(Arc::clone(row)),
-                Want::Adopt(row) => changes.adopts.push(Arc::clone(row)),
-                Want::Gone => changes.deletes.push(task.uid.clone()),
+                DesiredRow::Row(row) => changes.puts.push(Arc::clone(row)),
+                DesiredRow::Adopt(row) => changes.adopts.push(Arc::clone(row)),
+                DesiredRow::Gone => changes.deletes.push(task.uid.clone()),
             }
         }
         let pass = |points: [&'static str; 4]| {
@@ -148,7 +148,7 @@ impl Projection {
 fn backoff() -> impl Iterator<Item = Duration> {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(LONGEST_WAIT)
+        .with_max_delay(MAX_RETRY_DELAY)
         .without_max_times()
         .with_jitter()
         .build()

@@ -13,7 +13,7 @@ use crate::store::batches::{Statements, pieces};
 use crate::store::migrations::Schema as _;
 use crate::store::rows::{self, ReplacedRows, TABLE, bind_account};
 use crate::store::statements::{ACCOUNTS, Dialect, marks, upsert_values};
-use crate::store::{Accounts, ForeignRow, StoreError, VENDOR, limits, vendor};
+use crate::store::{ForeignRow, StoreError, StoredAccounts, VENDOR_TABLE, limits, vendor};
 
 /// What goes with the rows of these uids, and then the rows.
 static DELETES: LazyLock<[Statements; 3]> = LazyLock::new(|| {
@@ -122,10 +122,10 @@ async fn make_way(
 }
 
 /// All rows of ours.
-pub(super) async fn all(connection: &mut SqliteConnection) -> Result<Accounts, StoreError> {
+pub(super) async fn all(connection: &mut SqliteConnection) -> Result<StoredAccounts, StoreError> {
     let (unfenced, stray_fences) = fences::amiss(connection).await?;
     let rows = sqlx::query(SELECT.as_str()).fetch_all(connection).await.map_err(errors::classify)?;
-    let mut accounts = Accounts { unfenced, stray_fences, ..Accounts::default() };
+    let mut accounts = StoredAccounts { unfenced, stray_fences, ..StoredAccounts::default() };
     for row in &rows {
         rows::collect(row, || lossy(row, 0).unwrap_or_default(), &mut accounts);
     }
@@ -165,7 +165,7 @@ pub(super) async fn leave_vendor(
 }
 
 async fn vendor_columns(connection: &mut SqliteConnection) -> Result<Option<vendor::Columns>, StoreError> {
-    let columns = connection.columns_of(VENDOR).await.map_err(errors::classify)?;
+    let columns = connection.columns_of(VENDOR_TABLE).await.map_err(errors::classify)?;
     Ok(vendor::Columns::of(&columns))
 }
 

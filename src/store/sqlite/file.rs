@@ -11,7 +11,7 @@ use nix::fcntl::OFlag;
 use super::errors;
 use crate::store::StoreError;
 
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// The path without links and dots, so that one file has one lock whatever name it is called by.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
@@ -44,22 +44,24 @@ pub(super) fn inspect(path: &Path) -> Result<(), StoreError> {
             "the path of the database, {shown}, is a folder: add the name of a file to it"
         )));
     }
-    let mut head = Vec::with_capacity(MAGIC.len());
+    let mut head = Vec::with_capacity(SQLITE_MAGIC.len());
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => {
-            file.take(MAGIC.len() as u64).read_to_end(&mut head).map_err(|error| barred(path, &error))?;
+            file.take(SQLITE_MAGIC.len() as u64)
+                .read_to_end(&mut head)
+                .map_err(|error| barred(path, &error))?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(barred(path, &error)),
     }
-    if !head.is_empty() && head != MAGIC {
+    if !head.is_empty() && head != SQLITE_MAGIC {
         return Err(StoreError::Unfit(errors::not_a_database(&shown.to_string())));
     }
     Ok(())
 }
 
 /// Mode of SQLite's files and of the lock: definitions and zones of all accounts are for their owner alone.
-const OWNER_ONLY: u32 = 0o600;
+const OWNER_ONLY_MODE: u32 = 0o600;
 
 /// Makes SQLite's files readable and writable by their owner alone, and makes the database's file if there is none:
 /// SQLite gives `-wal` and `-shm` the mode of the database. A file of another owner keeps its mode, with a warning.
@@ -83,17 +85,17 @@ fn open_own(path: &Path) -> io::Result<File> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(OWNER_ONLY)
+        .mode(OWNER_ONLY_MODE)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)
 }
 
 fn restrict(path: &Path, file: &File) {
     let Ok(metadata) = file.metadata() else { return };
-    if metadata.mode() & 0o777 == OWNER_ONLY {
+    if metadata.mode() & 0o777 == OWNER_ONLY_MODE {
         return;
     }
-    if let Err(error) = file.set_permissions(Permissions::from_mode(OWNER_ONLY)) {
+    if let Err(error) = file.set_permissions(Permissions::from_mode(OWNER_ONLY_MODE)) {
         tracing::warn!(file = %path.display(), %error, "others may open this file of the database; make kubesvc its owner, or set its mode to 0600");
     }
 }

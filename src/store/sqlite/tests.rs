@@ -7,7 +7,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{Connection as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
-use super::{Sqlite, Tuning};
+use super::{Sqlite, SqliteTuning};
 use crate::account::row::AccountRow;
 use crate::store::contract_tests::{contract_tests, row};
 use crate::store::{Assignment, AssignmentChanges, Changes, Store, StoreError, VendorTables, open};
@@ -54,10 +54,11 @@ impl DatabaseFolder {
     }
 
     async fn open(&self) -> Result<Sqlite, StoreError> {
-        self.open_with(Tuning { busy_timeout: Duration::from_millis(20), ..Tuning::default() }).await
+        self.open_with(SqliteTuning { busy_timeout: Duration::from_millis(20), ..SqliteTuning::default() })
+            .await
     }
 
-    async fn open_with(&self, tuning: Tuning) -> Result<Sqlite, StoreError> {
+    async fn open_with(&self, tuning: SqliteTuning) -> Result<Sqlite, StoreError> {
         Sqlite::open_with(&self.path(), VendorTables::Rename, &tuning).await
     }
 
@@ -289,7 +290,10 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
 async fn a_full_disk_is_unavailable_and_room_helps() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
-    let store = home.open_with(Tuning { max_pages: Some(64), ..Tuning::default() }).await.expect("it opens");
+    let store = home
+        .open_with(SqliteTuning { max_pages: Some(64), ..SqliteTuning::default() })
+        .await
+        .expect("it opens");
     let large = |name: &str, uid: &str| AccountRow { definition: "x".repeat(150_000), ..row(name, uid) };
     store.put_accounts(&[large("one", "uid-1")]).await.expect("it fits");
     for _ in 0..3 {

@@ -9,13 +9,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Ticks a second in `/proc`: the same on every architecture that Rust supports for Linux.
-const TICKS: f64 = 100.0;
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
 /// Reads `/proc` at each scrape; a value that cannot be read is left out.
 #[derive(Debug)]
-pub(super) struct Process;
+pub(super) struct ProcessCollector;
 
-impl Collector for Process {
+impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let mut gauge = |name: &str, help: &str, value: Option<f64>| match value {
             None => Ok(()),
@@ -53,7 +53,10 @@ fn stat(text: &str) -> Option<Stat> {
     // The second field is the program's name in parentheses, and may hold spaces and parentheses itself.
     let (_, rest) = text.rsplit_once(')')?;
     let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3)?.parse::<f64>().ok();
-    Some(Stat { cpu: (field(14)? + field(15)?) / TICKS, started: field(22)? / TICKS })
+    Some(Stat {
+        cpu: (field(14)? + field(15)?) / CLOCK_TICKS_PER_SECOND,
+        started: field(22)? / CLOCK_TICKS_PER_SECOND,
+    })
 }
 
 fn resident() -> Option<f64> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::State;
-use super::jobs::{Kind, Wait, Want};
+use super::ProjectionState;
+use super::jobs::{DesiredRow, Wait, WriteKind};
 use crate::account::row::AccountRow;
-use crate::store::Accounts;
+use crate::store::StoredAccounts;
 
-impl State {
+impl ProjectionState {
     /// The table was read.
-    pub(in crate::store::projection) fn loaded(&mut self, accounts: Accounts) {
+    pub(in crate::store::projection) fn loaded(&mut self, accounts: StoredAccounts) {
         self.known.clear();
         self.names.clear();
         for malformed in accounts.malformed {
@@ -30,7 +30,10 @@ impl State {
     }
 
     /// Compares the table, which was just read, with what all objects call for.
-    pub(in crate::store::projection) fn repair(&mut self, expected: Vec<AccountRow>) -> Vec<(Kind, Wait)> {
+    pub(in crate::store::projection) fn repair(
+        &mut self,
+        expected: Vec<AccountRow>,
+    ) -> Vec<(WriteKind, Wait)> {
         self.refused.clear();
         let mut tasks = Vec::new();
         let mut uids = HashSet::with_capacity(expected.len());
@@ -39,7 +42,7 @@ impl State {
             if self.deleted.contains(&row.uid) || self.waiting.contains_key(&row.uid) || self.is_known(&row) {
                 continue;
             }
-            let kind = if self.has_row(&row.uid) { Kind::Update } else { Kind::Insert };
+            let kind = if self.has_row(&row.uid) { WriteKind::Update } else { WriteKind::Insert };
             let (done, wait) = oneshot::channel();
             self.want_row(row, Some(done));
             tasks.push((kind, wait));
@@ -56,8 +59,8 @@ impl State {
         for uid in strays {
             // Not remembered as deleted: should the list have been short of it, the next word brings it back.
             let (done, wait) = oneshot::channel();
-            self.want(&uid, Want::Gone, Some(done));
-            tasks.push((Kind::Delete, wait));
+            self.want(&uid, DesiredRow::Gone, Some(done));
+            tasks.push((WriteKind::Delete, wait));
         }
         tasks
     }

@@ -12,14 +12,14 @@ pub(super) type Wait = oneshot::Receiver<Result<(), StoreError>>;
 
 /// What a row shall be.
 #[derive(Clone, Debug)]
-pub(in crate::store::projection) enum Want {
+pub(in crate::store::projection) enum DesiredRow {
     Row(Arc<AccountRow>),
     /// As `Row`, in place of somebody else's of that name.
     Adopt(Arc<AccountRow>),
     Gone,
 }
 
-impl Want {
+impl DesiredRow {
     pub(super) fn row(&self) -> Option<&Arc<AccountRow>> {
         match self {
             Self::Row(row) | Self::Adopt(row) => Some(row),
@@ -42,7 +42,7 @@ impl Want {
 
 /// What a write does to the table, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store::projection) enum Kind {
+pub(in crate::store::projection) enum WriteKind {
     Insert = 0,
     Update = 1,
     Delete = 2,
@@ -51,12 +51,12 @@ pub(in crate::store::projection) enum Kind {
 
 /// What is wanted, and who waits for it.
 #[derive(Debug)]
-pub(in crate::store::projection) struct Job {
-    pub(in crate::store::projection) want: Want,
+pub(in crate::store::projection) struct RowJob {
+    pub(in crate::store::projection) want: DesiredRow,
     pub(super) waiters: Vec<Done>,
 }
 
-impl Job {
+impl RowJob {
     pub(super) fn answer(self, answer: &Result<(), StoreError>) {
         for done in self.waiters {
             let _ = done.send(answer.clone());
@@ -66,8 +66,8 @@ impl Job {
 
 /// A job that was taken to be written.
 #[derive(Debug)]
-pub(in crate::store::projection) struct Task {
+pub(in crate::store::projection) struct WriteTask {
     pub(in crate::store::projection) uid: String,
-    pub(in crate::store::projection) kind: Kind,
-    pub(in crate::store::projection) job: Job,
+    pub(in crate::store::projection) kind: WriteKind,
+    pub(in crate::store::projection) job: RowJob,
 }

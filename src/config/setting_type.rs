@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::shapes::{self, CustomResourceDefinition, Permissions};
-use super::yaml::{self, Node, shown};
+use super::shapes::{self, CustomResourceDefinition, RolePermissions};
+use super::yaml::{self, YamlNode, shown};
 use crate::account::policy::{MAX_SERVERS, ServerEntry};
 use crate::listen::addresses::Network;
 
 /// The type of a setting, with its bounds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum SettingType {
     /// `true` or `false`.
     Flag,
     /// A whole number; `unit` reads after "a whole number", perhaps empty.
@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     Size { min: u64, max: u64 },
     /// Text on one line, of at most this many characters.
     Text { max: usize },
-    /// As [`Kind::Text`]; empty text counts as not set.
+    /// As [`SettingType::Text`]; empty text counts as not set.
     Optional { max: usize },
     /// Lists of roles under READ and WRITE.
     Permissions,
@@ -36,7 +36,7 @@ pub(crate) enum Kind {
     DatabaseUrl,
     /// One of these words, in any case.
     Choice(&'static [&'static str]),
-    /// As [`Kind::Choice`]; empty text counts as not set.
+    /// As [`SettingType::Choice`]; empty text counts as not set.
     OptionalChoice(&'static [&'static str]),
     /// A list of texts, or one text with commas.
     List,
@@ -64,7 +64,7 @@ pub(crate) enum Kind {
 
 /// A setting's value after its type has been checked.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum SettingValue {
     /// Not set, and without a default.
     Nothing,
     Flag(bool),
@@ -72,23 +72,23 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     List(Vec<String>),
-    Permissions(Permissions),
+    Permissions(RolePermissions),
     CustomResourceDefinitions(Vec<CustomResourceDefinition>),
 }
 
-impl Kind {
+impl SettingType {
     /// Reads a value; the error says what stands there.
-    pub(crate) fn read(self, node: &Node) -> Result<Value, String> {
+    pub(crate) fn read(self, node: &YamlNode) -> Result<SettingValue, String> {
         let parsed = match (&node.value, self) {
-            (yaml::Value::Null, _) => Some(Value::Nothing),
-            (_, Self::Any) => Some(Value::Nothing),
-            (_, Self::Permissions) => Some(Value::Permissions(shapes::permissions(node)?)),
+            (yaml::YamlValue::Null, _) => Some(SettingValue::Nothing),
+            (_, Self::Any) => Some(SettingValue::Nothing),
+            (_, Self::Permissions) => Some(SettingValue::Permissions(shapes::permissions(node)?)),
             (_, Self::CustomResourceDefinitions) => {
-                Some(Value::CustomResourceDefinitions(shapes::custom_resource_definitions(node)?))
+                Some(SettingValue::CustomResourceDefinitions(shapes::custom_resource_definitions(node)?))
             }
-            (yaml::Value::Text(text), _) => self.parse(text),
+            (yaml::YamlValue::Text(text), _) => self.parse(text),
             (
-                yaml::Value::List(items),
+                yaml::YamlValue::List(items),
                 Self::List
                 | Self::Namespaces
                 | Self::NamespaceList
@@ -101,51 +101,51 @@ impl Kind {
                 | Self::Commands,
             ) => {
                 let texts = items.iter().map(|item| match &item.value {
-                    yaml::Value::Text(text) => Ok(text.clone()),
+                    yaml::YamlValue::Text(text) => Ok(text.clone()),
                     _ => Err(format!("a list with {} in line {}", say(item), item.line)),
                 });
                 self.list(texts.collect::<Result<_, _>>()?)
             }
-            (yaml::Value::List(_) | yaml::Value::Map(_), _) => None,
+            (yaml::YamlValue::List(_) | yaml::YamlValue::Map(_), _) => None,
         };
         parsed.ok_or_else(|| say(node))
     }
 
     /// Reads a value from an environment variable or a flag, or the text of a YAML scalar.
-    pub(crate) fn parse(self, text: &str) -> Option<Value> {
+    pub(crate) fn parse(self, text: &str) -> Option<SettingValue> {
         let trimmed = text.trim();
         match self {
             Self::Flag => match trimmed.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" | "1" => Some(Value::Flag(true)),
-                "false" | "no" | "off" | "0" => Some(Value::Flag(false)),
+                "true" | "yes" | "on" | "1" => Some(SettingValue::Flag(true)),
+                "false" | "no" | "off" | "0" => Some(SettingValue::Flag(false)),
                 _ => None,
             },
             Self::Int { min, max, .. } => {
-                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Int)
+                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(SettingValue::Int)
             }
             Self::Float { min, max } => {
-                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(Value::Float)
+                trimmed.parse().ok().filter(|n| (min..=max).contains(n)).map(SettingValue::Float)
             }
             Self::Size { min, max } => {
                 let bytes = data_size(trimmed).filter(|n| (min..=max).contains(n))?;
-                i64::try_from(bytes).ok().map(Value::Int)
+                i64::try_from(bytes).ok().map(SettingValue::Int)
             }
-            Self::Text { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
-            Self::Optional { .. } if trimmed.is_empty() => Some(Value::Nothing),
-            Self::Optional { max } => one_line(text, max).then(|| Value::Text(text.to_owned())),
+            Self::Text { max } => one_line(text, max).then(|| SettingValue::Text(text.to_owned())),
+            Self::Optional { .. } if trimmed.is_empty() => Some(SettingValue::Nothing),
+            Self::Optional { max } => one_line(text, max).then(|| SettingValue::Text(text.to_owned())),
             Self::Permissions | Self::CustomResourceDefinitions => None,
-            Self::Address => address(trimmed).then(|| Value::Text(trimmed.to_owned())),
-            Self::HostPort => host_and_port(trimmed).then(|| Value::Text(trimmed.to_owned())),
-            Self::Namespace => dns_label(trimmed).then(|| Value::Text(trimmed.to_owned())),
+            Self::Address => address(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
+            Self::HostPort => host_and_port(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
+            Self::Namespace => dns_label(trimmed).then(|| SettingValue::Text(trimmed.to_owned())),
             Self::DatabaseUrl => {
                 let known = ["sqlite://", "mysql://", "mariadb://", "postgres://", "postgresql://"];
                 let good = one_line(trimmed, 4096) && known.iter().any(|scheme| trimmed.starts_with(scheme));
-                good.then(|| Value::Text(trimmed.to_owned()))
+                good.then(|| SettingValue::Text(trimmed.to_owned()))
             }
-            Self::OptionalChoice(_) if trimmed.is_empty() => Some(Value::Nothing),
+            Self::OptionalChoice(_) if trimmed.is_empty() => Some(SettingValue::Nothing),
             Self::Choice(words) | Self::OptionalChoice(words) => {
                 let word = words.iter().find(|w| w.eq_ignore_ascii_case(trimmed))?;
-                Some(Value::Text((*word).to_owned()))
+                Some(SettingValue::Text((*word).to_owned()))
             }
             Self::List
             | Self::Namespaces
@@ -159,11 +159,11 @@ impl Kind {
             | Self::Commands => {
                 self.list(trimmed.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect())
             }
-            Self::Any => Some(Value::Nothing),
+            Self::Any => Some(SettingValue::Nothing),
         }
     }
 
-    fn list(self, items: Vec<String>) -> Option<Value> {
+    fn list(self, items: Vec<String>) -> Option<SettingValue> {
         let good = |item: &String| match self {
             Self::Namespaces => item == "*" || dns_label(item),
             Self::NamespaceList => dns_label(item),
@@ -179,7 +179,7 @@ impl Kind {
             _ => one_line(item, 4096),
         };
         let fits = !matches!(self, Self::Servers | Self::Commands) || items.len() <= MAX_SERVERS;
-        (fits && items.iter().all(good)).then_some(Value::List(items))
+        (fits && items.iter().all(good)).then_some(SettingValue::List(items))
     }
 }
 
@@ -195,7 +195,7 @@ fn is_origin(text: &str) -> bool {
 }
 
 /// What is allowed, to end the sentence "must be …".
-impl fmt::Display for Kind {
+impl fmt::Display for SettingType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag => f.write_str("true or false"),
@@ -241,12 +241,12 @@ impl fmt::Display for Kind {
 }
 
 /// What stands there, to end the sentence "… is".
-pub(crate) fn say(node: &Node) -> String {
+pub(crate) fn say(node: &YamlNode) -> String {
     match &node.value {
-        yaml::Value::Null => "nothing".into(),
-        yaml::Value::Text(text) => format!("\"{}\"", shown(text)),
-        yaml::Value::List(items) => format!("a list of {}", items.len()),
-        yaml::Value::Map(entries) => match entries.first() {
+        yaml::YamlValue::Null => "nothing".into(),
+        yaml::YamlValue::Text(text) => format!("\"{}\"", shown(text)),
+        yaml::YamlValue::List(items) => format!("a list of {}", items.len()),
+        yaml::YamlValue::Map(entries) => match entries.first() {
             Some(first) => format!("a group of settings (`{}` …)", shown(&first.key)),
             None => "an empty group of settings".into(),
         },

@@ -20,9 +20,9 @@ use serde::de::DeserializeOwned;
 pub const WATCH_SECONDS: u32 = 30;
 
 /// The first pause, and the longest. Chance adds as much again at most.
-const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(2500)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(2500)];
 /// After so long without a failure, the next pause is the first again.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(30);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// What all watches have in common.
 pub fn config() -> Config {
@@ -32,15 +32,15 @@ pub fn config() -> Config {
 /// The pauses between tries: from half a second, doubling, to five seconds at most. Whoever decides by what a watch shows
 /// is blind meanwhile, so they stay short, however long the API server was away; there are few watches, so it bears that.
 pub fn pauses() -> impl Backoff {
-    let [first, longest] = PAUSES;
+    let [first, longest] = RETRY_DELAYS;
     let growing = ExponentialBuilder::default().with_min_delay(first).with_max_delay(longest);
     let growing = growing.with_factor(2.0).without_max_times().with_jitter();
-    ResetTimerBackoff::new(ExponentialBackoff::from(growing), FORGOTTEN_AFTER)
+    ResetTimerBackoff::new(ExponentialBackoff::from(growing), BACKOFF_RESET_AFTER)
 }
 
 /// A watch that shows nothing for a while.
 #[derive(Debug)]
-pub enum Outage {
+pub enum WatchOutage {
     /// It has failed. Said once; the tries that follow fail in silence, unless the API server answers by then and the
     /// watch fails for another reason.
     Begun {
@@ -82,12 +82,12 @@ pub fn is_of_api_server(problem: &watcher::Error) -> bool {
 /// To go on from the version that was seen last would be cheaper, and wrong after the API server's data were restored
 /// from a backup: versions count on from an earlier one there, and a watch that begins at a later one is shown nothing
 /// until they have caught up.
-pub fn events<K>(api: Api<K>, config: Config) -> BoxStream<'static, Result<Event<K>, Outage>>
+pub fn events<K>(api: Api<K>, config: Config) -> BoxStream<'static, Result<Event<K>, WatchOutage>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let begin = move || watcher::watcher(api.clone(), config.clone()).boxed();
-    let kept = Kept {
+    let kept = TrackedWatch {
         events: begin(),
         begin: Box::new(begin),
         pauses: Box::new(pauses()),
@@ -101,7 +101,7 @@ where
 type Watching<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// A watch, and what is known of its failures.
-struct Kept<K: 'static> {
+struct TrackedWatch<K: 'static> {
     begin: Box<dyn Fn() -> Watching<K> + Send>,
     events: Watching<K>,
     pauses: Box<dyn Backoff>,
@@ -113,8 +113,8 @@ struct Kept<K: 'static> {
     next: Option<Event<K>>,
 }
 
-impl<K: 'static> Kept<K> {
-    async fn next(&mut self) -> Option<Result<Event<K>, Outage>> {
+impl<K: 'static> TrackedWatch<K> {
+    async fn next(&mut self) -> Option<Result<Event<K>, WatchOutage>> {
         if let Some(event) = self.next.take() {
             return Some(Ok(event));
         }
@@ -130,7 +130,7 @@ impl<K: 'static> Kept<K> {
                 Ok(event) => {
                     let Some((since, of_api_server)) = self.lost.take() else { return Some(Ok(event)) };
                     self.next = Some(event);
-                    return Some(Err(Outage::Over { lasted: since.elapsed(), of_api_server }));
+                    return Some(Err(WatchOutage::Over { lasted: since.elapsed(), of_api_server }));
                 }
                 Err(problem) => {
                     self.pause = self.pauses.next();
@@ -140,7 +140,7 @@ impl<K: 'static> Kept<K> {
                     let since = self.lost.map_or_else(Instant::now, |(since, _)| since);
                     if self.lost.is_none_or(|(_, was_of_api_server)| was_of_api_server && !of_api_server) {
                         self.lost = Some((since, of_api_server));
-                        return Some(Err(Outage::Begun { problem, of_api_server }));
+                        return Some(Err(WatchOutage::Begun { problem, of_api_server }));
                     }
                 }
             }
@@ -202,11 +202,11 @@ mod tests {
                 Ok(Event::InitApply(one) | Event::Apply(one) | Event::Delete(one)) => {
                     one.metadata.resource_version.expect("it has one")
                 }
-                Err(Outage::Begun { of_api_server, .. }) => {
+                Err(WatchOutage::Begun { of_api_server, .. }) => {
                     assert!(of_api_server);
                     "away".to_owned()
                 }
-                Err(Outage::Over { of_api_server, .. }) => {
+                Err(WatchOutage::Over { of_api_server, .. }) => {
                     assert!(of_api_server);
                     "back".to_owned()
                 }

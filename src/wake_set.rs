@@ -9,12 +9,12 @@ use tokio::sync::Notify;
 /// A set of keys to look at again, taken out in the order they came in. It is bounded by the number of things there
 /// are: a key is in it once.
 #[derive(Debug)]
-pub struct Wakes<K> {
-    keys: Mutex<Keys<K>>,
+pub struct WakeSet<K> {
+    keys: Mutex<OrderedKeys<K>>,
     notify: Notify,
 }
 
-impl<K> Default for Wakes<K> {
+impl<K> Default for WakeSet<K> {
     fn default() -> Self {
         Self { keys: Mutex::default(), notify: Notify::new() }
     }
@@ -22,20 +22,20 @@ impl<K> Default for Wakes<K> {
 
 /// Keys in two halves: to take from the front of one set would move all the others, at each take.
 #[derive(Debug)]
-struct Keys<K> {
+struct OrderedKeys<K> {
     /// The older half, the oldest last.
     next: IndexSet<K>,
     /// Those that came after these were put there, the oldest first.
     newer: IndexSet<K>,
 }
 
-impl<K> Default for Keys<K> {
+impl<K> Default for OrderedKeys<K> {
     fn default() -> Self {
         Self { next: IndexSet::new(), newer: IndexSet::new() }
     }
 }
 
-impl<K: Hash + Eq> Keys<K> {
+impl<K: Hash + Eq> OrderedKeys<K> {
     fn insert(&mut self, key: K) -> bool {
         !self.next.contains(&key) && self.newer.insert(key)
     }
@@ -53,7 +53,7 @@ impl<K: Hash + Eq> Keys<K> {
     }
 }
 
-impl<K: Hash + Eq> Wakes<K> {
+impl<K: Hash + Eq> WakeSet<K> {
     /// Marks a key to be looked at.
     pub fn wake(&self, key: K) {
         if self.keys.lock().insert(key) {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn keys_are_taken_once_and_in_the_order_they_came_in() {
-        let wakes = Wakes::default();
+        let wakes = WakeSet::default();
         wakes.wake_all([1, 2, 3]);
         assert_eq!(wakes.try_take(1), [1]);
         wakes.wake_all([3, 1, 4]);
@@ -124,7 +124,7 @@ mod tests {
     /// It takes well under a second. To move those that stay at each take would take many minutes.
     #[test]
     fn a_million_keys_are_taken_one_at_a_time_within_a_minute() {
-        let wakes = Wakes::default();
+        let wakes = WakeSet::default();
         wakes.wake_all(0..1_000_000_u32);
         let begun = std::time::Instant::now();
         for key in 0..1_000_000 {
