@@ -5,20 +5,20 @@
 //! leaves a state that the next look continues from.
 
 mod act;
-mod adopt;
+mod adoption;
+mod dead_replicas;
 mod elections;
 mod events;
-mod foreign;
+mod foreign_rows;
 mod leader;
 mod listings;
 mod memory;
 mod metrics;
 mod observe;
-mod own_secret;
+mod owned_secrets;
 mod reconcile;
-mod replicas;
 mod schedule;
-mod work;
+mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,34 +37,34 @@ use crate::account::{GrantPhase, KubesvcAccount};
 use crate::budget::Budget;
 use crate::fleet::{Fleet, Ticks};
 use crate::leases::{LeaseObjects, Mandate, Replicas};
-use crate::objects::{AccountKey, Accounts, Agents};
+use crate::objects::{AccountIndex, AccountKey, AgentIndex};
 use crate::secrets::CredentialSource;
 use crate::store::Store;
 use crate::store::projection::Projection;
 use crate::telemetry::errors::chain;
 use crate::wake_set::WakeSet;
 
-pub use adopt::AdoptedRows;
+pub use adoption::AdoptedRows;
 pub use metrics::ControllerMetrics;
 
 /// How many accounts are worked on at once.
-const CONCURRENCY: usize = 64;
+const MAX_CONCURRENT_ACCOUNTS: usize = 64;
 /// How often everything is looked at again, and unwatched credentials are read again.
-const RESYNC: Duration = Duration::from_secs(600);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
 /// How often the rows are compared with the objects.
-const ROW_DIFF: Duration = Duration::from_secs(60);
+const ROW_COMPARISON_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the controller works with; the composition root puts it together. Clones share all of it.
 #[derive(Clone)]
-pub struct Context {
+pub struct ControllerContext {
     /// The client for objects.
     pub client: Client,
     /// The accounts as last seen.
-    pub accounts: Arc<Accounts>,
+    pub accounts: Arc<AccountIndex>,
     /// The connected agents.
     pub fleet: Arc<dyn Fleet>,
     /// The agents' objects as last seen.
-    pub agents: Arc<Agents>,
+    pub agents: Arc<AgentIndex>,
     /// Names of those that changed.
     pub changed_agents: Arc<WakeSet<String>>,
     /// Where credentials come from.
@@ -103,11 +103,11 @@ pub struct Context {
 
 /// Leads until `stop`: works off what is under way, then returns. At `over` the lead is lost, and everything ends at
 /// once, whatever is under way. It may be run again; nothing is remembered but the ticks.
-pub async fn run(context: Context, stop: CancellationToken, over: CancellationToken) {
+pub async fn run(context: ControllerContext, stop: CancellationToken, over: CancellationToken) {
     over.run_until_cancelled(lead(context, stop, over.clone())).await;
 }
 
-async fn lead(context: Context, stop: CancellationToken, over: CancellationToken) {
+async fn lead(context: ControllerContext, stop: CancellationToken, over: CancellationToken) {
     if stop.run_until_cancelled(context.accounts.synced()).await.is_none() {
         return;
     }
@@ -118,16 +118,16 @@ async fn lead(context: Context, stop: CancellationToken, over: CancellationToken
     let controller = Arc::new(leader::Controller::new(context, events));
     info!(accounts = controller.context.accounts.len(), "leading");
     tokio::join!(
-        work::run(Arc::clone(&controller), stop.clone(), over),
+        workers::run(Arc::clone(&controller), stop.clone(), over),
         keep_time(&controller, &stop),
         follow_fleet(&controller, &stop),
         follow_secrets(&controller, &stop),
         listings::follow(&controller, &stop),
-        own_secret::keep_updated(&controller, &stop),
+        owned_secrets::keep_updated(&controller, &stop),
         resync(&controller, &stop),
         repair_rows(&controller, &stop),
-        adopt::keep(&controller, &stop),
-        replicas::tend(&controller, &stop),
+        adoption::run(&controller, &stop),
+        dead_replicas::run(&controller, &stop),
     );
 }
 
@@ -168,7 +168,7 @@ async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToke
 }
 
 async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
-    let mut period = tokio::time::interval(RESYNC);
+    let mut period = tokio::time::interval(RESYNC_INTERVAL);
     period.tick().await;
     while stop.run_until_cancelled(period.tick()).await.is_some() {
         for account in controller.context.accounts.all() {
@@ -183,7 +183,7 @@ async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
 /// Repairs rows that someone edited, or that a crash left behind their object; the first time at once, and whenever
 /// the database is back.
 async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) {
-    let mut period = tokio::time::interval(ROW_DIFF);
+    let mut period = tokio::time::interval(ROW_COMPARISON_INTERVAL);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let projection = &controller.context.projection;
     let mut trouble = projection.watch();
@@ -214,7 +214,7 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
                 warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
             }
         }
-        foreign::tell(controller);
+        foreign_rows::tell(controller);
         // What was waiting for the database, or for somebody else's row to go, can go on.
         let all = controller.context.accounts.all();
         let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
@@ -229,7 +229,7 @@ fn waits_for_its_row(account: &KubesvcAccount) -> bool {
 
 /// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
 /// being deleted keeps its row, and is given none.
-fn expected_rows(context: &Context) -> Vec<AccountRow> {
+fn expected_rows(context: &ControllerContext) -> Vec<AccountRow> {
     let accounts = context.accounts.all();
     accounts
         .iter()
@@ -239,7 +239,7 @@ fn expected_rows(context: &Context) -> Vec<AccountRow> {
 }
 
 /// Whether there should be a row for an account, as far as that can be written without more ado.
-fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
+fn calls_for_row(context: &ControllerContext, account: &KubesvcAccount) -> bool {
     let may = match context.projection.fact(account.uid(), account.account_name()) {
         RowFact::Present => true,
         RowFact::Foreign => false,
@@ -249,13 +249,13 @@ fn calls_for_row(context: &Context, account: &KubesvcAccount) -> bool {
 }
 
 /// Another object that has the account's name, because it takes precedence.
-fn rival_of(context: &Context, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
+fn rival_of(context: &ControllerContext, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
     let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
     context.accounts.precedence().takes_precedence(&first, account).then_some(first)
 }
 
 /// Whether another object still has a grant under the account's name, though this one takes precedence.
-fn is_name_held(context: &Context, account: &KubesvcAccount) -> bool {
+fn is_name_held(context: &ControllerContext, account: &KubesvcAccount) -> bool {
     let namesakes = context.accounts.by_account_name(account.account_name());
     let precedence = context.accounts.precedence();
     let holds = |other: &Arc<KubesvcAccount>| {

@@ -77,7 +77,7 @@ use tracing::{info, warn};
 
 pub use assignments::{AssignmentChecks, AssignmentRows, StoredAssignments};
 pub use fences::{FenceRows, StoredFences};
-pub use metrics::{HubMetrics, Reason};
+pub use metrics::{HubMetrics, ReasonLabel};
 pub use namespaces::{NamespaceRows, StoredNamespaces};
 pub use registration::{
     AgentObjects, AgentSummary, KnownAgent, KubeAgentObjects, OutboxWrite, RegisteredAgent, Registration,
@@ -89,7 +89,7 @@ use crate::fleet::Ticks;
 use crate::leases::{Leadership, Replicas};
 use crate::listen::addresses::{AddressLimits, Addresses, Caller};
 use crate::listen::log_rate_limit::LogRateLimit;
-use crate::objects::{AccountObjects, Accounts, Agents};
+use crate::objects::{AccountIndex, AccountObjects, AgentIndex};
 use crate::secrets::CredentialSource;
 use crate::shutdown::EssentialTasks;
 use crate::wake_set::WakeSet;
@@ -100,7 +100,7 @@ use drain::Drain;
 use ledger::Moment;
 use offers::Offers;
 use registry::Registry;
-use streams::Bounds;
+use streams::StreamDeadlines;
 use unapproved_agents::UnapprovedAgents;
 use zone_index::ZoneIndex;
 
@@ -257,9 +257,9 @@ pub enum HubError {
 }
 
 /// What the hub reaches the rest through.
-pub struct Ports {
+pub struct HubPorts {
     /// The accounts as last seen.
-    pub accounts: Arc<Accounts>,
+    pub accounts: Arc<AccountIndex>,
     /// The accounts at the API server, for those that agents list.
     pub account_objects: Arc<dyn AccountObjects>,
     /// Reads credentials.
@@ -267,7 +267,7 @@ pub struct Ports {
     /// The KubesvcAgents, to be written.
     pub agents: Arc<dyn AgentObjects>,
     /// The KubesvcAgents as last seen.
-    pub agents_seen: Arc<Agents>,
+    pub agent_index: Arc<AgentIndex>,
     /// The rows of `kubesvc_assignments`.
     pub assignment_rows: Arc<dyn AssignmentRows>,
     /// The fences in `kubesvc_caching`.
@@ -287,11 +287,11 @@ pub struct Ports {
 /// The agents of this replica.
 pub struct Hub {
     settings: HubSettings,
-    accounts: Arc<Accounts>,
+    accounts: Arc<AccountIndex>,
     account_objects: Arc<dyn AccountObjects>,
     credentials: Arc<dyn CredentialSource>,
     agents: Arc<dyn AgentObjects>,
-    agents_seen: Arc<Agents>,
+    agent_index: Arc<AgentIndex>,
     assignment_rows: Arc<dyn AssignmentRows>,
     fence_rows: Arc<dyn FenceRows>,
     namespace_rows: Arc<dyn NamespaceRows>,
@@ -353,7 +353,7 @@ pub struct Hub {
 
 impl Hub {
     /// A hub that serves nobody yet.
-    pub fn new(settings: HubSettings, ports: Ports) -> Arc<Self> {
+    pub fn new(settings: HubSettings, ports: HubPorts) -> Arc<Self> {
         let line = Mutex::new(AdmissionQueues::new(settings.registration_qps));
         Arc::new(Self {
             settings,
@@ -361,7 +361,7 @@ impl Hub {
             account_objects: ports.account_objects,
             credentials: ports.credentials,
             agents: ports.agents,
-            agents_seen: ports.agents_seen,
+            agent_index: ports.agent_index,
             assignment_rows: ports.assignment_rows,
             fence_rows: ports.fence_rows,
             namespace_rows: ports.namespace_rows,
@@ -491,21 +491,24 @@ impl BoundHub {
         let (stop, close) = (stop.child_token(), CancellationToken::new());
         // Whoever comes while agents leave is answered; only then is the port closed.
         let shut = CancellationToken::new();
-        let door = Arc::new(listener::Door {
+        let door = Arc::new(listener::ConnectionPolicy {
             metrics: hub.metrics.clone(),
             cap: hub.settings.connection_cap,
             addresses: Addresses::new(hub.settings.limits.clone()),
             without_stream: Arc::default(),
             without_stream_cap: hub.settings.without_stream_cap,
             preface_wait: hub.settings.preface_wait,
-            bounds: Bounds { first_request: hub.settings.request_wait, idle: hub.settings.idle_wait },
+            bounds: StreamDeadlines {
+                first_request: hub.settings.request_wait,
+                idle: hub.settings.idle_wait,
+            },
             rest_port: hub.settings.rest_port,
             close: close.clone(),
             tasks: hub.tasks.clone(),
             log_limit: LogRateLimit::default(),
         });
         // Before the agents' objects were listed, nobody could be told from a stranger.
-        let seen = Arc::clone(&hub.agents_seen);
+        let seen = Arc::clone(&hub.agent_index);
         let listed = async move { seen.synced().await };
         let incoming = ReceiverStream::new(listener::accept(self.listener, door, listed, shut.clone()));
         let essential = EssentialTasks::new(hub.tasks.clone(), stop.clone());

@@ -8,8 +8,8 @@ mod secrets;
 mod watch;
 mod write;
 
-pub use agents::{Agents, ReadError, read_agents, version_of, watch_agents};
-pub use index::{AccountKey, Accounts};
+pub use agents::{AgentIndex, ReadError, read_agents, version_of, watch_agents};
+pub use index::{AccountIndex, AccountKey};
 pub use overload::too_busy;
 pub use secrets::{SecretsSeen, watch_secrets};
 pub use watch::watch_accounts;

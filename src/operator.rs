@@ -4,7 +4,7 @@ mod arguments;
 mod cli;
 mod copy;
 mod database;
-mod doors;
+mod exposure;
 mod isolation;
 mod join_peers;
 mod kube_client;

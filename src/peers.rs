@@ -47,7 +47,7 @@ pub use messages::{
 };
 pub use signature::SignatureError;
 
-use crate::objects::Agents;
+use crate::objects::AgentIndex;
 use crate::shutdown::EssentialTasks;
 use access::WatchableKinds;
 use client::PeerClient;
@@ -100,7 +100,7 @@ pub struct JoinPoints {
     /// The operator's own API server: the Secret with the key.
     pub own: Client,
     /// The KubesvcAgents as last seen.
-    pub agents: Arc<Agents>,
+    pub agents: Arc<AgentIndex>,
     /// The operator's namespace.
     pub namespace: String,
     /// The API server that knows the Endpoints.

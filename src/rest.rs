@@ -72,7 +72,7 @@ use crate::account::source_rules::SourceRules;
 use crate::fleet::Fleet;
 use crate::listen::addresses::AddressLimits;
 use crate::listen::http::HttpLimits;
-use crate::objects::Accounts;
+use crate::objects::AccountIndex;
 use crate::peers::Peers;
 use crate::store::Store;
 use api::Calls;
@@ -127,7 +127,7 @@ pub struct RestPorts {
     /// The operator's own API server.
     pub client: kube::Client,
     /// The accounts as last seen.
-    pub accounts: Arc<Accounts>,
+    pub accounts: Arc<AccountIndex>,
     /// The agents of this replica.
     pub fleet: Arc<dyn Fleet>,
     /// The replicas.

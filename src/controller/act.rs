@@ -8,7 +8,7 @@ use kube::{Api, Resource};
 use serde::Serialize;
 use serde_json::json;
 
-use super::foreign;
+use super::foreign_rows;
 use super::leader::Controller;
 use super::metrics::Transition;
 use crate::account::lifecycle::{Action, CredentialFact, EventDraft, RowFact, StatusWrite};
@@ -22,12 +22,12 @@ use crate::store::StoreError;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a credential may take before people are told that it is awaited. An API server under load takes more than a
 /// second for a Secret now and then; telling so would be one more write on it for each account.
-const CREDENTIAL_PATIENCE: Duration = Duration::from_secs(5);
+const SLOW_CREDENTIAL_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) type BoxedError = Box<dyn Error + Send + Sync>;
 
 /// How an action ended.
-pub(super) enum Outcome {
+pub(super) enum ActionOutcome {
     /// Done; observe again.
     Done,
     /// The object has changed since it was observed.
@@ -55,7 +55,11 @@ struct StatusMetadata<'a> {
 
 impl Controller {
     /// Does it. Every write carries the version it was decided on.
-    pub(super) async fn act(&self, account: &KubesvcAccount, action: Action) -> Result<Outcome, BoxedError> {
+    pub(super) async fn act(
+        &self,
+        account: &KubesvcAccount,
+        action: Action,
+    ) -> Result<ActionOutcome, BoxedError> {
         match action {
             Action::AddFinalizer => {
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
@@ -64,8 +68,8 @@ impl Controller {
                     .await
             }
             Action::RemoveFinalizer => {
-                if let Outcome::Conflict = self.delete_secret(account).await? {
-                    return Ok(Outcome::Conflict);
+                if let ActionOutcome::Conflict = self.delete_secret(account).await? {
+                    return Ok(ActionOutcome::Conflict);
                 }
                 let mut finalizers = account.metadata.finalizers.clone().unwrap_or_default();
                 finalizers.retain(|one| one != FINALIZER);
@@ -79,27 +83,27 @@ impl Controller {
             Action::InsertRow => self.insert_row(account).await,
             Action::DeleteRows => {
                 self.context.projection.delete(account.uid()).await?;
-                Ok(Outcome::Done)
+                Ok(ActionOutcome::Done)
             }
             Action::ResolveCredential => {
                 self.resolve_credential(account).await;
-                Ok(Outcome::Done)
+                Ok(ActionOutcome::Done)
             }
             Action::ReadSessions => {
                 self.read_sessions(account).await?;
-                Ok(Outcome::Done)
+                Ok(ActionOutcome::Done)
             }
             Action::DeleteObject => self.delete_object(account).await,
             Action::WriteStatus(write) => self.write_status(account, *write).await,
         }
     }
 
-    async fn insert_row(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+    async fn insert_row(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         match self.take_row(account).await {
             // An unavailable database shows in the next observation; the status goes on.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
-                foreign::tell(self);
+                foreign_rows::tell(self);
                 let fact = self.context.projection.fact(account.uid(), account.account_name());
                 if fact == RowFact::Foreign {
                     // A row that is to be adopted and is not counts as somebody else's, until it is looked at again.
@@ -116,7 +120,7 @@ impl Controller {
                 }
             }
         }
-        Ok(Outcome::Done)
+        Ok(ActionOutcome::Done)
     }
 
     /// Reads and vets the credential. What takes longer than the patience is shown, then awaited to its
@@ -126,7 +130,7 @@ impl Controller {
         let verdict = if self.memories.awaits_credential(account.uid()) {
             resolve.await
         } else {
-            match tokio::time::timeout(CREDENTIAL_PATIENCE, resolve).await {
+            match tokio::time::timeout(SLOW_CREDENTIAL_AFTER, resolve).await {
                 Ok(verdict) => verdict,
                 Err(_) => {
                     self.memories.update(account.uid(), |memory| memory.credential_slow = true);
@@ -151,7 +155,7 @@ impl Controller {
     }
 
     /// Deletes the object as it was observed: one that has changed since, or was made anew under its name, stays.
-    async fn delete_object(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+    async fn delete_object(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         let name = account.metadata.name.as_deref().unwrap_or_default();
         let observed = Preconditions {
             uid: account.metadata.uid.clone(),
@@ -170,7 +174,7 @@ impl Controller {
                     self.written(Ok(deleted), &version)
                 }
                 // Nothing kept it: the watch will show that it is gone.
-                None => Ok(Outcome::Conflict),
+                None => Ok(ActionOutcome::Conflict),
             },
             Err(error) => self.written(Err(error), ""),
         }
@@ -181,7 +185,7 @@ impl Controller {
         account: &KubesvcAccount,
         finalizers: Vec<String>,
         [before, after]: [&'static str; 2],
-    ) -> Result<Outcome, BoxedError> {
+    ) -> Result<ActionOutcome, BoxedError> {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
         let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
         let name = account.metadata.name.as_deref().unwrap_or_default();
@@ -199,7 +203,7 @@ impl Controller {
         &self,
         account: &KubesvcAccount,
         write: StatusWrite,
-    ) -> Result<Outcome, BoxedError> {
+    ) -> Result<ActionOutcome, BoxedError> {
         let version = account.metadata.resource_version.clone().unwrap_or_default();
         let request = status_request(account, &version, &write.status)?;
         let caching = |status: &KubesvcAccountStatus| status.caching_agent().map(str::to_owned);
@@ -211,18 +215,18 @@ impl Controller {
         let answer = timed(self.context.client.request::<KubesvcAccount>(request)).await;
         crash::point("status:after");
         let outcome = self.written(answer, &version)?;
-        if matches!(outcome, Outcome::Done) {
+        if matches!(outcome, ActionOutcome::Done) {
             self.memories.wrote_status(account.uid(), self.context.ticks.now());
-            self.tell(account, &write);
+            self.publish_event(account, &write);
         }
         Ok(outcome)
     }
 
     /// Tells of a written status: row, Event, log, counter.
-    fn tell(&self, before: &KubesvcAccount, write: &StatusWrite) {
+    fn publish_event(&self, before: &KubesvcAccount, write: &StatusWrite) {
         let (from, to) = (before.status_or_default().state(), write.status.state());
         if let Some(now) = self.context.accounts.by_uid(before.uid()) {
-            self.say_row(&now);
+            self.project_row(&now);
         }
         if from != to {
             self.context
@@ -250,7 +254,7 @@ impl Controller {
             tracing::warn!(account = before.account_name(), "{}", idle.message);
         }
         for note in write.event.iter().chain(&idle) {
-            if !self.events.tell(before, note) {
+            if !self.events.publish(before, note) {
                 self.context.metrics.dropped_events.inc();
             }
         }
@@ -260,17 +264,17 @@ impl Controller {
         &self,
         answer: Result<KubesvcAccount, BoxedError>,
         version: &str,
-    ) -> Result<Outcome, BoxedError> {
+    ) -> Result<ActionOutcome, BoxedError> {
         self.context.metrics.writes.inc();
         match answer {
             Ok(account) => {
                 self.context.accounts.written(account, version);
-                Ok(Outcome::Done)
+                Ok(ActionOutcome::Done)
             }
             Err(error) => match error.downcast_ref::<kube::Error>() {
                 // 409: someone else wrote. 404: the object went. Either way the watch will show it.
                 Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
-                    Ok(Outcome::Conflict)
+                    Ok(ActionOutcome::Conflict)
                 }
                 Some(problem) => {
                     if let Some(pause) = too_busy(problem) {

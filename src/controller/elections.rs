@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 pub(super) struct Elections(Arc<Mutex<HashMap<String, usize>>>);
 
 /// An election that is being written.
-pub(super) struct UnderWay {
+pub(super) struct PendingElection {
     elections: Arc<Mutex<HashMap<String, usize>>>,
     agent_id: String,
 }
 
 impl Elections {
     /// An election of this agent is being written, until what is returned is dropped.
-    pub(super) fn begin(&self, agent_id: String) -> UnderWay {
+    pub(super) fn begin(&self, agent_id: String) -> PendingElection {
         *self.0.lock().entry(agent_id.clone()).or_default() += 1;
-        UnderWay { elections: Arc::clone(&self.0), agent_id }
+        PendingElection { elections: Arc::clone(&self.0), agent_id }
     }
 
     /// How many of this agent are.
@@ -29,7 +29,7 @@ impl Elections {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingElection {
     fn drop(&mut self) {
         let mut elections = self.elections.lock();
         if let Some(count) = elections.get_mut(&self.agent_id) {

@@ -16,13 +16,13 @@ use crate::budget::Budget;
 use crate::crash;
 
 /// How many Events may wait to be written.
-const WAITING: usize = 1024;
+const MAX_WAITING: usize = 1024;
 /// Events a second on average; each is a write on the same API server that transitions need.
-const PER_SECOND: u32 = 10;
+const EVENTS_PER_SECOND: u32 = 10;
 /// Events at once, so that a small fleet sees every one.
-const BURST: u32 = 100;
+const MAX_BURST: u32 = 100;
 /// How long an Event may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes Events in the background.
 pub(super) struct Events {
@@ -33,7 +33,7 @@ pub(super) struct Events {
 
 impl Events {
     pub(super) fn start(client: Client, replica_id: &str, stop: CancellationToken) -> Self {
-        let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, EventDraft)>(WAITING);
+        let (queue, mut waiting) = mpsc::channel::<(KubesvcAccount, EventDraft)>(MAX_WAITING);
         let reporter =
             Reporter { controller: FIELD_MANAGER.to_owned(), instance: Some(replica_id.to_owned()) };
         let recorder = Recorder::new(client, reporter);
@@ -45,11 +45,15 @@ impl Events {
                 }
             }
         }));
-        Self { queue, normal: Budget::new(PER_SECOND, BURST), warning: Budget::new(PER_SECOND, BURST) }
+        Self {
+            queue,
+            normal: Budget::new(EVENTS_PER_SECOND, MAX_BURST),
+            warning: Budget::new(EVENTS_PER_SECOND, MAX_BURST),
+        }
     }
 
     /// Tells of a transition; false if it is not written because there are too many.
-    pub(super) fn tell(&self, account: &KubesvcAccount, note: &EventDraft) -> bool {
+    pub(super) fn publish(&self, account: &KubesvcAccount, note: &EventDraft) -> bool {
         let budget = if note.warning { &self.warning } else { &self.normal };
         if !budget.try_take() {
             return false;
@@ -71,7 +75,8 @@ async fn write(recorder: &Recorder, account: &KubesvcAccount, note: EventDraft) 
         secondary: None,
     };
     crash::point("event:before");
-    let written = tokio::time::timeout(PATIENCE, recorder.publish(&event, &account.object_ref(&()))).await;
+    let written =
+        tokio::time::timeout(WRITE_TIMEOUT, recorder.publish(&event, &account.object_ref(&()))).await;
     crash::point("event:after");
     if !matches!(written, Ok(Ok(()))) {
         debug!(account = account.account_name(), "an Event was not written");

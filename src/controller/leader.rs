@@ -1,10 +1,10 @@
 //! The controller at work: what it was given, and what it keeps.
 
-use super::Context;
-use super::adopt::SkippedRows;
+use super::ControllerContext;
+use super::adoption::SkippedRows;
 use super::elections::Elections;
 use super::events::Events;
-use super::foreign::ForeignRows;
+use super::foreign_rows::ForeignRows;
 use super::listings::Listings;
 use super::memory::Memories;
 use super::schedule::Schedule;
@@ -12,7 +12,7 @@ use crate::account::lifecycle::Tick;
 
 /// The controller at work.
 pub(super) struct Controller {
-    pub(super) context: Context,
+    pub(super) context: ControllerContext,
     pub(super) schedule: Schedule,
     pub(super) memories: Memories,
     pub(super) events: Events,
@@ -28,7 +28,7 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub(super) fn new(context: Context, events: Events) -> Self {
+    pub(super) fn new(context: ControllerContext, events: Events) -> Self {
         let schedule = Schedule::new(context.accounts.follow());
         let leading_since = context.ticks.now();
         Self {

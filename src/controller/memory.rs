@@ -133,7 +133,7 @@ impl Memories {
     }
 
     /// The row is said of this object as it is; false if it was already, so that nothing of it can have changed.
-    pub(super) fn says_row(&self, account: &KubesvcAccount) -> bool {
+    pub(super) fn row_is_current(&self, account: &KubesvcAccount) -> bool {
         let version = &account.metadata.resource_version;
         let mut news = true;
         self.update(account.uid(), |memory| {
@@ -208,9 +208,9 @@ mod tests {
         account.metadata.resource_version = Some("7".to_owned());
         let memories = Memories::default();
         memories.look(&account, 0);
-        assert!(memories.says_row(&account) && !memories.says_row(&account));
+        assert!(memories.row_is_current(&account) && !memories.row_is_current(&account));
         account.metadata.resource_version = Some("8".to_owned());
-        assert!(memories.says_row(&account) && !memories.says_row(&account));
+        assert!(memories.row_is_current(&account) && !memories.row_is_current(&account));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use kube::Api;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::act::{Outcome, timed};
+use super::act::{ActionOutcome, timed};
 use super::calls_for_row;
 use super::leader::Controller;
 use crate::account::lifecycle::{RowFact, Tick};
@@ -16,19 +16,19 @@ use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
 /// How many actions one look takes before others have their turn.
-const ACTIONS_IN_A_ROW: usize = 8;
+const MAX_ACTIONS_PER_PASS: usize = 8;
 /// When an object that may be gone is asked for again, in ticks.
-const BURY_AGAIN: Tick = 5;
+const GONE_RECHECK_TICKS: Tick = 5;
 /// How long a worker waits for a new list of all accounts.
-const LIST_WAIT: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait after requests that failed, in ticks.
-const LONGEST_PAUSE: Tick = 30;
+const MAX_ERROR_PAUSE_TICKS: Tick = 30;
 
 impl Controller {
     /// Looks at one account until there is nothing to do now, or the action is done at which `stop` came.
     pub(super) async fn reconcile(&self, key: &AccountKey, stop: &CancellationToken) {
         self.context.metrics.looks.inc();
-        for _ in 0..ACTIONS_IN_A_ROW {
+        for _ in 0..MAX_ACTIONS_PER_PASS {
             if stop.is_cancelled() {
                 return;
             }
@@ -39,21 +39,21 @@ impl Controller {
             }
             let Some(account) = self.context.accounts.get(key) else {
                 self.schedule.look_again(key, None);
-                self.bury(key).await;
+                self.confirm_deletion(key).await;
                 return;
             };
             let memory = self.memories.look(&account, self.context.ticks.now());
             self.wake_younger(&account);
             let decision = self.decide(&account, &memory);
             let Some(action) = decision.action else {
-                self.say_row(&account);
+                self.project_row(&account);
                 self.schedule.look_again(key, decision.wake);
                 return;
             };
             debug!(account = account.account_name(), uid = account.uid(), ?action, "acting");
             match self.act(&account, action).await {
-                Ok(Outcome::Done) => {}
-                Ok(Outcome::Conflict) => {
+                Ok(ActionOutcome::Done) => {}
+                Ok(ActionOutcome::Conflict) => {
                     // Someone else wrote; the watch will show it and wake us.
                     self.context.metrics.conflicts.inc();
                     self.schedule.look_again(key, Some(self.context.ticks.now() + 5));
@@ -72,8 +72,8 @@ impl Controller {
     }
 
     /// Keeps the row in step with the object. A row that was edited since is a matter of the comparison.
-    pub(super) fn say_row(&self, account: &KubesvcAccount) {
-        if calls_for_row(&self.context, account) && self.memories.says_row(account) {
+    pub(super) fn project_row(&self, account: &KubesvcAccount) {
+        if calls_for_row(&self.context, account) && self.memories.row_is_current(account) {
             self.context.projection.upsert(row::of(account));
         }
     }
@@ -88,12 +88,12 @@ impl Controller {
 
     /// Objects that are gone: their rows go, and whoever waited for their name has a look. The row of one that was deleted
     /// went before it; where one is left, a watch that shows less than there is may be all there is to it.
-    async fn bury(&self, key: &AccountKey) {
+    async fn confirm_deletion(&self, key: &AccountKey) {
         let known = self.memories.known(key);
         let has_row =
             |(uid, name): &(String, String)| self.context.projection.fact(uid, name) == RowFact::Present;
         if known.iter().any(has_row) && !self.is_gone(key, &known).await {
-            self.schedule.look_again(key, Some(self.context.ticks.now() + BURY_AGAIN));
+            self.schedule.look_again(key, Some(self.context.ticks.now() + GONE_RECHECK_TICKS));
             return;
         }
         for (uid, name) in self.memories.forget(key) {
@@ -111,7 +111,7 @@ impl Controller {
         match timed(api.get_metadata_opt(&key.name)).await {
             Ok(Some(there)) if known.iter().any(|(uid, _)| there.metadata.uid.as_deref() == Some(uid)) => {
                 warn!(account = %key, "the watch shows an account as gone that is there; all are listed anew");
-                drop(tokio::time::timeout(LIST_WAIT, self.context.accounts.list_anew()).await);
+                drop(tokio::time::timeout(LIST_TIMEOUT, self.context.accounts.list_anew()).await);
                 false
             }
             Ok(_) => true,
@@ -125,7 +125,7 @@ impl Controller {
     fn pause_after_error(&self, uid: &str) -> Tick {
         let mut pause = 1;
         self.memories.update(uid, |memory| {
-            pause = (1 << memory.errors.min(5)).min(LONGEST_PAUSE);
+            pause = (1 << memory.errors.min(5)).min(MAX_ERROR_PAUSE_TICKS);
             memory.errors += 1;
         });
         pause

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{AgentView, Fleet, FleetError, RemoteSessions};
 use crate::account::lifecycle::{Presence, SessionFact};
-use crate::objects::{Accounts, Agents, read_agents};
+use crate::objects::{AccountIndex, AgentIndex, read_agents};
 use crate::telemetry::errors::chain;
 
 /// How long the API server may take for one reading.
@@ -27,8 +27,8 @@ struct FleetRead {
 pub struct ClusterSessions {
     here: Arc<dyn Fleet>,
     remote: Arc<RemoteSessions>,
-    accounts: Arc<Accounts>,
-    agents: Arc<Agents>,
+    accounts: Arc<AccountIndex>,
+    agents: Arc<AgentIndex>,
     client: Client,
     namespace: String,
     /// The reading that is begun next.
@@ -42,8 +42,8 @@ impl ClusterSessions {
     pub fn new(
         here: Arc<dyn Fleet>,
         remote: Arc<RemoteSessions>,
-        accounts: Arc<Accounts>,
-        agents: Arc<Agents>,
+        accounts: Arc<AccountIndex>,
+        agents: Arc<AgentIndex>,
         client: Client,
         namespace: &str,
     ) -> Self {
@@ -230,7 +230,7 @@ mod tests {
                 http::Response::builder().body(kube::client::Body::from(list.into_bytes()))
             }
         });
-        let (agents, accounts) = (Arc::new(Agents::default()), Arc::new(Accounts::default()));
+        let (agents, accounts) = (Arc::new(AgentIndex::default()), Arc::new(AccountIndex::default()));
         let replicas = Replicas::unknown("me", Times::default());
         let (followed, known) = (Arc::clone(&agents), Arc::clone(&accounts));
         let remote = Arc::new(RemoteSessions::new("me", followed, known, replicas, Arc::default()));

@@ -11,7 +11,7 @@ use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionEnding, Ses
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAgent, zones};
 use crate::leases::Replicas;
-use crate::objects::{Accounts, Agents};
+use crate::objects::{AccountIndex, AgentIndex};
 use crate::wake_set::WakeSet;
 
 /// How many changed objects are taken in at once.
@@ -49,8 +49,8 @@ struct AgentChange {
 /// The agents of the other replicas.
 pub struct RemoteSessions {
     replica_id: String,
-    agents: Arc<Agents>,
-    accounts: Arc<Accounts>,
+    agents: Arc<AgentIndex>,
+    accounts: Arc<AccountIndex>,
     replicas: Arc<Replicas>,
     ticks: Arc<Ticks>,
     changed: Arc<WakeSet<String>>,
@@ -63,8 +63,8 @@ impl RemoteSessions {
     /// All agents but those of the replica with this id.
     pub fn new(
         replica_id: &str,
-        agents: Arc<Agents>,
-        accounts: Arc<Accounts>,
+        agents: Arc<AgentIndex>,
+        accounts: Arc<AccountIndex>,
         replicas: Arc<Replicas>,
         ticks: Arc<Ticks>,
     ) -> Self {

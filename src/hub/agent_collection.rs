@@ -116,7 +116,7 @@ pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {}
         }
-        if looked.elapsed() < pace && hub.agents_seen.never_approved() == 0 {
+        if looked.elapsed() < pace && hub.agent_index.never_approved() == 0 {
             continue;
         }
         looked = Instant::now();

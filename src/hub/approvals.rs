@@ -36,7 +36,7 @@ pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 
 /// Writes down that an agent was approved, if it is connected here.
 async fn write(hub: &Hub, name: &str) -> Result<(), String> {
-    let Some(agent) = hub.agents_seen.get(name) else { return Ok(()) };
+    let Some(agent) = hub.agent_index.get(name) else { return Ok(()) };
     let session = hub.registry.of_agent(&agent.spec.agent_id);
     let Some(session) = session.filter(|session| session.zone == agent.spec.zone_id) else { return Ok(()) };
     let written = hub.agents.write_approved(&session.agent_id, &session.zone, &session.id);

@@ -53,7 +53,7 @@ impl Hub {
                 facts.push(fact(agent_id, zone, gone.approved, gone.since));
             }
         }
-        for agent in self.agents_seen.all() {
+        for agent in self.agent_index.all() {
             let (spec, status) = (&agent.spec, agent.status.as_ref());
             let lists = || status.and_then(|status| status.lists(account)) == Some(true);
             let is_ours = || {

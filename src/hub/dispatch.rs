@@ -17,9 +17,9 @@ use crate::account::lifecycle::SessionEnding;
 use crate::objects::{AccountKey, version_of};
 
 /// How many changes are routed in one go.
-const ROUTES: usize = 1000;
+const MAX_CHANGES_PER_PASS: usize = 1000;
 /// How often it is looked who may be forgotten.
-const SWEEP: Duration = Duration::from_secs(5);
+const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Wakes, for each object that changes, the sessions it concerns: those of the zone that has the grant, and those that
 /// have had to do with it.
@@ -36,7 +36,7 @@ pub(super) async fn route_changes(hub: Arc<Hub>, stop: CancellationToken) {
                     session.wakes.wake_all(session.uids());
                 }
             }
-            keys = changed.take(ROUTES) => keys.iter().for_each(|key| route(&hub, key)),
+            keys = changed.take(MAX_CHANGES_PER_PASS) => keys.iter().for_each(|key| route(&hub, key)),
         }
     }
 }
@@ -82,9 +82,9 @@ fn route(hub: &Hub, key: &AccountKey) {
 
 /// Takes in what the agents' objects say: what a person has set, and which stream is in force.
 pub(super) async fn follow_agents(hub: Arc<Hub>, stop: CancellationToken) {
-    let changed = hub.agents_seen.follow();
-    while let Some(names) = stop.run_until_cancelled(changed.take(ROUTES)).await {
-        for agent in names.iter().filter_map(|name| hub.agents_seen.get(name)) {
+    let changed = hub.agent_index.follow();
+    while let Some(names) = stop.run_until_cancelled(changed.take(MAX_CHANGES_PER_PASS)).await {
+        for agent in names.iter().filter_map(|name| hub.agent_index.get(name)) {
             heed(&hub, &agent);
         }
     }
@@ -105,7 +105,7 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
     }
     let session = hub.registry.of_agent(&spec.agent_id).filter(|session| session.zone == spec.zone_id);
     let Some(session) = session else { return };
-    if hub.gives_way(&session, agent) {
+    if hub.yields_to_owner(&session, agent) {
         return;
     }
     if spec.approved && status.is_some_and(|status| !status.approved_once) {
@@ -124,7 +124,7 @@ fn heed(hub: &Hub, agent: &KubesvcAgent) {
 
 impl Hub {
     /// Closes a session if the agent's object names another one that came after it. Whether it does.
-    pub(super) fn gives_way(&self, session: &Session, agent: &KubesvcAgent) -> bool {
+    pub(super) fn yields_to_owner(&self, session: &Session, agent: &KubesvcAgent) -> bool {
         let in_force = agent.status.as_ref().and_then(|status| status.session.as_ref());
         if !session.is_superseded_by(in_force.map(|one| one.id.as_str()), version_of(agent)) {
             return false;
@@ -139,7 +139,7 @@ impl Hub {
 
 /// Forgets agents that have been away for long, and says so in their objects.
 pub(super) async fn forget(hub: Arc<Hub>, stop: CancellationToken) {
-    let mut sweep = tokio::time::interval(SWEEP);
+    let mut sweep = tokio::time::interval(FORGET_INTERVAL);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,

@@ -120,8 +120,8 @@ impl Fleet for Hub {
             self.registry.in_zone(zone, |zone| zone.connected.values().cloned().collect::<Vec<_>>());
         for session in sessions.unwrap_or_default() {
             let name = names::agent_object_name(&session.agent_id, &session.zone);
-            if let Some(agent) = self.agents_seen.get(&name) {
-                self.gives_way(&session, &agent);
+            if let Some(agent) = self.agent_index.get(&name) {
+                self.yields_to_owner(&session, &agent);
             }
         }
     }
@@ -173,7 +173,7 @@ impl Hub {
 
     /// The cluster that an agent was in when it last registered, by its object.
     fn cluster_told(&self, agent_id: &str, zone: &str) -> String {
-        let agent = self.agents_seen.get(&names::agent_object_name(agent_id, zone));
+        let agent = self.agent_index.get(&names::agent_object_name(agent_id, zone));
         agent.and_then(|agent| agent.status.as_ref()?.cluster_uid.clone()).unwrap_or_default()
     }
 

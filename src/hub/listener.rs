@@ -12,8 +12,8 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, error, warn};
 
 use super::metrics::HubMetrics;
-use super::streams::{self, Bounds, Streams};
-use super::transport::{self, Connection, Places, Spoken, Transport};
+use super::streams::{self, StreamDeadlines, Streams};
+use super::transport::{self, Connection, ConnectionPermits, DetectedProtocol, Transport};
 use super::{HubError, HubSettings};
 use crate::listen::addresses::{Addresses, Caller};
 use crate::listen::connection_phase::WaitingConnections;
@@ -21,13 +21,13 @@ use crate::listen::listen;
 use crate::listen::log_rate_limit::LogRateLimit;
 
 /// How long a connection may take to begin with HTTP/2, and to read the 505 it gets for HTTP/1.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the loop rests after the system refused to accept (too many open files).
-const REST: Duration = Duration::from_millis(200);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Why a connection without a stream was closed where there were too many.
 pub(super) const DISPLACED: &str = "displaced";
 /// Connections that were looked at and wait for tonic to take them.
-const READY: usize = 64;
+const MAX_READY_CONNECTIONS: usize = 64;
 
 /// Binds the hub's port.
 pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError> {
@@ -36,7 +36,7 @@ pub(super) async fn bind(settings: &HubSettings) -> Result<TcpListener, HubError
 }
 
 /// What every connection needs.
-pub(super) struct Door {
+pub(super) struct ConnectionPolicy {
     pub(super) metrics: HubMetrics,
     pub(super) cap: usize,
     /// Connections of each address.
@@ -45,7 +45,7 @@ pub(super) struct Door {
     pub(super) without_stream: Arc<WaitingConnections>,
     pub(super) without_stream_cap: usize,
     pub(super) preface_wait: Duration,
-    pub(super) bounds: Bounds,
+    pub(super) bounds: StreamDeadlines,
     pub(super) rest_port: Option<u16>,
     /// Ends all connections for good.
     pub(super) close: CancellationToken,
@@ -56,27 +56,27 @@ pub(super) struct Door {
 /// Accepts from when it is `ready` until stopped, and hands over what speaks HTTP/2.
 pub(super) fn accept(
     listener: TcpListener,
-    door: Arc<Door>,
+    policy: Arc<ConnectionPolicy>,
     ready: impl Future<Output = ()> + Send + 'static,
     stop: CancellationToken,
 ) -> mpsc::Receiver<io::Result<Connection>> {
-    let (begun, taken) = mpsc::channel(READY);
-    let tasks = door.tasks.clone();
+    let (begun, taken) = mpsc::channel(MAX_READY_CONNECTIONS);
+    let tasks = policy.tasks.clone();
     tasks.spawn(async move {
         if stop.run_until_cancelled(ready).await.is_none() {
             return;
         }
-        let places = Arc::new(Semaphore::new(door.cap));
+        let permits = Arc::new(Semaphore::new(policy.cap));
         loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => admit(&door, &places, stream, peer, &begun, &stop),
+                Ok((stream, peer)) => admit(&policy, &permits, stream, peer, &begun, &stop),
                 Err(problem) => {
                     error!(error = %problem, "cannot accept connections of agents; trying on");
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -85,83 +85,88 @@ pub(super) fn accept(
 }
 
 fn admit(
-    door: &Arc<Door>,
-    places: &Arc<Semaphore>,
+    policy: &Arc<ConnectionPolicy>,
+    permits: &Arc<Semaphore>,
     stream: TcpStream,
     peer: SocketAddr,
     ready: &mpsc::Sender<io::Result<Connection>>,
     stop: &CancellationToken,
 ) {
-    door.metrics.connections.inc();
+    policy.metrics.connections.inc();
     let refuse = |reason: &'static str, why: &str| {
-        door.metrics.refuse_connection(reason);
-        if door.log_limit.may_log(reason, Caller::of(peer.ip())) {
+        policy.metrics.refuse_connection(reason);
+        if policy.log_limit.may_log(reason, Caller::of(peer.ip())) {
             warn!(%peer, reason, "connection closed: {why}");
         }
     };
-    let Some(address) = door.addresses.enter(peer.ip()) else {
+    let Some(address) = policy.addresses.enter(peer.ip()) else {
         return refuse("address", "its address has as many as one may have (kubesvc.grpc.server.limits)");
     };
-    let Ok(connection) = Arc::clone(places).try_acquire_owned() else {
+    let Ok(connection) = Arc::clone(permits).try_acquire_owned() else {
         return refuse("cap", "the hub has as many as it may have");
     };
-    let close = door.close.child_token();
+    let close = policy.close.child_token();
     let caller = Caller::of(peer.ip());
-    let (turn, displaced) = door.without_stream.enter_among(door.without_stream_cap, caller, &close);
+    let (turn, displaced) = policy.without_stream.enter_among(policy.without_stream_cap, caller, &close);
     if displaced {
-        door.metrics.refuse_connection(DISPLACED);
-        if door.log_limit.may_log(DISPLACED, caller) {
+        policy.metrics.refuse_connection(DISPLACED);
+        if policy.log_limit.may_log(DISPLACED, caller) {
             warn!(%peer, "a connection without a stream gives its place to a newer one: there are as many as may be");
         }
     }
-    let places = Places { _connection: connection, _address: address };
+    let permits = ConnectionPermits { _connection: connection, _address: address };
     if let Err(problem) = stream.set_nodelay(true) {
         debug!(%peer, error = %problem, "no TCP_NODELAY");
     }
-    let (door, ready, stop) = (Arc::clone(door), ready.clone(), stop.clone());
-    let tasks = door.tasks.clone();
+    let (policy, ready, stop) = (Arc::clone(policy), ready.clone(), stop.clone());
+    let tasks = policy.tasks.clone();
     tasks.spawn(async move {
         let mut stream: Box<dyn Transport> = Box::new(stream);
         let mut taken = Vec::new();
         let spoken = tokio::select! {
             () = stop.cancelled() => return,
             () = close.cancelled() => return,
-            spoken = tokio::time::timeout(door.preface_wait, transport::listen(&mut *stream, &mut taken)) => spoken,
+            spoken = tokio::time::timeout(policy.preface_wait, transport::listen(&mut *stream, &mut taken)) => spoken,
         };
         match spoken {
-            Ok(Ok(Spoken::Http2)) => {
+            Ok(Ok(DetectedProtocol::Http2)) => {
                 let streams = Streams::default();
-                let watched = streams::watch_over(Arc::clone(&door), streams.clone(), close.clone(), (caller, turn));
-                let connection = Connection::new(stream, taken, peer, streams, close, places);
+                let watched = streams::watch_over(Arc::clone(&policy), streams.clone(), close.clone(), (caller, turn));
+                let connection = Connection::new(stream, taken, peer, streams, close, permits);
                 // Nobody takes it: the hub is stopping.
                 let _ = ready.send(Ok(connection)).await;
                 // It lives as long as the connection, which outlives the hub's sessions when that stops.
                 tokio::spawn(watched);
             }
-            Ok(Ok(other)) => turn_away(&door, other, stream, peer).await,
+            Ok(Ok(other)) => turn_away(&policy, other, stream, peer).await,
             Ok(Err(problem)) => {
-                door.metrics.refuse_connection("io");
+                policy.metrics.refuse_connection("io");
                 debug!(%peer, error = %problem, "connection broke before it spoke");
             }
             Err(_) => {
-                door.metrics.refuse_connection("silent");
+                policy.metrics.refuse_connection("silent");
                 debug!(%peer, "connection closed: it did not begin with HTTP/2 in time");
             }
         }
     });
 }
 
-async fn turn_away(door: &Door, spoken: Spoken, mut stream: Box<dyn Transport>, peer: SocketAddr) {
+async fn turn_away(
+    policy: &ConnectionPolicy,
+    spoken: DetectedProtocol,
+    mut stream: Box<dyn Transport>,
+    peer: SocketAddr,
+) {
     match spoken {
-        Spoken::Http1 => {
-            door.metrics.refuse_connection("http1");
-            let answered = transport::answer_http1(&mut *stream, door.rest_port);
+        DetectedProtocol::Http1 => {
+            policy.metrics.refuse_connection("http1");
+            let answered = transport::answer_http1(&mut *stream, policy.rest_port);
             // Whoever does not read the answer goes without.
-            let _ = tokio::time::timeout(ANSWER_WAIT, answered).await;
+            let _ = tokio::time::timeout(PREFACE_TIMEOUT, answered).await;
         }
-        Spoken::Tls => {
-            door.metrics.refuse_connection("tls");
-            if door.log_limit.may_log("tls", Caller::of(peer.ip())) {
+        DetectedProtocol::Tls => {
+            policy.metrics.refuse_connection("tls");
+            if policy.log_limit.may_log("tls", Caller::of(peer.ip())) {
                 warn!(
                     %peer,
                     "connection closed: it speaks TLS, and TLS is not configured here; \
@@ -169,8 +174,8 @@ async fn turn_away(door: &Door, spoken: Spoken, mut stream: Box<dyn Transport>, 
                 );
             }
         }
-        Spoken::Http2 | Spoken::Other => {
-            door.metrics.refuse_connection("other");
+        DetectedProtocol::Http2 | DetectedProtocol::Other => {
+            policy.metrics.refuse_connection("other");
             debug!(%peer, "connection closed: it does not speak HTTP/2");
         }
     }

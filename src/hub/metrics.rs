@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 
 /// Why something was refused or ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct Reason {
+pub struct ReasonLabel {
     /// One of a fixed set of words.
     pub reason: &'static str,
 }
@@ -19,7 +19,7 @@ pub struct HubMetrics {
     /// TCP connections that were accepted.
     pub connections: Counter,
     /// TCP connections that were closed before they spoke HTTP/2, by reason.
-    pub connections_refused: Family<Reason, Counter>,
+    pub connections_refused: Family<ReasonLabel, Counter>,
     /// Agent sessions that stand.
     pub sessions: Gauge,
     /// Agent sessions that were accepted.
@@ -27,7 +27,7 @@ pub struct HubMetrics {
     /// Agent sessions that ended after they were accepted.
     pub sessions_ended: Counter,
     /// Hellos that were refused, by reason.
-    pub refusals: Family<Reason, Counter>,
+    pub refusals: Family<ReasonLabel, Counter>,
     /// Frames from agents.
     pub frames_in: Counter,
     /// Frames to agents.
@@ -35,7 +35,7 @@ pub struct HubMetrics {
     /// Probes that were sent to agents.
     pub probes: Counter,
     /// Frames and answers that were ignored, by reason.
-    pub ignored: Family<Reason, Counter>,
+    pub ignored: Family<ReasonLabel, Counter>,
 }
 
 impl HubMetrics {
@@ -59,14 +59,14 @@ impl HubMetrics {
     }
 
     pub(super) fn ignore(&self, reason: &'static str) {
-        self.ignored.get_or_create(&Reason { reason }).inc();
+        self.ignored.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     pub(super) fn refuse_connection(&self, reason: &'static str) {
-        self.connections_refused.get_or_create(&Reason { reason }).inc();
+        self.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     pub(super) fn refuse(&self, reason: &'static str) {
-        self.refusals.get_or_create(&Reason { reason }).inc();
+        self.refusals.get_or_create(&ReasonLabel { reason }).inc();
     }
 }

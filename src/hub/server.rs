@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_health::server::HealthReporter;
 use tower::layer::util::{Identity, Stack};
 
-use super::streams::CountStreams;
+use super::streams::StreamCountingLayer;
 use super::transport::Peer;
 use super::{Hub, HubError, Pings, session};
 use crate::wire::events::caching_server::{Caching, CachingServer};
@@ -25,15 +25,15 @@ const STREAM_WINDOW: u32 = 1024 * 1024;
 /// HTTP/2 window of a connection: what a stream that is not read may not use up.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 /// Largest HTTP/2 frame, in bytes.
-const FRAME: u32 = 16 * 1024;
+const MAX_FRAME_BYTES: u32 = 16 * 1024;
 /// Headers of one request, in bytes.
-const HEADERS: u32 = 16 * 1024;
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Streams that were reset by the other side and are not yet handled (rapid reset).
-const PENDING_RESETS: usize = 32;
+const MAX_PENDING_RESETS: usize = 32;
 /// Streams that we reset for the other side's errors, before the connection is closed.
-const ERROR_RESETS: usize = 256;
+const MAX_ERROR_RESETS: usize = 256;
 /// Frames on their way to one agent, beside those that its session holds.
-const FRAMES: usize = 4;
+const MAX_QUEUED_FRAMES: usize = 4;
 
 /// The services as gRPC's health service names them.
 pub(super) const SERVICES: [&str; 3] = ["", "ops.Operations", "events.Caching"];
@@ -48,7 +48,7 @@ impl Operations for OperationsService {
         &self,
         request: Request<Streaming<ops::AgentFrame>>,
     ) -> Result<Response<Self::GetOpsStream>, Status> {
-        let (sink, frames) = mpsc::channel(FRAMES);
+        let (sink, frames) = mpsc::channel(MAX_QUEUED_FRAMES);
         let hub = Arc::clone(&self.0);
         let peer = request.extensions().get::<Peer>().map(|peer| peer.address);
         self.0.tasks.spawn(session::run(hub, request.into_inner(), sink, peer));
@@ -71,7 +71,7 @@ impl Caching for CachingService {
 }
 
 /// All services, with the streams of each connection counted.
-pub(super) type CountedRouter = Router<Stack<CountStreams, Identity>>;
+pub(super) type CountedRouter = Router<Stack<StreamCountingLayer, Identity>>;
 
 /// All services behind the HTTP/2 limits.
 pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<CountedRouter, HubError> {
@@ -97,7 +97,7 @@ pub(super) async fn router(hub: &Arc<Hub>, health: &HealthReporter) -> Result<Co
         builder
     };
     Ok(limits(Server::builder(), hub.settings.pings)
-        .layer(CountStreams)
+        .layer(StreamCountingLayer)
         .add_service(operations)
         .add_service(caching)
         .add_optional_service(health_server)
@@ -113,11 +113,11 @@ fn limits(server: Server, pings: Option<Pings>) -> Server {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_adaptive_window(Some(false))
-        .max_frame_size(FRAME)
-        .http2_max_header_list_size(HEADERS)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
         .http2_keepalive_interval(pings.map(|pings| pings.every))
         .http2_keepalive_timeout(pings.map(|pings| pings.timeout))
-        .http2_max_pending_accept_reset_streams(Some(PENDING_RESETS))
-        .http2_max_local_error_reset_streams(Some(ERROR_RESETS))
+        .http2_max_pending_accept_reset_streams(Some(MAX_PENDING_RESETS))
+        .http2_max_local_error_reset_streams(Some(MAX_ERROR_RESETS))
         .accept_http1(false)
 }

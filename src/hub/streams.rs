@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::listener::{DISPLACED, Door};
+use super::listener::{ConnectionPolicy, DISPLACED};
 use super::transport::Peer;
 use crate::listen::addresses::Caller;
 use crate::listen::connection_phase::Turn;
@@ -22,9 +22,9 @@ use crate::listen::connection_phase::Turn;
 pub(super) struct Streams(watch::Sender<usize>);
 
 /// An open stream, until this is dropped.
-struct Open(watch::Sender<usize>);
+struct OpenStream(watch::Sender<usize>);
 
-impl Drop for Open {
+impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.send_modify(|open| *open -= 1);
     }
@@ -37,15 +37,15 @@ impl Default for Streams {
 }
 
 impl Streams {
-    fn open(&self) -> Open {
+    fn open(&self) -> OpenStream {
         self.0.send_modify(|open| *open += 1);
-        Open(self.0.clone())
+        OpenStream(self.0.clone())
     }
 }
 
 /// Bounds on a connection without a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct StreamDeadlines {
     /// Until the first request.
     pub(super) first_request: Duration,
     /// After the last stream has ended.
@@ -55,12 +55,12 @@ pub(super) struct Bounds {
 /// Closes a connection that is without a stream for too long, or gives its place to another where there are too many; ends
 /// with the connection.
 pub(super) async fn watch_over(
-    door: Arc<Door>,
+    door: Arc<ConnectionPolicy>,
     streams: Streams,
     close: CancellationToken,
     (caller, turn): (Caller, Turn),
 ) {
-    let Door { bounds, metrics, .. } = &*door;
+    let ConnectionPolicy { bounds, metrics, .. } = &*door;
     let (mut seen, mut turn) = (streams.0.subscribe(), Some(turn));
     drop(streams);
     let (mut limit, mut reason) = (bounds.first_request, "no_request");
@@ -90,21 +90,21 @@ pub(super) async fn watch_over(
 
 /// Counts the streams of each connection, from the request to the end of its answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CountStreams;
+pub(super) struct StreamCountingLayer;
 
-impl<S> Layer<S> for CountStreams {
-    type Service = Counted<S>;
+impl<S> Layer<S> for StreamCountingLayer {
+    type Service = StreamCountingService<S>;
 
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted(inner)
+    fn layer(&self, inner: S) -> StreamCountingService<S> {
+        StreamCountingService(inner)
     }
 }
 
 /// A service whose streams are counted.
 #[derive(Clone, Debug)]
-pub(super) struct Counted<S>(S);
+pub(super) struct StreamCountingService<S>(S);
 
-impl<S, B> Service<http::Request<Body>> for Counted<S>
+impl<S, B> Service<http::Request<Body>> for StreamCountingService<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<B>>,
     S::Future: Send + 'static,
@@ -146,11 +146,12 @@ mod tests {
     use crate::listen::addresses::Addresses;
     use crate::listen::connection_phase::WaitingConnections;
 
-    const BOUNDS: Bounds = Bounds { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
+    const BOUNDS: StreamDeadlines =
+        StreamDeadlines { first_request: Duration::from_secs(10), idle: Duration::from_secs(30) };
 
     /// A port at which so many connections may be without a stream.
-    fn door(without_stream_cap: usize) -> Arc<Door> {
-        Arc::new(Door {
+    fn door(without_stream_cap: usize) -> Arc<ConnectionPolicy> {
+        Arc::new(ConnectionPolicy {
             metrics: HubMetrics::default(),
             cap: 10,
             addresses: Addresses::new(Default::default()),
@@ -166,7 +167,7 @@ mod tests {
     }
 
     /// A connection that has just begun; it is watched until the token is cancelled.
-    fn watched(door: &Arc<Door>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
+    fn watched(door: &Arc<ConnectionPolicy>) -> (Streams, CancellationToken, tokio::task::JoinHandle<()>) {
         let (streams, close) = (Streams::default(), CancellationToken::new());
         let caller = Caller::of([192, 0, 2, 1].into());
         let (turn, _) =
@@ -176,8 +177,8 @@ mod tests {
         (streams, close, watched)
     }
 
-    fn closed_for(door: &Door, reason: &'static str) -> u64 {
-        door.metrics.connections_refused.get_or_create(&super::super::Reason { reason }).get()
+    fn closed_for(door: &ConnectionPolicy, reason: &'static str) -> u64 {
+        door.metrics.connections_refused.get_or_create(&super::super::ReasonLabel { reason }).get()
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,14 +12,14 @@ use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOw
 use tonic::transport::server::Connected;
 
 use super::streams::Streams;
-use crate::listen::addresses::AddressPlace;
+use crate::listen::addresses::AddressSlot;
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How much of an HTTP/1 request is read before it is answered.
-const HTTP1_LOOK: usize = 16;
+const HTTP1_PEEK_BYTES: usize = 16;
 /// How much is read and thrown away after an answer, so that closing does not destroy it on its way.
-const DRAIN: u64 = 64 * 1024;
+const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 
 /// A byte stream under HTTP/2: TCP now, TLS over it later.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -27,7 +27,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spoken {
+pub(super) enum DetectedProtocol {
     /// The preface of HTTP/2.
     Http2,
     /// A request line of HTTP/1.
@@ -39,28 +39,31 @@ pub(super) enum Spoken {
 }
 
 /// Judges the first bytes; absent: more are needed.
-pub(super) fn judge(bytes: &[u8]) -> Option<Spoken> {
+pub(super) fn judge(bytes: &[u8]) -> Option<DetectedProtocol> {
     let begins = bytes.len().min(PREFACE.len());
     if bytes[..begins] == PREFACE[..begins] {
-        return (begins == PREFACE.len()).then_some(Spoken::Http2);
+        return (begins == PREFACE.len()).then_some(DetectedProtocol::Http2);
     }
     if bytes[0] == 0x16 {
         return match bytes.get(1) {
             None => None,
-            Some(0x03) => Some(Spoken::Tls),
-            Some(_) => Some(Spoken::Other),
+            Some(0x03) => Some(DetectedProtocol::Tls),
+            Some(_) => Some(DetectedProtocol::Other),
         };
     }
     let method = bytes.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     match bytes.get(method) {
-        Some(b' ') if (3..=10).contains(&method) => Some(Spoken::Http1),
-        None if method < HTTP1_LOOK => None,
-        _ => Some(Spoken::Other),
+        Some(b' ') if (3..=10).contains(&method) => Some(DetectedProtocol::Http1),
+        None if method < HTTP1_PEEK_BYTES => None,
+        _ => Some(DetectedProtocol::Other),
     }
 }
 
 /// Reads until it is clear what is spoken. The bytes read are kept in `taken`.
-pub(super) async fn listen(stream: &mut (dyn Transport + '_), taken: &mut Vec<u8>) -> io::Result<Spoken> {
+pub(super) async fn listen(
+    stream: &mut (dyn Transport + '_),
+    taken: &mut Vec<u8>,
+) -> io::Result<DetectedProtocol> {
     let mut buffer = [0; PREFACE.len()];
     loop {
         let room = PREFACE.len() - taken.len();
@@ -68,14 +71,14 @@ pub(super) async fn listen(stream: &mut (dyn Transport + '_), taken: &mut Vec<u8
         taken.extend_from_slice(&buffer[..count]);
         match judge_taken(taken, count) {
             Some(spoken) => return Ok(spoken),
-            None if taken.len() == PREFACE.len() => return Ok(Spoken::Other),
+            None if taken.len() == PREFACE.len() => return Ok(DetectedProtocol::Other),
             None => {}
         }
     }
 }
 
-fn judge_taken(taken: &[u8], count: usize) -> Option<Spoken> {
-    if count == 0 { Some(Spoken::Other) } else { judge(taken) }
+fn judge_taken(taken: &[u8], count: usize) -> Option<DetectedProtocol> {
+    if count == 0 { Some(DetectedProtocol::Other) } else { judge(taken) }
 }
 
 /// Answers an HTTP/1 request with 505 and a sentence, and waits until the other side has had the chance to read it.
@@ -92,7 +95,7 @@ pub(super) async fn answer_http1(
     );
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await?;
-    tokio::io::copy(&mut stream.take(DRAIN), &mut tokio::io::sink()).await?;
+    tokio::io::copy(&mut stream.take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await?;
     Ok(())
 }
 
@@ -106,15 +109,15 @@ pub(super) struct Connection {
     peer: SocketAddr,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
     streams: Streams,
-    _places: Places,
+    _places: ConnectionPermits,
     /// Whoever watches over it ends with it.
     _gone: DropGuard,
 }
 
 /// What a connection takes up of the bounds, until it is dropped.
-pub(super) struct Places {
+pub(super) struct ConnectionPermits {
     pub(super) _connection: OwnedSemaphorePermit,
-    pub(super) _address: AddressPlace,
+    pub(super) _address: AddressSlot,
 }
 
 impl Connection {
@@ -124,7 +127,7 @@ impl Connection {
         peer: SocketAddr,
         streams: Streams,
         close: CancellationToken,
-        places: Places,
+        places: ConnectionPermits,
     ) -> Self {
         Self {
             stream,
@@ -219,18 +222,18 @@ mod tests {
     #[test]
     fn the_first_bytes_tell_what_is_spoken() {
         for (bytes, expected) in [
-            (PREFACE, Some(Spoken::Http2)),
+            (PREFACE, Some(DetectedProtocol::Http2)),
             (&PREFACE[..5], None),
-            (b"GET / HTTP/1.1\r\n", Some(Spoken::Http1)),
+            (b"GET / HTTP/1.1\r\n", Some(DetectedProtocol::Http1)),
             (b"P", None),
-            (b"POST /", Some(Spoken::Http1)),
-            (b"PRI * HTTP/1.1", Some(Spoken::Http1)),
-            (b"\x16\x03\x01", Some(Spoken::Tls)),
+            (b"POST /", Some(DetectedProtocol::Http1)),
+            (b"PRI * HTTP/1.1", Some(DetectedProtocol::Http1)),
+            (b"\x16\x03\x01", Some(DetectedProtocol::Tls)),
             (b"\x16", None),
-            (b"\x16\x00", Some(Spoken::Other)),
-            (b"\x00", Some(Spoken::Other)),
-            (b"hello", Some(Spoken::Other)),
-            (b"AAAAAAAAAAAAAAAAAAAAAAAA", Some(Spoken::Other)),
+            (b"\x16\x00", Some(DetectedProtocol::Other)),
+            (b"\x00", Some(DetectedProtocol::Other)),
+            (b"hello", Some(DetectedProtocol::Other)),
+            (b"AAAAAAAAAAAAAAAAAAAAAAAA", Some(DetectedProtocol::Other)),
         ] {
             assert_eq!(judge(bytes), expected, "{bytes:?}");
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::ledger::Moment;
-use crate::objects::Agents;
+use crate::objects::AgentIndex;
 
 /// KubesvcAgents of agents that were never approved, in all.
 const MAX_OBJECTS: usize = 100;
@@ -20,7 +20,7 @@ pub(super) struct UnapprovedAgents {
 
 impl UnapprovedAgents {
     /// Whether a stranger may be registered: its object is there, or there may be one more.
-    pub(super) fn admit(&mut self, name: &str, agents: &Agents, now: Moment) -> bool {
+    pub(super) fn admit(&mut self, name: &str, agents: &AgentIndex, now: Moment) -> bool {
         self.pending.retain(|one, since| agents.get(one).is_none() && *since + MAX_WATCH_DELAY > now);
         if agents.get(name).is_some() || self.pending.contains_key(name) {
             return true;
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_hundred_strangers_have_objects_and_those_that_have_one_may_come_again() {
-        let (agents, mut strangers) = (Agents::default(), UnapprovedAgents::default());
+        let (agents, mut strangers) = (AgentIndex::default(), UnapprovedAgents::default());
         let show = |name: &str, approved| {
             let spec = KubesvcAgentSpec { approved, ..KubesvcAgentSpec::default() };
             let mut agent = KubesvcAgent::new(name, spec);

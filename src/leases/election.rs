@@ -41,7 +41,7 @@ impl Times {
 
 /// The leader's Lease as it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct LeaseRecord {
     /// The replica that holds it; empty: it was released.
     pub(super) holder: String,
     /// The resourceVersion.
@@ -50,19 +50,19 @@ pub(super) struct Record {
 
 /// What is known of the leader's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum Sight {
+enum LeaseView {
     /// Nobody has looked yet.
     #[default]
     Unknown,
     /// There is none.
     Absent,
     /// It has looked so since this moment.
-    Seen(Record, Moment),
+    Seen(LeaseRecord, Moment),
 }
 
 /// What is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LeaseAction {
     /// The Lease is free: take it.
     Acquire,
     /// It is ours, and due.
@@ -78,7 +78,7 @@ pub(super) enum Step {
 pub(super) struct Candidate {
     id: String,
     times: Times,
-    sight: Sight,
+    sight: LeaseView,
     /// When the last renewal that succeeded was sent; absent: it does not lead.
     renewed: Option<Moment>,
     /// No write before this moment.
@@ -87,36 +87,36 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub(super) fn new(id: &str, times: Times) -> Self {
-        Self { id: id.to_owned(), times, sight: Sight::Unknown, renewed: None, not_before: Moment::ZERO }
+        Self { id: id.to_owned(), times, sight: LeaseView::Unknown, renewed: None, not_before: Moment::ZERO }
     }
 
     /// What is to be done now.
-    pub(super) fn step(&self, now: Moment) -> Step {
+    pub(super) fn step(&self, now: Moment) -> LeaseAction {
         match (self.renewed, &self.sight) {
-            (Some(renewed), Sight::Seen(record, _)) if record.holder == self.id => {
+            (Some(renewed), LeaseView::Seen(record, _)) if record.holder == self.id => {
                 let end = renewed + self.times.renew_deadline;
                 if now >= end {
-                    Step::Lost
+                    LeaseAction::Lost
                 } else if now >= self.not_before {
-                    Step::Renew
+                    LeaseAction::Renew
                 } else {
-                    Step::Wait(self.not_before.min(end) - now)
+                    LeaseAction::Wait(self.not_before.min(end) - now)
                 }
             }
             // Somebody else has it, or it was deleted: whoever took it may lead already.
-            (Some(_), _) => Step::Lost,
-            (None, Sight::Unknown) => Step::Wait(self.times.retry_period),
+            (Some(_), _) => LeaseAction::Lost,
+            (None, LeaseView::Unknown) => LeaseAction::Wait(self.times.retry_period),
             (None, sight) => match self.free_at(sight).max(self.not_before).checked_sub(now) {
-                None | Some(Duration::ZERO) => Step::Acquire,
-                Some(left) => Step::Wait(left),
+                None | Some(Duration::ZERO) => LeaseAction::Acquire,
+                Some(left) => LeaseAction::Wait(left),
             },
         }
     }
 
     /// When a Lease that looks so is free. One that we hold is of an earlier process of ours, which is gone.
-    fn free_at(&self, sight: &Sight) -> Moment {
+    fn free_at(&self, sight: &LeaseView) -> Moment {
         match sight {
-            Sight::Seen(record, since) if !record.holder.is_empty() && record.holder != self.id => {
+            LeaseView::Seen(record, since) if !record.holder.is_empty() && record.holder != self.id => {
                 *since + self.times.duration
             }
             _ => Moment::ZERO,
@@ -124,17 +124,17 @@ impl Candidate {
     }
 
     /// The Lease was read; absent: there is none.
-    pub(super) fn saw(&mut self, record: Option<Record>, now: Moment) {
+    pub(super) fn saw(&mut self, record: Option<LeaseRecord>, now: Moment) {
         match (record, &self.sight) {
-            (None, _) => self.sight = Sight::Absent,
-            (Some(record), Sight::Seen(before, _)) if before.version == record.version => {}
-            (Some(record), _) => self.sight = Sight::Seen(record, now),
+            (None, _) => self.sight = LeaseView::Absent,
+            (Some(record), LeaseView::Seen(before, _)) if before.version == record.version => {}
+            (Some(record), _) => self.sight = LeaseView::Seen(record, now),
         }
     }
 
     /// The Lease was written as this record. What counts is when that was sent: nobody has seen it earlier.
-    pub(super) fn wrote(&mut self, record: Record, sent: Moment) {
-        self.sight = Sight::Seen(record, sent);
+    pub(super) fn wrote(&mut self, record: LeaseRecord, sent: Moment) {
+        self.sight = LeaseView::Seen(record, sent);
         self.renewed = Some(sent);
         self.not_before = sent + self.times.retry_period;
     }
@@ -162,7 +162,9 @@ impl Candidate {
     /// Who holds the Lease, unless it has run out.
     pub(super) fn holder(&self, now: Moment) -> Option<&str> {
         match &self.sight {
-            Sight::Seen(record, since) if !record.holder.is_empty() && now < *since + self.times.duration => {
+            LeaseView::Seen(record, since)
+                if !record.holder.is_empty() && now < *since + self.times.duration =>
+            {
                 Some(&record.holder)
             }
             _ => None,

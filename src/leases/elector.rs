@@ -8,16 +8,16 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::election::{Candidate, Moment, Step, Times};
+use super::election::{Candidate, LeaseAction, Moment, Times};
 use super::leadership::{Leadership, Mandate};
-use super::objects::{self, Failed, LEADER_LEASE, LeaseObjects};
+use super::objects::{self, LEADER_LEASE, LeaseObjects, LeaseWriteError};
 use crate::crash;
 use crate::telemetry::outages::{api_server_is_away, warn_unless_away};
 
 /// By how much the pause between two tries grows at most, at random, so that replicas do not try in step.
-const JITTER: f64 = 1.2;
+const MAX_JITTER_FACTOR: f64 = 1.2;
 /// How long the API server may take for the release.
-const RELEASE_WAIT: Duration = Duration::from_secs(3);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Keeps a [`Leadership`] true.
 pub struct Elector {
@@ -85,19 +85,19 @@ impl Elector {
             self.look().await;
         }
         match self.candidate.step(self.now()) {
-            Step::Wait(_) => {}
-            Step::Lost => self.lose(),
-            Step::Acquire | Step::Renew => self.write().await,
+            LeaseAction::Wait(_) => {}
+            LeaseAction::Lost => self.lose(),
+            LeaseAction::Acquire | LeaseAction::Renew => self.write().await,
         }
-        if self.candidate.step(self.now()) == Step::Lost {
+        if self.candidate.step(self.now()) == LeaseAction::Lost {
             self.lose();
         }
     }
 
     fn pause(&self) -> Duration {
         let left = match self.candidate.step(self.now()) {
-            Step::Wait(left) => left,
-            Step::Acquire | Step::Renew | Step::Lost => Duration::ZERO,
+            LeaseAction::Wait(left) => left,
+            LeaseAction::Acquire | LeaseAction::Renew | LeaseAction::Lost => Duration::ZERO,
         };
         match self.candidate.renewed() {
             Some(_) => left,
@@ -151,7 +151,7 @@ impl Elector {
                     Some(_) => self.times.retry_period.min(self.within()),
                     None => jittered(self.times.retry_period),
                 };
-                if matches!(failed, Failed::Changed) {
+                if matches!(failed, LeaseWriteError::Changed) {
                     // Whose it is now is seen at once; the pause is for the next write.
                     self.look().await;
                 } else {
@@ -210,27 +210,27 @@ impl Elector {
     async fn release(&self, lease: &Lease) -> Result<(), String> {
         let mut lease = lease.clone();
         for _ in 0..2 {
-            match self.leases.put(&objects::released(&lease), RELEASE_WAIT).await {
+            match self.leases.put(&objects::released(&lease), RELEASE_TIMEOUT).await {
                 Ok(_) => return Ok(()),
-                Err(Failed::Api(error)) => return Err(error),
-                Err(Failed::Changed) => {}
+                Err(LeaseWriteError::Api(error)) => return Err(error),
+                Err(LeaseWriteError::Changed) => {}
             }
             // A renewal of ours may have been under way.
-            match self.leases.get(LEADER_LEASE, RELEASE_WAIT).await {
+            match self.leases.get(LEADER_LEASE, RELEASE_TIMEOUT).await {
                 Ok(Some(now)) if objects::holder(&now) == self.id => lease = now,
-                Ok(_) | Err(Failed::Changed) => return Ok(()),
-                Err(Failed::Api(error)) => return Err(error),
+                Ok(_) | Err(LeaseWriteError::Changed) => return Ok(()),
+                Err(LeaseWriteError::Api(error)) => return Err(error),
             }
         }
         Err("it changes all the time".to_owned())
     }
 
     /// Says once that the API server does not do as it should.
-    fn complain(&mut self, what: &str, failed: &Failed) {
+    fn complain(&mut self, what: &str, failed: &LeaseWriteError) {
         self.leadership.failed_renewals.inc();
         let error = match failed {
-            Failed::Changed => "it is not there",
-            Failed::Api(error) => error.as_str(),
+            LeaseWriteError::Changed => "it is not there",
+            LeaseWriteError::Api(error) => error.as_str(),
         };
         if !api_server_is_away() && !std::mem::replace(&mut self.complained, true) {
             warn!(lease = LEADER_LEASE, error, "cannot {what} the Lease; trying again");
@@ -240,5 +240,5 @@ impl Elector {
 
 /// A pause, or up to 2.2 times as much.
 fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(1.0 + fastrand::f64() * JITTER)
+    pause.mul_f64(1.0 + fastrand::f64() * MAX_JITTER_FACTOR)
 }

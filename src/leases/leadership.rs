@@ -14,15 +14,15 @@ use tokio_util::sync::CancellationToken;
 use super::objects::{self, LEADER_LEASE, LeaseObjects};
 
 /// How long the API server may take to confirm that the Lease is ours.
-const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause before it is asked again.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
+const CONFIRM_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The right to lead, from taking the Lease until it is lost. Clones are the same one.
 #[derive(Clone)]
-pub struct Mandate(Arc<Inner>);
+pub struct Mandate(Arc<MandateState>);
 
-struct Inner {
+struct MandateState {
     holder: String,
     /// What the moments count from.
     begun: Instant,
@@ -44,7 +44,12 @@ impl Mandate {
     }
 
     fn new(holder: &str, begun: Instant, lease: Option<(LeaseObjects, AtomicU64, Duration)>) -> Self {
-        Self(Arc::new(Inner { holder: holder.to_owned(), begun, lease, lost: CancellationToken::new() }))
+        Self(Arc::new(MandateState {
+            holder: holder.to_owned(),
+            begun,
+            lease,
+            lost: CancellationToken::new(),
+        }))
     }
 
     /// One by a Lease whose renewal was sent at `sent` after `begun`.
@@ -81,12 +86,12 @@ impl Mandate {
     pub async fn is_confirmed(&self) -> bool {
         let Some((leases, ..)) = &self.0.lease else { return true };
         while self.holds() {
-            match leases.get(LEADER_LEASE, CONFIRM_WAIT).await {
+            match leases.get(LEADER_LEASE, CONFIRM_TIMEOUT).await {
                 Ok(lease) => {
                     let ours = lease.is_some_and(|lease| objects::holder(&lease) == self.0.holder);
                     return ours && self.holds();
                 }
-                Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+                Err(_) => tokio::time::sleep(CONFIRM_RETRY_DELAY).await,
             }
         }
         false
@@ -105,14 +110,14 @@ fn millis(time: Duration) -> u64 {
 
 /// What is known of who leads.
 #[derive(Clone, Debug, Default)]
-struct Standing {
+struct LeaderView {
     mandate: Option<Mandate>,
     leader: Option<String>,
 }
 
 /// Whether this replica leads, and who does.
 pub struct Leadership {
-    standing: watch::Sender<Standing>,
+    leader: watch::Sender<LeaderView>,
     /// Whether this replica leads, for those to whom nothing else matters.
     leading: watch::Sender<bool>,
     pub(super) resigned: Notify,
@@ -123,7 +128,7 @@ pub struct Leadership {
 
 impl fmt::Debug for Leadership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.standing.borrow().fmt(f)
+        self.leader.borrow().fmt(f)
     }
 }
 
@@ -131,7 +136,7 @@ impl Leadership {
     /// Nobody is known to lead yet; an [`Elector`](super::Elector) finds out.
     pub fn unknown() -> Arc<Self> {
         Arc::new(Self {
-            standing: watch::Sender::new(Standing::default()),
+            leader: watch::Sender::new(LeaderView::default()),
             leading: watch::Sender::new(false),
             resigned: Notify::new(),
             leads: Gauge::default(),
@@ -149,7 +154,7 @@ impl Leadership {
 
     /// Whether this replica leads now.
     pub fn leads(&self) -> bool {
-        self.standing.borrow().mandate.as_ref().is_some_and(Mandate::holds)
+        self.leader.borrow().mandate.as_ref().is_some_and(Mandate::holds)
     }
 
     /// Changes whenever this replica begins or ceases to lead.
@@ -159,12 +164,12 @@ impl Leadership {
 
     /// The replica that leads, as far as it is known here.
     pub fn leader(&self) -> Option<String> {
-        self.standing.borrow().leader.clone()
+        self.leader.borrow().leader.clone()
     }
 
     /// Waits until this replica leads.
     pub async fn taken(&self) -> Mandate {
-        let mut standing = self.standing.subscribe();
+        let mut standing = self.leader.subscribe();
         loop {
             if let Some(mandate) = standing.borrow_and_update().mandate.clone() {
                 return mandate;
@@ -200,13 +205,13 @@ impl Leadership {
         self.leads.set(1);
         self.taken.inc();
         let leader = Some(mandate.holder().to_owned());
-        self.standing.send_replace(Standing { mandate: Some(mandate), leader });
+        self.leader.send_replace(LeaderView { mandate: Some(mandate), leader });
         self.leading.send_replace(true);
     }
 
     pub(crate) fn lose(&self) {
         self.leads.set(0);
-        self.standing.send_if_modified(|standing| {
+        self.leader.send_if_modified(|standing| {
             standing.leader = None;
             standing.mandate.take().map(|mandate| mandate.0.lost.cancel()).is_some()
         });
@@ -214,12 +219,12 @@ impl Leadership {
     }
 
     pub(super) fn mandate(&self) -> Option<Mandate> {
-        self.standing.borrow().mandate.clone()
+        self.leader.borrow().mandate.clone()
     }
 
     /// Who leads, where it is not this replica. True: that is news.
     pub(super) fn follows(&self, leader: Option<&str>) -> bool {
-        self.standing.send_if_modified(|standing| {
+        self.leader.send_if_modified(|standing| {
             let news = standing.leader.as_deref() != leader;
             if news {
                 standing.leader = leader.map(str::to_owned);

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
-use super::election::Record;
+use super::election::LeaseRecord;
 use crate::account::{FIELD_MANAGER, names};
 use crate::telemetry::errors::chain;
 
@@ -32,7 +32,7 @@ pub struct LeaseObjects {
 
 /// Why a Lease could not be written.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum LeaseWriteError {
     /// Somebody else has written, made or deleted it.
     Changed,
     /// The API server did not take it.
@@ -46,12 +46,12 @@ impl LeaseObjects {
     }
 
     /// Reads a Lease from the API server, not from its cache; absent: there is none.
-    pub(super) async fn get(&self, name: &str, within: Duration) -> Result<Option<Lease>, Failed> {
+    pub(super) async fn get(&self, name: &str, within: Duration) -> Result<Option<Lease>, LeaseWriteError> {
         in_time(within, self.api.get_opt(name)).await
     }
 
     /// Writes a Lease over the one of its resourceVersion; one that has none is made.
-    pub(super) async fn put(&self, lease: &Lease, within: Duration) -> Result<Lease, Failed> {
+    pub(super) async fn put(&self, lease: &Lease, within: Duration) -> Result<Lease, LeaseWriteError> {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let params = PostParams { dry_run: false, field_manager: Some(FIELD_MANAGER.to_owned()) };
         if lease.metadata.resource_version.is_some() {
@@ -62,23 +62,35 @@ impl LeaseObjects {
     }
 
     /// Deletes a Lease that is still of this resourceVersion.
-    pub(super) async fn delete(&self, name: &str, version: &str, within: Duration) -> Result<(), Failed> {
+    pub(super) async fn delete(
+        &self,
+        name: &str,
+        version: &str,
+        within: Duration,
+    ) -> Result<(), LeaseWriteError> {
         let preconditions = Preconditions { resource_version: Some(version.to_owned()), uid: None };
         let params = DeleteParams::default().preconditions(preconditions);
         in_time(within, self.api.delete(name, &params)).await.map(drop)
     }
 }
 
-async fn in_time<T>(within: Duration, request: impl Future<Output = kube::Result<T>>) -> Result<T, Failed> {
+async fn in_time<T>(
+    within: Duration,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, LeaseWriteError> {
     match tokio::time::timeout(within, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Err(Failed::Changed),
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => Err(Failed::Api(format!(
-            "the operator may not use Leases in its namespace; apply config/rbac ({})",
-            status.message
-        ))),
-        Ok(Err(problem)) => Err(Failed::Api(chain(&problem))),
-        Err(_) => Err(Failed::Api("the API server does not answer".to_owned())),
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            Err(LeaseWriteError::Changed)
+        }
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 401 | 403) => {
+            Err(LeaseWriteError::Api(format!(
+                "the operator may not use Leases in its namespace; apply config/rbac ({})",
+                status.message
+            )))
+        }
+        Ok(Err(problem)) => Err(LeaseWriteError::Api(chain(&problem))),
+        Err(_) => Err(LeaseWriteError::Api("the API server does not answer".to_owned())),
     }
 }
 
@@ -103,8 +115,8 @@ pub(super) fn is_replica_lease(name: &str) -> bool {
 }
 
 /// What the leader's Lease says.
-pub(super) fn record(lease: &Lease) -> Record {
-    Record {
+pub(super) fn record(lease: &Lease) -> LeaseRecord {
+    LeaseRecord {
         holder: holder(lease).to_owned(),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
     }

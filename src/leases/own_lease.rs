@@ -9,20 +9,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::election::Times;
-use super::objects::{self, BACKLOG, Failed, INCARNATION, LeaseObjects, replica_lease};
+use super::objects::{self, BACKLOG, INCARNATION, LeaseObjects, LeaseWriteError, replica_lease};
 use super::replicas::Replicas;
 use crate::crash;
 use crate::telemetry::outages::api_server_is_away;
 
 /// The pause after a write that did not succeed.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How long the API server may take for the release.
-const RELEASE_WAIT: Duration = Duration::from_secs(2);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long after the first agent has to wait it is told that some do.
-const SOME: Duration = Duration::from_millis(500);
+const BACKLOG_REPORT_DELAY: Duration = Duration::from_millis(500);
 /// How long after the last one was registered it is told that none waits.
-const NONE: Duration = Duration::from_millis(200);
+const NO_BACKLOG_REPORT_DELAY: Duration = Duration::from_millis(200);
 
 fn is_some(count: &usize) -> bool {
     *count > 0
@@ -63,15 +63,15 @@ impl OwnLease {
                     complained = false;
                     self.times.renewal()
                 }
-                Err(Failed::Changed) => Duration::ZERO,
-                Err(Failed::Api(error)) => {
+                Err(LeaseWriteError::Changed) => Duration::ZERO,
+                Err(LeaseWriteError::Api(error)) => {
                     if !api_server_is_away() && !std::mem::replace(&mut complained, true) {
                         warn!(
                             error,
                             "cannot write the Lease of this replica; the others may take it for dead"
                         );
                     }
-                    PAUSE.min(self.times.renewal())
+                    RETRY_DELAY.min(self.times.renewal())
                 }
             };
             // Whoever takes a name that is no Lease of ours from under us is not fought with all speed.
@@ -79,8 +79,11 @@ impl OwnLease {
             let told = self.told();
             let mut backlog = self.backlog.clone();
             // That some wait, and that none does any more, is told soon: the leader goes by it.
-            let (is_other, settle) =
-                if told == 0 { (is_some as fn(&usize) -> bool, SOME) } else { (is_none as _, NONE) };
+            let (is_other, settle) = if told == 0 {
+                (is_some as fn(&usize) -> bool, BACKLOG_REPORT_DELAY)
+            } else {
+                (is_none as _, NO_BACKLOG_REPORT_DELAY)
+            };
             let turned = async {
                 if backlog.wait_for(is_other).await.is_err() {
                     std::future::pending::<()>().await;
@@ -102,7 +105,7 @@ impl OwnLease {
         annotations.and_then(|all| all.get(BACKLOG)).and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    async fn renew(&mut self) -> Result<(), Failed> {
+    async fn renew(&mut self) -> Result<(), LeaseWriteError> {
         let name = replica_lease(self.replicas.id());
         if self.lease.is_none() {
             self.lease = self.leases.get(&name, self.times.renewal()).await?;
@@ -125,7 +128,7 @@ impl OwnLease {
         let Some(lease) = self.lease.take() else { return };
         let mut lease = objects::released(&lease);
         lease.metadata.annotations.get_or_insert_default().insert(BACKLOG.to_owned(), "0".to_owned());
-        if let Err(failed) = self.leases.put(&lease, RELEASE_WAIT).await {
+        if let Err(failed) = self.leases.put(&lease, RELEASE_TIMEOUT).await {
             debug!(?failed, "the Lease of this replica is not released; it runs out");
         }
     }

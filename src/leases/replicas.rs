@@ -20,7 +20,7 @@ use super::election::Times;
 use super::isolation::Renewals;
 use super::liveness::{LeaseLiveness, ShownLease};
 use super::objects::{
-    self, BACKLOG, Failed, INCARNATION, LEADER_LEASE, LeaseObjects, is_replica_lease, replica_lease,
+    self, BACKLOG, INCARNATION, LEADER_LEASE, LeaseObjects, LeaseWriteError, is_replica_lease, replica_lease,
     replica_of,
 };
 use crate::account::lifecycle::{Fact, Tick};
@@ -29,11 +29,11 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::watch_backoff::is_of_api_server;
 
 /// A Lease that has not changed for so long is removed by the leader.
-const LONG_GONE: Duration = Duration::from_secs(600);
+const DEAD_LEASE_AGE: Duration = Duration::from_secs(600);
 /// How long the API server may take to remove one.
-const REMOVE_WAIT: Duration = Duration::from_secs(5);
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many are removed in one go.
-const REMOVALS: usize = 32;
+const MAX_REMOVALS_PER_PASS: usize = 32;
 
 /// Which replicas are alive.
 pub struct Replicas {
@@ -274,14 +274,14 @@ impl Replicas {
     /// Removes Leases of replicas that have been gone for ten minutes. Only the leader does.
     pub async fn remove_long_gone(&self, leases: &LeaseObjects) {
         let Some(liveness) = &self.liveness else { return };
-        let gone = liveness.lock().unchanged_for(LONG_GONE);
+        let gone = liveness.lock().unchanged_for(DEAD_LEASE_AGE);
         let own = replica_lease(&self.id);
-        for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(REMOVALS) {
-            match leases.delete(&name, &version, REMOVE_WAIT).await {
+        for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(MAX_REMOVALS_PER_PASS) {
+            match leases.delete(&name, &version, REMOVE_TIMEOUT).await {
                 Ok(()) => info!(lease = name, "the Lease of a replica that is long gone is removed"),
                 // It is back, or somebody else has removed it.
-                Err(Failed::Changed) => {}
-                Err(Failed::Api(error)) => {
+                Err(LeaseWriteError::Changed) => {}
+                Err(LeaseWriteError::Api(error)) => {
                     warn_unless_away!(lease = name, error, "cannot remove an old Lease");
                 }
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Leading bits of an IPv6 address that count as one caller: the smallest network a site is given.
-const IPV6_PREFIX: u32 = 64;
+const IPV6_PREFIX_BITS: u32 = 64;
 
 /// One caller as the bounds see it: an IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ impl Caller {
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
-            IpAddr::V6(address) => masked_v6(address, IPV6_PREFIX).into(),
+            IpAddr::V6(address) => masked_v6(address, IPV6_PREFIX_BITS).into(),
         })
     }
 }
@@ -29,7 +29,7 @@ impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             IpAddr::V4(address) => address.fmt(f),
-            IpAddr::V6(address) => write!(f, "{address}/{IPV6_PREFIX}"),
+            IpAddr::V6(address) => write!(f, "{address}/{IPV6_PREFIX_BITS}"),
         }
     }
 }
@@ -48,24 +48,24 @@ pub struct Network {
 /// A text that is no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be an address or a network, such as 10.0.0.0/8 or fd00::/8")]
-pub struct NoNetwork;
+pub struct NetworkParseError;
 
 impl FromStr for Network {
-    type Err = NoNetwork;
+    type Err = NetworkParseError;
 
-    fn from_str(text: &str) -> Result<Self, NoNetwork> {
+    fn from_str(text: &str) -> Result<Self, NetworkParseError> {
         let (address, prefix) = match text.split_once('/') {
             Some((address, prefix)) => (address, Some(prefix)),
             None => (text, None),
         };
-        let address: IpAddr = address.parse().map_err(|_| NoNetwork)?;
+        let address: IpAddr = address.parse().map_err(|_| NetworkParseError)?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         let prefix = match prefix {
             None => most,
             Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
-                digits.parse().ok().filter(|prefix| *prefix <= most).ok_or(NoNetwork)?
+                digits.parse().ok().filter(|prefix| *prefix <= most).ok_or(NetworkParseError)?
             }
-            Some(_) => return Err(NoNetwork),
+            Some(_) => return Err(NetworkParseError),
         };
         Ok(Self { address, prefix })
     }
@@ -105,7 +105,7 @@ pub struct Addresses {
 
 /// A connection that is counted until this is dropped.
 #[derive(Debug)]
-pub struct AddressPlace(Option<(Arc<Addresses>, Caller)>);
+pub struct AddressSlot(Option<(Arc<Addresses>, Caller)>);
 
 impl Addresses {
     /// Counts under these limits.
@@ -114,10 +114,10 @@ impl Addresses {
     }
 
     /// Counts one more connection from an address; nothing if its caller has as many as it may.
-    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let limit = self.limits.per_address;
         if limit == 0 || self.limits.exempt.iter().any(|network| network.contains(address)) {
-            return Some(AddressPlace(None));
+            return Some(AddressSlot(None));
         }
         let caller = Caller::of(address);
         let mut all = self.open.lock();
@@ -126,11 +126,11 @@ impl Addresses {
             return None;
         }
         *open += 1;
-        Some(AddressPlace(Some((Arc::clone(self), caller))))
+        Some(AddressSlot(Some((Arc::clone(self), caller))))
     }
 }
 
-impl Drop for AddressPlace {
+impl Drop for AddressSlot {
     fn drop(&mut self) {
         let Some((addresses, caller)) = self.0.take() else { return };
         let mut all = addresses.open.lock();
@@ -202,7 +202,7 @@ mod tests {
         for text in
             ["", "x", "10.0.0.0/33", "fd00::/129", "10.0.0.0/", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0/8"]
         {
-            assert_eq!(text.parse::<Network>(), Err(NoNetwork), "{text:?}");
+            assert_eq!(text.parse::<Network>(), Err(NetworkParseError), "{text:?}");
         }
     }
 }

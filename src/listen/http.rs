@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::addresses::{AddressLimits, AddressPlace, Addresses, Caller};
+use super::addresses::{AddressLimits, AddressSlot, Addresses, Caller};
 use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, WaitingConnections};
 use super::log_rate_limit::LogRateLimit;
 use super::write_deadline::WriteDeadline;
@@ -97,9 +97,9 @@ pub struct HttpServer {
 }
 
 /// What a connection holds as long as it is open.
-struct Place {
+struct ConnectionSlot {
     _slot: OwnedSemaphorePermit,
-    _address: AddressPlace,
+    _address: AddressSlot,
 }
 
 impl HttpServer {
@@ -144,13 +144,13 @@ impl HttpServer {
     }
 
     /// A place for a connection; nothing if it is to be closed.
-    async fn place(&self, peer: IpAddr) -> Option<Place> {
+    async fn place(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let Some(address) = self.addresses.enter(peer) else {
             self.close("address", peer, "this address has as many connections open as it may");
             return None;
         };
         if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            return Some(Place { _slot: slot, _address: address });
+            return Some(ConnectionSlot { _slot: slot, _address: address });
         }
         if !self.waiting.close_oldest() {
             self.close("cap", peer, "there are as many connections as there may be, and all are in use");
@@ -158,7 +158,7 @@ impl HttpServer {
         }
         // The one that was closed gives up its place as soon as its task runs.
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
-        Some(Place { _slot: slot, _address: address })
+        Some(ConnectionSlot { _slot: slot, _address: address })
     }
 
     fn close(&self, reason: &'static str, peer: IpAddr, why: &'static str) {
@@ -174,7 +174,7 @@ impl HttpServer {
         stream: TcpStream,
         peer: SocketAddr,
         router: Router,
-        place: Place,
+        place: ConnectionSlot,
         graceful: &GracefulShutdown,
     ) {
         let patience = ConnectionDeadlines { head: self.limits.head_timeout, idle: self.limits.idle_timeout };
@@ -190,10 +190,11 @@ impl HttpServer {
             let (router, phase) = (router.clone(), Arc::clone(&requests));
             async move {
                 let response = router.oneshot(request.map(Body::new)).await;
-                response.map(|response| response.map(|body| Answer { body, phase }))
+                response.map(|response| response.map(|body| TrackedBody { body, phase }))
             }
         });
-        let stream = Watched { stream: WriteDeadline::new(stream, WRITE_TIMEOUT), phase: Arc::clone(&phase) };
+        let stream =
+            MonitoredStream { stream: WriteDeadline::new(stream, WRITE_TIMEOUT), phase: Arc::clone(&phase) };
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(self.limits.head_bytes);
         let connection = graceful.watch(builder.serve_connection(TokioIo::new(stream), service));
@@ -217,12 +218,12 @@ impl HttpServer {
 }
 
 /// A stream that tells what goes over it.
-struct Watched<S> {
+struct MonitoredStream<S> {
     stream: S,
     phase: Arc<ConnectionPhase>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for MonitoredStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -237,7 +238,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S> Watched<S> {
+impl<S> MonitoredStream<S> {
     fn written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if matches!(written, Poll::Ready(Ok(1..))) {
             self.phase.written();
@@ -246,7 +247,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -279,12 +280,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 }
 
 /// The body of an answer. Once it is gone, the connection waits for a further request.
-struct Answer {
+struct TrackedBody {
     body: Body,
     phase: Arc<ConnectionPhase>,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -304,7 +305,7 @@ impl HttpBody for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         self.phase.answered();
     }

@@ -19,14 +19,14 @@ use crate::telemetry::outages;
 use crate::wake_set::WakeSet;
 
 /// How long the watch has to show what a reading beside it has brought, before that is read once more by itself.
-const UNSHOWN: Duration = Duration::from_secs(5);
+const MAX_WATCH_DELAY: Duration = Duration::from_secs(5);
 /// A reading of more zones than these reads all agents: a selector has to fit into a request's line.
 const MAX_SELECTED_ZONES: usize = 32;
 /// How long the API server may take for one object.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct Index {
+struct AgentIndexState {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
     /// Names of the objects of an agent id: one for each zone that it was in.
     by_id: HashMap<String, HashSet<String>>,
@@ -43,7 +43,7 @@ struct Index {
     malformed: HashSet<String>,
 }
 
-impl Index {
+impl AgentIndexState {
     fn insert(&mut self, name: &str, agent: KubesvcAgent) {
         self.remove(name);
         self.malformed.remove(name);
@@ -78,15 +78,15 @@ impl Index {
 }
 
 /// All agents' objects of one namespace, and who is to be told when one changes.
-pub struct Agents {
-    index: RwLock<Index>,
+pub struct AgentIndex {
+    index: RwLock<AgentIndexState>,
     followers: RwLock<Vec<Arc<WakeSet<String>>>>,
     synced: watch::Sender<bool>,
     /// The API server's data are older than what the watch has shown.
     went_back: Notify,
 }
 
-impl Default for Agents {
+impl Default for AgentIndex {
     fn default() -> Self {
         Self {
             index: RwLock::default(),
@@ -97,7 +97,7 @@ impl Default for Agents {
     }
 }
 
-impl Agents {
+impl AgentIndex {
     /// The agent whose object has this name.
     pub fn get(&self, name: &str) -> Option<Arc<KubesvcAgent>> {
         self.index.read().by_name.get(name).cloned()
@@ -254,7 +254,7 @@ impl Agents {
     }
 
     /// The object, if it can be read. Of one that cannot, what was read last stands, and it is said once.
-    fn well_formed(&self, object: Guarded) -> Option<KubesvcAgent> {
+    fn well_formed(&self, object: GuardedAgent) -> Option<KubesvcAgent> {
         let name = object.name_any();
         match object.0 {
             Ok(agent) => Some(agent),
@@ -280,17 +280,22 @@ pub fn version_of(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-type Guarded = DeserializeGuard<KubesvcAgent>;
+type GuardedAgent = DeserializeGuard<KubesvcAgent>;
 
 /// Keeps the index in step with one namespace until cancelled. A malformed object is logged once, and counts as it was
 /// read last. A watch that was lost begins anew with a list.
-pub async fn watch_agents(client: Client, namespace: String, agents: Arc<Agents>, stop: CancellationToken) {
-    let api: Api<Guarded> = Api::namespaced(client, &namespace);
+pub async fn watch_agents(
+    client: Client,
+    namespace: String,
+    agents: Arc<AgentIndex>,
+    stop: CancellationToken,
+) {
+    let api: Api<GuardedAgent> = Api::namespaced(client, &namespace);
     let both = async { tokio::join!(follow(&api, &agents), look_up_unshown(&api, &agents)) };
     stop.run_until_cancelled(both).await;
 }
 
-async fn follow(api: &Api<Guarded>, agents: &Agents) {
+async fn follow(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     let new_stream = || crate::watch_backoff::events(api.clone(), crate::watch_backoff::config());
     let (mut stream, mut listing) = (new_stream(), HashSet::new());
     loop {
@@ -328,10 +333,10 @@ async fn follow(api: &Api<Guarded>, agents: &Agents) {
 
 /// Reads by itself what a reading has brought and the watch does not show: the watch may lag behind, or have been begun
 /// anew by a list in which it was no more.
-async fn look_up_unshown(api: &Api<Guarded>, agents: &Agents) {
+async fn look_up_unshown(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     let mut before = HashMap::new();
     loop {
-        tokio::time::sleep(UNSHOWN).await;
+        tokio::time::sleep(MAX_WATCH_DELAY).await;
         let unshown = agents.unshown();
         for (name, version) in unshown.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
             // One that cannot be read stays, and is read the next time.
@@ -369,9 +374,9 @@ pub async fn read_agents(
     client: Client,
     namespace: &str,
     zones: &BTreeSet<String>,
-    agents: &Agents,
+    agents: &AgentIndex,
 ) -> Result<(), ReadError> {
-    let api: Api<Guarded> = Api::namespaced(client, namespace);
+    let api: Api<GuardedAgent> = Api::namespaced(client, namespace);
     let may_be_selected =
         zones.len() <= MAX_SELECTED_ZONES && zones.iter().all(|zone| names::is_label_value(zone));
     let of_zones = if may_be_selected {
@@ -403,13 +408,13 @@ mod tests {
         agent
     }
 
-    fn version(agents: &Agents, name: &str) -> Option<u64> {
+    fn version(agents: &AgentIndex, name: &str) -> Option<u64> {
         agents.get(name).map(|agent| version_of(&*agent))
     }
 
     #[test]
     fn a_read_brings_what_the_watch_has_not_shown_and_nothing_older() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 10));
         agents.seen(agent("b", 12));
         agents.gone("b", 13);
@@ -425,7 +430,7 @@ mod tests {
     }
 
     /// As a list of the watch that is complete.
-    fn list(agents: &Agents, all: Vec<KubesvcAgent>) {
+    fn list(agents: &AgentIndex, all: Vec<KubesvcAgent>) {
         agents.list_begins();
         let present = all.iter().map(ResourceExt::name_any).collect();
         all.into_iter().for_each(|agent| agents.in_list(agent));
@@ -434,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_list_that_began_before_a_reading_takes_nothing_away_that_it_brought() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 10));
         agents.list_begins();
         agents.in_list(agent("a", 10));
@@ -451,7 +456,7 @@ mod tests {
 
     #[test]
     fn what_the_watch_does_not_show_is_as_it_is_looked_up() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.read(vec![agent("gone", 11), agent("there", 12), agent("shown", 13)]);
         list(&agents, vec![]);
         agents.seen(agent("shown", 14));
@@ -465,7 +470,7 @@ mod tests {
 
     #[test]
     fn after_a_restore_to_earlier_versions_the_list_counts_and_what_follows() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 5000));
         agents.seen(agent("b", 5001));
         agents.gone("c", 5002);
@@ -484,7 +489,7 @@ mod tests {
             std::future::ready(http::Response::builder().body(body))
         });
         let client = Client::new(service, "ns");
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 3000));
         let zones = BTreeSet::from(["z".to_owned()]);
         read_agents(client.clone(), "ns", &zones, &agents).await.expect("it is not older");
@@ -496,11 +501,11 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_counts_as_it_was_read_last_and_is_said_once() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 1));
         let malformed = || {
             let object = serde_json::json!({"metadata": {"name": "a", "resourceVersion": "2"}, "spec": {"agentId": 5}});
-            serde_json::from_value::<Guarded>(object).expect("a guard takes anything")
+            serde_json::from_value::<GuardedAgent>(object).expect("a guard takes anything")
         };
         assert!(agents.well_formed(malformed()).is_none() && agents.well_formed(malformed()).is_none());
         assert_eq!(version(&agents, "a"), Some(1));
@@ -514,7 +519,7 @@ mod tests {
 
     #[test]
     fn followers_are_told_of_what_is_there_and_of_each_change() {
-        let agents = Agents::default();
+        let agents = AgentIndex::default();
         agents.seen(agent("a", 1));
         let follower = agents.follow();
         assert_eq!(follower.try_take(9), ["a"]);

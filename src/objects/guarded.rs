@@ -17,9 +17,9 @@ use crate::account::KubesvcAccount;
 
 /// An account, or why it is malformed. It can be read from JSON alone.
 #[derive(Clone, Debug)]
-pub(super) struct Guarded(DeserializeGuard<KubesvcAccount>);
+pub(super) struct GuardedAccount(DeserializeGuard<KubesvcAccount>);
 
-impl Guarded {
+impl GuardedAccount {
     /// The account, or what is wrong with it.
     pub(super) fn into_result(self) -> Result<KubesvcAccount, String> {
         self.0.0.map_err(|invalid| invalid.error)
@@ -27,17 +27,18 @@ impl Guarded {
 }
 
 #[derive(serde::Deserialize)]
-struct Named {
+struct PartialObject {
     metadata: ObjectMeta,
 }
 
-impl<'de> Deserialize<'de> for Guarded {
+impl<'de> Deserialize<'de> for GuardedAccount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match serde_json::from_str(text.get()) {
             Ok(account) => Ok(account),
             Err(problem) => {
-                let Named { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+                let PartialObject { metadata } =
+                    serde_json::from_str(text.get()).map_err(D::Error::custom)?;
                 Err(InvalidObject { error: problem.to_string(), metadata })
             }
         };
@@ -45,7 +46,7 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
-impl Resource for Guarded {
+impl Resource for GuardedAccount {
     type DynamicType = <KubesvcAccount as Resource>::DynamicType;
     type Scope = <KubesvcAccount as Resource>::Scope;
 
@@ -85,17 +86,17 @@ mod tests {
     const BAD: &str = r#"{"apiVersion":"kubesvc.io/v1alpha1","kind":"KubesvcAccount",
         "metadata":{"name":"bad","namespace":"ns"},"spec":{"kubeconfig":7}}"#;
 
-    fn name(object: &Guarded) -> Option<&str> {
+    fn name(object: &GuardedAccount) -> Option<&str> {
         object.meta().name.as_deref()
     }
 
     #[test]
     fn a_malformed_object_of_a_list_is_named_and_the_others_are_read() {
         let list = format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{BAD},{GOOD}]}}"#);
-        let list: ObjectList<Guarded> = serde_json::from_str(&list).expect("it is a list");
+        let list: ObjectList<GuardedAccount> = serde_json::from_str(&list).expect("it is a list");
         let names: Vec<_> = list.items.iter().map(name).collect();
         assert_eq!(names, [Some("bad"), Some("good")]);
-        let [bad, good] = <[Guarded; 2]>::try_from(list.items).expect("two");
+        let [bad, good] = <[GuardedAccount; 2]>::try_from(list.items).expect("two");
         let problem = bad.into_result().expect_err("a number is no source");
         assert!(problem.contains("invalid type: integer `7`"), "{problem}");
         let spec = good.into_result().expect("it is well-formed").spec;
@@ -106,7 +107,7 @@ mod tests {
     fn a_malformed_object_of_a_watch_is_named() {
         for (object, expected) in [(GOOD, "good"), (BAD, "bad")] {
             let event = format!(r#"{{"type":"MODIFIED","object":{object}}}"#);
-            let event: WatchEvent<Guarded> = serde_json::from_str(&event).expect("it is an event");
+            let event: WatchEvent<GuardedAccount> = serde_json::from_str(&event).expect("it is an event");
             let object = match event {
                 WatchEvent::Modified(object) => Some(object),
                 _ => None,

@@ -15,9 +15,9 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::wake_set::WakeSet;
 
 /// How long a list that was asked for may take at first: several times what 10,000 accounts need.
-const LIST: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take after more and more tries.
-const LONGEST_LIST: Duration = Duration::from_secs(60);
+const MAX_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where an object stands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,15 +45,15 @@ impl fmt::Display for AccountKey {
 }
 
 #[derive(Default)]
-struct Entry {
+struct IndexedObject {
     account: Option<Arc<KubesvcAccount>>,
     /// Versions that our own writes have replaced; the watch may still show them, and they are old.
     superseded: HashSet<String>,
 }
 
 #[derive(Default)]
-struct Index {
-    entries: HashMap<AccountKey, Entry>,
+struct AccountIndexState {
+    entries: HashMap<AccountKey, IndexedObject>,
     by_uid: HashMap<String, AccountKey>,
     by_account_name: BTreeMap<String, Vec<AccountKey>>,
     /// By namespace and name of the Secret.
@@ -63,8 +63,8 @@ struct Index {
 }
 
 /// The accounts, and who is to be told when one changes.
-pub struct Accounts {
-    index: RwLock<Index>,
+pub struct AccountIndex {
+    index: RwLock<AccountIndexState>,
     followers: RwLock<Vec<Weak<WakeSet<AccountKey>>>>,
     /// Watches whose first list is complete, and which of the lists that were asked for their last one is.
     listed: RwLock<HashMap<Option<String>, u64>>,
@@ -77,13 +77,13 @@ pub struct Accounts {
     answered: watch::Sender<u64>,
 }
 
-impl Default for Accounts {
+impl Default for AccountIndex {
     fn default() -> Self {
         Self::over(1)
     }
 }
 
-impl Accounts {
+impl AccountIndex {
     /// An index that is fed by this many watches.
     pub fn over(watches: usize) -> Self {
         Self {
@@ -175,10 +175,10 @@ impl Accounts {
     /// all that was written before this call is known here. A list that does not come in time is asked for anew, over
     /// other connections; it has longer each time, so that one which is only slow is not given up for ever.
     pub async fn list_anew(&self) {
-        let mut patience = LIST;
+        let mut patience = LIST_TIMEOUT;
         while tokio::time::timeout(patience, self.listed_anew()).await.is_err() {
             warn_unless_away!(?patience, "the API server does not list the accounts in time; asking anew");
-            patience = (patience * 2).min(LONGEST_LIST);
+            patience = (patience * 2).min(MAX_LIST_TIMEOUT);
         }
     }
 
@@ -328,7 +328,7 @@ impl Accounts {
     }
 }
 
-impl Index {
+impl AccountIndexState {
     fn put(&mut self, key: &AccountKey, account: KubesvcAccount) {
         let superseded = self.take_superseded(key);
         self.remove(key);
@@ -340,7 +340,7 @@ impl Index {
         for secret in secrets_of(&account) {
             self.by_secret.entry(secret).or_default().insert(key.clone());
         }
-        self.entries.insert(key.clone(), Entry { account: Some(Arc::new(account)), superseded });
+        self.entries.insert(key.clone(), IndexedObject { account: Some(Arc::new(account)), superseded });
     }
 
     fn take_superseded(&mut self, key: &AccountKey) -> HashSet<String> {
@@ -348,7 +348,7 @@ impl Index {
     }
 
     fn remove(&mut self, key: &AccountKey) {
-        let Some(Entry { account: Some(old), .. }) = self.entries.remove(key) else { return };
+        let Some(IndexedObject { account: Some(old), .. }) = self.entries.remove(key) else { return };
         self.by_uid.remove(old.uid());
         if let Some(keys) = self.by_account_name.get_mut(old.account_name()) {
             keys.retain(|one| one != key);
@@ -396,13 +396,13 @@ mod tests {
         AccountKey { namespace: "ns".to_owned(), name: name.to_owned() }
     }
 
-    fn version_of(accounts: &Accounts, name: &str) -> Option<String> {
+    fn version_of(accounts: &AccountIndex, name: &str) -> Option<String> {
         accounts.get(&key(name))?.metadata.resource_version.clone()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_does_not_come_is_asked_for_anew() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         let mut wishes = accounts.asked();
         let silent_twice = async {
             for _ in 0..2 {
@@ -412,12 +412,12 @@ mod tests {
         };
         let begun = tokio::time::Instant::now();
         tokio::join!(accounts.list_anew(), silent_twice);
-        assert_eq!(begun.elapsed(), LIST);
+        assert_eq!(begun.elapsed(), LIST_TIMEOUT);
     }
 
     #[test]
     fn what_the_watch_shows_late_does_not_undo_a_write_of_ours() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         accounts.seen(account("a", "1", "10"));
         accounts.written(account("a", "1", "11"), "10");
         accounts.written(account("a", "1", "12"), "11");
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_version_that_a_write_replaced_is_taken_in_if_a_later_list_shows_it_as_after_a_restore() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         accounts.seen(account("a", "1", "10"));
         accounts.written(account("a", "1", "11"), "10");
         accounts.list_begins(Some("other"));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_write_of_someone_else_is_taken_in() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         accounts.seen(account("a", "1", "10"));
         accounts.written(account("a", "1", "11"), "10");
         accounts.seen(account("a", "1", "99"));
@@ -452,7 +452,7 @@ mod tests {
 
     #[test]
     fn the_watch_showing_our_own_write_wakes_nobody() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         accounts.seen(account("a", "1", "10"));
         let follower = accounts.follow();
         follower.try_take(10);
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_comes_after_the_deletion_brings_nothing_back() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         accounts.seen(account("a", "1", "10"));
         accounts.gone(&key("a"));
         accounts.written(account("a", "1", "11"), "10");
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     fn a_list_of_one_namespace_leaves_the_others_alone() {
-        let accounts = Accounts::over(2);
+        let accounts = AccountIndex::over(2);
         accounts.seen(account("a", "1", "10"));
         let mut other = account("b", "2", "11");
         other.metadata.namespace = Some("other".to_owned());
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_secret_leads_to_the_accounts_that_name_it_now() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         let naming = |name: &str, uid: &str, version: &str, secret: &str| {
             let mut account = account(name, uid, version);
             account.spec.kubeconfig.secret_ref =
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn it_is_known_how_many_accounts_each_agent_caches() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         let cached = |name: &str, version: &str, agent: Option<&str>| {
             let mut account = account(name, name, version);
             let agent_id = agent.map(str::to_owned);
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn the_older_of_two_objects_with_one_account_name_comes_first() {
-        let accounts = Accounts::default();
+        let accounts = AccountIndex::default();
         for (name, uid, second) in [("young", "1", 20), ("old", "2", 10)] {
             let mut one = account(name, uid, uid);
             one.spec.account_name = Some("same".to_owned());

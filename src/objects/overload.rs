@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// How long it is left alone where it does not say.
-const PAUSE: Duration = Duration::from_secs(1);
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// For how long an API server that answers like this wants to be left alone; absent: it does not ask for that.
 pub fn too_busy(error: &kube::Error) -> Option<Duration> {
@@ -12,7 +12,7 @@ pub fn too_busy(error: &kube::Error) -> Option<Duration> {
         return None;
     }
     let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-    Some(if seconds == 0 { PAUSE } else { Duration::from_secs(seconds.into()) })
+    Some(if seconds == 0 { DEFAULT_RETRY_AFTER } else { Duration::from_secs(seconds.into()) })
 }
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod tests {
     fn only_429_asks_for_a_pause_and_may_say_how_long() {
         let says = serde_json::json!({"code": 429, "details": {"retryAfterSeconds": 7}});
         assert_eq!(too_busy(&answer(says)), Some(Duration::from_secs(7)));
-        assert_eq!(too_busy(&answer(serde_json::json!({"code": 429}))), Some(PAUSE));
+        assert_eq!(too_busy(&answer(serde_json::json!({"code": 429}))), Some(DEFAULT_RETRY_AFTER));
         assert_eq!(too_busy(&answer(serde_json::json!({"code": 503}))), None);
     }
 }

@@ -9,8 +9,8 @@ use kube::{Api, Client, ResourceExt};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::guarded::Guarded;
-use super::index::{AccountKey, Accounts};
+use super::guarded::GuardedAccount;
+use super::index::{AccountIndex, AccountKey};
 use crate::telemetry::outages;
 
 /// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged and left
@@ -19,10 +19,10 @@ use crate::telemetry::outages;
 pub async fn watch_accounts(
     client: Client,
     namespace: Option<String>,
-    accounts: Arc<Accounts>,
+    accounts: Arc<AccountIndex>,
     stop: CancellationToken,
 ) {
-    let api: Api<Guarded> = match &namespace {
+    let api: Api<GuardedAccount> = match &namespace {
         Some(namespace) => Api::namespaced(client, namespace),
         None => Api::all(client),
     };
@@ -60,7 +60,7 @@ pub async fn watch_accounts(
     }
 }
 
-fn take_in(accounts: &Accounts, object: Guarded) {
+fn take_in(accounts: &AccountIndex, object: GuardedAccount) {
     let key = key_of(&object);
     match object.into_result() {
         Ok(account) => accounts.seen(account),
@@ -70,6 +70,6 @@ fn take_in(accounts: &Accounts, object: Guarded) {
     }
 }
 
-fn key_of(object: &Guarded) -> AccountKey {
+fn key_of(object: &GuardedAccount) -> AccountKey {
     AccountKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }

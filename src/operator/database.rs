@@ -13,7 +13,7 @@ use crate::store::{self, Store, StoreError, VendorTables};
 use crate::telemetry::errors::chain;
 
 /// The longest wait between two tries, before the jitter that at most doubles it.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Opens the database of this URL, and waits for it while it cannot be reached. None if stopped before.
 ///
@@ -27,7 +27,7 @@ pub(super) async fn open(
 ) -> Result<Option<Arc<dyn Store>>, String> {
     let mut waits = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
-        .with_max_delay(LONGEST_WAIT)
+        .with_max_delay(MAX_RETRY_DELAY)
         .without_max_times()
         .with_jitter()
         .build();
@@ -50,7 +50,7 @@ pub(super) async fn open(
             }
             Some(Err(error)) => return Err(chain(&error)),
         }
-        let wait = tokio::time::sleep(waits.next().unwrap_or(LONGEST_WAIT));
+        let wait = tokio::time::sleep(waits.next().unwrap_or(MAX_RETRY_DELAY));
         if stop.run_until_cancelled(wait).await.is_none() {
             return Ok(None);
         }

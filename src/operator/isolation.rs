@@ -14,13 +14,13 @@ use crate::leases::{Isolation, Replicas};
 use crate::peers::Peers;
 
 /// How often it is looked whether the Lease stands.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// So many looks in a row must find the Lease too old: a process that slept renews it before that.
-const DOUBTS: u32 = 3;
+const MIN_LATE_CHECKS: u32 = 3;
 
 /// What it takes to find out.
-pub(super) struct Watcher {
+pub(super) struct IsolationWatcher {
     pub(super) replicas: Arc<Replicas>,
     pub(super) peers: Arc<Peers>,
     pub(super) hub: Arc<Hub>,
@@ -29,18 +29,18 @@ pub(super) struct Watcher {
     pub(super) duration: Duration,
 }
 
-impl Watcher {
+impl IsolationWatcher {
     /// Looks until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut isolation = Isolation::default();
         let begun = Instant::now();
         let (mut doubts, mut asked): (u32, Option<Instant>) = (0, None);
-        let mut look = tokio::time::interval(LOOK);
+        let mut look = tokio::time::interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while stop.run_until_cancelled(look.tick()).await.is_some() {
             let doubtful = self.replicas.lease_age() >= Isolation::doubtful_after(self.duration);
             doubts = if doubtful { doubts + 1 } else { 0 };
-            let others = if doubts < DOUBTS {
+            let others = if doubts < MIN_LATE_CHECKS {
                 asked = None;
                 None
             } else if asked.is_none_or(|when| when.elapsed() >= self.duration / 3) {

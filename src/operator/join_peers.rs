@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::kube_connection;
 use super::run_location::RunLocation;
 use crate::config::operator::{ClusterMode, ClusterSettings, OperatorSettings};
-use crate::objects::Agents;
+use crate::objects::AgentIndex;
 use crate::peers::{JoinPoints, Lookup, PeerIdentity, Peers};
 use crate::secrets::SharedKey;
 use crate::shutdown::EssentialTasks;
@@ -36,7 +36,7 @@ pub(super) async fn join(
     settings: &OperatorSettings,
     location: &RunLocation,
     address: SocketAddr,
-    agents: Arc<Agents>,
+    agents: Arc<AgentIndex>,
     essential: &EssentialTasks,
     stop: &CancellationToken,
 ) -> Result<Peers, String> {

@@ -14,14 +14,14 @@ use crate::leases::{Leadership, Mandate};
 use crate::store::projection::{Confirm, LeaderTerm};
 
 /// How many wake-ups are dropped in one go while another replica leads.
-const DROPPED: usize = 4096;
+const MAX_DROPPED_WAKES: usize = 4096;
 /// So many durations of the Lease a leader may take to begin: a minute as a rule, in which the slowest list is asked for
 /// more than once.
-const PREPARING: u32 = 4;
+const MAX_PREPARATION_LEASES: u32 = 4;
 
 /// What a leader works with.
 pub(super) struct Leader {
-    pub(super) context: controller::Context,
+    pub(super) context: controller::ControllerContext,
     pub(super) hub: Arc<Hub>,
     pub(super) leadership: Arc<Leadership>,
     /// Whether there may be other replicas.
@@ -58,9 +58,9 @@ impl Leader {
         loop {
             tokio::select! {
                 _ = second.tick() => self.context.ticks.advance(),
-                _ = self.context.wakes.take(DROPPED) => {}
-                _ = self.context.changed_secrets.take(DROPPED) => {}
-                _ = self.context.changed_agents.take(DROPPED) => {}
+                _ = self.context.wakes.take(MAX_DROPPED_WAKES) => {}
+                _ = self.context.changed_secrets.take(MAX_DROPPED_WAKES) => {}
+                _ = self.context.changed_agents.take(MAX_DROPPED_WAKES) => {}
             }
         }
     }
@@ -71,7 +71,8 @@ impl Leader {
         let prepared = async { stop.run_until_cancelled(self.prepare_in_time(&mandate, &over)).await };
         match over.run_until_cancelled(prepared).await {
             Some(Some(())) => {
-                let context = controller::Context { mandate: mandate.clone(), ..self.context.clone() };
+                let context =
+                    controller::ControllerContext { mandate: mandate.clone(), ..self.context.clone() };
                 controller::run(context, stop.clone(), over.clone()).await;
             }
             Some(None) => {}
@@ -95,7 +96,7 @@ impl Leader {
         if !self.has_peers {
             return prepared.await;
         }
-        let within = self.lease_duration * PREPARING;
+        let within = self.lease_duration * MAX_PREPARATION_LEASES;
         if tokio::time::timeout(within, prepared).await.is_err() {
             warn!(?within, "this replica cannot begin to lead in time, and leaves it to another");
             over.cancel();

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::leases::{Leadership, Replicas};
-use crate::objects::Accounts;
+use crate::objects::AccountIndex;
 use crate::rest::Readiness;
 use crate::store::projection::Projection;
 
 /// Ready when it listens, the database answers and the watch is synced; whether it leads makes no difference.
 pub(super) struct OperatorReadiness {
-    pub(super) accounts: Arc<Accounts>,
+    pub(super) accounts: Arc<AccountIndex>,
     pub(super) projection: Arc<Projection>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,

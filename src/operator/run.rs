@@ -10,8 +10,8 @@ use tracing::info;
 
 use super::arguments::RunArguments;
 use super::database;
-use super::doors::{self, Door};
-use super::isolation::Watcher;
+use super::exposure::{self, Exposure};
+use super::isolation::IsolationWatcher;
 use super::join_peers::{self, KeyOfReplicas};
 use super::lead::Leader;
 use super::leases::ReplicaLeases;
@@ -28,11 +28,11 @@ use crate::config::{
 };
 use crate::controller::{self, ControllerMetrics};
 use crate::fleet::{ClusterSessions, Fleet, RemoteSessions, Ticks};
-use crate::hub::{Hub, KubeAgentObjects, Ports, StoredAssignments, StoredFences, StoredNamespaces};
+use crate::hub::{Hub, HubPorts, KubeAgentObjects, StoredAssignments, StoredFences, StoredNamespaces};
 use crate::leases::{Leadership, Mandate};
 use crate::listen::http::{HttpMetrics, HttpServer};
 use crate::objects::{
-    Accounts, Agents, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
+    AccountIndex, AgentIndex, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
 };
 use crate::peers::Peers;
 use crate::rest::{self, RestPorts, RestState, Starting};
@@ -92,12 +92,12 @@ pub(super) async fn run(
     starting.waits_for("accounts", "the first list of KubesvcAccounts is not complete");
 
     let essential = EssentialTasks::new(tasks.clone(), stop.clone());
-    let agents_seen = Arc::new(Agents::default());
+    let agents_seen = Arc::new(AgentIndex::default());
     let seen = Arc::clone(&agents_seen);
     let cluster =
         Arc::new(join_peers::join(settings, &location, rest_address, seen, &essential, &stop).await?);
     let projection = Projection::new(Arc::clone(&store));
-    let accounts = Arc::new(Accounts::over(location.watched.len()).with(precedence(settings)));
+    let accounts = Arc::new(AccountIndex::over(location.watched.len()).with(precedence(settings)));
     let (changed_secrets, outdated_secrets) = (Arc::new(WakeSet::default()), Arc::new(WakeSet::default()));
     let source_rules = Arc::new(source_rules(settings, &location));
     let credentials = Credentials::new(location.client.clone(), settings.secrets.folders.clone())
@@ -145,12 +145,12 @@ pub(super) async fn run(
     let (watching, seen) = (location.client.clone(), Arc::clone(&agents_seen));
     essential
         .spawn("watch of agents", watch_agents(watching, location.namespace.clone(), seen, stop.clone()));
-    let ports = Ports {
+    let ports = HubPorts {
         accounts: Arc::clone(&accounts),
         account_objects: Arc::new(KubeAccountObjects::new(location.client.clone(), budget.clone())),
         credentials: Arc::clone(&credentials),
         agents: Arc::new(agents),
-        agents_seen: Arc::clone(&agents_seen),
+        agent_index: Arc::clone(&agents_seen),
         assignment_rows: Arc::new(StoredAssignments::new(Arc::clone(&store), &location.replica_id)),
         fence_rows: Arc::new(StoredFences(Arc::clone(&store))),
         namespace_rows: Arc::new(StoredNamespaces(Arc::clone(&store))),
@@ -176,8 +176,8 @@ pub(super) async fn run(
         "kubesvc-operator"
     );
 
-    let doors = doors::doors(settings, !location.watches_own_alone());
-    doors::say(&doors);
+    let doors = exposure::exposures(settings, !location.watches_own_alone());
+    exposure::say(&doors);
     let metrics = ControllerMetrics::default();
     let exposition = exposition(&metrics, &hub, &projection, &cluster, &peers.leadership, &http, &doors);
     let readiness = Arc::new(OperatorReadiness {
@@ -189,7 +189,7 @@ pub(super) async fn run(
         stopping: AtomicBool::new(false),
     });
     if peers.leases.is_some() {
-        let watcher = Watcher {
+        let watcher = IsolationWatcher {
             replicas: Arc::clone(&peers.replicas),
             peers: Arc::clone(&cluster),
             hub: Arc::clone(&hub),
@@ -216,7 +216,7 @@ pub(super) async fn run(
     };
     let state = RestState::new(rest_settings(settings, &location), ports);
     let adopts = settings.dynamic_accounts.adopt_rows.then(|| adopted_rows(settings, &location));
-    let context = controller::Context {
+    let context = controller::ControllerContext {
         adopts,
         client: location.client,
         accounts,
@@ -289,8 +289,8 @@ fn cluster_sessions(
     location: &RunLocation,
     hub: &Arc<Hub>,
     peers: &ReplicaLeases,
-    accounts: &Arc<Accounts>,
-    agents: Arc<Agents>,
+    accounts: &Arc<AccountIndex>,
+    agents: Arc<AgentIndex>,
     ticks: &Arc<Ticks>,
     leader: &Arc<WakeSet<String>>,
     essential: &EssentialTasks,
@@ -332,7 +332,7 @@ fn exposition(
     cluster: &Peers,
     leadership: &Leadership,
     http: &HttpMetrics,
-    doors: &[Door],
+    doors: &[Exposure],
 ) -> Arc<dyn Fn() -> String + Send + Sync> {
     let mut metrics = Metrics::new();
     controller.register(&mut metrics.registry);
@@ -341,6 +341,6 @@ fn exposition(
     cluster.register(&mut metrics.registry);
     leadership.register(&mut metrics.registry);
     http.register(metrics.registry.sub_registry_with_prefix("kubesvc"));
-    doors::register(doors, &mut metrics.registry);
+    exposure::register(doors, &mut metrics.registry);
     Arc::new(move || metrics.encode())
 }

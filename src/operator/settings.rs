@@ -17,7 +17,7 @@ use crate::rest::{BrowserRules, RestSettings};
 use crate::store;
 
 /// How many connections of agents the hub takes.
-const AGENT_CONNECTIONS: usize = 20_000;
+const MAX_AGENT_CONNECTIONS: usize = 20_000;
 /// How many connections REST takes.
 const REST_CONNECTIONS: usize = 4096;
 
@@ -36,12 +36,12 @@ impl Connections {
     pub(super) fn within(open_files: u64) -> Self {
         let open_files = usize::try_from(open_files).unwrap_or(usize::MAX);
         let (agents, rest) = (open_files / 8 * 5, open_files / 4);
-        Self { agents: agents.min(AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
+        Self { agents: agents.min(MAX_AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
     }
 
     /// Whether it is the files that bound them.
     pub(super) fn are_fewer(self) -> bool {
-        self.agents < AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS
+        self.agents < MAX_AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS
     }
 }
 

@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use crate::account::KubesvcAgent;
 use crate::fleet::AgentView;
-use crate::objects::Agents;
+use crate::objects::AgentIndex;
 
 /// The agents that say they are connected, read from the index over the objects.
-pub(super) struct RecordedSessions(Arc<Agents>);
+pub(super) struct RecordedSessions(Arc<AgentIndex>);
 
 impl RecordedSessions {
-    pub(super) fn new(agents: Arc<Agents>) -> Self {
+    pub(super) fn new(agents: Arc<AgentIndex>) -> Self {
         Self(agents)
     }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_latest_session_of_an_agent_counts_while_it_stands() {
-        let agents = Arc::new(Agents::default());
+        let agents = Arc::new(AgentIndex::default());
         let sessions = RecordedSessions::new(Arc::clone(&agents));
         agents.seen(object("east", "a", "one", 1, true));
         agents.seen(object("west", "a", "two", 2, true));

@@ -184,7 +184,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
         settings,
         RestPorts {
             client,
-            accounts: Arc::new(Accounts::default()),
+            accounts: Arc::new(AccountIndex::default()),
             fleet: Arc::new(NoFleet),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),

@@ -10,8 +10,8 @@ use crate::leases::Times;
 
 struct Scene {
     remote: RemoteSessions,
-    agents: Arc<Agents>,
-    accounts: Arc<Accounts>,
+    agents: Arc<AgentIndex>,
+    accounts: Arc<AccountIndex>,
     lives: Arc<Replicas>,
     ticks: Arc<Ticks>,
     leader: WakeSet<String>,
@@ -20,7 +20,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (agents, accounts) = (Arc::new(Agents::default()), Arc::new(Accounts::default()));
+        let (agents, accounts) = (Arc::new(AgentIndex::default()), Arc::new(AccountIndex::default()));
         let (lives, ticks) = (Replicas::unknown("me", Times::default()), Arc::new(Ticks::default()));
         lives.now_are(&["other", "third"]);
         let replicas = Arc::clone(&lives);

@@ -198,7 +198,7 @@ fn is_taken_in_another_zone(hub: &Hub, session: &Session) -> Option<ClaimError> 
         other.replica != hub.settings.replica_id
             && hub.replicas.serves(&other.replica, other.incarnation.as_deref()) != Fact::Known(false)
     };
-    let (agents, now) = (hub.agents_seen.of_id(&session.agent_id), Timestamp::now());
+    let (agents, now) = (hub.agent_index.of_id(&session.agent_id), Timestamp::now());
     agents.iter().filter(|agent| agent.spec.zone_id != session.zone).find_map(|agent| {
         let status = agent.status.as_ref()?;
         let other = status.session.as_ref().filter(|other| other.boot_id != session.boot_id)?;
@@ -294,7 +294,7 @@ async fn leave(hub: &Hub, session: &Arc<Session>) {
     session.forget_claims();
     if !stood {
         // It may have been registered all the same. If that is seen only later, it is told then.
-        let seen = hub.agents_seen.get(&names::agent_object_name(&session.agent_id, &session.zone));
+        let seen = hub.agent_index.get(&names::agent_object_name(&session.agent_id, &session.zone));
         if let Some(left) = seen.and_then(|agent| disconnects::missed_disconnect(hub, &agent)) {
             hub.pending_disconnects.put(left);
         }

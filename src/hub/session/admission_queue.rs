@@ -48,7 +48,7 @@ impl Hub {
     /// What is known of an agent that says hello.
     pub(super) fn admission_class(&self, greeting: &AcceptedHello) -> AdmissionClass {
         let name = names::agent_object_name(&greeting.agent_id, &greeting.zone);
-        match self.agents_seen.get(&name) {
+        match self.agent_index.get(&name) {
             Some(agent) if agent.was_approved() => AdmissionClass::Returning,
             None if self.settings.approves_new => AdmissionClass::Newcomer,
             _ => AdmissionClass::Unapproved,
@@ -64,7 +64,7 @@ impl Hub {
         let agent_id = &greeting.agent_id;
         let name = names::agent_object_name(agent_id, &greeting.zone);
         if class == AdmissionClass::Unapproved
-            && !self.unapproved_agents.lock().admit(&name, &self.agents_seen, self.moment())
+            && !self.unapproved_agents.lock().admit(&name, &self.agent_index, self.moment())
         {
             return Err(too_many_unapproved());
         }

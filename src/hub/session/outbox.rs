@@ -13,9 +13,9 @@ use crate::wire::ops::{self, hub_frame::Frame};
 pub(super) type Sink = mpsc::Sender<Result<ops::HubFrame, Status>>;
 
 /// Frames that may wait before nothing new is begun; one has at most 1 MiB.
-const ROOM: usize = 8;
+const MAX_QUEUED_FRAMES: usize = 8;
 /// Heartbeats are left out while this many frames wait.
-const HEARTBEAT_ROOM: usize = 2 * ROOM;
+const MAX_QUEUED_FRAMES_FOR_HEARTBEAT: usize = 2 * MAX_QUEUED_FRAMES;
 
 pub(super) struct Outbox {
     sink: Sink,
@@ -37,7 +37,7 @@ impl Outbox {
     }
 
     pub(super) fn push_heartbeat(&mut self, heartbeat: ops::Heartbeat) {
-        if self.waiting.len() < HEARTBEAT_ROOM {
+        if self.waiting.len() < MAX_QUEUED_FRAMES_FOR_HEARTBEAT {
             self.push(Frame::Heartbeat(heartbeat));
         }
     }
@@ -47,7 +47,7 @@ impl Outbox {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.waiting.len() < ROOM
+        self.waiting.len() < MAX_QUEUED_FRAMES
     }
 
     /// For how long the agent has taken nothing though something waits.

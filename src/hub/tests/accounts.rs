@@ -239,7 +239,7 @@ async fn what_an_agent_says_that_was_never_approved_counts_for_no_account() {
     agent.answer(failed(&claim)).await;
     agent.say(agent_frame::Frame::Lost(ops::Lost { account: Some(claim), ..Default::default() })).await;
     eventually("all is ignored", || {
-        let reason = crate::hub::Reason { reason: "never_approved" };
+        let reason = crate::hub::ReasonLabel { reason: "never_approved" };
         (hub.hub.metrics.ignored.get_or_create(&reason).get() == 3).then_some(())
     })
     .await;
@@ -328,7 +328,7 @@ async fn answers_nobody_asked_for_are_ignored() {
     agent.answer(dropped(&common::AccountRef { uid: "never".into(), ..reference.clone() })).await;
     agent.answer(held(&reference)).await;
     assert_eq!(word(&hub, "uid-one", |_| true).await.0, 1);
-    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::Reason { reason }).get();
+    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::ReasonLabel { reason }).get();
     assert_eq!((ignored("future_epoch"), ignored("never_sent")), (1, 1));
 }
 

@@ -78,7 +78,7 @@ async fn a_stranger_that_claims_a_hundred_thousand_accounts_costs_no_list_and_no
     );
     // Whatever it says after that was looked at before.
     stranger.answer(failed(&AccountRef { uid: "u1".into(), ..Default::default() })).await;
-    let ignored = crate::hub::Reason { reason: "never_approved" };
+    let ignored = crate::hub::ReasonLabel { reason: "never_approved" };
     eventually("it is ignored", || {
         (hub.hub.metrics.ignored.get_or_create(&ignored).get() == 1).then_some(())
     })

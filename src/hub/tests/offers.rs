@@ -187,7 +187,7 @@ async fn answers_nobody_asked_for_are_counted_and_ignored() {
     agent.say(agent_frame::Frame::ProbeResult(ops::ProbeResult::default())).await;
     agent.reply(asked, false).await;
     offer_of(&hub, "a", |fact| fact.offer == Some((1, no()))).await;
-    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::Reason { reason }).get();
+    let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::ReasonLabel { reason }).get();
     assert_eq!((ignored("never_asked"), ignored("malformed_answer")), (3, 3));
 }
 

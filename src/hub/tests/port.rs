@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::support::*;
 use crate::fleet::Fleet as _;
-use crate::hub::{HubError, HubSettings, Reason};
+use crate::hub::{HubError, HubSettings, ReasonLabel};
 use crate::listen::addresses::AddressLimits;
 use crate::wire::events;
 use crate::wire::events::caching_client::CachingClient;
@@ -75,7 +75,7 @@ async fn connections_over_the_cap_are_closed_and_a_place_that_is_left_is_free() 
 }
 
 fn closed_for(hub: &TestHub, reason: &'static str) -> u64 {
-    hub.hub.metrics.connections_refused.get_or_create(&Reason { reason }).get()
+    hub.hub.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).get()
 }
 
 #[tokio::test]

@@ -180,7 +180,7 @@ pub(super) fn kubeconfig(version: &str, bytes: usize) -> Credential {
 
 pub(super) struct TestHub {
     pub(super) hub: Arc<Hub>,
-    pub(super) accounts: Arc<Accounts>,
+    pub(super) accounts: Arc<AccountIndex>,
     pub(super) objects: Arc<FakeObjects>,
     pub(super) made: Arc<FakeAccounts>,
     pub(super) rows: Arc<FakeRows>,
@@ -188,7 +188,7 @@ pub(super) struct TestHub {
     pub(super) ticks: Arc<Ticks>,
     pub(super) leader: Arc<WakeSet<String>>,
     pub(super) address: SocketAddr,
-    pub(super) agents: Arc<Agents>,
+    pub(super) agents: Arc<AgentIndex>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) stop: CancellationToken,
     pub(super) served: tokio::task::JoinHandle<Result<(), HubError>>,
@@ -221,7 +221,7 @@ impl TestHub {
             accounts_namespace: "ns".into(),
             ..settings
         };
-        let agents = Arc::new(Agents::default());
+        let agents = Arc::new(AgentIndex::default());
         agents.listed(&HashSet::new());
         let leadership = leads.unwrap_or_else(|| Leadership::alone("r-0"));
         let objects = Arc::new(FakeObjects {
@@ -241,16 +241,17 @@ impl TestHub {
             hung: Mutex::default(),
             hangs: Mutex::default(),
         });
-        let (accounts, credentials) = (Arc::new(Accounts::default()), Arc::new(FakeCredentials::default()));
+        let (accounts, credentials) =
+            (Arc::new(AccountIndex::default()), Arc::new(FakeCredentials::default()));
         let (ticks, leader) = (Arc::new(Ticks::default()), Arc::new(WakeSet::default()));
         let made = Arc::new(FakeAccounts::default());
         let rows = Arc::new(FakeRows::default());
-        let ports = Ports {
+        let ports = HubPorts {
             accounts: Arc::clone(&accounts),
             account_objects: Arc::clone(&made) as Arc<dyn AccountObjects>,
             credentials: Arc::clone(&credentials) as Arc<dyn CredentialSource>,
             agents: Arc::clone(&objects) as Arc<dyn AgentObjects>,
-            agents_seen: Arc::clone(&agents),
+            agent_index: Arc::clone(&agents),
             assignment_rows: Arc::clone(&rows) as Arc<dyn AssignmentRows>,
             fence_rows: Arc::clone(&rows) as Arc<dyn FenceRows>,
             namespace_rows: Arc::clone(&rows) as Arc<dyn NamespaceRows>,

@@ -35,7 +35,7 @@ struct Flying {
     replaces: Option<String>,
     lands: u64,
     returns: u64,
-    answer: Option<Option<Record>>,
+    answer: Option<Option<LeaseRecord>>,
 }
 
 struct Participant {
@@ -66,17 +66,17 @@ impl Participant {
 /// The API server.
 #[derive(Default)]
 struct Server {
-    record: Option<Record>,
+    record: Option<LeaseRecord>,
     version: u64,
 }
 
 impl Server {
-    fn put(&mut self, holder: &str, replaces: Option<&str>) -> Option<Record> {
+    fn put(&mut self, holder: &str, replaces: Option<&str>) -> Option<LeaseRecord> {
         if self.record.as_ref().map(|record| record.version.as_str()) != replaces {
             return None;
         }
         self.version += 1;
-        let record = Record { holder: holder.to_owned(), version: self.version.to_string() };
+        let record = LeaseRecord { holder: holder.to_owned(), version: self.version.to_string() };
         self.record = Some(record.clone());
         Some(record)
     }
@@ -133,7 +133,7 @@ impl Run {
             let timed_out = step >= flying.returns.max(one.cut_until);
             let Some(answer) = flying.answer.clone().filter(|_| timed_out) else {
                 // It is not waited for any longer than the Lease lasts.
-                if one.candidate.step(now) == Step::Lost {
+                if one.candidate.step(now) == LeaseAction::Lost {
                     one.candidate.step_down();
                 }
                 return;
@@ -152,7 +152,7 @@ impl Run {
             }
         }
         if step < one.cut_until {
-            if one.candidate.step(now) == Step::Lost {
+            if one.candidate.step(now) == LeaseAction::Lost {
                 one.candidate.step_down();
             }
             return;
@@ -163,9 +163,9 @@ impl Run {
             one.candidate.saw(self.server.record.clone(), now);
         }
         match one.candidate.step(now) {
-            Step::Lost => one.candidate.step_down(),
-            Step::Wait(_) => {}
-            Step::Acquire | Step::Renew => {
+            LeaseAction::Lost => one.candidate.step_down(),
+            LeaseAction::Wait(_) => {}
+            LeaseAction::Acquire | LeaseAction::Renew => {
                 let lands = step + delay;
                 let replaces = one.version.clone();
                 one.flying = Some(Flying { sent: now, replaces, lands, returns: lands + back, answer: None });

@@ -2,8 +2,8 @@ use super::*;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-fn record(holder: &str, version: u32) -> Record {
-    Record { holder: holder.to_owned(), version: version.to_string() }
+fn record(holder: &str, version: u32) -> LeaseRecord {
+    LeaseRecord { holder: holder.to_owned(), version: version.to_string() }
 }
 
 fn candidate() -> Candidate {
@@ -19,7 +19,7 @@ fn leader() -> Candidate {
 
 #[test]
 fn nothing_is_taken_before_somebody_has_looked() {
-    assert_eq!(candidate().step(S(0)), Step::Wait(S(2)));
+    assert_eq!(candidate().step(S(0)), LeaseAction::Wait(S(2)));
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_lease_that_is_absent_or_released_or_ours_is_taken_at_once() {
     for seen in [None, Some(record("", 1)), Some(record("a", 1))] {
         let mut candidate = candidate();
         candidate.saw(seen, S(5));
-        assert_eq!(candidate.step(S(5)), Step::Acquire);
+        assert_eq!(candidate.step(S(5)), LeaseAction::Acquire);
     }
 }
 
@@ -35,14 +35,14 @@ fn a_lease_that_is_absent_or_released_or_ours_is_taken_at_once() {
 fn a_lease_of_another_is_taken_when_it_has_not_changed_for_its_duration() {
     let mut candidate = candidate();
     candidate.saw(Some(record("b", 1)), S(5));
-    assert_eq!(candidate.step(S(5)), Step::Wait(S(15)));
+    assert_eq!(candidate.step(S(5)), LeaseAction::Wait(S(15)));
     candidate.saw(Some(record("b", 1)), S(15));
-    assert_eq!(candidate.step(S(15)), Step::Wait(S(5)), "to look again changes nothing");
+    assert_eq!(candidate.step(S(15)), LeaseAction::Wait(S(5)), "to look again changes nothing");
     candidate.saw(Some(record("b", 2)), S(19));
-    assert_eq!(candidate.step(S(20)), Step::Wait(S(14)), "it was renewed");
-    assert_eq!(candidate.step(S(34)), Step::Acquire);
+    assert_eq!(candidate.step(S(20)), LeaseAction::Wait(S(14)), "it was renewed");
+    assert_eq!(candidate.step(S(34)), LeaseAction::Acquire);
     candidate.saw(Some(record("", 3)), S(20));
-    assert_eq!(candidate.step(S(20)), Step::Acquire, "it was released");
+    assert_eq!(candidate.step(S(20)), LeaseAction::Acquire, "it was released");
 }
 
 #[test]
@@ -50,20 +50,20 @@ fn a_write_that_failed_is_not_tried_before_the_pause_is_over() {
     let mut candidate = candidate();
     candidate.saw(None, S(5));
     candidate.pause(S(5), S(3));
-    assert_eq!(candidate.step(S(6)), Step::Wait(S(2)));
-    assert_eq!(candidate.step(S(8)), Step::Acquire);
+    assert_eq!(candidate.step(S(6)), LeaseAction::Wait(S(2)));
+    assert_eq!(candidate.step(S(8)), LeaseAction::Acquire);
 }
 
 #[test]
 fn a_leader_renews_in_time_and_gives_up_at_its_deadline() {
     let mut leader = leader();
-    assert_eq!(leader.step(S(100)), Step::Wait(S(2)));
-    assert_eq!(leader.step(S(102)), Step::Renew);
+    assert_eq!(leader.step(S(100)), LeaseAction::Wait(S(2)));
+    assert_eq!(leader.step(S(102)), LeaseAction::Renew);
     leader.pause(S(109), S(2));
-    assert_eq!(leader.step(S(109)), Step::Wait(S(1)), "not longer than until the deadline");
-    assert_eq!(leader.step(S(110)), Step::Lost);
+    assert_eq!(leader.step(S(109)), LeaseAction::Wait(S(1)), "not longer than until the deadline");
+    assert_eq!(leader.step(S(110)), LeaseAction::Lost);
     leader.step_down();
-    assert_eq!(leader.step(S(111)), Step::Acquire, "nobody has taken it yet");
+    assert_eq!(leader.step(S(111)), LeaseAction::Acquire, "nobody has taken it yet");
 }
 
 #[test]
@@ -71,11 +71,11 @@ fn a_leader_whose_lease_was_taken_released_or_deleted_by_hand_leads_no_more() {
     for seen in [Some(record("b", 2)), Some(record("", 2)), None] {
         let mut leader = leader();
         leader.saw(seen, S(101));
-        assert_eq!(leader.step(S(101)), Step::Lost);
+        assert_eq!(leader.step(S(101)), LeaseAction::Lost);
     }
     let mut leader = leader();
     leader.saw(Some(record("a", 2)), S(103));
-    assert_eq!(leader.step(S(103)), Step::Renew, "somebody has edited it, and it is still ours");
+    assert_eq!(leader.step(S(103)), LeaseAction::Renew, "somebody has edited it, and it is still ours");
 }
 
 #[test]

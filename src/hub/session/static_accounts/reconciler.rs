@@ -153,7 +153,7 @@ impl StaticAccountReconciler {
                 && other.listing().is_some_and(|listing| here(&listing))
         });
         listed_here
-            || self.hub.agents_seen.all().iter().any(|agent| {
+            || self.hub.agent_index.all().iter().any(|agent| {
                 let status = agent.status.as_ref().filter(|status| status.connected);
                 agent.spec.zone_id == self.session.zone
                     && agent.spec.agent_id != self.session.agent_id

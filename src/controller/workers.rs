@@ -8,21 +8,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use super::CONCURRENCY;
+use super::MAX_CONCURRENT_ACCOUNTS;
 use super::leader::Controller;
 use crate::account::lifecycle::Tick;
 use crate::objects::AccountKey;
 
 /// How long what is under way may take once the operator stops: long enough for an action, and short enough that the
 /// last rows are written and the Lease is released in time.
-const FINISH: Duration = Duration::from_secs(5);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// After so many ticks an account is looked at again in which a look has panicked.
-const AFTER_PANIC: Tick = 30;
+const PANIC_RETRY_TICKS: Tick = 30;
 
 /// Works until stopped, then waits for the actions under way, for at most 5 s; what is not done by then is a look that was
 /// not finished. When the lead is over, nothing is waited for.
 pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, over: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(CONCURRENCY));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_ACCOUNTS));
     let (workers, too_late) = (TaskTracker::new(), over.child_token());
     loop {
         let Some(Ok(permit)) = stop.run_until_cancelled(Arc::clone(&permits).acquire_owned()).await else {
@@ -30,7 +30,7 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, ov
         };
         let Some(mut keys) = stop.run_until_cancelled(controller.schedule.wakes.take(1)).await else { break };
         let Some(key) = keys.pop().filter(|key| controller.schedule.begin(key)) else { continue };
-        let look = Look { controller: Arc::clone(&controller), key };
+        let look = ReconcileGuard { controller: Arc::clone(&controller), key };
         let stop = stop.clone();
         workers.spawn(too_late.clone().run_until_cancelled_owned(async move {
             look.controller.reconcile(&look.key, &stop).await;
@@ -39,7 +39,7 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, ov
         }));
     }
     workers.close();
-    if tokio::time::timeout(FINISH, workers.wait()).await.is_err() {
+    if tokio::time::timeout(FINISH_TIMEOUT, workers.wait()).await.is_err() {
         warn!(
             accounts = workers.len(),
             "not all looks at accounts have ended in time; whoever leads next looks again"
@@ -50,16 +50,16 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, ov
 }
 
 /// A look under way. However it ends, the account can be looked at again.
-struct Look {
+struct ReconcileGuard {
     controller: Arc<Controller>,
     key: AccountKey,
 }
 
-impl Drop for Look {
+impl Drop for ReconcileGuard {
     fn drop(&mut self) {
         let schedule = &self.controller.schedule;
         if std::thread::panicking() {
-            schedule.look_again(&self.key, Some(self.controller.context.ticks.now() + AFTER_PANIC));
+            schedule.look_again(&self.key, Some(self.controller.context.ticks.now() + PANIC_RETRY_TICKS));
         }
         schedule.end(&self.key);
     }

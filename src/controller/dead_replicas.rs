@@ -11,23 +11,23 @@ use crate::store::{Assignment, AssignmentChanges, StoreError};
 use crate::telemetry::errors::chain;
 
 /// How often it is looked, at least.
-const LOOK: Duration = Duration::from_secs(60);
+const SCAN_INTERVAL: Duration = Duration::from_secs(60);
 /// A pause after replicas have changed: several often come or go together.
-const SETTLE: Duration = Duration::from_secs(1);
+const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Rows in one transaction.
-const ROWS: usize = 2048;
+const MAX_ROWS_PER_TRANSACTION: usize = 2048;
 
 /// Clears up at the start, whenever replicas come or go, and once a minute.
-pub(super) async fn tend(controller: &Controller, stop: &CancellationToken) {
+pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let mut changes = controller.context.replicas.changes();
-    let mut look = tokio::time::interval(LOOK);
+    let mut look = tokio::time::interval(SCAN_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let due = async {
             tokio::select! {
                 _ = look.tick() => {}
                 // The sender lives as long as the replicas.
-                _ = changes.changed() => tokio::time::sleep(SETTLE).await,
+                _ = changes.changed() => tokio::time::sleep(SETTLE_DELAY).await,
             }
         };
         if stop.run_until_cancelled(due).await.is_none() {
@@ -60,16 +60,16 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
         // Readers of the table see that nobody reaches the agents there, before the rows go.
         let reached = rows.iter().filter(|row| row.reachable);
         let marked: Vec<_> = reached.map(|row| Assignment { reachable: false, ..row.clone() }).collect();
-        for piece in marked.chunks(ROWS) {
+        for piece in marked.chunks(MAX_ROWS_PER_TRANSACTION) {
             let changes = AssignmentChanges { puts: piece.to_vec(), ..AssignmentChanges::default() };
             if !write(controller, &replica, changes).await? {
                 break;
             }
         }
         if !marked.is_empty() {
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(SETTLE_DELAY).await;
         }
-        for piece in rows.chunks(ROWS) {
+        for piece in rows.chunks(MAX_ROWS_PER_TRANSACTION) {
             let deletes = piece.iter().map(|row| (row.account_name.clone(), row.agent_id.clone())).collect();
             let changes = AssignmentChanges { deletes, ..AssignmentChanges::default() };
             if !write(controller, &replica, changes).await? {

@@ -10,15 +10,15 @@ use crate::account::owned_secret::{
     self, Contents, Preparation, SecretVersion, claim, completion, is_ours, preparation,
 };
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
-use crate::controller::own_secret::{Answer, place, without_contents};
+use crate::controller::owned_secrets::{SecretResponse, place, without_contents};
 
 /// How often a write is tried against others that write the same Secret.
-const TRIES: usize = 8;
+const MAX_WRITE_ATTEMPTS: usize = 8;
 /// Crash points of the writes.
-const POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];
+const CRASH_POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];
 
 /// What became of a Secret.
-pub(super) enum Kept {
+pub(super) enum SecretOutcome {
     /// It holds the kubeconfig, in this version.
     Ready(SecretVersion),
     /// The object stands.
@@ -33,13 +33,13 @@ impl Controller {
         &self,
         object: &KubesvcAccount,
         contents: &Contents<'_>,
-    ) -> Result<Kept, BoxedError> {
+    ) -> Result<SecretOutcome, BoxedError> {
         let place @ (namespace, object_name) = place(object);
         let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, None);
         let name = names::credential_secret_name(object_name);
         let (api, post) = (self.secrets(namespace), post());
-        let refused = |why| Ok(Kept::Refused(format!("its Secret {name} is refused: {why}")));
-        for _ in 0..TRIES {
+        let refused = |why| Ok(SecretOutcome::Refused(format!("its Secret {name} is refused: {why}")));
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.secret(&api, &name).await?;
             let read = present.as_ref().map(|secret| secret.metadata.clone()).unwrap_or_default();
             // That of an earlier version, which nobody has said to be the account's, may be anybody's.
@@ -51,9 +51,9 @@ impl Controller {
             let next =
                 if is_theirs { Preparation::NotOurs } else { preparation(present, stands, place, &wanted) };
             let written = match next {
-                Preparation::Taken => return Ok(Kept::Stands),
+                Preparation::Taken => return Ok(SecretOutcome::Stands),
                 Preparation::NotOurs => {
-                    return Ok(Kept::Refused(format!(
+                    return Ok(SecretOutcome::Refused(format!(
                         "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
                     )));
                 }
@@ -64,20 +64,22 @@ impl Controller {
                 Preparation::Claim => {
                     let (parameters, patch) = (PatchParams::default(), Patch::Merge(claim(&read)));
                     let claimed = api.patch_metadata(&name, &parameters, &patch);
-                    match self.write_secret(POINTS, claimed).await? {
-                        Answer::Done(_) | Answer::Changed => continue,
-                        Answer::Refused(why) => return refused(why),
+                    match self.write_secret(CRASH_POINTS, claimed).await? {
+                        SecretResponse::Done(_) | SecretResponse::Changed => continue,
+                        SecretResponse::Refused(why) => return refused(why),
                     }
                 }
-                Preparation::Create => self.write_secret(POINTS, api.create(&post, &wanted)).await?,
+                Preparation::Create => self.write_secret(CRASH_POINTS, api.create(&post, &wanted)).await?,
                 Preparation::Replace(secret) => {
-                    self.write_secret(POINTS, api.replace(&name, &post, &secret)).await?
+                    self.write_secret(CRASH_POINTS, api.replace(&name, &post, &secret)).await?
                 }
             };
             match written {
-                Answer::Done(secret) => return Ok(Kept::Ready(SecretVersion::of(&secret.metadata))),
-                Answer::Changed => {}
-                Answer::Refused(why) => return refused(why),
+                SecretResponse::Done(secret) => {
+                    return Ok(SecretOutcome::Ready(SecretVersion::of(&secret.metadata)));
+                }
+                SecretResponse::Changed => {}
+                SecretResponse::Refused(why) => return refused(why),
             }
         }
         Err(others_write(namespace, &name))
@@ -93,13 +95,13 @@ impl Controller {
         let place @ (namespace, object_name) = place(made);
         let wanted = owned_secret::wanted(place, ORIGIN_MIGRATED, contents, Some(made));
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object_name));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let Some(present) = self.secret(&api, &name).await? else { return Ok(()) };
             let next = completion(&present, prepared, made, &wanted);
             let Some(secret) = next.filter(|_| is_ours(&present.metadata, place)) else { return Ok(()) };
-            match self.write_secret(POINTS, api.replace(&name, &post(), &secret)).await? {
-                Answer::Done(_) | Answer::Refused(_) => return Ok(()),
-                Answer::Changed => {}
+            match self.write_secret(CRASH_POINTS, api.replace(&name, &post(), &secret)).await? {
+                SecretResponse::Done(_) | SecretResponse::Refused(_) => return Ok(()),
+                SecretResponse::Changed => {}
             }
         }
         Err(others_write(namespace, &name))

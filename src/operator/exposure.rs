@@ -9,11 +9,11 @@ use tracing::warn;
 use crate::config::operator::OperatorSettings;
 use crate::store;
 
-const DATABASE: &str = "database-plaintext";
+const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
 /// One way in that settings can close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Door {
+pub(super) struct Exposure {
     /// Its name, which is the metric's label.
     name: &'static str,
     is_open: bool,
@@ -27,9 +27,9 @@ struct Label {
 }
 
 /// All doors. `foreign`: whether accounts of other namespaces than the operator's own are watched.
-pub(super) fn doors(settings: &OperatorSettings, foreign: bool) -> [Door; 8] {
+pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure; 8] {
     let any = |namespaces: &[String]| foreign && namespaces.iter().any(|one| one == "*");
-    let door = |name, is_open, what| Door { name, is_open, what };
+    let door = |name, is_open, what| Exposure { name, is_open, what };
     let accounts = &settings.accounts;
     [
         door(
@@ -70,7 +70,7 @@ pub(super) fn doors(settings: &OperatorSettings, foreign: bool) -> [Door; 8] {
             "accounts may have credentials in plain text in their spec; set kubesvc.secrets.noop: false",
         ),
         door(
-            DATABASE,
+            DATABASE_PLAINTEXT,
             store::may_be_plaintext(&settings.database_url),
             "the database may be spoken to without TLS beyond this machine; ask for it in kubesvc.database.url",
         ),
@@ -78,14 +78,16 @@ pub(super) fn doors(settings: &OperatorSettings, foreign: bool) -> [Door; 8] {
 }
 
 /// Says what is open, one line each. Of the database that is said before it is opened, see [`store::exposure`].
-pub(super) fn say(doors: &[Door]) {
-    for Door { name, what, .. } in doors.iter().filter(|door| door.is_open && door.name != DATABASE) {
+pub(super) fn say(doors: &[Exposure]) {
+    for Exposure { name, what, .. } in
+        doors.iter().filter(|door| door.is_open && door.name != DATABASE_PLAINTEXT)
+    {
         warn!(door = name, "open: {what} (docs/security.md)");
     }
 }
 
 /// Adds `kubesvc_security_open` to a registry.
-pub(super) fn register(doors: &[Door], registry: &mut Registry) {
+pub(super) fn register(doors: &[Exposure], registry: &mut Registry) {
     let open: Family<Label, Gauge> = Family::default();
     for door in doors {
         open.get_or_create(&Label { door: door.name }).set(i64::from(door.is_open));
@@ -103,11 +105,11 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), yaml).expect("written");
         let loaded = load_operator(&[file.path().to_owned()], &|_| None, UnknownKeys::Error).expect("valid");
-        let doors = doors(&loaded.settings, foreign);
+        let doors = exposures(&loaded.settings, foreign);
         doors.iter().filter(|door| door.is_open).map(|door| door.name).collect()
     }
 
-    const ALWAYS: [&str; 4] = ["hub-plaintext", "hub-open", "rest-plaintext", "rest-open"];
+    const ALWAYS_EXPOSED: [&str; 4] = ["hub-plaintext", "hub-open", "rest-plaintext", "rest-open"];
 
     #[test]
     fn the_defaults_leave_open_what_is_documented() {
@@ -121,7 +123,7 @@ mod tests {
     fn each_door_is_closed_by_its_setting() {
         let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
                       accounts: {agentSources: [.], operatorFiles: [team]}}";
-        assert_eq!(open(closed, true), ALWAYS);
+        assert_eq!(open(closed, true), ALWAYS_EXPOSED);
         let half = "kubesvc: {agents.offers: false, secrets.noop: false, accounts: {agentSources: [.]}}";
         assert!(open(half, true).contains(&"agent-sources"), "the operator's files are open still");
     }
@@ -154,7 +156,7 @@ mod tests {
     fn the_metric_names_every_door() {
         let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
         let mut metrics = Metrics::new();
-        register(&doors(&settings, true), &mut metrics.registry);
+        register(&exposures(&settings, true), &mut metrics.registry);
         let text = metrics.encode();
         assert!(text.contains("kubesvc_security_open{door=\"hub-plaintext\"} 1"), "{text}");
         assert!(text.contains("kubesvc_security_open{door=\"database-plaintext\"} 0"), "{text}");

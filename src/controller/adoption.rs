@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use super::act::{BoxedError, timed};
 use super::leader::Controller;
-use super::{ROW_DIFF, calls_for_row};
+use super::{ROW_COMPARISON_INTERVAL, calls_for_row};
 use crate::account::adoption::{self, Adoption};
 use crate::account::lifecycle::RowFact;
 use crate::account::owned_secret::Contents;
@@ -38,13 +38,13 @@ use crate::store::StoreError;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-use secret::Kept;
+use secret::SecretOutcome;
 pub(super) use skipped_rows::SkippedRows;
 
 /// How many rows are worked on beside one another.
-const BESIDE: usize = 8;
-/// The first wait after a look that failed; it doubles up to [`ROW_DIFF`].
-const AGAIN: Duration = Duration::from_secs(2);
+const MAX_CONCURRENT_ROWS: usize = 8;
+/// The first wait after a look that failed; it doubles up to [`ROW_COMPARISON_INTERVAL`].
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Where the objects of adopted rows are made.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct AdoptedRows {
 }
 
 /// What became of a row.
-enum Outcome {
+enum AdoptionOutcome {
     /// It is an account's, or on its way there.
     Taken,
     /// It is left alone, and why.
@@ -64,19 +64,19 @@ enum Outcome {
 }
 
 /// Looks for such rows at the start and once a minute, while the database can be used.
-pub(super) async fn keep(controller: &Controller, stop: &CancellationToken) {
+pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let Some(home) = &controller.context.adopts else { return };
     let mut trouble = controller.context.projection.watch();
-    let mut pause = AGAIN;
+    let mut pause = FIRST_RETRY_DELAY;
     loop {
         let looked = async {
             // A failing database is looked at once it answers again.
             drop(trouble.wait_for(Option::is_none).await);
             let (wait, next) = match look(controller, home).await {
-                Ok(()) => (ROW_DIFF, AGAIN),
+                Ok(()) => (ROW_COMPARISON_INTERVAL, FIRST_RETRY_DELAY),
                 Err(error) => {
                     warn_unless_away!(error = %chain(&*error), "rows that are not of kubesvc cannot be adopted yet; tried again");
-                    (pause, (2 * pause).min(ROW_DIFF))
+                    (pause, (2 * pause).min(ROW_COMPARISON_INTERVAL))
                 }
             };
             tokio::time::sleep(wait).await;
@@ -105,10 +105,10 @@ async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedEr
         let outcome = one(controller, home, &row, at >= of_vendor).await;
         outcome.map(|outcome| (row.name, outcome))
     });
-    let mut looks = stream::iter(looks).buffer_unordered(BESIDE);
+    let mut looks = stream::iter(looks).buffer_unordered(MAX_CONCURRENT_ROWS);
     let mut left = BTreeMap::new();
     while let Some(looked) = looks.next().await {
-        if let (name, Outcome::Left(why)) = looked? {
+        if let (name, AdoptionOutcome::Left(why)) = looked? {
             left.insert(name, why);
         }
     }
@@ -123,21 +123,21 @@ async fn one(
     home: &AdoptedRows,
     row: &ForeignRow,
     of_vendor: bool,
-) -> Result<Outcome, BoxedError> {
+) -> Result<AdoptionOutcome, BoxedError> {
     if let Some(account) = controller.context.accounts.by_account_name(&row.name).first() {
         controller.give(account, of_vendor).await;
-        return Ok(Outcome::Taken);
+        return Ok(AdoptionOutcome::Taken);
     }
     let adoption = match adoption::adopt(row, &home.namespace) {
         Ok(adoption) => adoption,
-        Err(why) => return Ok(Outcome::Left(why.to_string())),
+        Err(why) => return Ok(AdoptionOutcome::Left(why.to_string())),
     };
     if !home.watched {
-        return Ok(Outcome::Left(not_watched(&home.namespace)));
+        return Ok(AdoptionOutcome::Left(not_watched(&home.namespace)));
     }
     if let Some(other) = controller.context.accounts.get(&AccountKey::of(&adoption.object)) {
         let (key, other) = (AccountKey::of(&other), other.account_name());
-        return Ok(Outcome::Left(format!(
+        return Ok(AdoptionOutcome::Left(format!(
             "the object {key} stands for the account {other:?}; delete one of the two"
         )));
     }
@@ -161,16 +161,16 @@ impl Controller {
     }
 
     /// Makes the account of a row that has none.
-    async fn make(&self, adoption: &Adoption) -> Result<Outcome, BoxedError> {
+    async fn make(&self, adoption: &Adoption) -> Result<AdoptionOutcome, BoxedError> {
         let object = &adoption.object;
         let mut prepared = None;
         let contents: Contents<'_> =
             adoption.kubeconfigs.iter().map(|(key, contents)| (*key, contents)).collect();
         if !contents.is_empty() {
             match self.keep_secret(object, &contents).await? {
-                Kept::Ready(version) => prepared = Some((&contents, version)),
-                Kept::Stands => return Ok(Outcome::Taken),
-                Kept::Refused(why) => return Ok(Outcome::Left(why)),
+                SecretOutcome::Ready(version) => prepared = Some((&contents, version)),
+                SecretOutcome::Stands => return Ok(AdoptionOutcome::Taken),
+                SecretOutcome::Refused(why) => return Ok(AdoptionOutcome::Left(why)),
             }
         }
         self.context.budget.take(Urgency::Rest).await;
@@ -186,18 +186,21 @@ impl Controller {
                 }
                 self.context.metrics.adopted_rows.inc();
                 info!(account = object.account_name(), object = %AccountKey::of(object), "a row became an account");
-                return Ok(Outcome::Taken);
+                return Ok(AdoptionOutcome::Taken);
             }
-            Err(error) => Refused::of(error)?,
+            Err(error) => PermanentRefusal::of(error)?,
         };
         if refused.code == 409 {
             // Somebody else made it; the watch will show whose it is.
-            return Ok(Outcome::Taken);
+            return Ok(AdoptionOutcome::Taken);
         }
         if let Some((_, version)) = &prepared {
             self.discard_secret(object, version).await?;
         }
-        Ok(Outcome::Left(format!("the Kubernetes API server does not take its object: {}", refused.why)))
+        Ok(AdoptionOutcome::Left(format!(
+            "the Kubernetes API server does not take its object: {}",
+            refused.why
+        )))
     }
 
     /// Writes the row of an account, in place of somebody else's where that is asked for.
@@ -214,13 +217,13 @@ impl Controller {
 }
 
 /// A refusal of the API server that trying again at once does not change.
-pub(super) struct Refused {
+pub(super) struct PermanentRefusal {
     pub(super) code: u16,
     /// Without a value of what was sent.
     pub(super) why: String,
 }
 
-impl Refused {
+impl PermanentRefusal {
     /// Any other error is one of the API server as such, and given back.
     pub(super) fn of(error: BoxedError) -> Result<Self, BoxedError> {
         let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
@@ -238,9 +241,9 @@ impl Refused {
 mod tests {
     use super::*;
 
-    fn answer(status: serde_json::Value) -> Result<Refused, BoxedError> {
+    fn answer(status: serde_json::Value) -> Result<PermanentRefusal, BoxedError> {
         let status = serde_json::from_value(status).expect("a status");
-        Refused::of(Box::new(kube::Error::Api(status)))
+        PermanentRefusal::of(Box::new(kube::Error::Api(status)))
     }
 
     #[test]

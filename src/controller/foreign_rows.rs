@@ -9,7 +9,7 @@ use tracing::warn;
 use super::leader::Controller;
 
 /// How many names one line of the log holds; the count is of all.
-const NAMED: usize = 10;
+const MAX_NAMES_LOGGED: usize = 10;
 
 /// The names of these rows, as people were told of them last.
 #[derive(Debug, Default)]
@@ -41,8 +41,9 @@ pub(super) fn tell(controller: &Controller) {
 }
 
 fn first_of(names: &BTreeSet<String>) -> String {
-    let named = names.iter().take(NAMED).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-    if names.len() > NAMED { format!("{named}, …") } else { named }
+    let named =
+        names.iter().take(MAX_NAMES_LOGGED).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMES_LOGGED { format!("{named}, …") } else { named }
 }
 
 #[cfg(test)]

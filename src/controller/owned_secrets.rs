@@ -9,8 +9,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::act::{BoxedError, Outcome, timed};
-use super::adopt::Refused;
+use super::act::{ActionOutcome, BoxedError, timed};
+use super::adoption::PermanentRefusal;
 use super::leader::Controller;
 use crate::account::owned_secret::{self, ObjectName, SecretVersion, is_named_by, is_ours};
 use crate::account::{KubesvcAccount, names};
@@ -20,16 +20,16 @@ use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
 /// How often a write is tried against others that write the same Secret.
-const TRIES: usize = 5;
+const MAX_WRITE_ATTEMPTS: usize = 5;
 /// How many Secrets of an earlier version are brought up to date at once.
-const UPDATES_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_UPDATES: usize = 8;
 /// How long after a failure they are tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How many Secrets are taken from the set at once.
-const BATCH: usize = 1024;
+const MAX_SECRETS_PER_BATCH: usize = 1024;
 
 /// An answer about a Secret: what was refused says nothing of what was sent.
-pub(super) enum Answer<T> {
+pub(super) enum SecretResponse<T> {
     Done(T),
     /// It is there already, another version, or gone.
     Changed,
@@ -39,36 +39,36 @@ pub(super) enum Answer<T> {
 impl Controller {
     /// Deletes the Secret that was made for an account, as the last step before its finalizer goes. A conflict: the
     /// account is another one than it was. That it is refused does not keep the account.
-    pub(super) async fn delete_secret(&self, account: &KubesvcAccount) -> Result<Outcome, BoxedError> {
+    pub(super) async fn delete_secret(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         if account.is_static() {
-            return Ok(Outcome::Done); // None is ever made for it.
+            return Ok(ActionOutcome::Done); // None is ever made for it.
         }
         let place @ (namespace, object) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let read = match judge(timed(api.get_metadata(&name)).await)? {
-                Answer::Done(secret) => secret.metadata,
-                Answer::Changed => return Ok(Outcome::Done),
-                Answer::Refused(why) => {
+                SecretResponse::Done(secret) => secret.metadata,
+                SecretResponse::Changed => return Ok(ActionOutcome::Done),
+                SecretResponse::Refused(why) => {
                     outlives(account, &why);
-                    return Ok(Outcome::Done);
+                    return Ok(ActionOutcome::Done);
                 }
             };
             if !is_ours(&read, place) {
-                return Ok(Outcome::Done);
+                return Ok(ActionOutcome::Done);
             }
             // Made anew under the name, it would be that account's. It cannot be as long as this one stands.
             let now = timed(self.api(account).get_metadata_opt(object)).await?;
             if now.is_none_or(|now| now.metadata.uid != account.metadata.uid) {
-                return Ok(Outcome::Conflict);
+                return Ok(ActionOutcome::Conflict);
             }
             let points = Some(["secret-delete:before", "secret-delete:after"]);
             match self.remove_secret(&api, &name, &SecretVersion::of(&read), points).await? {
-                Answer::Done(()) => return Ok(Outcome::Done),
-                Answer::Changed => {}
-                Answer::Refused(why) => {
+                SecretResponse::Done(()) => return Ok(ActionOutcome::Done),
+                SecretResponse::Changed => {}
+                SecretResponse::Refused(why) => {
                     outlives(account, &why);
-                    return Ok(Outcome::Done);
+                    return Ok(ActionOutcome::Done);
                 }
             }
         }
@@ -79,17 +79,17 @@ impl Controller {
     async fn update_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
         let place @ (namespace, object) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let read = match judge(timed(api.get_metadata(&name)).await)? {
-                Answer::Done(secret) => secret.metadata,
-                Answer::Changed => return Ok(()),
-                Answer::Refused(why) => return Err(why.into()),
+                SecretResponse::Done(secret) => secret.metadata,
+                SecretResponse::Changed => return Ok(()),
+                SecretResponse::Refused(why) => return Err(why.into()),
             };
             let Some(patch) = owned_secret::update_of(&read, place) else { return Ok(()) };
             let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
             let patched = api.patch_metadata(&name, &parameters, &patch);
             match self.write_secret(["secret-update:before", "secret-update:after"], patched).await? {
-                Answer::Done(_) => {
+                SecretResponse::Done(_) => {
                     info!(
                         namespace,
                         secret = name,
@@ -97,8 +97,8 @@ impl Controller {
                     );
                     return Ok(());
                 }
-                Answer::Changed => {}
-                Answer::Refused(why) => return Err(why.into()),
+                SecretResponse::Changed => {}
+                SecretResponse::Refused(why) => return Err(why.into()),
             }
         }
         Err("others write it at the same time".into())
@@ -112,7 +112,7 @@ impl Controller {
         &self,
         [before, after]: [&'static str; 2],
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<Answer<T>, BoxedError> {
+    ) -> Result<SecretResponse<T>, BoxedError> {
         self.context.budget.take(Urgency::Rest).await;
         crash::point(before);
         let answer = timed(request).await;
@@ -127,7 +127,7 @@ impl Controller {
         name: &str,
         version: &SecretVersion,
         points: Option<[&'static str; 2]>,
-    ) -> Result<Answer<()>, BoxedError> {
+    ) -> Result<SecretResponse<()>, BoxedError> {
         let parameters = DeleteParams::default().preconditions(version.preconditions());
         self.context.budget.take(Urgency::Rest).await;
         if let Some([before, _]) = points {
@@ -138,9 +138,9 @@ impl Controller {
             crash::point(after);
         }
         Ok(match judge(answer)? {
-            Answer::Done(_) => Answer::Done(()),
-            Answer::Changed => Answer::Changed,
-            Answer::Refused(why) => Answer::Refused(why),
+            SecretResponse::Done(_) => SecretResponse::Done(()),
+            SecretResponse::Changed => SecretResponse::Changed,
+            SecretResponse::Refused(why) => SecretResponse::Refused(why),
         })
     }
 }
@@ -149,7 +149,7 @@ impl Controller {
 /// for the garbage collector.
 pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationToken) {
     let outdated = &controller.context.outdated_secrets;
-    while let Some(found) = stop.run_until_cancelled(outdated.take(BATCH)).await {
+    while let Some(found) = stop.run_until_cancelled(outdated.take(MAX_SECRETS_PER_BATCH)).await {
         let Some(failed) = stop.run_until_cancelled(update(controller, &found)).await else {
             outdated.wake_all(found);
             return;
@@ -177,7 +177,7 @@ async fn update(
     let updates = named
         .into_iter()
         .map(|(key, account)| async move { (key, controller.update_secret(&account).await) });
-    let mut updates = stream::iter(updates).buffer_unordered(UPDATES_AT_ONCE);
+    let mut updates = stream::iter(updates).buffer_unordered(MAX_CONCURRENT_UPDATES);
     let mut failed = Vec::new();
     while let Some((key, result)) = updates.next().await {
         failed.extend(result.err().map(|error| (key, error)));
@@ -194,19 +194,19 @@ fn outlives(account: &KubesvcAccount, why: &str) {
     }
 }
 
-fn judge<T>(answer: Result<T, BoxedError>) -> Result<Answer<T>, BoxedError> {
+fn judge<T>(answer: Result<T, BoxedError>) -> Result<SecretResponse<T>, BoxedError> {
     let error = match answer {
-        Ok(value) => return Ok(Answer::Done(value)),
+        Ok(value) => return Ok(SecretResponse::Done(value)),
         Err(error) => error,
     };
     let is_namespace = matches!(
         error.downcast_ref::<kube::Error>(),
         Some(kube::Error::Api(status)) if status.details.as_ref().is_some_and(|of| of.kind == "namespaces")
     );
-    let refused = Refused::of(error).map_err(without_contents)?;
+    let refused = PermanentRefusal::of(error).map_err(without_contents)?;
     Ok(match refused.code {
-        404 | 409 if !is_namespace => Answer::Changed,
-        _ => Answer::Refused(refused.why),
+        404 | 409 if !is_namespace => SecretResponse::Changed,
+        _ => SecretResponse::Refused(refused.why),
     })
 }
 
