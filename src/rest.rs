@@ -15,8 +15,8 @@
 //! | `view`, `page` | accounts as they are shown |
 //! | `holders` | which agents hold an account, on all replicas |
 //! | `internal` | what other replicas ask, signed |
-//! | `starting` | what is answered until the process has all that it needs |
-//! | `not_built` | documented calls that answer 501 |
+//! | `startup` | what is answered until the process has all that it needs |
+//! | `unimplemented_routes` | documented calls that answer 501 |
 //! | `health` | whether this process turns, and can serve |
 //! | `error` | errors as Spring services tell them |
 
@@ -45,12 +45,12 @@ mod json_size;
 mod kubernetes;
 mod lookup;
 mod memory_limit;
-mod not_built;
 mod openapi;
 mod page;
-mod starting;
+mod startup;
 #[cfg(test)]
 mod tests;
+mod unimplemented_routes;
 mod view;
 
 use std::future::Future;
@@ -65,7 +65,7 @@ use axum::routing::{get, post};
 pub use browsers::BrowserRules;
 pub use health::Readiness;
 pub use openapi::openapi;
-pub use starting::{Starting, second_listener, starting};
+pub use startup::{StartupState, second_listener, starting};
 
 use crate::account::not_watched;
 use crate::account::source_rules::SourceRules;
@@ -76,11 +76,11 @@ use crate::objects::AccountIndex;
 use crate::peers::Peers;
 use crate::store::Store;
 use api::Calls;
-use error::Problem;
+use error::RestError;
 use memory_limit::{MemoryPermit, RequestLimits};
 
 /// How long a request that writes waits until fewer are under way.
-const WAIT: Duration = Duration::from_secs(15);
+const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The largest body that is taken unless the settings say otherwise.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
@@ -165,31 +165,35 @@ impl RestState {
     }
 
     /// Refuses where dynamic accounts are off.
-    fn dynamic_accounts(&self) -> Result<(), Problem> {
+    fn dynamic_accounts(&self) -> Result<(), RestError> {
         if self.settings.dynamic_accounts_enabled {
             return Ok(());
         }
-        Err(Problem::new(
+        Err(RestError::new(
             StatusCode::NOT_IMPLEMENTED,
             "dynamic accounts are off; set kubesvc.dynamicAccounts.enabled: true",
         ))
     }
 
     /// Refuses to make what nobody would handle.
-    fn watches_accounts(&self) -> Result<(), Problem> {
+    fn watches_accounts(&self) -> Result<(), RestError> {
         if self.settings.accounts_watched {
             return Ok(());
         }
-        Err(Problem::unavailable(not_watched(&self.settings.accounts_namespace)))
+        Err(RestError::unavailable(not_watched(&self.settings.accounts_namespace)))
     }
 
     /// Runs a write to its end even if the caller goes away in the middle. What its body takes is held as long.
-    async fn to_the_end<T, F>(&self, held: MemoryPermit, write: impl FnOnce(Self) -> F) -> Result<T, Problem>
+    async fn to_the_end<T, F>(
+        &self,
+        held: MemoryPermit,
+        write: impl FnOnce(Self) -> F,
+    ) -> Result<T, RestError>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Problem>> + Send + 'static,
+        F: Future<Output = Result<T, RestError>> + Send + 'static,
     {
-        let place = self.limits.write(WAIT).await?;
+        let place = self.limits.write(WRITE_SLOT_TIMEOUT).await?;
         let writing = write(self.clone());
         let kept = async move {
             let written = writing.await;
@@ -198,7 +202,7 @@ impl RestState {
         };
         tokio::spawn(kept).await.unwrap_or_else(|problem| {
             tracing::error!(error = %problem, "a request broke off");
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
+            Err(RestError::new(StatusCode::INTERNAL_SERVER_ERROR, "the request broke off; look at the log"))
         })
     }
 }
@@ -233,7 +237,7 @@ pub fn router(state: RestState) -> Router {
         .route("/armory/clouddrivers", get(clouddrivers::list))
         .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
         .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
-        .merge(not_built::routes())
+        .merge(unimplemented_routes::routes())
         // Health, metrics and the description of all this.
         .merge(health_routes())
         .route("/metrics", get(health::metrics))

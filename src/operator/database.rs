@@ -7,7 +7,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::rest::Starting;
+use crate::rest::StartupState;
 use crate::store::projection::Projection;
 use crate::store::{self, Store, StoreError, VendorTables};
 use crate::telemetry::errors::chain;
@@ -22,7 +22,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 pub(super) async fn open(
     url: &str,
     vendor: VendorTables,
-    starting: &Starting,
+    starting: &StartupState,
     stop: &CancellationToken,
 ) -> Result<Option<Arc<dyn Store>>, String> {
     let mut waits = ExponentialBuilder::default()

@@ -35,7 +35,7 @@ use crate::objects::{
     AccountIndex, AgentIndex, KubeAccountObjects, SecretsSeen, watch_accounts, watch_agents, watch_secrets,
 };
 use crate::peers::Peers;
-use crate::rest::{self, RestPorts, RestState, Starting};
+use crate::rest::{self, RestPorts, RestState, StartupState};
 use crate::secrets::{CredentialSource, Credentials};
 use crate::shutdown::{self, EssentialTasks};
 use crate::store::VendorTables;
@@ -67,7 +67,7 @@ pub(super) async fn run(
     let health_listener = health_listener(&settings.server).await?;
 
     let tasks = TaskTracker::new();
-    let starting = Starting::new(&location.replica_id, "database", "it is being opened");
+    let starting = StartupState::new(&location.replica_id, "database", "it is being opened");
     let (started, http) = (stop.child_token(), HttpMetrics::default());
     let rest_server = || {
         let limits = rest::http_limits(connections.rest, settings.server.limits.clone());

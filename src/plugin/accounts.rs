@@ -5,23 +5,23 @@ use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::Value;
 
 use super::arguments::Targets;
-use super::failure::{ACCOUNTS, Asked, Ended, did_you_mean, is_about_an_object};
-use super::session::Session;
+use super::failure::{ACCOUNTS, ApiRequest, CommandError, did_you_mean, is_about_an_object};
+use super::session::ApiSession;
 use crate::account::{KubesvcAccount, PLUGIN_FIELD_MANAGER};
 
 /// How often a list begins anew when its continuation has expired.
-const ATTEMPTS: u32 = 3;
+const MAX_LIST_ATTEMPTS: u32 = 3;
 
 /// An account, as this program reads it and as the API server has it.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+pub(super) struct AccountObject {
     /// As read.
     pub(super) account: KubesvcAccount,
     /// With every field, also those of a newer version; without managedFields, as kubectl prints it.
     pub(super) raw: Value,
 }
 
-impl Item {
+impl AccountObject {
     /// Its name.
     pub(super) fn name(&self) -> &str {
         self.account.metadata.name.as_deref().unwrap_or_default()
@@ -32,13 +32,13 @@ impl Item {
         self.account.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    fn read(mut object: DynamicObject) -> Result<Self, Ended> {
+    fn read(mut object: DynamicObject) -> Result<Self, CommandError> {
         object.metadata.managed_fields = None;
         let resource = resource();
         object.types = Some(kube::core::TypeMeta { api_version: resource.api_version, kind: resource.kind });
         let name = object.metadata.name.clone().unwrap_or_default();
         let unreadable = |error: serde_json::Error| {
-            Ended::Failed(format!(
+            CommandError::Failed(format!(
                 "account {name} cannot be read: {error}; use the kubectl-kubesvc of the operator's version"
             ))
         };
@@ -57,7 +57,7 @@ fn resource() -> ApiResource {
     ApiResource::erase::<KubesvcAccount>(&())
 }
 
-impl Session {
+impl ApiSession {
     fn accounts(&self, namespace: Option<&str>) -> Api<DynamicObject> {
         match namespace {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource()),
@@ -66,9 +66,12 @@ impl Session {
     }
 
     /// All accounts of the scope with these labels, by namespace and name.
-    pub(super) async fn list_accounts(&self, selector: Option<&str>) -> Result<Vec<Item>, Ended> {
+    pub(super) async fn list_accounts(
+        &self,
+        selector: Option<&str>,
+    ) -> Result<Vec<AccountObject>, CommandError> {
         let api = self.accounts(self.scope());
-        let asked = Asked { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
+        let asked = ApiRequest { verb: "list", resource: ACCOUNTS, namespace: self.scope() };
         let mut attempt = 1;
         'anew: loop {
             let mut items = Vec::new();
@@ -78,15 +81,15 @@ impl Session {
                 let page = match self.try_ask(api.list(&parameters)).await? {
                     Ok(page) => page,
                     // So much has changed since the first page that the rest of that list is not kept any more.
-                    Err(kube::Error::Api(status)) if status.code == 410 && attempt < ATTEMPTS => {
+                    Err(kube::Error::Api(status)) if status.code == 410 && attempt < MAX_LIST_ATTEMPTS => {
                         attempt += 1;
                         continue 'anew;
                     }
-                    Err(error) => return Err(Ended::Failed(asked.explain(&self.server, &error))),
+                    Err(error) => return Err(CommandError::Failed(asked.explain(&self.server, &error))),
                 };
                 parameters.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
                 for object in page.items {
-                    items.push(Item::read(object)?);
+                    items.push(AccountObject::read(object)?);
                 }
                 if parameters.continue_token.is_none() {
                     return Ok(items);
@@ -96,14 +99,14 @@ impl Session {
     }
 
     /// One account by the name of its object.
-    pub(super) async fn find_account(&self, name: &str) -> Result<Option<Item>, Ended> {
+    pub(super) async fn find_account(&self, name: &str) -> Result<Option<AccountObject>, CommandError> {
         let api = self.accounts(Some(&self.namespace));
         match self.try_ask(api.get(name)).await? {
-            Ok(object) => Item::read(object).map(Some),
+            Ok(object) => AccountObject::read(object).map(Some),
             Err(kube::Error::Api(status)) if status.code == 404 && is_about_an_object(&status) => Ok(None),
             Err(error) => {
-                let asked = Asked { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
-                Err(Ended::Failed(asked.explain(&self.server, &error)))
+                let asked = ApiRequest { verb: "get", resource: ACCOUNTS, namespace: Some(&self.namespace) };
+                Err(CommandError::Failed(asked.explain(&self.server, &error)))
             }
         }
     }
@@ -111,7 +114,10 @@ impl Session {
     /// Accounts by the names of their objects or by the names Spinnaker knows them by, in the order given.
     ///
     /// Those that are not there come as one line each, with near names.
-    pub(super) async fn find_accounts(&self, names: &[String]) -> Result<(Vec<Item>, Vec<String>), Ended> {
+    pub(super) async fn find_accounts(
+        &self,
+        names: &[String],
+    ) -> Result<(Vec<AccountObject>, Vec<String>), CommandError> {
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         let mut all = None;
         for name in names {
@@ -136,16 +142,20 @@ impl Session {
     }
 
     /// Merges a patch into an account, in the name of this program; the answer is what was written.
-    pub(super) async fn patch_account(&self, item: &Item, patch: Value) -> Result<Item, Ended> {
+    pub(super) async fn patch_account(
+        &self,
+        item: &AccountObject,
+        patch: Value,
+    ) -> Result<AccountObject, CommandError> {
         let api = self.accounts(Some(item.namespace()));
-        let asked = Asked { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
+        let asked = ApiRequest { verb: "patch", resource: ACCOUNTS, namespace: Some(item.namespace()) };
         let parameters =
             PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
-        Item::read(self.ask(asked, api.patch(item.name(), &parameters, &patch)).await?)
+        AccountObject::read(self.ask(asked, api.patch(item.name(), &parameters, &patch)).await?)
     }
 
-    fn no_such_account(&self, name: &str, all: &[Item]) -> String {
+    fn no_such_account(&self, name: &str, all: &[AccountObject]) -> String {
         let names = all.iter().flat_map(|item| [item.name(), item.account.account_name()]);
         let near = did_you_mean(name, names);
         let more = if near.is_empty() { "; see kubectl kubesvc list -A" } else { &near };
@@ -153,13 +163,16 @@ impl Session {
     }
 
     /// One account by name; one that is not there is an error.
-    pub(super) async fn one_account(&self, name: &str) -> Result<Item, Ended> {
+    pub(super) async fn one_account(&self, name: &str) -> Result<AccountObject, CommandError> {
         let (mut found, mut missing) = self.find_accounts(&[name.to_owned()]).await?;
-        found.pop().ok_or_else(|| Ended::Failed(missing.pop().unwrap_or_default()))
+        found.pop().ok_or_else(|| CommandError::Failed(missing.pop().unwrap_or_default()))
     }
 
     /// The accounts that a person means, and a line for each name that is not there.
-    pub(super) async fn resolve(&self, targets: &Targets) -> Result<(Vec<Item>, Vec<String>), Ended> {
+    pub(super) async fn resolve(
+        &self,
+        targets: &Targets,
+    ) -> Result<(Vec<AccountObject>, Vec<String>), CommandError> {
         if !targets.names.is_empty() {
             return self.find_accounts(&targets.names).await;
         }
@@ -167,7 +180,7 @@ impl Session {
         if found.is_empty() {
             let with =
                 targets.selector.as_ref().map(|labels| format!(" with labels {labels}")).unwrap_or_default();
-            return Err(Ended::Failed(format!("no accounts{with} in {}", self.place())));
+            return Err(CommandError::Failed(format!("no accounts{with} in {}", self.place())));
         }
         Ok((found, Vec::new()))
     }

@@ -5,9 +5,9 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::arguments::Place;
-use super::failure::{AGENTS, Asked, Ended, did_you_mean};
-use super::session::Session;
+use super::arguments::ScopeArguments;
+use super::failure::{AGENTS, ApiRequest, CommandError, did_you_mean};
+use super::session::ApiSession;
 use crate::account::{KubesvcAgent, PLUGIN_FIELD_MANAGER, age};
 use crate::ui::{Format, Table, format, out};
 
@@ -31,7 +31,7 @@ Its accounts go to the other agents of its zone; without one they become ORPHANE
 
 /// What to show or do.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct AgentsArguments {
     /// How to print them.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
@@ -39,39 +39,39 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ZONE", global = true)]
     zone: Option<String>,
     #[command(subcommand)]
-    change: Option<Change>,
+    change: Option<ApprovalCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Change {
+enum ApprovalCommand {
     /// Let agents be given accounts.
     #[command(after_help = APPROVE_EXAMPLES)]
-    Approve(Names),
+    Approve(AgentNames),
     /// Take agents' accounts away, and give them none.
     #[command(after_help = REVOKE_EXAMPLES)]
-    Revoke(Names),
+    Revoke(AgentNames),
 }
 
 #[derive(Debug, clap::Args)]
-struct Names {
+struct AgentNames {
     /// Agents by their id, or by the name of their object.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 }
 
 /// Shows the fleet, or changes who is approved.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
-    let session = Session::open(place).await?;
+pub(super) async fn run(place: &ScopeArguments, arguments: &AgentsArguments) -> Result<(), CommandError> {
+    let session = ApiSession::open(place).await?;
     let mut agents = session.list_agents(session.scope()).await?;
     agents.retain(|agent| arguments.zone.as_ref().is_none_or(|zone| agent.spec.zone_id == *zone));
     match &arguments.change {
         None => show(&session, agents, arguments.output),
-        Some(Change::Approve(names)) => approve(&session, &agents, &names.names, true).await,
-        Some(Change::Revoke(names)) => approve(&session, &agents, &names.names, false).await,
+        Some(ApprovalCommand::Approve(names)) => approve(&session, &agents, &names.names, true).await,
+        Some(ApprovalCommand::Revoke(names)) => approve(&session, &agents, &names.names, false).await,
     }
 }
 
-fn show(session: &Session, agents: Vec<KubesvcAgent>, output: Option<Format>) -> Result<(), Ended> {
+fn show(session: &ApiSession, agents: Vec<KubesvcAgent>, output: Option<Format>) -> Result<(), CommandError> {
     let text = match output {
         Some(Format::Json) => format::json(&document(agents)?)?,
         Some(Format::Yaml) => format::yaml(&document(agents)?)?,
@@ -88,7 +88,7 @@ fn show(session: &Session, agents: Vec<KubesvcAgent>, output: Option<Format>) ->
             return Ok(());
         }
         Some(Format::Wide) | None => {
-            render(&agents, session.everywhere, output == Some(Format::Wide), Timestamp::now())
+            render(&agents, session.all_namespaces, output == Some(Format::Wide), Timestamp::now())
         }
     };
     Ok(out::print(&text)?)
@@ -98,7 +98,7 @@ fn resource_name(name: &str) -> String {
     format!("kubesvcagent.kubesvc.io/{name}")
 }
 
-fn document(agents: Vec<KubesvcAgent>) -> Result<Value, Ended> {
+fn document(agents: Vec<KubesvcAgent>) -> Result<Value, CommandError> {
     let raw = agents.into_iter().map(|mut agent| {
         agent.metadata.managed_fields = None;
         serde_json::to_value(agent)
@@ -151,27 +151,27 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
 }
 
 async fn approve(
-    session: &Session,
+    session: &ApiSession,
     agents: &[KubesvcAgent],
     names: &[String],
     approved: bool,
-) -> Result<(), Ended> {
+) -> Result<(), CommandError> {
     let mut failed = false;
     for name in names {
         let answer = match choose(agents, name) {
             Ok(agent) => set(session, agent, approved).await,
-            Err(reason) => Err(Ended::Failed(reason)),
+            Err(reason) => Err(CommandError::Failed(reason)),
         };
         match answer {
             Ok(line) => out::print(&line)?,
-            Err(Ended::Failed(reason) | Ended::Usage(reason)) => {
+            Err(CommandError::Failed(reason) | CommandError::Usage(reason)) => {
                 failed = true;
                 super::cli::complain(&reason);
             }
-            Err(Ended::Told) => failed = true,
+            Err(CommandError::Told) => failed = true,
         }
     }
-    if failed { Err(Ended::Told) } else { Ok(()) }
+    if failed { Err(CommandError::Told) } else { Ok(()) }
 }
 
 /// The agent of this object name, else the only one of this id.
@@ -201,13 +201,13 @@ fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent
     }
 }
 
-async fn set(session: &Session, agent: &KubesvcAgent, approved: bool) -> Result<String, Ended> {
+async fn set(session: &ApiSession, agent: &KubesvcAgent, approved: bool) -> Result<String, CommandError> {
     let name = resource_name(&agent.name_any());
     if agent.spec.approved == approved {
         return Ok(format!("{name} is {}approved already", if approved { "" } else { "not " }));
     }
     let namespace = agent.namespace().unwrap_or_default();
-    let asked = Asked { verb: "patch", resource: AGENTS, namespace: Some(&namespace) };
+    let asked = ApiRequest { verb: "patch", resource: AGENTS, namespace: Some(&namespace) };
     let parameters =
         PatchParams { field_manager: Some(PLUGIN_FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let patch = Patch::Merge(json!({"metadata": {"uid": agent.uid()}, "spec": {"approved": approved}}));

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::failure::Ended;
+use super::failure::CommandError;
 
 /// Where to look.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where")]
-pub(super) struct Place {
+pub(super) struct ScopeArguments {
     /// The namespace. Default: the context's.
     #[arg(short, long, value_name = "NS", global = true)]
     pub(super) namespace: Option<String>,
@@ -42,15 +42,17 @@ pub(super) struct Targets {
 
 impl Targets {
     /// Refuses names together with all namespaces: one name may stand in several.
-    pub(super) fn check(&self, place: &Place) -> Result<(), Ended> {
+    pub(super) fn check(&self, place: &ScopeArguments) -> Result<(), CommandError> {
         names_have_a_namespace(&self.names, place)
     }
 }
 
 /// Refuses names together with all namespaces.
-pub(super) fn names_have_a_namespace(names: &[String], place: &Place) -> Result<(), Ended> {
+pub(super) fn names_have_a_namespace(names: &[String], place: &ScopeArguments) -> Result<(), CommandError> {
     if place.all_namespaces && !names.is_empty() {
-        return Err(Ended::Usage("names cannot be given with --all-namespaces; use --namespace".to_owned()));
+        return Err(CommandError::Usage(
+            "names cannot be given with --all-namespaces; use --namespace".to_owned(),
+        ));
     }
     Ok(())
 }

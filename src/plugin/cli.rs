@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use super::arguments::Place;
-use super::failure::Ended;
-use super::{agents, complete, describe, desire, list, retry, wait, why};
+use super::arguments::ScopeArguments;
+use super::failure::CommandError;
+use super::{agents, completion, describe, desired_state, list, retry, wait, why};
 use crate::account::DesiredState;
 use crate::command_line::{self, FAILURE, USAGE};
 use crate::ui::{out, text};
@@ -28,7 +28,7 @@ Examples:
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub(super) struct Cli {
     #[command(flatten)]
-    place: Place,
+    place: ScopeArguments,
     #[command(subcommand)]
     command: Command,
 }
@@ -37,31 +37,31 @@ pub(super) struct Cli {
 enum Command {
     /// List accounts with their states.
     #[command(visible_aliases = ["ls", "get"], after_help = list::EXAMPLES)]
-    List(list::Arguments),
+    List(list::ListArguments),
     /// Show all that is known of an account, Events included.
     #[command(after_help = describe::EXAMPLES)]
-    Describe(describe::Arguments),
+    Describe(describe::DescribeArguments),
     /// Say why an account is where it is, what it waits for, and what to do.
     #[command(after_help = why::EXAMPLES)]
-    Why(why::Arguments),
+    Why(why::WhyArguments),
     /// Have accounts held by agents.
-    #[command(after_help = desire::ACTIVATE_EXAMPLES)]
-    Activate(desire::Arguments),
+    #[command(after_help = desired_state::ACTIVATE_EXAMPLES)]
+    Activate(desired_state::DesiredStateArguments),
     /// Keep accounts, held by no agent.
-    #[command(after_help = desire::DEACTIVATE_EXAMPLES)]
-    Deactivate(desire::Arguments),
+    #[command(after_help = desired_state::DEACTIVATE_EXAMPLES)]
+    Deactivate(desired_state::DesiredStateArguments),
     /// Have failed accounts tried again at once.
     #[command(after_help = retry::EXAMPLES)]
-    Retry(retry::Arguments),
+    Retry(retry::RetryArguments),
     /// Wait until accounts are as desired.
     #[command(after_help = wait::EXAMPLES)]
-    Wait(wait::Arguments),
+    Wait(wait::WaitArguments),
     /// List the agents; approve or revoke them.
     #[command(visible_alias = "fleet", after_help = agents::EXAMPLES)]
-    Agents(agents::Arguments),
+    Agents(agents::AgentsArguments),
     /// Print a completion script for a shell.
-    #[command(after_help = complete::EXAMPLES)]
-    Completion(complete::Arguments),
+    #[command(after_help = completion::EXAMPLES)]
+    Completion(completion::CompletionArguments),
     /// Print the version of this program.
     #[command(after_help = VERSION_EXAMPLES)]
     Version,
@@ -71,29 +71,28 @@ enum Command {
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     // Before the command line is read: what is being written is none yet.
-    if words.next().is_some_and(|word| word == complete::COMMAND) {
-        return exit(in_runtime(complete::run(&words.collect::<Vec<_>>())));
+    if words.next().is_some_and(|word| word == completion::COMMAND) {
+        return exit(in_runtime(completion::run(&words.collect::<Vec<_>>())));
     }
     let cli = Cli::parse();
     exit(match &cli.command {
-        Command::Completion(arguments) => complete::script(arguments),
-        Command::Version => {
-            out::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION"))).map_err(Ended::Failed)
-        }
+        Command::Completion(arguments) => completion::script(arguments),
+        Command::Version => out::print(&format!("kubectl-kubesvc {}", env!("CARGO_PKG_VERSION")))
+            .map_err(CommandError::Failed),
         command => in_runtime(run(&cli.place, command)),
     })
 }
 
-fn exit(ended: Result<(), Ended>) -> ExitCode {
+fn exit(ended: Result<(), CommandError>) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Ended::Told) => ExitCode::from(FAILURE),
-        Err(Ended::Failed(reason)) => end(&reason, FAILURE),
-        Err(Ended::Usage(reason)) => end(&reason, USAGE),
+        Err(CommandError::Told) => ExitCode::from(FAILURE),
+        Err(CommandError::Failed(reason)) => end(&reason, FAILURE),
+        Err(CommandError::Usage(reason)) => end(&reason, USAGE),
     }
 }
 
-fn in_runtime(work: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended> {
+fn in_runtime(work: impl Future<Output = Result<(), CommandError>>) -> Result<(), CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -104,17 +103,17 @@ fn in_runtime(work: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended
     ended
 }
 
-async fn run(place: &Place, command: &Command) -> Result<(), Ended> {
+async fn run(place: &ScopeArguments, command: &Command) -> Result<(), CommandError> {
     match command {
         Command::List(arguments) => list::run(place, arguments).await,
         Command::Describe(arguments) => describe::run(place, arguments).await,
         Command::Why(arguments) => why::run(place, arguments).await,
-        Command::Activate(arguments) => desire::run(place, arguments, DesiredState::Active).await,
-        Command::Deactivate(arguments) => desire::run(place, arguments, DesiredState::Inactive).await,
+        Command::Activate(arguments) => desired_state::run(place, arguments, DesiredState::Active).await,
+        Command::Deactivate(arguments) => desired_state::run(place, arguments, DesiredState::Inactive).await,
         Command::Retry(arguments) => retry::run(place, arguments).await,
         Command::Wait(arguments) => wait::run(place, arguments).await,
         Command::Agents(arguments) => agents::run(place, arguments).await,
-        Command::Completion(arguments) => complete::script(arguments),
+        Command::Completion(arguments) => completion::script(arguments),
         Command::Version => Ok(()),
     }
 }

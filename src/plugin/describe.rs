@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::ListParams;
 
-use super::accounts::Item;
-use super::arguments::{Place, names_have_a_namespace};
-use super::failure::Ended;
-use super::session::Session;
+use super::accounts::AccountObject;
+use super::arguments::{ScopeArguments, names_have_a_namespace};
+use super::failure::CommandError;
+use super::session::ApiSession;
 use crate::account::lifecycle::displayed_state;
 use crate::account::spec::KubeconfigSource;
 use crate::account::{DesiredState, ORIGIN_LABEL, age, gitops_owner};
@@ -21,16 +21,16 @@ Examples:
 
 /// Whom to describe.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct DescribeArguments {
     /// The accounts.
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 }
 
 /// Describes.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+pub(super) async fn run(place: &ScopeArguments, arguments: &DescribeArguments) -> Result<(), CommandError> {
     names_have_a_namespace(&arguments.names, place)?;
-    let session = Session::open(place).await?;
+    let session = ApiSession::open(place).await?;
     let (items, missing) = session.find_accounts(&arguments.names).await?;
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
@@ -42,11 +42,14 @@ pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ende
     for line in &missing {
         super::cli::complain(line);
     }
-    if missing.is_empty() { Ok(()) } else { Err(Ended::Told) }
+    if missing.is_empty() { Ok(()) } else { Err(CommandError::Told) }
 }
 
 /// The Events about an account, oldest first; a line in their place where they cannot be read.
-async fn events(session: &Session, item: &Item) -> Result<Result<Vec<Event>, String>, Ended> {
+async fn events(
+    session: &ApiSession,
+    item: &AccountObject,
+) -> Result<Result<Vec<Event>, String>, CommandError> {
     let api = session.api::<Event>(item.namespace());
     let fields = format!(
         "involvedObject.kind=KubesvcAccount,involvedObject.name={},involvedObject.uid={}",
@@ -75,7 +78,7 @@ fn last_seen(event: &Event) -> Option<Timestamp> {
     series.or(last).or(first).or(event.metadata.creation_timestamp.as_ref().map(|time| time.0))
 }
 
-fn render(item: &Item, events: &Result<Vec<Event>, String>, now: Timestamp) -> String {
+fn render(item: &AccountObject, events: &Result<Vec<Event>, String>, now: Timestamp) -> String {
     let mut fields = Fields::default();
     about(&mut fields, item, now);
     spec(&mut fields, item);
@@ -94,7 +97,7 @@ fn ago(time: &Time, now: Timestamp) -> String {
     format!("{} ({} ago)", time.0, age::since(time.0, now))
 }
 
-fn about(fields: &mut Fields, item: &Item, now: Timestamp) {
+fn about(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     let account = &item.account;
     fields.top("Name", item.name());
     fields.top("Namespace", item.namespace());
@@ -129,7 +132,7 @@ fn kubeconfig(source: &KubeconfigSource) -> String {
     }
 }
 
-fn spec(fields: &mut Fields, item: &Item) {
+fn spec(fields: &mut Fields, item: &AccountObject) {
     let spec = &item.account.spec;
     fields.section("Desired");
     let desired = match item.account.desired() {
@@ -165,7 +168,7 @@ fn spec(fields: &mut Fields, item: &Item) {
     fields.optional("Account Type", spec.account_type.as_ref());
 }
 
-fn status(fields: &mut Fields, item: &Item, now: Timestamp) {
+fn status(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     let status = item.account.status_or_default();
     fields.section("Status");
     fields.field("State", displayed_state(&item.account).as_str());
@@ -200,7 +203,7 @@ pub(super) fn when(moment: Timestamp, now: Timestamp) -> String {
     if seconds <= 0 { format!("due ({moment})") } else { format!("in {} ({moment})", age::seconds(seconds)) }
 }
 
-fn conditions(fields: &mut Fields, item: &Item, now: Timestamp) {
+fn conditions(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     fields.section("Conditions");
     let status = item.account.status_or_default();
     if status.conditions.is_empty() {

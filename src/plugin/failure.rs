@@ -6,7 +6,7 @@ use crate::telemetry::errors::chain;
 
 /// Why a command did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum CommandError {
     /// The command line makes no sense: exit code 2.
     Usage(String),
     /// One line that says what is wrong and what to do: exit code 1.
@@ -15,7 +15,7 @@ pub(super) enum Ended {
     Told,
 }
 
-impl From<String> for Ended {
+impl From<String> for CommandError {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
     }
@@ -23,7 +23,7 @@ impl From<String> for Ended {
 
 /// What was asked of the API server.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct ApiRequest<'a> {
     /// The verb as RBAC has it.
     pub(super) verb: &'static str,
     /// The plural of what it was about.
@@ -37,7 +37,7 @@ pub(super) const ACCOUNTS: &str = "kubesvcaccounts";
 /// The plural of agents.
 pub(super) const AGENTS: &str = "kubesvcagents";
 
-impl Asked<'_> {
+impl ApiRequest<'_> {
     /// One line about a request that failed: what it was, and what to do.
     pub(super) fn explain(&self, server: &str, error: &kube::Error) -> String {
         let place = match self.namespace {
@@ -83,20 +83,20 @@ pub(super) fn is_about_an_object(status: &Status) -> bool {
 }
 
 /// How much alike two names have to be for one to be a slip of the other.
-const ALIKE: f64 = 0.8;
+const MIN_SIMILARITY: f64 = 0.8;
 /// How many near names are offered.
-const OFFERED: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 
 /// `; did you mean a or b?`, or nothing where no name is near.
 pub(super) fn did_you_mean<'a>(name: &str, there: impl IntoIterator<Item = &'a str>) -> String {
     let mut near: Vec<_> = there
         .into_iter()
         .map(|other| (strsim::jaro_winkler(name, other), other))
-        .filter(|(alike, _)| *alike >= ALIKE)
+        .filter(|(alike, _)| *alike >= MIN_SIMILARITY)
         .collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1)));
     near.dedup_by(|a, b| a.1 == b.1);
-    let names: Vec<_> = near.into_iter().take(OFFERED).map(|(_, name)| name).collect();
+    let names: Vec<_> = near.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect();
     if names.is_empty() { String::new() } else { format!("; did you mean {}?", names.join(" or ")) }
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_right_that_is_missing() {
-        let asked = Asked { verb: "list", resource: ACCOUNTS, namespace: Some("spin") };
+        let asked = ApiRequest { verb: "list", resource: ACCOUNTS, namespace: Some("spin") };
         let status = Status { code: 403, message: "User \"x\" cannot".to_owned(), ..Status::default() };
         let said = asked.explain("https://c", &kube::Error::Api(status.boxed()));
         assert!(said.contains("you may not list kubesvcaccounts in namespace spin"), "{said}");

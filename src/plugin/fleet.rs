@@ -3,21 +3,27 @@
 use kube::Api;
 use kube::api::ListParams;
 
-use super::failure::{AGENTS, Asked, Ended};
-use super::session::Session;
+use super::failure::{AGENTS, ApiRequest, CommandError};
+use super::session::ApiSession;
 use crate::account::KubesvcAgent;
 
-impl Session {
+impl ApiSession {
     /// All agents of a namespace, or of all; by namespace, zone and id.
-    pub(super) async fn list_agents(&self, namespace: Option<&str>) -> Result<Vec<KubesvcAgent>, Ended> {
-        let asked = Asked { verb: "list", resource: AGENTS, namespace };
+    pub(super) async fn list_agents(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<Vec<KubesvcAgent>, CommandError> {
+        let asked = ApiRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
             Ok(agents) => Ok(agents),
-            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
         }
     }
 
-    async fn read_agents(&self, namespace: Option<&str>) -> Result<kube::Result<Vec<KubesvcAgent>>, Ended> {
+    async fn read_agents(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<kube::Result<Vec<KubesvcAgent>>, CommandError> {
         let api: Api<KubesvcAgent> = match namespace {
             Some(namespace) => self.api(namespace),
             None => Api::all(self.client.clone()),
@@ -41,7 +47,7 @@ impl Session {
 
     /// The agents that an account of this namespace could be with: those of its namespace, which is the operator's
     /// unless that watches several; else those of all. Absent where they may not be read.
-    pub(super) async fn fleet_for(&self, namespace: &str) -> Result<Option<Vec<KubesvcAgent>>, Ended> {
+    pub(super) async fn fleet_for(&self, namespace: &str) -> Result<Option<Vec<KubesvcAgent>>, CommandError> {
         let here = self.agents_if_allowed(Some(namespace)).await?;
         if here.as_ref().is_some_and(|agents| !agents.is_empty()) {
             return Ok(here);
@@ -50,12 +56,15 @@ impl Session {
         Ok(everywhere.or(here))
     }
 
-    async fn agents_if_allowed(&self, namespace: Option<&str>) -> Result<Option<Vec<KubesvcAgent>>, Ended> {
-        let asked = Asked { verb: "list", resource: AGENTS, namespace };
+    async fn agents_if_allowed(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<Option<Vec<KubesvcAgent>>, CommandError> {
+        let asked = ApiRequest { verb: "list", resource: AGENTS, namespace };
         match self.read_agents(namespace).await? {
             Ok(agents) => Ok(Some(agents)),
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
         }
     }
 }

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::accounts::{Item, resource_name};
-use super::arguments::{Place, names_have_a_namespace};
-use super::failure::Ended;
-use super::session::{PAGE, Session};
+use super::accounts::{AccountObject, resource_name};
+use super::arguments::{ScopeArguments, names_have_a_namespace};
+use super::failure::CommandError;
+use super::session::{ApiSession, DEFAULT_PAGE_SIZE};
 use crate::account::lifecycle::displayed_state;
 use crate::account::{State, age};
 use crate::ui::{Format, Table, format, out};
@@ -20,7 +20,7 @@ Examples:
 
 /// What to list.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct ListArguments {
     /// Only these accounts.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     stalled: bool,
     /// How many accounts to ask the API server for at once; 0: all.
-    #[arg(long, value_name = "COUNT", default_value_t = PAGE)]
+    #[arg(long, value_name = "COUNT", default_value_t = DEFAULT_PAGE_SIZE)]
     chunk_size: u32,
 }
 
@@ -53,9 +53,9 @@ fn parse_state(text: &str) -> Result<State, String> {
 }
 
 /// Lists.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+pub(super) async fn run(place: &ScopeArguments, arguments: &ListArguments) -> Result<(), CommandError> {
     names_have_a_namespace(&arguments.names, place)?;
-    let mut session = Session::open(place).await?;
+    let mut session = ApiSession::open(place).await?;
     session.page = arguments.chunk_size;
     let (mut items, missing) = if arguments.names.is_empty() {
         (session.list_accounts(arguments.selector.as_deref()).await?, Vec::new())
@@ -78,11 +78,11 @@ pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ende
     for line in &missing {
         super::cli::complain(line);
     }
-    if missing.is_empty() { Ok(()) } else { Err(Ended::Told) }
+    if missing.is_empty() { Ok(()) } else { Err(CommandError::Told) }
 }
 
-impl Arguments {
-    fn wants(&self, item: &Item) -> bool {
+impl ListArguments {
+    fn wants(&self, item: &AccountObject) -> bool {
         let status = item.account.status_or_default();
         let zone = zone(item);
         (self.state.is_empty() || self.state.contains(&displayed_state(&item.account)))
@@ -93,11 +93,11 @@ impl Arguments {
 }
 
 /// The zone that has or had it, else the one it is pinned to.
-fn zone(item: &Item) -> Option<String> {
+fn zone(item: &AccountObject) -> Option<String> {
     item.account.status_or_default().zone_id.clone().or_else(|| item.account.spec.zone_id.clone())
 }
 
-fn document(items: Vec<Item>, single: bool) -> Value {
+fn document(items: Vec<AccountObject>, single: bool) -> Value {
     let mut raw: Vec<_> = items.into_iter().map(|item| item.raw).collect();
     match raw.pop() {
         Some(only) if single && raw.is_empty() => only,
@@ -109,7 +109,11 @@ fn document(items: Vec<Item>, single: bool) -> Value {
     }
 }
 
-fn table(session: &Session, items: &[Item], arguments: &Arguments) -> Result<(), Ended> {
+fn table(
+    session: &ApiSession,
+    items: &[AccountObject],
+    arguments: &ListArguments,
+) -> Result<(), CommandError> {
     if items.is_empty() && arguments.names.is_empty() {
         out::note(&format!("No accounts found in {}.", session.place()));
     }
@@ -117,14 +121,14 @@ fn table(session: &Session, items: &[Item], arguments: &Arguments) -> Result<(),
         return Ok(());
     }
     let wide = arguments.output == Some(Format::Wide);
-    out::print(&render(items, session.everywhere, wide, Timestamp::now()))?;
+    out::print(&render(items, session.all_namespaces, wide, Timestamp::now()))?;
     if out::is_watched() {
         out::note(&summary(items));
     }
     Ok(())
 }
 
-fn render(items: &[Item], everywhere: bool, wide: bool, now: Timestamp) -> String {
+fn render(items: &[AccountObject], everywhere: bool, wide: bool, now: Timestamp) -> String {
     let named_otherwise = items.iter().any(|item| item.account.account_name() != item.name());
     let mut headings = Vec::new();
     headings.extend(everywhere.then_some("NAMESPACE"));
@@ -163,7 +167,7 @@ fn render(items: &[Item], everywhere: bool, wide: bool, now: Timestamp) -> Strin
     table.lines().join("\n")
 }
 
-fn summary(items: &[Item]) -> String {
+fn summary(items: &[AccountObject]) -> String {
     let counts = counts(items.iter().map(|item| displayed_state(&item.account)));
     let plural = if items.len() == 1 { "account" } else { "accounts" };
     format!("{} {plural}: {counts}", items.len())

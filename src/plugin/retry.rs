@@ -5,10 +5,10 @@ use serde_json::json;
 use ulid::Ulid;
 
 use super::accounts::resource_name;
-use super::arguments::{Place, Targets};
-use super::desire::AT_ONCE;
-use super::failure::Ended;
-use super::session::Session;
+use super::arguments::{ScopeArguments, Targets};
+use super::desired_state::MAX_CONCURRENT_WRITES;
+use super::failure::CommandError;
+use super::session::ApiSession;
 use crate::account::RETRY_ANNOTATION;
 use crate::ui::out;
 
@@ -20,15 +20,15 @@ Examples:
 
 /// Whom to try again.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct RetryArguments {
     #[command(flatten)]
     targets: Targets,
 }
 
 /// Asks for the try.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+pub(super) async fn run(place: &ScopeArguments, arguments: &RetryArguments) -> Result<(), CommandError> {
     arguments.targets.check(place)?;
-    let session = Session::open(place).await?;
+    let session = ApiSession::open(place).await?;
     let (items, missing) = session.resolve(&arguments.targets).await?;
     missing.iter().for_each(|line| super::cli::complain(line));
     let mut failed = !missing.is_empty();
@@ -41,16 +41,16 @@ pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ende
             }});
             async move { (item, session.patch_account(item, patch).await) }
         })
-        .buffered(AT_ONCE);
+        .buffered(MAX_CONCURRENT_WRITES);
     while let Some((item, answer)) = answers.next().await {
         match answer {
             Ok(_) => out::print(&format!("{} is tried again", resource_name(item.name())))?,
-            Err(Ended::Failed(reason) | Ended::Usage(reason)) => {
+            Err(CommandError::Failed(reason) | CommandError::Usage(reason)) => {
                 failed = true;
                 super::cli::complain(&reason);
             }
-            Err(Ended::Told) => failed = true,
+            Err(CommandError::Told) => failed = true,
         }
     }
-    if failed { Err(Ended::Told) } else { Ok(()) }
+    if failed { Err(CommandError::Told) } else { Ok(()) }
 }

@@ -5,47 +5,47 @@ use std::time::Duration;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, Resource};
 
-use super::arguments::Place;
-use super::failure::{Asked, Ended, did_you_mean};
+use super::arguments::ScopeArguments;
+use super::failure::{ApiRequest, CommandError, did_you_mean};
 use crate::telemetry::errors::chain;
 
 /// How long one request may take, with its retries.
-const PATIENCE: Duration = Duration::from_secs(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// How many objects an API server is asked for at once, unless said otherwise.
-pub(super) const PAGE: u32 = 500;
+pub(super) const DEFAULT_PAGE_SIZE: u32 = 500;
 /// How long a connection may take.
-const DIAL: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client, and where to look with it.
 #[derive(Clone)]
-pub(super) struct Session {
+pub(super) struct ApiSession {
     pub(super) client: Client,
     /// The URL of the API server.
     pub(super) server: String,
     /// The namespace of `--namespace`, else the context's.
     pub(super) namespace: String,
     /// Whether all namespaces are meant.
-    pub(super) everywhere: bool,
+    pub(super) all_namespaces: bool,
     /// How many objects are asked for at once; 0: all.
     pub(super) page: u32,
 }
 
-impl Session {
+impl ApiSession {
     /// Reads the kubeconfig and makes a client; nothing is asked yet.
-    pub(super) async fn open(place: &Place) -> Result<Self, Ended> {
+    pub(super) async fn open(place: &ScopeArguments) -> Result<Self, CommandError> {
         // A second installation says that one is there already, which is what is wanted.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(place).await?;
-        config.connect_timeout = Some(DIAL);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let namespace = place.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| format!("{server}: {}", chain(&error)))?;
-        Ok(Self { client, server, namespace, everywhere: place.all_namespaces, page: PAGE })
+        Ok(Self { client, server, namespace, all_namespaces: place.all_namespaces, page: DEFAULT_PAGE_SIZE })
     }
 
     /// The namespace that is meant; none: all.
     pub(super) fn scope(&self) -> Option<&str> {
-        (!self.everywhere).then_some(self.namespace.as_str())
+        (!self.all_namespaces).then_some(self.namespace.as_str())
     }
 
     /// `namespace X`, or `all namespaces`.
@@ -64,31 +64,31 @@ impl Session {
     /// Waits for an answer, but not for ever.
     pub(super) async fn ask<T>(
         &self,
-        asked: Asked<'_>,
+        asked: ApiRequest<'_>,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, Ended> {
+    ) -> Result<T, CommandError> {
         match self.try_ask(request).await? {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(Ended::Failed(asked.explain(&self.server, &error))),
+            Err(error) => Err(CommandError::Failed(asked.explain(&self.server, &error))),
         }
     }
 
-    /// As [`Session::ask`], where some errors are answers.
+    /// As [`ApiSession::ask`], where some errors are answers.
     pub(super) async fn try_ask<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
-    ) -> Result<kube::Result<T>, Ended> {
-        tokio::time::timeout(PATIENCE, request).await.map_err(|_| {
-            Ended::Failed(format!(
+    ) -> Result<kube::Result<T>, CommandError> {
+        tokio::time::timeout(REQUEST_TIMEOUT, request).await.map_err(|_| {
+            CommandError::Failed(format!(
                 "{} does not answer within {} s; is the cluster up, and the right --context chosen?",
                 self.server,
-                PATIENCE.as_secs()
+                REQUEST_TIMEOUT.as_secs()
             ))
         })
     }
 }
 
-async fn config(place: &Place) -> Result<Config, Ended> {
+async fn config(place: &ScopeArguments) -> Result<Config, CommandError> {
     let options = KubeConfigOptions { context: place.context.clone(), ..KubeConfigOptions::default() };
     let (kubeconfig, whence) = match &place.kubeconfig {
         Some(path) => (Kubeconfig::read_from(path), format!("--kubeconfig {}", path.display())),
@@ -97,11 +97,11 @@ async fn config(place: &Place) -> Result<Config, Ended> {
     let kubeconfig = match kubeconfig {
         Ok(kubeconfig) => kubeconfig,
         Err(error) if place.kubeconfig.is_none() && is_absent(&error) => return in_cluster(place, &error),
-        Err(error) => return Err(Ended::Failed(format!("{whence}: {}", chain(&error)))),
+        Err(error) => return Err(CommandError::Failed(format!("{whence}: {}", chain(&error)))),
     };
     let contexts: Vec<_> = kubeconfig.contexts.iter().map(|context| context.name.clone()).collect();
     Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-        Ended::Failed(match error {
+        CommandError::Failed(match error {
             KubeconfigError::LoadContext(name) => format!(
                 "{whence} has no context {name:?}{}",
                 did_you_mean(&name, contexts.iter().map(String::as_str))
@@ -123,11 +123,14 @@ fn is_absent(error: &KubeconfigError) -> bool {
 }
 
 /// Without a kubeconfig: the pod's service account, as kubectl does.
-fn in_cluster(place: &Place, error: &KubeconfigError) -> Result<Config, Ended> {
+fn in_cluster(place: &ScopeArguments, error: &KubeconfigError) -> Result<Config, CommandError> {
     if place.context.is_none()
         && let Ok(config) = Config::incluster()
     {
         return Ok(config);
     }
-    Err(Ended::Failed(format!("no cluster: {}; give --kubeconfig FILE, or set KUBECONFIG", chain(error))))
+    Err(CommandError::Failed(format!(
+        "no cluster: {}; give --kubeconfig FILE, or set KUBECONFIG",
+        chain(error)
+    )))
 }

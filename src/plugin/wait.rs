@@ -9,15 +9,15 @@ use futures::TryStreamExt;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 
-use super::accounts::{Item, bare, resource_name};
-use super::arguments::{Place, Targets, duration};
-use super::failure::{ACCOUNTS, Asked, Ended};
-use super::session::Session;
+use super::accounts::{AccountObject, bare, resource_name};
+use super::arguments::{ScopeArguments, Targets, duration};
+use super::failure::{ACCOUNTS, ApiRequest, CommandError};
+use super::session::ApiSession;
 use crate::account::{KubesvcAccount, age};
 use crate::telemetry::errors::chain;
 use crate::ui::{Progress, out, text};
 pub(super) use board::Goal;
-use board::{Board, Ending};
+use board::{Board, WaitEnding};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -29,11 +29,11 @@ Examples:
 It ends with 0 when all are there; with 1 at once when one is stalled (someone must act), or when the time is up.";
 
 /// How many accounts that are not there are named.
-const NAMED: usize = 20;
+const MAX_NAMES_SHOWN: usize = 20;
 
 /// Whom to wait for.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct WaitArguments {
     #[command(flatten)]
     targets: Targets,
     /// What to wait for; ready is: as desired.
@@ -48,12 +48,14 @@ pub(super) struct Arguments {
 }
 
 /// Waits.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+pub(super) async fn run(place: &ScopeArguments, arguments: &WaitArguments) -> Result<(), CommandError> {
     arguments.targets.check(place)?;
-    let session = Session::open(place).await?;
+    let session = ApiSession::open(place).await?;
     let (items, missing) = match session.resolve(&arguments.targets).await {
         // Nothing is left to be deleted.
-        Err(Ended::Failed(_)) if arguments.goal == Goal::Deleted && arguments.targets.names.is_empty() => {
+        Err(CommandError::Failed(_))
+            if arguments.goal == Goal::Deleted && arguments.targets.names.is_empty() =>
+        {
             (session.list_accounts(arguments.targets.selector.as_deref()).await?, Vec::new())
         }
         other => other?,
@@ -69,19 +71,19 @@ pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ende
         }
     } else if !missing.is_empty() {
         missing.iter().for_each(|line| super::cli::complain(line));
-        return Err(Ended::Told);
+        return Err(CommandError::Told);
     }
     until(&session, items, arguments.goal, arguments.timeout, arguments.keep_going).await
 }
 
 /// Waits until these accounts have reached a goal.
 pub(super) async fn until(
-    session: &Session,
-    items: Vec<Item>,
+    session: &ApiSession,
+    items: Vec<AccountObject>,
     goal: Goal,
     timeout: Duration,
     keep_going: bool,
-) -> Result<(), Ended> {
+) -> Result<(), CommandError> {
     let mut board = Board::new(goal, keep_going, items.iter().map(|item| &item.account));
     let progress = Progress::new(board.len());
     tell(&mut board, &progress)?;
@@ -98,11 +100,11 @@ pub(super) async fn until(
 
 /// Follows the accounts until the board has an ending.
 async fn follow(
-    session: &Session,
-    items: &[Item],
+    session: &ApiSession,
+    items: &[AccountObject],
     board: &mut Board,
     progress: &Progress,
-) -> Result<(), Ended> {
+) -> Result<(), CommandError> {
     let api: Api<KubesvcAccount> = match session.scope() {
         Some(namespace) => session.api(namespace),
         None => Api::all(session.client.clone()),
@@ -112,13 +114,13 @@ async fn follow(
         _ => crate::watch_backoff::config(),
     };
     let mut events = pin!(watcher(api, config).backoff(crate::watch_backoff::pauses()));
-    let asked = Asked { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
+    let asked = ApiRequest { verb: "watch", resource: ACCOUNTS, namespace: session.scope() };
     while board.ending().is_none() {
         match events.try_next().await {
             Ok(Some(event)) => board.event(&event),
             Ok(None) => return Ok(()),
             Err(error) => match lasting(&error) {
-                Some(error) => return Err(Ended::Failed(asked.explain(&session.server, error))),
+                Some(error) => return Err(CommandError::Failed(asked.explain(&session.server, error))),
                 // It is watched again, later and later; the time that is given bounds it.
                 None => board.blame(format!("{} could not be watched: {}", session.server, chain(&error))),
             },
@@ -142,7 +144,7 @@ fn lasting(error: &watcher::Error) -> Option<&kube::Error> {
     }
 }
 
-fn tell(board: &mut Board, progress: &Progress) -> Result<(), Ended> {
+fn tell(board: &mut Board, progress: &Progress) -> Result<(), CommandError> {
     for line in board.news() {
         progress.print(&line)?;
     }
@@ -150,15 +152,15 @@ fn tell(board: &mut Board, progress: &Progress) -> Result<(), Ended> {
     Ok(())
 }
 
-fn end(board: &Board, progress: &Progress, timeout: Duration) -> Result<(), Ended> {
+fn end(board: &Board, progress: &Progress, timeout: Duration) -> Result<(), CommandError> {
     let ending = board.ending();
-    if ending == Some(Ending::AllMet) {
+    if ending == Some(WaitEnding::AllMet) {
         return Ok(());
     }
     let left = board.left();
     let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
     let why = match ending {
-        Some(Ending::Stalled) => "someone must act".to_owned(),
+        Some(WaitEnding::Stalled) => "someone must act".to_owned(),
         _ if timeout.is_zero() => "looked once".to_owned(),
         _ => format!("timed out after {}", age::seconds(seconds)),
     };
@@ -169,15 +171,15 @@ fn end(board: &Board, progress: &Progress, timeout: Duration) -> Result<(), Ende
         board.len(),
         board.goal()
     ));
-    for line in left.iter().take(NAMED) {
+    for line in left.iter().take(MAX_NAMES_SHOWN) {
         out::note(line);
     }
-    if left.len() > NAMED {
-        out::note(&format!("and {} more", left.len() - NAMED));
+    if left.len() > MAX_NAMES_SHOWN {
+        out::note(&format!("and {} more", left.len() - MAX_NAMES_SHOWN));
     }
     if let Some(trouble) = board.trouble() {
         out::note(&text::line(trouble));
     }
     out::note("What to do: kubectl kubesvc why NAME");
-    Err(Ended::Told)
+    Err(CommandError::Told)
 }

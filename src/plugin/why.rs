@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::arguments::{Place, names_have_a_namespace};
+use super::arguments::{ScopeArguments, names_have_a_namespace};
 use super::describe::when;
-use super::failure::Ended;
-use super::session::Session;
+use super::failure::CommandError;
+use super::session::ApiSession;
 use crate::account::age;
 use crate::account::explain::{ExplainedAgent, Explanation, explain};
 use crate::ui::{Fields, Format, Table, format, out, style, text};
@@ -16,11 +16,11 @@ Examples:
   kubectl kubesvc why production -o json | jq -r '.advice[].command'";
 
 /// How many agents are shown.
-const AGENTS_SHOWN: usize = 16;
+const MAX_AGENTS_SHOWN: usize = 16;
 
 /// Whose story to tell.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct WhyArguments {
     /// The account.
     #[arg(value_name = "NAME")]
     name: String,
@@ -30,12 +30,12 @@ pub(super) struct Arguments {
 }
 
 /// Explains.
-pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ended> {
+pub(super) async fn run(place: &ScopeArguments, arguments: &WhyArguments) -> Result<(), CommandError> {
     names_have_a_namespace(std::slice::from_ref(&arguments.name), place)?;
     if matches!(arguments.output, Some(Format::Wide | Format::Name)) {
-        return Err(Ended::Usage("why prints text, or -o json, or -o yaml".to_owned()));
+        return Err(CommandError::Usage("why prints text, or -o json, or -o yaml".to_owned()));
     }
-    let session = Session::open(place).await?;
+    let session = ApiSession::open(place).await?;
     let item = session.one_account(&arguments.name).await?;
     let fleet = session.fleet_for(item.namespace()).await?;
     let now = Timestamp::now();
@@ -51,7 +51,7 @@ pub(super) async fn run(place: &Place, arguments: &Arguments) -> Result<(), Ende
 fn render(explanation: &Explanation, now: Timestamp) -> String {
     let mut printed = headline(explanation, now);
     printed.push_str("\n\n");
-    printed.push_str(&story(explanation, now).render());
+    printed.push_str(&explanation_text(explanation, now).render());
     if !explanation.advice.is_empty() {
         printed.push_str("\nWhat to do:\n");
         for advice in &explanation.advice {
@@ -83,7 +83,7 @@ fn headline(explanation: &Explanation, now: Timestamp) -> String {
     format!("{name} is {state}{reason}{since}{goal}.")
 }
 
-fn story(explanation: &Explanation, now: Timestamp) -> Fields {
+fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
     let mut fields = Fields::default();
     fields.top("Waits for", &explanation.waits_for);
     if let Some(error) = &explanation.last_error {
@@ -120,7 +120,7 @@ fn table(agents: &[ExplainedAgent], namespace: &str) -> Vec<String> {
     headings.extend(elsewhere.then_some("NAMESPACE"));
     headings.extend(["AGENT", "ZONE", "CONNECTED", "APPROVED", "HOLDS"]);
     let mut table = Table::new(headings);
-    for agent in agents.iter().take(AGENTS_SHOWN) {
+    for agent in agents.iter().take(MAX_AGENTS_SHOWN) {
         let place = elsewhere.then(|| agent.namespace.clone());
         table.row(place.into_iter().chain([
             agent.agent_id.clone(),
@@ -131,10 +131,10 @@ fn table(agents: &[ExplainedAgent], namespace: &str) -> Vec<String> {
         ]));
     }
     let mut lines = table.lines();
-    let problems = agents.iter().take(AGENTS_SHOWN);
+    let problems = agents.iter().take(MAX_AGENTS_SHOWN);
     let problems = problems.filter_map(|agent| Some((&agent.agent_id, agent.problem.as_ref()?)));
     lines.extend(problems.map(|(agent, problem)| format!("{agent}: {}", text::line(problem))));
-    let more = agents.len().saturating_sub(AGENTS_SHOWN);
+    let more = agents.len().saturating_sub(MAX_AGENTS_SHOWN);
     lines.extend((more > 0).then(|| format!("and {more} more: kubectl kubesvc agents")));
     lines
 }

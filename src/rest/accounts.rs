@@ -8,11 +8,11 @@ use axum::http::{StatusCode, Uri};
 use futures::FutureExt;
 
 use super::RestState;
-use super::body::{self, Media, Received};
-use super::change::Change;
+use super::body::{self, MediaTypes, PendingBody};
+use super::change::AccountChange;
 use super::decide::Request;
 use super::dto::{AccountDefinition, AccountNames, StateChanges};
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::{Force, PathName};
 use super::input;
 use super::lookup::{NOT_READ_YET, all};
@@ -30,9 +30,9 @@ use crate::account::{DesiredState, KubesvcAccount};
         (status = 409, description = "These were there before; the rest was added", body = [ExistingAccount]),
         (status = 501, description = "Not built yet, or dynamic accounts are off", body = ErrorBody),
     ))]
-pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Problem> {
+pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, RestError> {
     state.dynamic_accounts()?;
-    Err(Problem::new(
+    Err(RestError::new(
         StatusCode::NOT_IMPLEMENTED,
         "adding accounts from a credentials source is not built yet; POST them with their definition to /armory/accounts/dynamic",
     ))
@@ -53,15 +53,15 @@ pub(super) async fn add(State(state): State<RestState>) -> Result<StatusCode, Pr
 pub(super) async fn patch(
     State(state): State<RestState>,
     force: Force,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     state.dynamic_accounts()?;
     let force = force.read()?;
-    let (body, held) = body::read(&state, received, Media::Json).await?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let given = input::read_all(body::objects(body)?)?;
     if let Some(stateless) = given.iter().find(|given| given.state.is_none()) {
         let name = &stateless.name;
-        return Err(Problem::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
+        return Err(RestError::bad_request(format!("account {name:?}: state must be ACTIVE or INACTIVE")));
     }
     state
         .to_the_end(held, move |state| async move {
@@ -73,12 +73,12 @@ pub(super) async fn patch(
 }
 
 /// ACTIVE also sets what else is given; INACTIVE only checks it, and deactivates.
-fn state_change(given: &AccountInput, force: bool) -> Change<'_> {
+fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
     let (request, sets) = match given.state {
         Some(DesiredState::Active) => (Request::Activate, true),
         _ => (Request::Deactivate, false),
     };
-    Change { name: &given.name, request, given: Some(given), sets, force }
+    AccountChange { name: &given.name, request, given: Some(given), sets, force }
 }
 
 /// Delete accounts.
@@ -96,11 +96,11 @@ fn state_change(given: &AccountInput, force: bool) -> Change<'_> {
 pub(super) async fn delete(
     State(state): State<RestState>,
     force: Force,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     state.dynamic_accounts()?;
     let force = force.read()?;
-    let (body, held) = body::read(&state, received, Media::Lenient).await?;
+    let (body, held) = body::read(&state, received, MediaTypes::Lenient).await?;
     delete_all(&state, held, body::names(body)?, force).await
 }
 
@@ -118,7 +118,7 @@ pub(super) async fn delete_one(
     State(state): State<RestState>,
     force: Force,
     name: PathName,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, RestError> {
     state.dynamic_accounts()?;
     let force = force.read()?;
     delete_all(&state, MemoryPermit::default(), vec![name.account()?], force).await
@@ -129,10 +129,11 @@ async fn delete_all(
     held: MemoryPermit,
     names: Vec<String>,
     force: bool,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, RestError> {
     state
         .to_the_end(held, move |state| async move {
-            let change = |name| Change { name, request: Request::Delete, given: None, sets: false, force };
+            let change =
+                |name| AccountChange { name, request: Request::Delete, given: None, sets: false, force };
             let changes: Vec<_> = names.iter().map(|name| change(name)).collect();
             change_all(&state, &changes).await
         })
@@ -141,7 +142,7 @@ async fn delete_all(
 }
 
 /// Judges all, and if all are good does all.
-pub(super) async fn change_all(state: &RestState, changes: &[Change<'_>]) -> Result<(), Problem> {
+pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>]) -> Result<(), RestError> {
     let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
     let found = state.find_all(&names).await?;
     let judged = changes.iter().zip(&found).map(|(change, found)| {
@@ -155,24 +156,24 @@ pub(super) async fn change_all(state: &RestState, changes: &[Change<'_>]) -> Res
 }
 
 /// The problems of a request as one: those of the lowest code, since the request fails for them first.
-pub(super) fn refuse_if_any(problems: Vec<Problem>) -> Result<(), Problem> {
-    const TOLD: usize = 10;
+pub(super) fn refuse_if_any(problems: Vec<RestError>) -> Result<(), RestError> {
+    const MAX_NAMES_LISTED: usize = 10;
     let Some(status) = problems.iter().map(|problem| problem.status).min() else { return Ok(()) };
     let of_it: Vec<String> = problems
         .into_iter()
         .filter(|problem| problem.status == status)
         .map(|problem| problem.message)
         .collect();
-    let more = of_it.len().saturating_sub(TOLD);
-    let mut message = of_it.into_iter().take(TOLD).collect::<Vec<_>>().join("; ");
+    let more = of_it.len().saturating_sub(MAX_NAMES_LISTED);
+    let mut message = of_it.into_iter().take(MAX_NAMES_LISTED).collect::<Vec<_>>().join("; ");
     if more > 0 {
         message.push_str(&format!("; and {more} more"));
     }
-    Err(Problem::new(status, message))
+    Err(RestError::new(status, message))
 }
 
 /// What each account came to, or the first problem with how many were done all the same.
-pub(super) fn summed_up<T>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, Problem> {
+pub(super) fn summed_up<T>(results: Vec<Result<T, RestError>>) -> Result<Vec<T>, RestError> {
     let count = results.len();
     let (mut good, mut first) = (Vec::new(), None);
     for result in results {
@@ -184,9 +185,9 @@ pub(super) fn summed_up<T>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, P
     match first {
         None => Ok(good),
         Some(problem) if count == 1 => Err(problem),
-        Some(Problem { status, message }) => {
+        Some(RestError { status, message }) => {
             let done = good.len();
-            Err(Problem::new(status, format!("{message}; {done} of {count} accounts were done")))
+            Err(RestError::new(status, format!("{message}; {done} of {count} accounts were done")))
         }
     }
 }
@@ -203,9 +204,9 @@ pub(super) fn summed_up<T>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, P
 pub(super) async fn get(
     State(state): State<RestState>,
     name: PathName,
-) -> Result<Json<AccountView>, Problem> {
+) -> Result<Json<AccountView>, RestError> {
     let name = name.account()?;
-    let view = state.view(&name).await?.ok_or_else(|| Problem::no_account(&name))?;
+    let view = state.view(&name).await?.ok_or_else(|| RestError::no_account(&name))?;
     Ok(Json(view))
 }
 
@@ -217,10 +218,10 @@ pub(super) async fn get(
         (status = 400, description = "A page below 1, a limit outside 1 to 1000, or no number", body = ErrorBody),
         (status = 503, description = "The accounts are not known yet", body = ErrorBody),
     ))]
-pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, Problem> {
+pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Json<AccountPage>, RestError> {
     let paging = Paging::read(uri.query())?;
     if !state.accounts.is_synced() {
-        return Err(Problem::unavailable(NOT_READ_YET));
+        return Err(RestError::unavailable(NOT_READ_YET));
     }
     let mut accounts = state.accounts.all();
     accounts.sort_by(|a, b| a.account_name().cmp(b.account_name()));
@@ -237,7 +238,7 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
 
 impl RestState {
     /// One account as the API server has it now.
-    pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, Problem> {
+    pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, RestError> {
         let Some(account) = self.find(name).await?.account else { return Ok(None) };
         let holders = self.holders(&[&account]).await.pop().unwrap_or_default();
         Ok(Some(AccountView::of(&account, &holders)))

@@ -11,9 +11,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::RestState;
-use super::body::{self, Received};
+use super::body::{self, PendingBody};
 use super::dto::DisconnectRequest;
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
 use super::view::caching_agent;
 use crate::peers::{RelayError, RemoteAgent};
@@ -123,7 +123,10 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<ArmoryAgent
         (status = 400, description = "No id", body = ErrorBody),
         (status = 404, description = "No such agent is connected", body = ErrorBody),
     ))]
-pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<Json<ArmoryAgent>, Problem> {
+pub(super) async fn get(
+    State(state): State<RestState>,
+    id: PathName,
+) -> Result<Json<ArmoryAgent>, RestError> {
     let id = id.agent()?;
     let mut agents = state.agents().await.into_iter().filter(|agent| agent.agent_id == id);
     agents.next().map(Json).ok_or_else(|| not_connected(&id))
@@ -144,24 +147,24 @@ pub(super) async fn get(State(state): State<RestState>, id: PathName) -> Result<
 pub(super) async fn disconnect(
     State(state): State<RestState>,
     id: PathName,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     disconnect_agent(&state, id, received).await
 }
 
 /// The agent whose name is `operations`: its path is one of the calls about operations as well.
 pub(super) async fn disconnect_operations(
     State(state): State<RestState>,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     disconnect_agent(&state, PathName::of("operations"), received).await
 }
 
 async fn disconnect_agent(
     state: &RestState,
     id: PathName,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     let body = body::read_optional(state, received).await?;
     let relayed = match &body {
         Some((body, _)) => is_relayed(body)?,
@@ -178,32 +181,32 @@ async fn disconnect_agent(
     match state.peers.disconnect(&id).await {
         Ok(()) => Ok(StatusCode::OK),
         Err(RelayError::NotConnected) => Err(not_connected(&id)),
-        Err(problem) => Err(Problem::unavailable(format!("agent {}: {problem}; try again", shown(&id)))),
+        Err(problem) => Err(RestError::unavailable(format!("agent {}: {problem}; try again", shown(&id)))),
     }
 }
 
 /// Whether another replica relays the call: then it is not relayed once more.
-fn is_relayed(body: &Value) -> Result<bool, Problem> {
+fn is_relayed(body: &Value) -> Result<bool, RestError> {
     let Value::Object(fields) = body else {
-        return Err(Problem::bad_request("the body must be an object, or empty"));
+        return Err(RestError::bad_request("the body must be an object, or empty"));
     };
     let wrong = |field: &str, good: fn(&Value) -> bool| {
         fields.get(field).is_some_and(|value| !value.is_null() && !good(value))
     };
     if wrong("clusterDriven", Value::is_boolean) {
-        return Err(Problem::bad_request("clusterDriven must be true or false"));
+        return Err(RestError::bad_request("clusterDriven must be true or false"));
     }
     if wrong("origin", Value::is_string) {
-        return Err(Problem::bad_request("origin must be a string"));
+        return Err(RestError::bad_request("origin must be a string"));
     }
     if wrong("timestamp", Value::is_i64) {
-        return Err(Problem::bad_request("timestamp must be a whole number of 64 bits"));
+        return Err(RestError::bad_request("timestamp must be a whole number of 64 bits"));
     }
     Ok(fields.get("clusterDriven").and_then(Value::as_bool).unwrap_or_default())
 }
 
-pub(super) fn not_connected(id: &str) -> Problem {
-    Problem::not_found(format!("agent {} is not connected", shown(id)))
+pub(super) fn not_connected(id: &str) -> RestError {
+    RestError::not_found(format!("agent {} is not connected", shown(id)))
 }
 
 fn shown(id: &str) -> String {

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::error::Problem;
+use super::error::RestError;
 use crate::telemetry::outages::warn_unless_away;
 
 /// How long the API server may take for one request.
@@ -58,12 +58,12 @@ pub(super) enum ApiError {
     /// It is another version than the one that was meant.
     Changed,
     /// It refused, and nothing was done.
-    Refused(Problem),
+    Refused(RestError),
     /// It gave no answer: whether it was done is not known.
-    Unknown(Problem),
+    Unknown(RestError),
 }
 
-impl From<ApiError> for Problem {
+impl From<ApiError> for RestError {
     fn from(trouble: ApiError) -> Self {
         match trouble {
             ApiError::Refused(problem) | ApiError::Unknown(problem) => problem,
@@ -94,7 +94,7 @@ impl Calls {
         let until = Instant::now() + REQUEST_TIMEOUT;
         let Ok(Ok(_place)) = tokio::time::timeout_at(until, self.0.acquire()).await else {
             warn!(%call, "too many requests to the API server are under way");
-            return Err(ApiError::Refused(Problem::unavailable(format!(
+            return Err(ApiError::Refused(RestError::unavailable(format!(
                 "{MAX_CONCURRENT_CALLS} requests to the Kubernetes API server are under way, and none ended within {} s ({call}); try again",
                 REQUEST_TIMEOUT.as_secs()
             ))));
@@ -106,13 +106,13 @@ impl Calls {
                 // An account's error may be shown in the log; a Secret's could hold what was sent.
                 let error = (call.resource == Resource::Account).then(|| problem.to_string());
                 warn_unless_away!(%call, error, "the API server cannot be asked");
-                Err(ApiError::Unknown(Problem::unavailable(format!(
+                Err(ApiError::Unknown(RestError::unavailable(format!(
                     "the Kubernetes API server cannot be reached ({call}); try again"
                 ))))
             }
             Err(_) => {
                 warn_unless_away!(%call, "the API server does not answer");
-                Err(ApiError::Unknown(Problem::unavailable(format!(
+                Err(ApiError::Unknown(RestError::unavailable(format!(
                     "the Kubernetes API server did not answer within {} s ({call}); try again",
                     REQUEST_TIMEOUT.as_secs()
                 ))))
@@ -144,22 +144,24 @@ fn refusal(call: ApiCall<'_>, status: &Status) -> ApiError {
     warn!(%call, code = status.code, reason = %status.reason, "the API server refuses");
     let namespace = call.namespace;
     match status.code {
-        400 | 422 => ApiError::Refused(Problem::bad_request(invalid(call, status))),
-        401 => ApiError::Refused(Problem::unavailable(
+        400 | 422 => ApiError::Refused(RestError::bad_request(invalid(call, status))),
+        401 => ApiError::Refused(RestError::unavailable(
             "the Kubernetes API server does not accept the operator's identity; look at its service account",
         )),
-        403 => ApiError::Refused(Problem::unavailable(forbidden(call, status))),
-        404 if call.resource == Resource::Secret || names_the_namespace(status) => ApiError::Refused(
-            Problem::unavailable(format!("cannot {call}: the namespace {namespace} is not there; create it")),
-        ),
-        404 => ApiError::Refused(Problem::unavailable(format!(
+        403 => ApiError::Refused(RestError::unavailable(forbidden(call, status))),
+        404 if call.resource == Resource::Secret || names_the_namespace(status) => {
+            ApiError::Refused(RestError::unavailable(format!(
+                "cannot {call}: the namespace {namespace} is not there; create it"
+            )))
+        }
+        404 => ApiError::Refused(RestError::unavailable(format!(
             "cannot {call}: the definition of KubesvcAccount is not there; apply the output of kubesvc-operator crds"
         ))),
-        413 => ApiError::Refused(Problem::new(
+        413 => ApiError::Refused(RestError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("cannot {call}: it is too large for the Kubernetes API server"),
         )),
-        code => ApiError::Unknown(Problem::unavailable(format!(
+        code => ApiError::Unknown(RestError::unavailable(format!(
             "the Kubernetes API server answered {code} ({call}); try again"
         ))),
     }
@@ -266,7 +268,7 @@ mod tests {
     fn each_refusal_has_its_answer() {
         let problem = |code: u16, message: &str| {
             let status = status(serde_json::json!({"code": code, "message": message, "reason": "R"}));
-            Problem::from(refusal(CALL, &status))
+            RestError::from(refusal(CALL, &status))
         };
         assert_eq!(problem(422, "").status.as_u16(), 400);
         assert_eq!(problem(500, "").status.as_u16(), 503);

@@ -8,10 +8,10 @@ use serde_json::Map;
 use super::RestState;
 use super::accounts::{refuse_if_any, summed_up};
 use super::api::ApiError;
-use super::body::{self, Media, Received};
-use super::change::{TRIES, patch};
+use super::body::{self, MediaTypes, PendingBody};
+use super::change::{MAX_ATTEMPTS, patch};
 use super::dto::AccountNames;
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::Force;
 use super::gitops::gitops_owner;
 use super::lookup::all;
@@ -34,10 +34,10 @@ use crate::objects::AccountKey;
 pub(super) async fn elect(
     State(state): State<RestState>,
     force: Force,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     let force = force.read()?;
-    let (body, held) = body::read(&state, received, Media::Json).await?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let names = body::names(body)?;
     state
         .to_the_end(held, move |state| async move {
@@ -58,15 +58,15 @@ fn judge<'a>(
     name: &str,
     account: Option<&'a KubesvcAccount>,
     force: bool,
-) -> Result<&'a KubesvcAccount, Problem> {
+) -> Result<&'a KubesvcAccount, RestError> {
     let Some(account) = account else {
-        return Err(Problem::bad_request(format!("account {name:?} does not exist")));
+        return Err(RestError::bad_request(format!("account {name:?} does not exist")));
     };
     if account.is_being_deleted() {
-        return Err(Problem::conflict(format!("account {name:?} is being deleted; wait until it is gone")));
+        return Err(RestError::conflict(format!("account {name:?} is being deleted; wait until it is gone")));
     }
     if let Some(keeper) = gitops_owner(account).filter(|_| !force) {
-        return Err(Problem::conflict(format!(
+        return Err(RestError::conflict(format!(
             "account {name:?} is managed by {keeper}; set the annotation {ELECT_CACHING_ANNOTATION} there, or repeat the request with ?force=true"
         )));
     }
@@ -74,8 +74,8 @@ fn judge<'a>(
 }
 
 /// Asks for the election of one account, anew as long as others are faster.
-async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), Problem> {
-    for _ in 0..TRIES {
+async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), RestError> {
+    for _ in 0..MAX_ATTEMPTS {
         let found = state.find(name).await?.account;
         let account = judge(name, found.as_ref(), force)?;
         let key = AccountKey::of(account);
@@ -85,5 +85,5 @@ async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), Problem> 
             Ok(()) => return Ok(()),
         }
     }
-    Err(Problem::conflict(format!("account {name:?} is being changed by others; try again")))
+    Err(RestError::conflict(format!("account {name:?} is being changed by others; try again")))
 }

@@ -11,27 +11,27 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::error::Problem;
+use super::error::RestError;
 use super::memory_limit::{GrowingPermit, MemoryPermit};
 use super::{RestState, json, json_size};
 use crate::account::spinnaker::is_account_name;
 use crate::listen::addresses::Caller;
 
 /// How long a body may take to begin, and how much later than at its least pace it may be.
-const HEAD_START: Duration = Duration::from_secs(5);
+const BODY_GRACE: Duration = Duration::from_secs(5);
 /// The least pace of a body, in bytes a second.
-const LEAST_PACE: u32 = 16 * 1024;
+const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
 /// How long what was read waits for room.
-const PARSE_WAIT: Duration = Duration::from_secs(30);
+const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many accounts a request may name.
-pub(super) const MOST_ACCOUNTS: usize = 1000;
+pub(super) const MAX_ACCOUNTS: usize = 1000;
 /// The largest body of a call between replicas, in bytes: more than enough for a question of 1,000 uids, whatever callers
 /// may send.
-const OF_REPLICA: usize = 256 * 1024;
+const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
 
 /// Which media types a call takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Media {
+pub(super) enum MediaTypes {
     /// JSON, and it must be said.
     Json,
     /// JSON, said or not. What a form sends is refused: any web page can have one sent.
@@ -41,20 +41,20 @@ pub(super) enum Media {
 }
 
 /// A request whose body is still to come.
-pub(super) struct Received {
+pub(super) struct PendingBody {
     headers: HeaderMap,
     body: Body,
     caller: Option<Caller>,
 }
 
-impl Received {
+impl PendingBody {
     /// A request of this caller.
     pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<Caller>) -> Self {
         Self { headers, body, caller }
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Received {
+impl<S: Send + Sync> FromRequest<S> for PendingBody {
     type Rejection = Infallible;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Infallible> {
@@ -67,16 +67,23 @@ impl<S: Send + Sync> FromRequest<S> for Received {
 pub(super) type Read = (Value, MemoryPermit);
 
 /// Reads a body as JSON.
-pub(super) async fn read(state: &RestState, received: Received, media: Media) -> Result<Read, Problem> {
+pub(super) async fn read(
+    state: &RestState,
+    received: PendingBody,
+    media: MediaTypes,
+) -> Result<Read, RestError> {
     let caller = received.caller;
     let (bytes, _room) = bytes(state, received, media).await?;
     parse(state, caller, &bytes).await
 }
 
 /// Reads a body as JSON; none is none.
-pub(super) async fn read_optional(state: &RestState, received: Received) -> Result<Option<Read>, Problem> {
+pub(super) async fn read_optional(
+    state: &RestState,
+    received: PendingBody,
+) -> Result<Option<Read>, RestError> {
     let caller = received.caller;
-    let (bytes, _room) = bytes(state, received, Media::Unsaid).await?;
+    let (bytes, _room) = bytes(state, received, MediaTypes::Unsaid).await?;
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -86,31 +93,33 @@ pub(super) async fn read_optional(state: &RestState, received: Received) -> Resu
 /// Reads the body of another replica as it is.
 pub(super) async fn of_replica(
     state: &RestState,
-    received: Received,
-) -> Result<(Bytes, GrowingPermit<'_>), Problem> {
-    let expected = expected(&received.headers, OF_REPLICA)?;
+    received: PendingBody,
+) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
+    let expected = expected(&received.headers, MAX_PEER_BODY_BYTES)?;
     let mut room = state.limits.of_replica(received.caller);
-    let bytes = collect(received.body, OF_REPLICA, expected, &mut room).await?;
+    let bytes = collect(received.body, MAX_PEER_BODY_BYTES, expected, &mut room).await?;
     Ok((bytes, room))
 }
 
 /// What was read of a body that [`of_replica`] has read.
-pub(super) async fn again(body: Body) -> Result<Bytes, Problem> {
+pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
     let collected = body.collect().await;
-    collected.map(http_body_util::Collected::to_bytes).map_err(|_| Problem::bad_request("the body broke off"))
+    collected
+        .map(http_body_util::Collected::to_bytes)
+        .map_err(|_| RestError::bad_request("the body broke off"))
 }
 
-async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, Problem> {
-    let size = json_size::measure(bytes).map_err(|unfit| Problem::bad_request(unfit.to_string()))?;
-    let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_WAIT).await?;
-    Ok((json::parse(bytes).map_err(Problem::bad_request)?, held))
+async fn parse(state: &RestState, caller: Option<Caller>, bytes: &[u8]) -> Result<Read, RestError> {
+    let size = json_size::measure(bytes).map_err(|unfit| RestError::bad_request(unfit.to_string()))?;
+    let held = state.limits.values(caller, size.memory(), Instant::now() + PARSE_TIMEOUT).await?;
+    Ok((json::parse(bytes).map_err(RestError::bad_request)?, held))
 }
 
 async fn bytes(
     state: &RestState,
-    received: Received,
-    media: Media,
-) -> Result<(Bytes, GrowingPermit<'_>), Problem> {
+    received: PendingBody,
+    media: MediaTypes,
+) -> Result<(Bytes, GrowingPermit<'_>), RestError> {
     check_media(&received.headers, media)?;
     let max_bytes = state.settings.max_body_bytes;
     let expected = expected(&received.headers, max_bytes)?;
@@ -120,7 +129,7 @@ async fn bytes(
 }
 
 /// How long a body is, if it says so; too large is an error.
-fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, Problem> {
+fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, RestError> {
     let Some(declared) = declared_length(headers) else { return Ok(None) };
     let fits = usize::try_from(declared).ok().filter(|length| *length <= max_bytes);
     fits.map(Some).ok_or_else(|| too_large(max_bytes))
@@ -129,7 +138,7 @@ fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, Prob
 /// When the next bytes of a body are due, after its beginning, if so many have come.
 fn due(received: usize) -> Duration {
     let at_least_pace = u32::try_from(received).unwrap_or(u32::MAX);
-    HEAD_START + Duration::from_secs(1) * at_least_pace / LEAST_PACE
+    BODY_GRACE + Duration::from_secs(1) * at_least_pace / MIN_BYTES_PER_SECOND
 }
 
 async fn collect(
@@ -137,7 +146,7 @@ async fn collect(
     max_bytes: usize,
     expected: Option<usize>,
     room: &mut GrowingPermit<'_>,
-) -> Result<Bytes, Problem> {
+) -> Result<Bytes, RestError> {
     let mut body = Limited::new(body, max_bytes);
     let mut bytes = Vec::new();
     let mut began = Instant::now();
@@ -146,13 +155,13 @@ async fn collect(
             Ok(None) => return Ok(bytes.into()),
             Ok(Some(Ok(frame))) => frame,
             Ok(Some(Err(problem))) if problem.is::<LengthLimitError>() => return Err(too_large(max_bytes)),
-            Ok(Some(Err(_))) => return Err(Problem::bad_request("the body broke off")),
+            Ok(Some(Err(_))) => return Err(RestError::bad_request("the body broke off")),
             Err(_) => {
-                return Err(Problem::new(
+                return Err(RestError::new(
                     StatusCode::REQUEST_TIMEOUT,
                     format!(
-                        "the body comes too slowly: after {} s it has to bring {LEAST_PACE} bytes a second",
-                        HEAD_START.as_secs()
+                        "the body comes too slowly: after {} s it has to bring {MIN_BYTES_PER_SECOND} bytes a second",
+                        BODY_GRACE.as_secs()
                     ),
                 ));
             }
@@ -176,30 +185,30 @@ fn make_room(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
     }
 }
 
-fn too_large(max_bytes: usize) -> Problem {
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {max_bytes} bytes at most"))
+fn too_large(max_bytes: usize) -> RestError {
+    RestError::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body may have {max_bytes} bytes at most"))
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-fn check_media(headers: &HeaderMap, media: Media) -> Result<(), Problem> {
-    let unsupported = |message: &str| Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
+fn check_media(headers: &HeaderMap, media: MediaTypes) -> Result<(), RestError> {
+    let unsupported = |message: &str| RestError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message);
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(unsupported("send the body without a Content-Encoding"));
     }
     let Some(given) = headers.get(header::CONTENT_TYPE) else {
         return match media {
-            Media::Lenient | Media::Unsaid => Ok(()),
-            Media::Json => Err(unsupported("send the header Content-Type: application/json")),
+            MediaTypes::Lenient | MediaTypes::Unsaid => Ok(()),
+            MediaTypes::Json => Err(unsupported("send the header Content-Type: application/json")),
         };
     };
     let given = given.to_str().unwrap_or_default().to_ascii_lowercase();
     let (essence, parameters) = given.split_once(';').unwrap_or((&given, ""));
     let good = match essence.trim() {
         "application/json" => true,
-        "application/x-www-form-urlencoded" => media == Media::Lenient,
+        "application/x-www-form-urlencoded" => media == MediaTypes::Lenient,
         other => other.starts_with("application/") && other.ends_with("+json"),
     };
     if !good {
@@ -213,35 +222,35 @@ fn check_media(headers: &HeaderMap, media: Media) -> Result<(), Problem> {
 }
 
 /// A list that is not empty and not too long.
-pub(super) fn list(body: Value) -> Result<Vec<Value>, Problem> {
+pub(super) fn list(body: Value) -> Result<Vec<Value>, RestError> {
     match body {
         Value::Array(items) if items.is_empty() => {
-            Err(Problem::bad_request("the body is an empty list: name at least one account"))
+            Err(RestError::bad_request("the body is an empty list: name at least one account"))
         }
-        Value::Array(items) if items.len() > MOST_ACCOUNTS => Err(Problem::bad_request(format!(
-            "the body names {} accounts, and a request may name {MOST_ACCOUNTS} at most; send several requests",
+        Value::Array(items) if items.len() > MAX_ACCOUNTS => Err(RestError::bad_request(format!(
+            "the body names {} accounts, and a request may name {MAX_ACCOUNTS} at most; send several requests",
             items.len()
         ))),
         Value::Array(items) => Ok(items),
-        Value::Null => Err(Problem::bad_request("the body is null: send a list")),
-        _ => Err(Problem::bad_request("the body must be a list")),
+        Value::Null => Err(RestError::bad_request("the body is null: send a list")),
+        _ => Err(RestError::bad_request("the body must be a list")),
     }
 }
 
 /// A list of objects that is not empty.
-pub(super) fn objects(body: Value) -> Result<Vec<Map<String, Value>>, Problem> {
+pub(super) fn objects(body: Value) -> Result<Vec<Map<String, Value>>, RestError> {
     let each = list(body)?.into_iter().enumerate().map(|(index, item)| match item {
         Value::Object(fields) => Ok(fields),
-        _ => Err(Problem::bad_request(format!("[{index}] must be an object"))),
+        _ => Err(RestError::bad_request(format!("[{index}] must be an object"))),
     });
     each.collect()
 }
 
 /// A list of account names that is not empty and names none twice.
-pub(super) fn names(body: Value) -> Result<Vec<String>, Problem> {
+pub(super) fn names(body: Value) -> Result<Vec<String>, RestError> {
     let each = list(body)?.into_iter().enumerate().map(|(index, item)| match item {
         Value::String(name) if is_account_name(&name) => Ok(name),
-        _ => Err(Problem::bad_request(format!(
+        _ => Err(RestError::bad_request(format!(
             "[{index}] must be an account name: a string of 1 to 255 characters without control characters"
         ))),
     });
@@ -251,11 +260,11 @@ pub(super) fn names(body: Value) -> Result<Vec<String>, Problem> {
 }
 
 /// Refuses a name that comes twice.
-pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), Problem> {
+pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), RestError> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(Problem::bad_request(format!("account {name:?} is named twice")));
+            return Err(RestError::bad_request(format!("account {name:?} is named twice")));
         }
     }
     Ok(())
@@ -285,7 +294,7 @@ mod tests {
         let began = Instant::now();
         let silent = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
         assert_eq!(collected(Body::from_stream(silent)).await, Err(408));
-        assert_eq!(began.elapsed().as_secs(), HEAD_START.as_secs());
+        assert_eq!(began.elapsed().as_secs(), BODY_GRACE.as_secs());
         let second = Duration::from_secs(1);
         assert_eq!(collected(chunks(60, 17 * 1024, second)).await, Ok(60 * 17 * 1024), "it takes a minute");
         let began = Instant::now();

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::error::Problem;
+use super::error::RestError;
 
 /// Which pages and names are good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) async fn guard(
     State(rules): State<Arc<BrowserRules>>,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response, RestError> {
     let (headers, path) = (request.headers(), request.uri().path());
     if !BY_ADDRESS.iter().any(|prefix| path.starts_with(prefix)) {
         let called =
@@ -66,12 +66,12 @@ fn only<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Option<&'h str
 }
 
 /// Refuses a name that is not ours: that of a page which has it resolve to this address.
-fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), Problem> {
+fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), RestError> {
     let is_good = |called: &Authority| hosts.iter().any(|host| names(host, called));
     if hosts.is_empty() || called.and_then(|host| host.parse().ok()).as_ref().is_some_and(is_good) {
         return Ok(());
     }
-    Err(Problem::new(
+    Err(RestError::new(
         StatusCode::MISDIRECTED_REQUEST,
         "REST is not called by this name (header Host); use one of server.hosts, or add it there",
     ))
@@ -85,9 +85,9 @@ fn names(entry: &str, called: &Authority) -> bool {
 }
 
 /// Refuses another site's page; gives back the origin of an allowed one.
-fn check_origin(allowed: &[String], headers: &HeaderMap) -> Result<Option<HeaderValue>, Problem> {
+fn check_origin(allowed: &[String], headers: &HeaderMap) -> Result<Option<HeaderValue>, RestError> {
     let refused = |what: &str| {
-        Err(Problem::new(
+        Err(RestError::new(
             StatusCode::FORBIDDEN,
             format!("{what} may not call REST; add its origin to server.cors.allowedOrigins if it should"),
         ))

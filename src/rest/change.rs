@@ -12,9 +12,9 @@ use ulid::Ulid;
 use super::RestState;
 use super::api::{ApiCall, ApiError, Resource};
 use super::create::{about, check, check_contents};
-use super::credential::{Credential, Denied};
-use super::decide::{Effect, Request, decide};
-use super::error::Problem;
+use super::credential::{AccountSecret, SecretWriteError};
+use super::decide::{Request, RequestEffect, decide};
+use super::error::RestError;
 use super::gitops::gitops_owner;
 use crate::account::lifecycle::displayed_state;
 use crate::account::owned_secret::{Contents, SecretVersion, keys_named_by};
@@ -25,10 +25,10 @@ use crate::crash;
 use crate::objects::AccountKey;
 
 /// How often a request is judged anew after others changed the account.
-pub(super) const TRIES: usize = 5;
+pub(super) const MAX_ATTEMPTS: usize = 5;
 
 /// One account of a request that changes or deletes.
-pub(super) struct Change<'a> {
+pub(super) struct AccountChange<'a> {
     /// The account's name.
     pub(super) name: &'a str,
     /// What is asked.
@@ -42,20 +42,20 @@ pub(super) struct Change<'a> {
 }
 
 /// What is to be written.
-pub(super) struct Plan {
-    write: Write,
+pub(super) struct ChangePlan {
+    write: PlannedWrite,
     contents: bool,
 }
 
-enum Write {
+enum PlannedWrite {
     Nothing,
     Patch { spec: Map<String, Value>, retry: bool },
     Delete,
 }
 
-impl Change<'_> {
+impl AccountChange<'_> {
     /// Judges: the plan for an account as it is, or why not.
-    pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<Plan, Problem> {
+    pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<ChangePlan, RestError> {
         if let Some(account) = account
             && account.is_static()
         {
@@ -64,18 +64,18 @@ impl Change<'_> {
         let verdict =
             decide(account.map(|account| (displayed_state(account), account.desired())), self.request);
         let Some(account) = account else {
-            return Err(Problem::new(verdict.status, format!("account {:?} does not exist", self.name)));
+            return Err(RestError::new(verdict.status, format!("account {:?} does not exist", self.name)));
         };
         if !verdict.status.is_success() {
             let problem = format!("account {:?} is being deleted; wait until it is gone", self.name);
-            return Err(Problem::new(verdict.status, problem));
+            return Err(RestError::new(verdict.status, problem));
         }
         let plan = self.plan(account, verdict.effect)?;
         if plan.writes()
             && !self.force
             && let Some(keeper) = gitops_owner(account)
         {
-            return Err(Problem::conflict(format!(
+            return Err(RestError::conflict(format!(
                 "account {:?} is managed by {keeper}; change it there, or repeat the request with ?force=true",
                 self.name
             )));
@@ -83,30 +83,38 @@ impl Change<'_> {
         Ok(plan)
     }
 
-    fn plan(&self, account: &KubesvcAccount, effect: Effect) -> Result<Plan, Problem> {
+    fn plan(&self, account: &KubesvcAccount, effect: RequestEffect) -> Result<ChangePlan, RestError> {
         let (desired, retry) = match effect {
-            Effect::Nothing | Effect::Create => return Ok(Plan { write: Write::Nothing, contents: false }),
-            Effect::Delete => return Ok(Plan { write: Write::Delete, contents: false }),
-            Effect::RetryDelete => {
-                return Ok(Plan { write: Write::Patch { spec: Map::new(), retry: true }, contents: false });
+            RequestEffect::Nothing | RequestEffect::Create => {
+                return Ok(ChangePlan { write: PlannedWrite::Nothing, contents: false });
             }
-            Effect::Store => (None, false),
-            Effect::Retry => (None, true),
-            Effect::Desire(desired) => (Some(desired), false),
-            Effect::DesireAndRetry(desired) => (Some(desired), true),
+            RequestEffect::Delete => return Ok(ChangePlan { write: PlannedWrite::Delete, contents: false }),
+            RequestEffect::RetryDelete => {
+                return Ok(ChangePlan {
+                    write: PlannedWrite::Patch { spec: Map::new(), retry: true },
+                    contents: false,
+                });
+            }
+            RequestEffect::Store => (None, false),
+            RequestEffect::Retry => (None, true),
+            RequestEffect::Desire(desired) => (Some(desired), false),
+            RequestEffect::DesireAndRetry(desired) => (Some(desired), true),
         };
         let spec = self.new_spec(account, desired)?;
         let changes = difference(&json!(account.spec), &json!(spec));
-        let write =
-            if changes.is_empty() && !retry { Write::Nothing } else { Write::Patch { spec: changes, retry } };
-        Ok(Plan { write, contents: !self.contents().is_empty() })
+        let write = if changes.is_empty() && !retry {
+            PlannedWrite::Nothing
+        } else {
+            PlannedWrite::Patch { spec: changes, retry }
+        };
+        Ok(ChangePlan { write, contents: !self.contents().is_empty() })
     }
 
     fn new_spec(
         &self,
         account: &KubesvcAccount,
         desired: Option<DesiredState>,
-    ) -> Result<KubesvcAccountSpec, Problem> {
+    ) -> Result<KubesvcAccountSpec, RestError> {
         let mut spec = account.spec.clone();
         if let Some(given) = self.given.filter(|given| self.sets || !given.is_bare()) {
             let mut changed = spec.clone();
@@ -133,11 +141,11 @@ impl Change<'_> {
     }
 
     /// Does it: reads, judges and writes, anew as long as others are faster.
-    pub(super) async fn run(&self, state: &RestState) -> Result<(), Problem> {
+    pub(super) async fn run(&self, state: &RestState) -> Result<(), RestError> {
         let mut stored = None;
         let result = self.run_storing(state, &mut stored).await;
         if let (Err(_), Some((key, version))) = (&result, &stored) {
-            Credential::of(state, key).discard_written(version).await;
+            AccountSecret::of(state, key).discard_written(version).await;
         }
         result
     }
@@ -147,8 +155,8 @@ impl Change<'_> {
         &self,
         state: &RestState,
         stored: &mut Option<(AccountKey, SecretVersion)>,
-    ) -> Result<(), Problem> {
-        for _ in 0..TRIES {
+    ) -> Result<(), RestError> {
+        for _ in 0..MAX_ATTEMPTS {
             let found = state.find(self.name).await?.account;
             if found.is_none() && self.request == Request::Delete {
                 return Ok(()); // It was there when the request was checked.
@@ -166,20 +174,20 @@ impl Change<'_> {
                 Ok(()) => return Ok(()),
             }
         }
-        Err(Problem::conflict(format!("account {:?} is being changed by others; try again", self.name)))
+        Err(RestError::conflict(format!("account {:?} is being changed by others; try again", self.name)))
     }
 
     /// After a source has changed: what of the Secret is no longer used goes, and what is used now is there, even if another
     /// request has just taken it out because the account did not use it.
     async fn tidy(
         &self,
-        credential: &Credential<'_>,
+        credential: &AccountSecret<'_>,
         account: &KubesvcAccount,
-        plan: &Plan,
+        plan: &ChangePlan,
     ) -> Result<(), ApiError> {
         let (contents, named) = (self.contents(), keys_named_by(account));
         if plan.contents && !contents.keys().all(|key| named.contains(key)) {
-            credential.change(&contents, account).await.map_err(trouble)?;
+            credential.change(&contents, account).await.map_err(error_answer)?;
         }
         let may_be_unused = named.iter().any(|key| !contents.contains_key(key));
         if self.set().is_some_and(AccountInput::has_source) && may_be_unused {
@@ -192,20 +200,20 @@ impl Change<'_> {
         &self,
         state: &RestState,
         account: &KubesvcAccount,
-        plan: &Plan,
+        plan: &ChangePlan,
         stored: &mut Option<(AccountKey, SecretVersion)>,
     ) -> Result<(), ApiError> {
         let key = AccountKey::of(account);
-        let credential = Credential::of(state, &key);
+        let credential = AccountSecret::of(state, &key);
         if plan.contents
-            && let Some(version) = credential.change(&self.contents(), account).await.map_err(trouble)?
+            && let Some(version) = credential.change(&self.contents(), account).await.map_err(error_answer)?
         {
             *stored = Some((key.clone(), version));
         }
         match &plan.write {
-            Write::Nothing => Ok(()),
-            Write::Delete => delete(state, &key, account).await,
-            Write::Patch { spec, retry } => {
+            PlannedWrite::Nothing => Ok(()),
+            PlannedWrite::Delete => delete(state, &key, account).await,
+            PlannedWrite::Patch { spec, retry } => {
                 patch(state, &key, account, spec, retry.then_some(RETRY_ANNOTATION)).await?;
                 *stored = None;
                 self.tidy(&credential, account, plan).await
@@ -215,16 +223,16 @@ impl Change<'_> {
 }
 
 /// The account is another one now, or going.
-fn trouble(denied: Denied) -> ApiError {
+fn error_answer(denied: SecretWriteError) -> ApiError {
     match denied {
-        Denied::Taken => ApiError::Changed,
-        Denied::Problem(problem) => ApiError::Refused(problem),
+        SecretWriteError::Taken => ApiError::Changed,
+        SecretWriteError::Problem(problem) => ApiError::Refused(problem),
     }
 }
 
-impl Plan {
+impl ChangePlan {
     fn writes(&self) -> bool {
-        self.contents || !matches!(self.write, Write::Nothing)
+        self.contents || !matches!(self.write, PlannedWrite::Nothing)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::RestState;
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
 use crate::peers::Replica;
 use crate::store::PoolSettings;
@@ -106,12 +106,12 @@ pub(super) async fn list(State(state): State<RestState>) -> Json<Vec<Clouddriver
 pub(super) async fn get(
     State(state): State<RestState>,
     id: PathName,
-) -> Result<Json<ClouddriverInstance>, Problem> {
+) -> Result<Json<ClouddriverInstance>, RestError> {
     let id = id.replica()?;
     let replica = state.replicas().into_iter().find(|replica| replica.id == id);
     replica.map(|replica| Json(replica.into())).ok_or_else(|| {
         let shown: String = id.chars().take(255).collect();
-        Problem::not_found(format!("there is no replica {shown:?}; GET /armory/clouddrivers lists them"))
+        RestError::not_found(format!("there is no replica {shown:?}; GET /armory/clouddrivers lists them"))
     })
 }
 

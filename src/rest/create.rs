@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 
 use super::RestState;
 use super::api::{ApiCall, ApiError, Resource};
-use super::credential::{Credential, Denied};
-use super::error::Problem;
+use super::credential::{AccountSecret, SecretWriteError};
+use super::error::RestError;
 use crate::account::kubeconfig;
 use crate::account::owned_secret::AGENT_KEY;
 use crate::account::spec::{AGENT_SOURCE, KubesvcAccountSpec, OWN_SOURCE};
@@ -23,7 +23,7 @@ use crate::crash;
 use crate::objects::AccountKey;
 
 /// What came of it.
-pub(super) enum Created {
+pub(super) enum CreateOutcome {
     /// It was made.
     Made,
     /// There is one of that name, made meanwhile.
@@ -31,7 +31,7 @@ pub(super) enum Created {
 }
 
 /// The object that a caller's definition makes. INACTIVE unless it says otherwise.
-pub(super) fn object(given: &AccountInput) -> Result<KubesvcAccount, Problem> {
+pub(super) fn object(given: &AccountInput) -> Result<KubesvcAccount, RestError> {
     let object = names::object_name(&given.name);
     let mut spec = Spec {
         account_name: (object != given.name).then(|| given.name.clone()),
@@ -55,14 +55,14 @@ pub(super) fn object(given: &AccountInput) -> Result<KubesvcAccount, Problem> {
 }
 
 /// Refuses a spec that the API server would refuse.
-pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
+pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), RestError> {
     let problems = validate(spec);
     if problems.is_empty() { Ok(()) } else { Err(about(name, &problems.join("; "))) }
 }
 
 impl RestState {
     /// Refuses sources that accounts of the namespace may not use.
-    pub(super) fn may_use(&self, given: &AccountInput, namespace: &str) -> Result<(), Problem> {
+    pub(super) fn may_use(&self, given: &AccountInput, namespace: &str) -> Result<(), RestError> {
         let agents = match &given.agent_source {
             Some(AgentSource::Set(source)) => Some(source),
             _ => None,
@@ -77,7 +77,7 @@ impl RestState {
 }
 
 /// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
-pub(super) fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) -> Result<(), Problem> {
+pub(super) fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) -> Result<(), RestError> {
     given.contents().into_iter().try_for_each(|(key, contents)| {
         let field = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfigContents" };
         kubeconfig::vet(contents.expose_secret().as_bytes(), spec.context.as_deref())
@@ -87,8 +87,8 @@ pub(super) fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) ->
     })
 }
 
-pub(super) fn about(name: &str, problem: &str) -> Problem {
-    Problem::bad_request(format!("account {name:?}: {problem}"))
+pub(super) fn about(name: &str, problem: &str) -> RestError {
+    RestError::bad_request(format!("account {name:?}: {problem}"))
 }
 
 /// Makes the account.
@@ -96,19 +96,19 @@ pub(super) async fn create(
     state: &RestState,
     given: &AccountInput,
     account: &KubesvcAccount,
-) -> Result<Created, Problem> {
+) -> Result<CreateOutcome, RestError> {
     let key = AccountKey {
         namespace: state.settings.accounts_namespace.clone(),
         name: account.metadata.name.clone().unwrap_or_default(),
     };
-    let credential = Credential::of(state, &key);
+    let credential = AccountSecret::of(state, &key);
     let contents = given.contents();
     let mut prepared = None;
     if !contents.is_empty() {
         match credential.prepare(&contents).await {
             Ok(version) => prepared = Some((&contents, version)),
-            Err(Denied::Taken) => return existing(state, given).await,
-            Err(Denied::Problem(problem)) => return Err(problem),
+            Err(SecretWriteError::Taken) => return existing(state, given).await,
+            Err(SecretWriteError::Problem(problem)) => return Err(problem),
         }
     }
     crash::point("rest-create:before");
@@ -132,25 +132,25 @@ pub(super) async fn create(
     crash::point("rest-create:after");
     if let Some((contents, version)) = &prepared {
         match credential.complete(contents, version, &made).await {
-            Ok(()) | Err(Denied::Taken) => {}
-            Err(Denied::Problem(problem)) => return Err(problem),
+            Ok(()) | Err(SecretWriteError::Taken) => {}
+            Err(SecretWriteError::Problem(problem)) => return Err(problem),
         }
     }
-    Ok(Created::Made)
+    Ok(CreateOutcome::Made)
 }
 
-async fn existing(state: &RestState, given: &AccountInput) -> Result<Created, Problem> {
+async fn existing(state: &RestState, given: &AccountInput) -> Result<CreateOutcome, RestError> {
     let found = state.find(&given.name).await?;
     match found.account {
-        Some(account) => Ok(Created::Existed(Box::new(account))),
+        Some(account) => Ok(CreateOutcome::Existed(Box::new(account))),
         None => Err(in_the_way(&given.name, found.in_the_way.as_deref())),
     }
 }
 
 /// The object name belongs to another account, or did a moment ago.
-pub(super) fn in_the_way(name: &str, other: Option<&str>) -> Problem {
+pub(super) fn in_the_way(name: &str, other: Option<&str>) -> RestError {
     let object = names::object_name(name);
-    Problem::conflict(match other {
+    RestError::conflict(match other {
         Some(other) => format!(
             "account {name:?} would be the object {object}, which is the account {other:?}; delete that one, or choose another name"
         ),

@@ -34,7 +34,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 
 use super::RestState;
 use super::api::{ApiCall, ApiError, Resource};
-use super::error::Problem;
+use super::error::RestError;
 use crate::account::owned_secret::{
     self, Contents, ObjectName, Preparation, SecretVersion, brought_to, claim, completion, has_contents_of,
     is_named_by, is_of_earlier_version, is_ours, keys_named_by, preparation, trimmed,
@@ -45,10 +45,10 @@ use crate::objects::AccountKey;
 use crate::telemetry::outages::warn_unless_away;
 
 /// How often a write is tried against others that write the same Secret.
-const TRIES: usize = 8;
+const MAX_WRITE_ATTEMPTS: usize = 8;
 
 /// One account's Secret.
-pub(super) struct Credential<'a> {
+pub(super) struct AccountSecret<'a> {
     state: &'a RestState,
     key: &'a AccountKey,
     name: String,
@@ -56,40 +56,40 @@ pub(super) struct Credential<'a> {
 }
 
 /// Why a Secret was not written.
-pub(super) enum Denied {
+pub(super) enum SecretWriteError {
     /// Another account stands under that name, or none where there was one.
     Taken,
     /// Anything else.
-    Problem(Problem),
+    Problem(RestError),
 }
 
-impl From<Problem> for Denied {
-    fn from(problem: Problem) -> Self {
+impl From<RestError> for SecretWriteError {
+    fn from(problem: RestError) -> Self {
         Self::Problem(problem)
     }
 }
 
-impl From<ApiError> for Denied {
+impl From<ApiError> for SecretWriteError {
     fn from(trouble: ApiError) -> Self {
         Self::Problem(trouble.into())
     }
 }
 
-impl<'a> Credential<'a> {
+impl<'a> AccountSecret<'a> {
     pub(super) fn of(state: &'a RestState, key: &'a AccountKey) -> Self {
         let api = Api::namespaced(state.client.clone(), &key.namespace);
         Self { state, key, name: names::credential_secret_name(&key.name), api }
     }
 
     /// The first step of a POST: there is no account yet. The answer is the version that holds these contents.
-    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, Denied> {
+    pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, SecretWriteError> {
         let wanted = self.wanted(contents, None);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.get().await?;
             let stands = present.is_some() && self.state.read(self.key).await?.is_some();
             let read = present.as_ref().map(|secret| secret.metadata.clone()).unwrap_or_default();
-            let written = match preparation(present, stands, self.place(), &wanted) {
-                Preparation::Taken => return Err(Denied::Taken),
+            let written = match preparation(present, stands, self.secret_key_of(), &wanted) {
+                Preparation::Taken => return Err(SecretWriteError::Taken),
                 Preparation::NotOurs => return Err(self.not_ours().into()),
                 Preparation::Remove => match self.delete(&SecretVersion::of(&read)).await {
                     Ok(()) | Err(ApiError::Changed | ApiError::NotFound) => continue,
@@ -113,7 +113,7 @@ impl<'a> Credential<'a> {
                 return Ok(version);
             }
         }
-        Err(Problem::from(ApiError::Changed).into())
+        Err(RestError::from(ApiError::Changed).into())
     }
 
     /// The last step of a POST that has made this account, of which `prepared` is the Secret.
@@ -122,9 +122,9 @@ impl<'a> Credential<'a> {
         contents: &Contents<'_>,
         prepared: &SecretVersion,
         made: &KubesvcAccount,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), SecretWriteError> {
         let wanted = self.wanted(contents, Some(made));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let written = match self.get().await? {
                 Some(present) => {
                     let Some(secret) = completion(&present, prepared, made, &wanted) else { return Ok(()) };
@@ -138,7 +138,7 @@ impl<'a> Credential<'a> {
                 return Ok(());
             }
         }
-        Err(Problem::from(ApiError::Changed).into())
+        Err(RestError::from(ApiError::Changed).into())
     }
 
     /// Brings the Secret to the contents that a PATCH or PUT gives this account, unless it is that already. The answer is
@@ -147,16 +147,16 @@ impl<'a> Credential<'a> {
         &self,
         contents: &Contents<'_>,
         account: &KubesvcAccount,
-    ) -> Result<Option<SecretVersion>, Denied> {
+    ) -> Result<Option<SecretVersion>, SecretWriteError> {
         let wanted = self.wanted(contents, Some(account));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.get().await?;
             let is_of_account =
                 present.as_ref().is_some_and(|secret| has_contents_of(&secret.metadata, account.uid()));
             if !is_of_account {
                 let now = self.state.read(self.key).await?;
                 if now.is_none_or(|now| now.uid() != account.uid() || now.is_being_deleted()) {
-                    return Err(Denied::Taken);
+                    return Err(SecretWriteError::Taken);
                 }
             }
             let written = match present {
@@ -173,7 +173,7 @@ impl<'a> Credential<'a> {
                 return Ok(written);
             }
         }
-        Err(Problem::from(ApiError::Changed).into())
+        Err(RestError::from(ApiError::Changed).into())
     }
 
     /// Takes out of the Secret of an account what it does not name any more. What goes wrong is only logged.
@@ -183,7 +183,7 @@ impl<'a> Credential<'a> {
     pub(super) async fn discard(&self) {
         let read = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
         match read {
-            Ok(Some(secret)) if is_ours(&secret.metadata, self.place()) => {
+            Ok(Some(secret)) if is_ours(&secret.metadata, self.secret_key_of()) => {
                 self.discard_written(&SecretVersion::of(&secret.metadata)).await;
             }
             Ok(_) => {}
@@ -229,7 +229,7 @@ impl<'a> Credential<'a> {
     }
 
     /// Whether the account still stands, and names this Secret.
-    async fn is_named_by(&self, account: &KubesvcAccount) -> Result<bool, Problem> {
+    async fn is_named_by(&self, account: &KubesvcAccount) -> Result<bool, RestError> {
         let now = self.state.read(self.key).await?;
         Ok(now.is_some_and(|now| now.uid() == account.uid() && self.is_of(&now) && !now.is_being_deleted()))
     }
@@ -239,7 +239,7 @@ impl<'a> Credential<'a> {
         account.metadata.name.as_deref() == Some(self.key.name.as_str()) && is_named_by(account)
     }
 
-    fn place(&self) -> ObjectName<'_> {
+    fn secret_key_of(&self) -> ObjectName<'_> {
         (&self.key.namespace, &self.key.name)
     }
 
@@ -248,18 +248,19 @@ impl<'a> Credential<'a> {
     }
 
     fn wanted(&self, contents: &Contents<'_>, account: Option<&KubesvcAccount>) -> Secret {
-        owned_secret::wanted(self.place(), ORIGIN_REST, contents, account)
+        owned_secret::wanted(self.secret_key_of(), ORIGIN_REST, contents, account)
     }
 
-    fn check_ours(&self, present: &Secret) -> Result<(), Problem> {
+    fn check_ours(&self, present: &Secret) -> Result<(), RestError> {
         let metadata = &present.metadata;
-        let ours = is_ours(metadata, self.place()) || is_of_earlier_version(metadata, self.place());
+        let ours =
+            is_ours(metadata, self.secret_key_of()) || is_of_earlier_version(metadata, self.secret_key_of());
         if ours { Ok(()) } else { Err(self.not_ours()) }
     }
 
-    fn not_ours(&self) -> Problem {
+    fn not_ours(&self) -> RestError {
         let (namespace, name) = (&self.key.namespace, &self.name);
-        Problem::conflict(format!(
+        RestError::conflict(format!(
             "the Secret {namespace}/{name} is there already and not of kubesvc; rename or delete it, since the kubeconfig would go there"
         ))
     }

@@ -24,7 +24,7 @@ pub(super) enum Request {
 
 /// What is to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(super) enum RequestEffect {
     /// Nothing, but what the body changes in the spec.
     Store,
     /// The body's changes, and this desired state.
@@ -45,64 +45,66 @@ pub(super) enum Effect {
 
 /// The answer's code, and what is stored before it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct RequestDecision {
     /// The code; the effect is `Nothing` unless it is a success.
     pub(super) status: StatusCode,
     /// What to store.
-    pub(super) effect: Effect,
+    pub(super) effect: RequestEffect,
 }
 
-impl Verdict {
-    fn accepted(effect: Effect) -> Self {
+impl RequestDecision {
+    fn accepted(effect: RequestEffect) -> Self {
         Self { status: StatusCode::ACCEPTED, effect }
     }
 
     fn refused(status: StatusCode) -> Self {
-        Self { status, effect: Effect::Nothing }
+        Self { status, effect: RequestEffect::Nothing }
     }
 }
 
 /// Decides for an account, as it is shown and desired, or for none.
-pub(super) fn decide(now: Option<(State, DesiredState)>, request: Request) -> Verdict {
+pub(super) fn decide(now: Option<(State, DesiredState)>, request: Request) -> RequestDecision {
     let Some((shown, desired)) = now else { return unknown(request) };
     match (request, shown) {
-        (Request::Add, _) => Verdict::refused(StatusCode::CONFLICT),
-        (Request::Delete, State::Deleting) => Verdict::accepted(Effect::Nothing),
-        (Request::Delete, State::DeleteFailed) => Verdict::accepted(Effect::RetryDelete),
-        (_, State::Deleting | State::DeleteFailed) => Verdict::refused(StatusCode::CONFLICT),
-        (Request::Delete, _) => Verdict::accepted(Effect::Delete),
-        (Request::Activate, _) => Verdict::accepted(activate(shown, desired)),
-        (Request::Deactivate, _) => Verdict::accepted(deactivate(shown, desired)),
-        (Request::Put, State::Failed) if desired == DesiredState::Active => Verdict::accepted(Effect::Retry),
-        (Request::Put, _) => Verdict::accepted(Effect::Store),
+        (Request::Add, _) => RequestDecision::refused(StatusCode::CONFLICT),
+        (Request::Delete, State::Deleting) => RequestDecision::accepted(RequestEffect::Nothing),
+        (Request::Delete, State::DeleteFailed) => RequestDecision::accepted(RequestEffect::RetryDelete),
+        (_, State::Deleting | State::DeleteFailed) => RequestDecision::refused(StatusCode::CONFLICT),
+        (Request::Delete, _) => RequestDecision::accepted(RequestEffect::Delete),
+        (Request::Activate, _) => RequestDecision::accepted(activate(shown, desired)),
+        (Request::Deactivate, _) => RequestDecision::accepted(deactivate(shown, desired)),
+        (Request::Put, State::Failed) if desired == DesiredState::Active => {
+            RequestDecision::accepted(RequestEffect::Retry)
+        }
+        (Request::Put, _) => RequestDecision::accepted(RequestEffect::Store),
     }
 }
 
-fn unknown(request: Request) -> Verdict {
+fn unknown(request: Request) -> RequestDecision {
     match request {
-        Request::Add => Verdict::accepted(Effect::Create),
-        Request::Put => Verdict::refused(StatusCode::NOT_FOUND),
+        Request::Add => RequestDecision::accepted(RequestEffect::Create),
+        Request::Put => RequestDecision::refused(StatusCode::NOT_FOUND),
         Request::Activate | Request::Deactivate | Request::Delete => {
-            Verdict::refused(StatusCode::BAD_REQUEST)
+            RequestDecision::refused(StatusCode::BAD_REQUEST)
         }
     }
 }
 
-fn activate(shown: State, desired: DesiredState) -> Effect {
+fn activate(shown: State, desired: DesiredState) -> RequestEffect {
     match (desired, shown) {
-        (DesiredState::Active, State::Active) => Effect::Store,
+        (DesiredState::Active, State::Active) => RequestEffect::Store,
         // It is on its way, or was: what failed until now is forgotten, and it is tried at once.
-        (DesiredState::Active, _) => Effect::Retry,
-        (DesiredState::Inactive, State::Failed) => Effect::DesireAndRetry(DesiredState::Active),
-        (DesiredState::Inactive, _) => Effect::Desire(DesiredState::Active),
+        (DesiredState::Active, _) => RequestEffect::Retry,
+        (DesiredState::Inactive, State::Failed) => RequestEffect::DesireAndRetry(DesiredState::Active),
+        (DesiredState::Inactive, _) => RequestEffect::Desire(DesiredState::Active),
     }
 }
 
-fn deactivate(shown: State, desired: DesiredState) -> Effect {
+fn deactivate(shown: State, desired: DesiredState) -> RequestEffect {
     match (desired, shown) {
-        (DesiredState::Active, _) => Effect::Desire(DesiredState::Inactive),
-        (DesiredState::Inactive, State::Failed) => Effect::Retry,
-        (DesiredState::Inactive, _) => Effect::Store,
+        (DesiredState::Active, _) => RequestEffect::Desire(DesiredState::Inactive),
+        (DesiredState::Inactive, State::Failed) => RequestEffect::Retry,
+        (DesiredState::Inactive, _) => RequestEffect::Store,
     }
 }
 
@@ -115,23 +117,26 @@ mod tests {
     const ACCEPTED: u16 = 202;
 
     /// One line of the table: the account now, and what ADD, PATCH ACTIVE, PATCH INACTIVE, PUT and DELETE do.
-    type Line = (Option<(State, DesiredState)>, [(u16, Effect); 5]);
+    type Line = (Option<(State, DesiredState)>, [(u16, RequestEffect); 5]);
 
-    fn line(state: State, desired: DesiredState, others: [(u16, Effect); 4]) -> Line {
+    fn line(state: State, desired: DesiredState, others: [(u16, RequestEffect); 4]) -> Line {
         let [activate, deactivate, put, delete] = others;
-        (Some((state, desired)), [(409, Effect::Nothing), activate, deactivate, put, delete])
+        (Some((state, desired)), [(409, RequestEffect::Nothing), activate, deactivate, put, delete])
     }
 
     fn table() -> Vec<Line> {
-        let refused = (409, Effect::Nothing);
-        let store = (ACCEPTED, Effect::Store);
-        let retry = (ACCEPTED, Effect::Retry);
-        let on = (ACCEPTED, Effect::Desire(ACTIVE));
-        let off = (ACCEPTED, Effect::Desire(INACTIVE));
-        let delete = (ACCEPTED, Effect::Delete);
-        let unknown = (400, Effect::Nothing);
+        let refused = (409, RequestEffect::Nothing);
+        let store = (ACCEPTED, RequestEffect::Store);
+        let retry = (ACCEPTED, RequestEffect::Retry);
+        let on = (ACCEPTED, RequestEffect::Desire(ACTIVE));
+        let off = (ACCEPTED, RequestEffect::Desire(INACTIVE));
+        let delete = (ACCEPTED, RequestEffect::Delete);
+        let unknown = (400, RequestEffect::Nothing);
         vec![
-            (None, [(ACCEPTED, Effect::Create), unknown, unknown, (404, Effect::Nothing), unknown]),
+            (
+                None,
+                [(ACCEPTED, RequestEffect::Create), unknown, unknown, (404, RequestEffect::Nothing), unknown],
+            ),
             line(State::Inactive, INACTIVE, [on, store, store, delete]),
             line(State::ToMigrate, ACTIVE, [retry, off, store, delete]),
             line(State::Activating, ACTIVE, [retry, off, store, delete]),
@@ -139,12 +144,24 @@ mod tests {
             line(State::ToDeactivate, INACTIVE, [on, store, store, delete]),
             line(State::Deactivating, INACTIVE, [on, store, store, delete]),
             line(State::Deactivating, ACTIVE, [retry, off, store, delete]),
-            line(State::Deleting, ACTIVE, [refused, refused, refused, (ACCEPTED, Effect::Nothing)]),
-            line(State::Deleting, INACTIVE, [refused, refused, refused, (ACCEPTED, Effect::Nothing)]),
-            line(State::DeleteFailed, ACTIVE, [refused, refused, refused, (ACCEPTED, Effect::RetryDelete)]),
-            line(State::DeleteFailed, INACTIVE, [refused, refused, refused, (ACCEPTED, Effect::RetryDelete)]),
+            line(State::Deleting, ACTIVE, [refused, refused, refused, (ACCEPTED, RequestEffect::Nothing)]),
+            line(State::Deleting, INACTIVE, [refused, refused, refused, (ACCEPTED, RequestEffect::Nothing)]),
+            line(
+                State::DeleteFailed,
+                ACTIVE,
+                [refused, refused, refused, (ACCEPTED, RequestEffect::RetryDelete)],
+            ),
+            line(
+                State::DeleteFailed,
+                INACTIVE,
+                [refused, refused, refused, (ACCEPTED, RequestEffect::RetryDelete)],
+            ),
             line(State::Failed, ACTIVE, [retry, off, retry, delete]),
-            line(State::Failed, INACTIVE, [(ACCEPTED, Effect::DesireAndRetry(ACTIVE)), retry, store, delete]),
+            line(
+                State::Failed,
+                INACTIVE,
+                [(ACCEPTED, RequestEffect::DesireAndRetry(ACTIVE)), retry, store, delete],
+            ),
             line(State::Orphaned, ACTIVE, [retry, off, store, delete]),
         ]
     }
@@ -182,7 +199,7 @@ mod tests {
                 for request in requests {
                     let verdict = decide(Some((state, desired)), request);
                     assert_eq!(!verdict.status.is_success(), verdict.status == StatusCode::CONFLICT);
-                    assert!(verdict.status.is_success() || verdict.effect == Effect::Nothing);
+                    assert!(verdict.status.is_success() || verdict.effect == RequestEffect::Nothing);
                 }
             }
         }

@@ -12,15 +12,15 @@ use serde_json::Value;
 
 use super::RestState;
 use super::accounts::{change_all, refuse_if_any, summed_up};
-use super::body::{self, Media, Received};
-use super::change::Change;
-use super::create::{self, Created, create, in_the_way};
-use super::decide::{Effect, Request, decide};
+use super::body::{self, MediaTypes, PendingBody};
+use super::change::AccountChange;
+use super::create::{self, CreateOutcome, create, in_the_way};
+use super::decide::{Request, RequestEffect, decide};
 use super::dto::{AccountDefinition, Definitions, StateChanges};
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::{Force, PathName};
 use super::input;
-use super::lookup::{Found, all};
+use super::lookup::{FoundAccount, all};
 use super::view::{AccountView, ExistingAccount};
 use crate::account::lifecycle::displayed_state;
 use crate::account::spinnaker::AccountInput;
@@ -41,9 +41,12 @@ const OWN_NAME: &str = "dynamic";
         (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
     ))]
-pub(super) async fn post(State(state): State<RestState>, received: Received) -> Result<Response, Problem> {
+pub(super) async fn post(
+    State(state): State<RestState>,
+    received: PendingBody,
+) -> Result<Response, RestError> {
     state.dynamic_accounts()?;
-    let (body, held) = body::read(&state, received, Media::Json).await?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let objects = match body {
         Value::Object(fields) => vec![fields],
         other => body::objects(other)?,
@@ -65,7 +68,7 @@ pub(super) async fn post(State(state): State<RestState>, received: Received) -> 
 async fn create_all(
     state: &RestState,
     wanted: &[(AccountInput, KubesvcAccount)],
-) -> Result<Vec<ExistingAccount>, Problem> {
+) -> Result<Vec<ExistingAccount>, RestError> {
     let names: Vec<&str> = wanted.iter().map(|(given, _)| given.name.as_str()).collect();
     let found = state.find_all(&names).await?;
     let blocked = names.iter().zip(&found).filter(|(_, found)| found.account.is_none());
@@ -87,15 +90,15 @@ async fn create_one(
     state: &RestState,
     given: &AccountInput,
     account: &KubesvcAccount,
-    found: Found,
-) -> Result<Option<ExistingAccount>, Problem> {
+    found: FoundAccount,
+) -> Result<Option<ExistingAccount>, RestError> {
     let now = found.account.as_ref().map(|existing| (displayed_state(existing), existing.desired()));
-    if let (Some(existing), Effect::Nothing) = (found.account, decide(now, Request::Add).effect) {
+    if let (Some(existing), RequestEffect::Nothing) = (found.account, decide(now, Request::Add).effect) {
         return Ok(Some(ExistingAccount::of(&existing)));
     }
     Ok(match create(state, given, account).await? {
-        Created::Made => None,
-        Created::Existed(existing) => Some(ExistingAccount::of(&existing)),
+        CreateOutcome::Made => None,
+        CreateOutcome::Existed(existing) => Some(ExistingAccount::of(&existing)),
     })
 }
 
@@ -115,13 +118,13 @@ async fn create_one(
 pub(super) async fn put(
     State(state): State<RestState>,
     force: Force,
-    received: Received,
-) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), Problem> {
+    received: PendingBody,
+) -> Result<(StatusCode, Json<Vec<ExistingAccount>>), RestError> {
     state.dynamic_accounts()?;
     let force = force.read()?;
-    let (body, held) = body::read(&state, received, Media::Json).await?;
+    let (body, held) = body::read(&state, received, MediaTypes::Json).await?;
     let Value::Object(fields) = body else {
-        return Err(Problem::bad_request("the body must be an object: one account"));
+        return Err(RestError::bad_request("the body must be an object: one account"));
     };
     let given = input::read(fields)?;
     state
@@ -132,7 +135,7 @@ pub(super) async fn put(
                 Some(DesiredState::Inactive) => Request::Deactivate,
             };
             exists(&state, &given.name).await?;
-            let change = Change { name: &given.name, request, given: Some(&given), sets: true, force };
+            let change = AccountChange { name: &given.name, request, given: Some(&given), sets: true, force };
             change_all(&state, &[change]).await
         })
         .await?;
@@ -140,8 +143,8 @@ pub(super) async fn put(
 }
 
 /// A PUT that carries a state answers 404 for an unknown account, as one without does.
-async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
-    state.find(name).await?.account.map(drop).ok_or_else(|| Problem::no_account(name))
+async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
+    state.find(name).await?.account.map(drop).ok_or_else(|| RestError::no_account(name))
 }
 
 /// The account that is called `dynamic`.
@@ -151,7 +154,7 @@ async fn exists(state: &RestState, name: &str) -> Result<(), Problem> {
         (status = 404, description = "No such account", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
     ))]
-pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, Problem> {
+pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, RestError> {
     super::accounts::get(state, PathName::of(OWN_NAME)).await
 }
 
@@ -165,7 +168,7 @@ pub(super) async fn get(state: State<RestState>) -> Result<Json<AccountView>, Pr
         (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
     ))]
-pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<StatusCode, RestError> {
     super::accounts::delete_one(state, force, PathName::of(OWN_NAME)).await
 }
 
@@ -184,7 +187,7 @@ pub(super) async fn delete(state: State<RestState>, force: Force) -> Result<Stat
 pub(super) async fn patch(
     state: State<RestState>,
     force: Force,
-    received: Received,
-) -> Result<StatusCode, Problem> {
+    received: PendingBody,
+) -> Result<StatusCode, RestError> {
     super::accounts::patch(state, force, received).await
 }

@@ -1,6 +1,6 @@
 //! Errors in the shape that Spring services give: `{timestamp, status, error, message, path}`.
 //!
-//! A handler returns a [`Problem`]; [`shape`], around all routes, gives it its body, since only there the path is known.
+//! A handler returns a [`RestError`]; [`shape`], around all routes, gives it its body, since only there the path is known.
 
 use axum::Json;
 use axum::extract::Request;
@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 /// An answer that is no success. The message names the field or the account, and what to do; it holds no credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub(super) struct Problem {
+pub(super) struct RestError {
     pub(super) status: StatusCode,
     pub(super) message: String,
 }
@@ -34,7 +34,7 @@ pub(super) struct ErrorBody {
     path: String,
 }
 
-impl Problem {
+impl RestError {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { status, message: message.into() }
     }
@@ -65,7 +65,7 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for RestError {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
         response.extensions_mut().insert(self);
@@ -73,11 +73,11 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Gives each [`Problem`] its body.
+/// Gives each [`RestError`] its body.
 pub(super) async fn shape(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;
-    let Some(Problem { status, message }) = response.extensions_mut().remove::<Problem>() else {
+    let Some(RestError { status, message }) = response.extensions_mut().remove::<RestError>() else {
         return response;
     };
     let body = ErrorBody {
@@ -100,12 +100,12 @@ pub(super) async fn shape(request: Request, next: Next) -> Response {
 }
 
 /// No such route.
-pub(super) async fn no_route() -> Problem {
-    Problem::not_found("there is no such call; GET /openapi.json lists them")
+pub(super) async fn no_route() -> RestError {
+    RestError::not_found("there is no such call; GET /openapi.json lists them")
 }
 
 /// The route is there, for other methods.
-pub(super) async fn wrong_method(request: Request) -> Problem {
+pub(super) async fn wrong_method(request: Request) -> RestError {
     let message = format!("{} is not allowed here; the header Allow says what is", request.method());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
+    RestError::new(StatusCode::METHOD_NOT_ALLOWED, message)
 }

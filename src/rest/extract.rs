@@ -7,11 +7,11 @@ use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use utoipa::IntoParams;
 
-use super::error::Problem;
+use super::error::RestError;
 use crate::account::spinnaker::is_account_name;
 
 /// The name in the path, decoded.
-pub(super) struct PathName(Result<String, Problem>);
+pub(super) struct PathName(Result<String, RestError>);
 
 impl PathName {
     /// A name that the route itself says.
@@ -20,24 +20,24 @@ impl PathName {
     }
 
     /// The name of an account.
-    pub(super) fn account(self) -> Result<String, Problem> {
+    pub(super) fn account(self) -> Result<String, RestError> {
         let name = self.0?;
         if is_account_name(&name) {
             Ok(name)
         } else {
-            Err(Problem::bad_request(
+            Err(RestError::bad_request(
                 "the name in the path must have 1 to 255 characters, none of them a control character",
             ))
         }
     }
 
     /// The id of a replica.
-    pub(super) fn replica(self) -> Result<String, Problem> {
+    pub(super) fn replica(self) -> Result<String, RestError> {
         self.0
     }
 
     /// The id of an agent.
-    pub(super) fn agent(self) -> Result<String, Problem> {
+    pub(super) fn agent(self) -> Result<String, RestError> {
         self.0
     }
 }
@@ -52,7 +52,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
                 || parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned(),
                 |(_, value)| value.to_owned(),
             )),
-            Err(_) => Err(Problem::bad_request("the name in the path must be UTF-8, percent-encoded")),
+            Err(_) => Err(RestError::bad_request("the name in the path must be UTF-8, percent-encoded")),
         };
         Ok(Self(name))
     }
@@ -64,12 +64,12 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 pub(super) struct Force(
     /// `true` changes also an account that a GitOps tool keeps; the tool may set it back.
     #[param(required = false, value_type = bool)]
-    Result<bool, Problem>,
+    Result<bool, RestError>,
 );
 
 impl Force {
     /// Whether it was asked for.
-    pub(super) fn read(self) -> Result<bool, Problem> {
+    pub(super) fn read(self) -> Result<bool, RestError> {
         self.0
     }
 }
@@ -78,10 +78,10 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let force = only_word(parts.uri.query(), "force").and_then(|word| match word.as_deref() {
+        let force = single_value(parts.uri.query(), "force").and_then(|word| match word.as_deref() {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(_) => Err(Problem::bad_request("force must be true or false")),
+            Some(_) => Err(RestError::bad_request("force must be true or false")),
         });
         Ok(Self(force))
     }
@@ -92,39 +92,39 @@ impl<S: Send + Sync> FromRequestParts<S> for Force {
 /// do most of their work without it.
 #[derive(Default, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Excluded {
+pub(super) struct ExcludedChecks {
     /// What the answer's code is not to go by, such as `database`; `missing` names it all the same.
     #[param(required = false)]
     exclude: Option<String>,
 }
 
-impl Excluded {
+impl ExcludedChecks {
     /// Whether this is left out.
     pub(super) fn has(&self, what: &str) -> bool {
         self.exclude.as_deref() == Some(what)
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Excluded {
+impl<S: Send + Sync> FromRequestParts<S> for ExcludedChecks {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self { exclude: word(parts.uri.query(), "exclude") })
+        Ok(Self { exclude: query_value(parts.uri.query(), "exclude") })
     }
 }
 
 /// A word of the query, decoded, which may come once.
-pub(super) fn only_word(query: Option<&str>, key: &str) -> Result<Option<String>, Problem> {
+pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let first = pairs.find(|(name, _)| name == key);
     if pairs.any(|(name, _)| name == key) {
-        return Err(Problem::bad_request(format!("{key} is given twice")));
+        return Err(RestError::bad_request(format!("{key} is given twice")));
     }
     Ok(first.map(|(_, value)| value.into_owned()))
 }
 
 /// A word of the query, decoded; the first, if it comes twice.
-fn word(query: Option<&str>, key: &str) -> Option<String> {
+fn query_value(query: Option<&str>, key: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())
 }

@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::extract::Excluded;
+use super::extract::ExcludedChecks;
 use super::{RestState, openapi};
 
 /// What this process waits for before it can serve.
@@ -57,7 +57,7 @@ pub(super) struct Missing {
     why: String,
 }
 
-fn ready(state: &RestState, excluded: &Excluded) -> (StatusCode, Json<Health>) {
+fn ready(state: &RestState, excluded: &ExcludedChecks) -> (StatusCode, Json<Health>) {
     let missing: Vec<Missing> =
         state.readiness.missing().into_iter().map(|(what, why)| Missing { what, why }).collect();
     let (code, status) = if missing.iter().all(|one| excluded.has(&one.what)) {
@@ -77,7 +77,7 @@ fn ready(state: &RestState, excluded: &Excluded) -> (StatusCode, Json<Health>) {
         (status = 503, description = "Something is missing", body = Health),
     ))]
 pub(super) async fn health(State(state): State<RestState>) -> (StatusCode, Json<Health>) {
-    ready(&state, &Excluded::default())
+    ready(&state, &ExcludedChecks::default())
 }
 
 /// Whether the process turns.
@@ -91,7 +91,7 @@ pub(super) async fn liveness() -> Json<Health> {
 }
 
 /// Whether the process can serve.
-#[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health", params(Excluded),
+#[utoipa::path(get, path = "/health/readiness", operation_id = "readiness", tag = "health", params(ExcludedChecks),
     responses(
         (status = 200, description = "It can serve", body = Health),
         (status = 405, description = "Only GET is allowed", body = super::error::ErrorBody),
@@ -99,7 +99,7 @@ pub(super) async fn liveness() -> Json<Health> {
     ))]
 pub(super) async fn readiness(
     State(state): State<RestState>,
-    excluded: Excluded,
+    excluded: ExcludedChecks,
 ) -> (StatusCode, Json<Health>) {
     ready(&state, &excluded)
 }

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::RestState;
 use super::agents::not_connected;
-use super::body::{self, Received};
-use super::error::{self, Problem, no_route};
+use super::body::{self, PendingBody};
+use super::error::{self, RestError, no_route};
 use super::extract::PathName;
 use crate::listen::http::CalledAt;
 use crate::peers::{
@@ -34,11 +34,11 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
 }
 
 /// Lets signed calls through, once each, and signs their answers.
-async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, Problem> {
+async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, RestError> {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
     let unchecked = state.peers.look_at(&parts.headers, address).await.map_err(|refusal| refuse(&refusal))?;
-    let received = Received::new(parts.headers.clone(), body, parts.extensions.get().copied());
+    let received = PendingBody::new(parts.headers.clone(), body, parts.extensions.get().copied());
     let (body, _room) = body::of_replica(&state, received).await?;
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let admitted = state.peers.admit(unchecked, parts.method.as_str(), path, &body);
@@ -47,18 +47,18 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
     let (mut parts, body) = answer.into_parts();
     let body = to_bytes(body, usize::MAX).await.map_err(|problem| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer broke off: {problem}"))
+        RestError::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the answer broke off: {problem}"))
     })?;
     parts.headers.extend(answerable.sign(parts.status, &body).map(|(name, value)| (Some(name), value)));
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 
-fn refuse(refusal: &SignatureError) -> Problem {
+fn refuse(refusal: &SignatureError) -> RestError {
     // No warning: strangers could fill the log with it. It is counted, and a replica tells of its own failed calls.
     tracing::debug!(%refusal, "a call to /internal was refused");
     match refusal {
-        SignatureError::TooMany => Problem::unavailable(refusal.to_string()),
-        _ => Problem::unauthorized(refusal.to_string()),
+        SignatureError::TooMany => RestError::unavailable(refusal.to_string()),
+        _ => RestError::unauthorized(refusal.to_string()),
     }
 }
 
@@ -66,10 +66,10 @@ async fn agents(State(state): State<RestState>) -> Json<AgentsOfReplica> {
     Json(AgentsOfReplica { replica_id: state.settings.replica_id.clone(), agents: state.fleet.agents() })
 }
 
-async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Holders>, Problem> {
+async fn holders(State(state): State<RestState>, body: Body) -> Result<Json<Holders>, RestError> {
     let HoldersQuestion { uids } = read(body).await?;
     if uids.len() > MAX_UIDS_PER_QUESTION {
-        return Err(Problem::bad_request(format!("uids may have {MAX_UIDS_PER_QUESTION} items at most")));
+        return Err(RestError::bad_request(format!("uids may have {MAX_UIDS_PER_QUESTION} items at most")));
     }
     let of = |uid: String| {
         let agents: Vec<_> = state.fleet.holders(&uid).into_iter().map(|agent| agent.agent_id).collect();
@@ -88,7 +88,7 @@ async fn disconnect(
     State(state): State<RestState>,
     id: PathName,
     body: Body,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, RestError> {
     let DisconnectCall { origin, .. } = read(body).await?;
     let id = id.agent()?;
     if !state.fleet.disconnect(&id) {
@@ -98,8 +98,9 @@ async fn disconnect(
     Ok(Json(json!({})))
 }
 
-async fn read<T: serde::de::DeserializeOwned>(body: Body) -> Result<T, Problem> {
+async fn read<T: serde::de::DeserializeOwned>(body: Body) -> Result<T, RestError> {
     let bytes = body::again(body).await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|problem| Problem::new(StatusCode::BAD_REQUEST, format!("the body does not fit: {problem}")))
+    serde_json::from_slice(&bytes).map_err(|problem| {
+        RestError::new(StatusCode::BAD_REQUEST, format!("the body does not fit: {problem}"))
+    })
 }

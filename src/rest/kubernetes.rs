@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::RestState;
 use super::dto::AccountOrNone;
-use super::error::{ErrorBody, Problem};
+use super::error::{ErrorBody, RestError};
 use super::extract::PathName;
 
 /// One account; an empty object where there is none.
@@ -19,7 +19,7 @@ use super::extract::PathName;
         (status = 501, description = "Dynamic accounts are off", body = ErrorBody),
         (status = 503, description = "The Kubernetes API server cannot be used now", body = ErrorBody),
     ))]
-pub(super) async fn account(State(state): State<RestState>, name: PathName) -> Result<Response, Problem> {
+pub(super) async fn account(State(state): State<RestState>, name: PathName) -> Result<Response, RestError> {
     state.dynamic_accounts()?;
     Ok(match state.view(&name.account()?).await? {
         Some(view) => Json(view).into_response(),
@@ -39,9 +39,9 @@ pub(super) async fn account(State(state): State<RestState>, name: PathName) -> R
 pub(super) async fn namespaces(
     State(state): State<RestState>,
     name: PathName,
-) -> Result<Json<Vec<String>>, Problem> {
+) -> Result<Json<Vec<String>>, RestError> {
     let name = name.account()?;
-    let account = state.find(&name).await?.account.ok_or_else(|| Problem::no_account(&name))?;
+    let account = state.find(&name).await?.account.ok_or_else(|| RestError::no_account(&name))?;
     let mut namespaces = match state.fleet.namespaces(account.uid()) {
         Some(seen) => seen,
         None => state.stored_namespaces(&name).await?.unwrap_or_else(|| account.spec.namespaces.clone()),
@@ -52,10 +52,10 @@ pub(super) async fn namespaces(
 }
 
 impl RestState {
-    async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, Problem> {
+    async fn stored_namespaces(&self, name: &str) -> Result<Option<Vec<String>>, RestError> {
         self.store.namespaces(name).await.map_err(|problem| {
             tracing::warn!(error = %problem, account = name, "cannot read an account's namespaces");
-            Problem::unavailable("the database cannot be used now; try again")
+            RestError::unavailable("the database cannot be used now; try again")
         })
     }
 }

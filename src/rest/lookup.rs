@@ -9,37 +9,37 @@ use tokio::time::Instant;
 
 use super::RestState;
 use super::api::{ApiCall, Resource};
-use super::error::Problem;
+use super::error::RestError;
 use crate::account::name_precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
 /// How many requests to the API server one call of REST has under way.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_LOOKUPS: usize = 16;
 /// How long a request may look up its accounts, all together.
-const CHECKING: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request may begin to write accounts; what was begun is brought to its end.
-const WRITING: Duration = Duration::from_secs(60);
+const WRITE_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits for all, a few at once, and returns what they came to in their order. So that what a caller has asked for has an
 /// end, those that were not begun in time are not.
 pub(super) async fn all<T: Send + 'static>(
-    writes: Vec<BoxFuture<'_, Result<T, Problem>>>,
-) -> Vec<Result<T, Problem>> {
-    let until = Instant::now() + WRITING;
+    writes: Vec<BoxFuture<'_, Result<T, RestError>>>,
+) -> Vec<Result<T, RestError>> {
+    let until = Instant::now() + WRITE_START_TIMEOUT;
     let begun: Vec<_> = writes.into_iter().map(|write| begin(write, until)).collect();
-    stream::iter(begun).buffered(AT_ONCE).collect().await
+    stream::iter(begun).buffered(MAX_CONCURRENT_LOOKUPS).collect().await
 }
 
 fn begin<T: Send + 'static>(
-    write: BoxFuture<'_, Result<T, Problem>>,
+    write: BoxFuture<'_, Result<T, RestError>>,
     until: Instant,
-) -> BoxFuture<'_, Result<T, Problem>> {
+) -> BoxFuture<'_, Result<T, RestError>> {
     async move {
         if Instant::now() >= until {
-            return Err(Problem::unavailable(format!(
+            return Err(RestError::unavailable(format!(
                 "the Kubernetes API server is slow: what was not begun within {} s was left; look, and try again",
-                WRITING.as_secs()
+                WRITE_START_TIMEOUT.as_secs()
             )));
         }
         write.await
@@ -52,7 +52,7 @@ pub(super) const NOT_READ_YET: &str = "the accounts are still being read from Ku
 
 /// What stands under a name.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundAccount {
     /// The account; the one that Spinnaker sees, where several objects have the name.
     pub(super) account: Option<KubesvcAccount>,
     /// The account name of another object that has the derived object name.
@@ -67,14 +67,14 @@ impl RestState {
 
     /// The account of this name: at its derived object name, then wherever the index has seen the name. An object
     /// with another account name does not match. That there is none can be said only once the index has seen all.
-    pub(super) async fn find(&self, name: &str) -> Result<Found, Problem> {
+    pub(super) async fn find(&self, name: &str) -> Result<FoundAccount, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
             name: names::object_name(name),
         };
         let mut keys = vec![derived];
         keys.extend(self.accounts.by_account_name(name).iter().map(|account| AccountKey::of(account)));
-        let mut found = Found::default();
+        let mut found = FoundAccount::default();
         for (index, key) in keys.iter().enumerate() {
             if keys[..index].contains(key) {
                 continue;
@@ -88,32 +88,32 @@ impl RestState {
             }
         }
         if found.account.is_none() && !self.accounts.is_synced() {
-            return Err(Problem::unavailable(NOT_READ_YET));
+            return Err(RestError::unavailable(NOT_READ_YET));
         }
         Ok(found)
     }
 
     /// The same for many names, in their order; ends at the first that cannot be asked for.
-    pub(super) async fn find_all(&self, names: &[&str]) -> Result<Vec<Found>, Problem> {
+    pub(super) async fn find_all(&self, names: &[&str]) -> Result<Vec<FoundAccount>, RestError> {
         let each: Vec<BoxFuture<'_, _>> = names.iter().map(|name| self.find(name).boxed()).collect();
-        let finding = stream::iter(each).buffered(AT_ONCE).try_collect();
-        tokio::time::timeout(CHECKING, finding).await.unwrap_or_else(|_| {
-            Err(Problem::unavailable(format!(
+        let finding = stream::iter(each).buffered(MAX_CONCURRENT_LOOKUPS).try_collect();
+        tokio::time::timeout(LOOKUP_TIMEOUT, finding).await.unwrap_or_else(|_| {
+            Err(RestError::unavailable(format!(
                 "the accounts could not be looked up within {} s, and nothing was done; try again, with fewer in a request",
-                CHECKING.as_secs()
+                LOOKUP_TIMEOUT.as_secs()
             )))
         })
     }
 
     /// An object as the API server has it now.
-    pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, Problem> {
+    pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, RestError> {
         let call =
             ApiCall { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
         Ok(self.calls.ask_for(call, self.api(&key.namespace).get(&key.name)).await?)
     }
 }
 
-impl Found {
+impl FoundAccount {
     /// Keeps the account that has the name by right.
     fn consider(&mut self, account: KubesvcAccount, precedence: Precedence) {
         if self.account.as_ref().is_none_or(|known| precedence.takes_precedence(&account, known)) {

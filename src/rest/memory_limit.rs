@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::error::Problem;
+use super::error::RestError;
 use crate::listen::addresses::Caller;
 
 /// Bodies of callers, as they come in, in KiB.
@@ -85,7 +85,7 @@ impl RequestLimits {
         caller: Option<Caller>,
         bytes: usize,
         until: Instant,
-    ) -> Result<MemoryPermit, Problem> {
+    ) -> Result<MemoryPermit, RestError> {
         let mut growing = self.values.growing(caller);
         growing.grow_until(bytes, until).await?;
         Ok(MemoryPermit(growing.held.into_iter().flatten().collect()))
@@ -97,7 +97,7 @@ impl RequestLimits {
     }
 
     /// Waits for the place of a request that writes.
-    pub(super) async fn write(&self, within: Duration) -> Result<MemoryPermit, Problem> {
+    pub(super) async fn write(&self, within: Duration) -> Result<MemoryPermit, RestError> {
         Ok(MemoryPermit(vec![take(&self.writes, 1, Instant::now() + within).await?]))
     }
 }
@@ -130,12 +130,12 @@ impl MemoryPool {
 
 impl GrowingPermit<'_> {
     /// Takes room for a body of which so many bytes have come.
-    pub(super) async fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
+    pub(super) async fn grow(&mut self, bytes: usize) -> Result<(), RestError> {
         let wait = GROWTH_TIMEOUT + GROWTH_TIMEOUT.mul_f64(fastrand::f64());
         self.grow_until(bytes, Instant::now() + wait).await
     }
 
-    async fn grow_until(&mut self, bytes: usize, until: Instant) -> Result<(), Problem> {
+    async fn grow_until(&mut self, bytes: usize, until: Instant) -> Result<(), RestError> {
         let wanted = kib(bytes);
         if wanted <= UNCOUNTED_KIB || wanted <= self.kib {
             return Ok(());
@@ -156,11 +156,11 @@ impl GrowingPermit<'_> {
     }
 }
 
-async fn take(free: &Arc<Semaphore>, many: usize, until: Instant) -> Result<OwnedSemaphorePermit, Problem> {
+async fn take(free: &Arc<Semaphore>, many: usize, until: Instant) -> Result<OwnedSemaphorePermit, RestError> {
     let many = u32::try_from(many).unwrap_or(u32::MAX);
     match tokio::time::timeout_at(until, Arc::clone(free).acquire_many_owned(many)).await {
         Ok(Ok(permit)) => Ok(permit),
-        _ => Err(Problem::unavailable(
+        _ => Err(RestError::unavailable(
             "this replica, or your address, has as many requests under way as are taken at once, or as large ones; try again, with fewer accounts in each",
         )),
     }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// Room that is held for a body of so many bytes.
-    async fn taken(room: &RequestLimits, number: u8, bytes: usize) -> Result<GrowingPermit<'_>, Problem> {
+    async fn taken(room: &RequestLimits, number: u8, bytes: usize) -> Result<GrowingPermit<'_>, RestError> {
         let mut growing = room.body(caller(number));
         growing.grow(bytes).await?;
         Ok(growing)
@@ -233,7 +233,7 @@ mod tests {
                 growing.grow(mib * MIB).await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            Ok::<_, Problem>(())
+            Ok::<_, RestError>(())
         };
         // Each has a third of the quarter when none is left. The waits are the same in each run.
         fastrand::seed(7);

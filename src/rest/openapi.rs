@@ -24,7 +24,7 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
         (name = "health", description = "Health, metrics and this description")
     ),
     security(()),
-    modifiers(&Shared),
+    modifiers(&CommonParts),
     paths(
         accounts::add, accounts::patch, accounts::delete, accounts::list, accounts::get, accounts::delete_one,
         dynamic::get, dynamic::post, dynamic::put, dynamic::patch, dynamic::delete,
@@ -37,9 +37,9 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
 struct Description;
 
 /// What every call has in common.
-struct Shared;
+struct CommonParts;
 
-impl Modify for Shared {
+impl Modify for CommonParts {
     fn modify(&self, openapi: &mut openapi::OpenApi) {
         for item in openapi.paths.paths.values_mut() {
             let PathItem { get, put, post, delete, patch, .. } = item;

@@ -3,11 +3,11 @@
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::error::Problem;
-use super::extract::only_word;
+use super::error::RestError;
+use super::extract::single_value;
 use super::view::AccountItem;
 
-const LIMIT: u64 = 100;
+const DEFAULT_LIMIT: u64 = 100;
 const MAX_LIMIT: u64 = 1000;
 /// The largest page: what clients can read back as a signed number of 64 bits.
 const MAX_PAGE: u64 = i64::MAX as u64;
@@ -39,9 +39,9 @@ pub(super) struct AccountPage {
 
 impl Paging {
     /// Reads `page` and `limit` of a query.
-    pub(super) fn read(query: Option<&str>) -> Result<Self, Problem> {
+    pub(super) fn read(query: Option<&str>) -> Result<Self, RestError> {
         let page = number(query, "page", 1, 1..=MAX_PAGE)?;
-        let limit = number(query, "limit", LIMIT, 1..=MAX_LIMIT)?;
+        let limit = number(query, "limit", DEFAULT_LIMIT, 1..=MAX_LIMIT)?;
         Ok(Self { page, limit })
     }
 
@@ -64,11 +64,11 @@ fn number(
     key: &str,
     default: u64,
     allowed: std::ops::RangeInclusive<u64>,
-) -> Result<u64, Problem> {
-    let Some(text) = only_word(query, key)? else { return Ok(default) };
+) -> Result<u64, RestError> {
+    let Some(text) = single_value(query, key)? else { return Ok(default) };
     text.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
         let most = if *allowed.end() == MAX_PAGE { String::new() } else { format!(" to {}", allowed.end()) };
-        Problem::bad_request(format!("{key} must be a number from {}{most}", allowed.start()))
+        RestError::bad_request(format!("{key} must be a number from {}{most}", allowed.start()))
     })
 }
 

@@ -40,7 +40,7 @@ impl fmt::Display for Goal {
 
 /// Why the waiting is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum WaitEnding {
     /// All are there.
     AllMet,
     /// One cannot be without someone's doing.
@@ -48,30 +48,30 @@ pub(super) enum Ending {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum WaitOutcome {
     Pending,
     Stalled,
     Met,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedAccount {
     uid: String,
-    outcome: Outcome,
+    outcome: WaitOutcome,
     state: State,
     message: String,
 }
 
-type Key = (String, String);
+type BoardKey = (String, String);
 
 /// All accounts that are waited for.
 #[derive(Debug)]
 pub(super) struct Board {
     goal: Goal,
     keep_going: bool,
-    watched: BTreeMap<Key, Watched>,
+    watched: BTreeMap<BoardKey, WatchedAccount>,
     /// Seen since the watch began anew.
-    listed: BTreeSet<Key>,
+    listed: BTreeSet<BoardKey>,
     news: Vec<String>,
     trouble: Option<String>,
 }
@@ -91,9 +91,9 @@ impl Board {
             trouble: None,
         };
         for account in accounts {
-            let watched = Watched {
+            let watched = WatchedAccount {
                 uid: account.uid().to_owned(),
-                outcome: Outcome::Pending,
+                outcome: WaitOutcome::Pending,
                 state: displayed_state(account),
                 message: String::new(),
             };
@@ -123,7 +123,7 @@ impl Board {
     fn saw(&mut self, account: &KubesvcAccount) {
         let key = key(account);
         let Some(watched) = self.watched.get_mut(&key) else { return };
-        if watched.outcome == Outcome::Met {
+        if watched.outcome == WaitOutcome::Met {
             return;
         }
         if watched.uid != account.uid() {
@@ -135,7 +135,7 @@ impl Board {
         watched.state = displayed_state(account);
         watched.message = message(account);
         watched.outcome = judge(account, self.goal);
-        if watched.outcome == Outcome::Met {
+        if watched.outcome == WaitOutcome::Met {
             let name = resource_name(&key.1);
             self.news.push(match self.goal {
                 Goal::Ready => format!("{name} is ready ({})", watched.state),
@@ -144,16 +144,16 @@ impl Board {
         }
     }
 
-    fn gone(&mut self, key: &Key) {
+    fn gone(&mut self, key: &BoardKey) {
         let Some(watched) = self.watched.get_mut(key) else { return };
-        if watched.outcome == Outcome::Met {
+        if watched.outcome == WaitOutcome::Met {
             return;
         }
         if self.goal == Goal::Deleted {
-            watched.outcome = Outcome::Met;
+            watched.outcome = WaitOutcome::Met;
             self.news.push(format!("{} deleted", resource_name(&key.1)));
         } else {
-            watched.outcome = Outcome::Stalled;
+            watched.outcome = WaitOutcome::Stalled;
             watched.state = State::Deleting;
             watched.message = "it was deleted meanwhile".to_owned();
         }
@@ -182,7 +182,7 @@ impl Board {
     }
 
     pub(super) fn met(&self) -> u64 {
-        self.watched.values().filter(|watched| watched.outcome == Outcome::Met).count() as u64
+        self.watched.values().filter(|watched| watched.outcome == WaitOutcome::Met).count() as u64
     }
 
     /// States of those that are not there.
@@ -190,28 +190,28 @@ impl Board {
         counts(self.pending().map(|(_, watched)| watched.state))
     }
 
-    fn pending(&self) -> impl Iterator<Item = (&Key, &Watched)> {
-        self.watched.iter().filter(|(_, watched)| watched.outcome != Outcome::Met)
+    fn pending(&self) -> impl Iterator<Item = (&BoardKey, &WatchedAccount)> {
+        self.watched.iter().filter(|(_, watched)| watched.outcome != WaitOutcome::Met)
     }
 
-    pub(super) fn ending(&self) -> Option<Ending> {
+    pub(super) fn ending(&self) -> Option<WaitEnding> {
         if self.pending().next().is_none() {
-            return Some(Ending::AllMet);
+            return Some(WaitEnding::AllMet);
         }
-        let stalled = |watched: &Watched| watched.outcome == Outcome::Stalled;
+        let stalled = |watched: &WatchedAccount| watched.outcome == WaitOutcome::Stalled;
         let over = if self.keep_going {
             self.pending().all(|(_, watched)| stalled(watched) && watched.state == State::Deleting)
         } else {
             self.pending().any(|(_, watched)| stalled(watched))
         };
-        over.then_some(Ending::Stalled)
+        over.then_some(WaitEnding::Stalled)
     }
 
     /// A line for each that is not there, those for which someone must act first.
     pub(super) fn left(&self) -> Vec<String> {
         let mut left: Vec<_> = self.pending().collect();
-        left.sort_by_key(|(_, watched)| watched.outcome != Outcome::Stalled);
-        let line = |(key, watched): (&Key, &Watched)| {
+        left.sort_by_key(|(_, watched)| watched.outcome != WaitOutcome::Stalled);
+        let line = |(key, watched): (&BoardKey, &WatchedAccount)| {
             let why =
                 if watched.message.is_empty() { String::new() } else { format!(": {}", watched.message) };
             text::line(&format!("{} is {}{why}", key.1, watched.state))
@@ -220,7 +220,7 @@ impl Board {
     }
 }
 
-fn key(account: &KubesvcAccount) -> Key {
+fn key(account: &KubesvcAccount) -> BoardKey {
     let metadata = &account.metadata;
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
@@ -237,7 +237,7 @@ fn message(account: &KubesvcAccount) -> String {
 }
 
 /// How far one account has come. What the operator has not seen yet is pending.
-fn judge(account: &KubesvcAccount, goal: Goal) -> Outcome {
+fn judge(account: &KubesvcAccount, goal: Goal) -> WaitOutcome {
     let status = account.status_or_default();
     let asked = account.annotation(RETRY_ANNOTATION);
     let handled = status.observed_generation == account.generation()
@@ -246,10 +246,10 @@ fn judge(account: &KubesvcAccount, goal: Goal) -> Outcome {
     let deleting = account.is_being_deleted();
     if goal == Goal::Deleted {
         let failed = deleting && stalled && displayed_state(account) == State::DeleteFailed;
-        return if failed { Outcome::Stalled } else { Outcome::Pending };
+        return if failed { WaitOutcome::Stalled } else { WaitOutcome::Pending };
     }
     if !handled || deleting {
-        return Outcome::Pending;
+        return WaitOutcome::Pending;
     }
     let met = match goal {
         Goal::Active => displayed_state(account) == State::Active,
@@ -259,9 +259,9 @@ fn judge(account: &KubesvcAccount, goal: Goal) -> Outcome {
         }
     };
     match (met, stalled) {
-        (true, _) => Outcome::Met,
-        (false, true) => Outcome::Stalled,
-        (false, false) => Outcome::Pending,
+        (true, _) => WaitOutcome::Met,
+        (false, true) => WaitOutcome::Stalled,
+        (false, false) => WaitOutcome::Pending,
     }
 }
 

@@ -18,13 +18,17 @@ fn given(value: &Value) -> AccountInput {
     AccountInput::read(value.as_object().cloned().expect("an object")).expect("good fields")
 }
 
-fn plan(request: Request, body: Option<&AccountInput>, account: &KubesvcAccount) -> Result<Plan, Problem> {
-    Change { name: "a", request, given: body, sets: true, force: false }.judge(Some(account))
+fn plan(
+    request: Request,
+    body: Option<&AccountInput>,
+    account: &KubesvcAccount,
+) -> Result<ChangePlan, RestError> {
+    AccountChange { name: "a", request, given: body, sets: true, force: false }.judge(Some(account))
 }
 
-fn patch_of(plan: Plan) -> Option<(Value, bool)> {
+fn patch_of(plan: ChangePlan) -> Option<(Value, bool)> {
     match plan.write {
-        Write::Patch { spec, retry } => Some((Value::Object(spec), retry)),
+        PlannedWrite::Patch { spec, retry } => Some((Value::Object(spec), retry)),
         _ => None,
     }
 }
@@ -50,8 +54,14 @@ fn an_unchanged_body_writes_nothing() {
 fn what_a_deactivation_gives_is_checked_and_not_set() {
     let account = account(&json!({"kubeconfig": {"file": "/k"}, "state": "ACTIVE"}), &json!({}));
     let judge = |body: &AccountInput| {
-        Change { name: "a", request: Request::Deactivate, given: Some(body), sets: false, force: false }
-            .judge(Some(&account))
+        AccountChange {
+            name: "a",
+            request: Request::Deactivate,
+            given: Some(body),
+            sets: false,
+            force: false,
+        }
+        .judge(Some(&account))
     };
     let off = Some((json!({"state": "INACTIVE"}), false));
     for good in [
@@ -126,7 +136,7 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
         let problem = plan(request, None, &of_flux).err().expect("refused");
         assert_eq!(problem.status.as_u16(), 409);
         assert!(problem.message.contains("Flux Kustomization apps"), "{}", problem.message);
-        let forced = Change { name: "a", request, given: None, sets: true, force: true };
+        let forced = AccountChange { name: "a", request, given: None, sets: true, force: true };
         assert!(forced.judge(Some(&of_flux)).expect("forced").writes());
     }
     assert!(!plan(Request::Activate, None, &of_flux).expect("nothing to write").writes());
@@ -135,7 +145,7 @@ fn static_accounts_are_400_and_those_of_gitops_409_unless_forced() {
 #[test]
 fn an_unknown_account_is_400_and_404_for_a_put() {
     for (request, status) in [(Request::Activate, 400), (Request::Delete, 400), (Request::Put, 404)] {
-        let change = Change { name: "x", request, given: None, sets: true, force: false };
+        let change = AccountChange { name: "x", request, given: None, sets: true, force: false };
         let problem = change.judge(None).err().expect("refused");
         assert_eq!(problem.status.as_u16(), status);
         assert!(problem.message.contains("\"x\""));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::rest::body::{self, Received};
+use crate::rest::body::{self, PendingBody};
 
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const MIB: usize = 1024 * 1024;
@@ -159,7 +159,7 @@ async fn what_callers_may_send_does_not_bound_calls_of_replicas() {
     let uids: Vec<_> = (0..1000).map(|number| format!("{number:036}")).collect();
     let question = json!({ "uids": uids }).to_string();
     let length = question.len();
-    let received = |body: String| Received::new(HeaderMap::new(), Body::from(body), None);
+    let received = |body: String| PendingBody::new(HeaderMap::new(), Body::from(body), None);
     let (read, _room) = body::of_replica(&state, received(question)).await.expect("it is taken");
     assert_eq!(read.len(), length);
     let read = body::of_replica(&state, received("x".repeat(MIB))).await;

@@ -30,7 +30,7 @@ fn all_there_is_the_end() {
     assert_eq!(board.news(), ["kubesvcaccount.kubesvc.io/b is ready (ACTIVE)"]);
     assert_eq!((board.ending(), board.met(), board.counts()), (None, 1, "1 ACTIVATING".to_owned()));
     board.event(&Event::Apply(account("a", "ACTIVE", false)));
-    assert_eq!(board.ending(), Some(Ending::AllMet));
+    assert_eq!(board.ending(), Some(WaitEnding::AllMet));
     assert_eq!(board.news().len(), 1);
 }
 
@@ -38,13 +38,13 @@ fn all_there_is_the_end() {
 fn one_that_is_stalled_ends_it_unless_the_others_are_waited_for() {
     let accounts = [account("a", "ACTIVATING", false), account("b", "FAILED", true)];
     let stalled = board(Goal::Active, false, &accounts);
-    assert_eq!(stalled.ending(), Some(Ending::Stalled));
+    assert_eq!(stalled.ending(), Some(WaitEnding::Stalled));
     assert_eq!(stalled.left(), ["b is FAILED: the message", "a is ACTIVATING: the message"]);
     let mut patient = board(Goal::Active, true, &accounts);
     assert_eq!(patient.ending(), None);
     patient.event(&Event::Apply(account("b", "ACTIVE", false)));
     patient.event(&Event::Apply(account("a", "ACTIVE", false)));
-    assert_eq!(patient.ending(), Some(Ending::AllMet));
+    assert_eq!(patient.ending(), Some(WaitEnding::AllMet));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn what_the_operator_has_not_seen_is_neither_there_nor_stalled() {
 fn an_account_that_goes_away_ends_the_waiting_for_anything_but_that() {
     let mut lost = board(Goal::Ready, true, &[account("a", "ACTIVATING", false)]);
     lost.event(&Event::Delete(account("a", "ACTIVATING", false)));
-    assert_eq!(lost.ending(), Some(Ending::Stalled));
+    assert_eq!(lost.ending(), Some(WaitEnding::Stalled));
     assert_eq!(lost.left(), ["a is DELETING: it was deleted meanwhile"]);
     let mut wanted =
         board(Goal::Deleted, false, &[account("a", "ACTIVE", false), account("b", "ACTIVE", false)]);
@@ -72,7 +72,7 @@ fn an_account_that_goes_away_ends_the_waiting_for_anything_but_that() {
     let mut anew = account("b", "ACTIVE", false);
     anew.metadata.uid = Some("another".to_owned());
     wanted.event(&Event::Apply(anew));
-    assert_eq!(wanted.ending(), Some(Ending::AllMet));
+    assert_eq!(wanted.ending(), Some(WaitEnding::AllMet));
 }
 
 #[test]
@@ -91,5 +91,5 @@ fn inactive_by_wish_is_what_is_waited_for_and_not_what_another_sees() {
     let mut inactive = account("a", "INACTIVE", false);
     assert_eq!(board(Goal::Inactive, false, std::slice::from_ref(&inactive)).met(), 0, "it is to be ACTIVE");
     inactive.spec.state = Some(crate::account::DesiredState::Inactive);
-    assert_eq!(board(Goal::Inactive, false, &[inactive]).ending(), Some(Ending::AllMet));
+    assert_eq!(board(Goal::Inactive, false, &[inactive]).ending(), Some(WaitEnding::AllMet));
 }

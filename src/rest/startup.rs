@@ -11,17 +11,17 @@ use axum::{Json, Router};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
-use super::error::{self, Problem};
+use super::error::{self, RestError};
 use super::health::{self, Health};
 
 /// What a process that starts waits for, as it says under `/health`.
 #[derive(Clone)]
-pub struct Starting {
+pub struct StartupState {
     replica_id: String,
     waits_for: Arc<Mutex<(&'static str, String)>>,
 }
 
-impl Starting {
+impl StartupState {
     /// A replica that waits for this, because of that.
     pub fn new(replica_id: &str, what: &'static str, why: &str) -> Self {
         Self { replica_id: replica_id.to_owned(), waits_for: Arc::new(Mutex::new((what, why.to_owned()))) }
@@ -37,7 +37,7 @@ impl Starting {
 }
 
 /// All calls, until [`super::router`] takes over: the process is alive, not ready, and says what is missing.
-pub fn starting(starting: Starting) -> Router {
+pub fn starting(starting: StartupState) -> Router {
     Router::new()
         .route("/health/liveness", get(health::liveness))
         .route("/health/readiness", get(readiness))
@@ -59,15 +59,15 @@ pub fn second_listener(listener: TcpListener) -> io::Result<(TcpListener, TcpLis
 }
 
 /// It can serve nobody, whatever is excluded: it neither takes agents nor answers for accounts.
-async fn readiness(State(starting): State<Starting>) -> (StatusCode, Json<Health>) {
+async fn readiness(State(starting): State<StartupState>) -> (StatusCode, Json<Health>) {
     let (what, why) = starting.waits_for.lock().clone();
     let missing = [(what.to_owned(), why), ("running".to_owned(), "the operator is starting".to_owned())];
     (StatusCode::SERVICE_UNAVAILABLE, Json(Health::down(&starting.replica_id, missing)))
 }
 
-async fn unavailable(State(starting): State<Starting>) -> Problem {
+async fn unavailable(State(starting): State<StartupState>) -> RestError {
     let (what, why) = starting.waits_for.lock().clone();
-    Problem::unavailable(format!("the operator is starting and waits for the {what}: {why}"))
+    RestError::unavailable(format!("the operator is starting and waits for the {what}: {why}"))
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_process_that_starts_is_alive_not_ready_and_names_what_it_waits_for() {
-        let state = Starting::new("replica-1", "database", "it is being opened");
+        let state = StartupState::new("replica-1", "database", "it is being opened");
         let router = starting(state.clone());
         assert_eq!(get(&router, "/health/liveness").await, (200, json!({"status": "UP"})));
         assert!(!state.waits_for("database", "it is being opened"));

@@ -6,10 +6,10 @@
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
-use super::arguments::Place;
+use super::arguments::ScopeArguments;
 use super::cli::Cli;
-use super::failure::Ended;
-use super::session::Session;
+use super::failure::CommandError;
+use super::session::ApiSession;
 use crate::ui::{out, text};
 
 pub(super) const EXAMPLES: &str = "\
@@ -29,14 +29,14 @@ const FILES: &str = ":0";
 
 /// For which shell.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct CompletionArguments {
     /// The shell.
     #[arg(value_enum, value_name = "bash|zsh|fish|powershell")]
     shell: Shell,
 }
 
 /// Prints the script.
-pub(super) fn script(arguments: &Arguments) -> Result<(), Ended> {
+pub(super) fn script(arguments: &CompletionArguments) -> Result<(), CommandError> {
     let mut script = Vec::new();
     // The words are those of the program itself: `kubectl-kubesvc`.
     let mut command = Cli::command().bin_name(PROGRAM);
@@ -51,7 +51,7 @@ pub(super) const COMMAND: &str = "__complete";
 
 /// What may come next.
 #[derive(Debug, PartialEq, Eq)]
-enum Next {
+enum CompletionTarget {
     /// One of these.
     Words(Vec<String>),
     /// The name of an account.
@@ -63,23 +63,23 @@ enum Next {
 }
 
 /// Prints candidates for the last of the words so far, which is being written. Completion is a help: where the cluster cannot be asked there are none, and no error.
-pub(super) async fn run(words: &[String]) -> Result<(), Ended> {
+pub(super) async fn run(words: &[String]) -> Result<(), CommandError> {
     let (written, begun) = match words.split_last() {
         Some((begun, written)) => (written, begun.as_str()),
         None => (&[][..], ""),
     };
-    let place = place(written);
+    let place = scope_of(written);
     let candidates = match next(&Cli::command(), written, begun) {
-        Next::Words(words) => words,
-        Next::File => return Ok(out::print(FILES)?),
-        Next::Accounts => match Session::open(&place).await {
+        CompletionTarget::Words(words) => words,
+        CompletionTarget::File => return Ok(out::print(FILES)?),
+        CompletionTarget::Accounts => match ApiSession::open(&place).await {
             Ok(session) => {
                 let items = session.list_accounts(None).await.unwrap_or_default();
                 items.iter().map(|item| item.name().to_owned()).collect()
             }
             Err(_) => Vec::new(),
         },
-        Next::Agents => match Session::open(&place).await {
+        CompletionTarget::Agents => match ApiSession::open(&place).await {
             Ok(session) => {
                 let agents = session.list_agents(session.scope()).await.unwrap_or_default();
                 agents.into_iter().map(|agent| agent.spec.agent_id).collect()
@@ -95,7 +95,7 @@ pub(super) async fn run(words: &[String]) -> Result<(), Ended> {
 }
 
 /// The place that the words so far name.
-fn place(words: &[String]) -> Place {
+fn scope_of(words: &[String]) -> ScopeArguments {
     let value = |short: Option<&str>, long: &str| {
         words.iter().enumerate().find_map(|(index, word)| match word.split_once('=') {
             Some((flag, value)) if flag == long || Some(flag) == short => Some(value.to_owned()),
@@ -103,7 +103,7 @@ fn place(words: &[String]) -> Place {
             _ => None,
         })
     };
-    Place {
+    ScopeArguments {
         namespace: value(Some("-n"), "--namespace"),
         all_namespaces: false,
         context: value(None, "--context"),
@@ -112,7 +112,7 @@ fn place(words: &[String]) -> Place {
 }
 
 /// What may come after these words.
-fn next(root: &Command, written: &[String], begun: &str) -> Next {
+fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     let mut path = vec![root];
     let mut awaited = None;
     for word in written {
@@ -137,7 +137,7 @@ fn next(root: &Command, written: &[String], begun: &str) -> Next {
         flags.push("--help".to_owned());
         flags.sort();
         flags.dedup();
-        return Next::Words(flags);
+        return CompletionTarget::Words(flags);
     }
     let mut words: Vec<_> = here
         .get_subcommands()
@@ -146,13 +146,13 @@ fn next(root: &Command, written: &[String], begun: &str) -> Next {
         .collect();
     if !words.is_empty() {
         words.sort();
-        return Next::Words(words);
+        return CompletionTarget::Words(words);
     }
     match (here.get_name(), here.get_positionals().next()) {
-        ("approve" | "revoke", _) => Next::Agents,
-        (_, None) => Next::Words(Vec::new()),
+        ("approve" | "revoke", _) => CompletionTarget::Agents,
+        (_, None) => CompletionTarget::Words(Vec::new()),
         (_, Some(argument)) => match values(argument) {
-            Next::File => Next::Accounts,
+            CompletionTarget::File => CompletionTarget::Accounts,
             values => values,
         },
     }
@@ -168,17 +168,17 @@ fn takes_value<'a>(command: &'a Command, word: &str) -> Option<&'a clap::Arg> {
     })
 }
 
-fn values(argument: &clap::Arg) -> Next {
+fn values(argument: &clap::Arg) -> CompletionTarget {
     let values: Vec<_> =
         argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
-    if values.is_empty() { Next::File } else { Next::Words(values) }
+    if values.is_empty() { CompletionTarget::File } else { CompletionTarget::Words(values) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn after(words: &[&str]) -> Next {
+    fn after(words: &[&str]) -> CompletionTarget {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
         let (begun, written) = words.split_last().expect("the last word is being written");
         next(&Cli::command(), written, begun)
@@ -186,7 +186,7 @@ mod tests {
 
     fn words_after(words: &[&str]) -> Vec<String> {
         match after(words) {
-            Next::Words(words) => words,
+            CompletionTarget::Words(words) => words,
             other => unreachable!("{words:?} is followed by {other:?}"),
         }
     }
@@ -195,21 +195,21 @@ mod tests {
     fn commands_come_first_then_names_flags_and_their_values() {
         let commands = words_after(&[""]);
         assert!(commands.iter().any(|word| word == "why"), "{commands:?}");
-        assert_eq!(after(&["why", ""]), Next::Accounts);
-        assert_eq!(after(&["-n", "spin", "describe", "a", "b"]), Next::Accounts);
-        assert_eq!(after(&["agents", "approve", ""]), Next::Agents);
+        assert_eq!(after(&["why", ""]), CompletionTarget::Accounts);
+        assert_eq!(after(&["-n", "spin", "describe", "a", "b"]), CompletionTarget::Accounts);
+        assert_eq!(after(&["agents", "approve", ""]), CompletionTarget::Agents);
         assert_eq!(words_after(&["list", "-o", ""]), ["json", "yaml", "wide", "name"]);
         let flags = words_after(&["wait", "--"]);
         assert!(flags.iter().any(|flag| flag == "--keep-going"), "{flags:?}");
         assert!(flags.iter().any(|flag| flag == "--context"), "{flags:?}");
-        assert_eq!(after(&["list", "--kubeconfig", ""]), Next::File);
+        assert_eq!(after(&["list", "--kubeconfig", ""]), CompletionTarget::File);
         assert!(words_after(&["completion", ""]).iter().any(|shell| shell == "zsh"));
     }
 
     #[test]
     fn the_place_is_taken_from_the_words_so_far() {
         let words = ["-n", "spin", "--context=prod", "list"].map(str::to_owned);
-        let place = place(&words);
+        let place = scope_of(&words);
         assert_eq!(place.namespace.as_deref(), Some("spin"));
         assert_eq!(place.context.as_deref(), Some("prod"));
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use serde_json::json;
 
-use super::accounts::{Item, resource_name};
-use super::arguments::{Place, Targets, duration};
-use super::failure::Ended;
-use super::session::Session;
+use super::accounts::{AccountObject, resource_name};
+use super::arguments::{ScopeArguments, Targets, duration};
+use super::failure::CommandError;
+use super::session::ApiSession;
 use super::wait::{self, Goal};
 use crate::account::{DesiredState, gitops_owner};
 use crate::ui::out;
@@ -26,11 +26,11 @@ Examples:
   kubectl kubesvc deactivate production --force    # although a GitOps tool keeps it";
 
 /// How many accounts are written at once.
-pub(super) const AT_ONCE: usize = 16;
+pub(super) const MAX_CONCURRENT_WRITES: usize = 16;
 
 /// Whom to change.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct DesiredStateArguments {
     #[command(flatten)]
     targets: Targets,
     /// Change it although a GitOps tool keeps it; the tool may set it back.
@@ -45,9 +45,13 @@ pub(super) struct Arguments {
 }
 
 /// Sets the desired state.
-pub(super) async fn run(place: &Place, arguments: &Arguments, desired: DesiredState) -> Result<(), Ended> {
+pub(super) async fn run(
+    place: &ScopeArguments,
+    arguments: &DesiredStateArguments,
+    desired: DesiredState,
+) -> Result<(), CommandError> {
     arguments.targets.check(place)?;
-    let session = Session::open(place).await?;
+    let session = ApiSession::open(place).await?;
     let (items, missing) = session.resolve(&arguments.targets).await?;
     missing.iter().for_each(|line| super::cli::complain(line));
     let mut failed = !missing.is_empty();
@@ -57,7 +61,7 @@ pub(super) async fn run(place: &Place, arguments: &Arguments, desired: DesiredSt
             let session = &session;
             async move { (item, set(session, item, desired, arguments.force).await) }
         })
-        .buffered(AT_ONCE);
+        .buffered(MAX_CONCURRENT_WRITES);
     while let Some((item, answer)) = answers.next().await {
         match answer {
             Ok((word, written)) => {
@@ -65,11 +69,11 @@ pub(super) async fn run(place: &Place, arguments: &Arguments, desired: DesiredSt
                 // As written: what was read before may tell of a failure that this change has overtaken.
                 changed.push(written.unwrap_or_else(|| item.clone()));
             }
-            Err(Ended::Failed(reason) | Ended::Usage(reason)) => {
+            Err(CommandError::Failed(reason) | CommandError::Usage(reason)) => {
                 failed = true;
                 super::cli::complain(&reason);
             }
-            Err(Ended::Told) => failed = true,
+            Err(CommandError::Told) => failed = true,
         }
     }
     if arguments.wait && !changed.is_empty() {
@@ -79,22 +83,22 @@ pub(super) async fn run(place: &Place, arguments: &Arguments, desired: DesiredSt
         };
         wait::until(&session, changed, goal, arguments.timeout, false).await?;
     }
-    if failed { Err(Ended::Told) } else { Ok(()) }
+    if failed { Err(CommandError::Told) } else { Ok(()) }
 }
 
 async fn set(
-    session: &Session,
-    item: &Item,
+    session: &ApiSession,
+    item: &AccountObject,
     desired: DesiredState,
     force: bool,
-) -> Result<(&'static str, Option<Item>), Ended> {
+) -> Result<(&'static str, Option<AccountObject>), CommandError> {
     let (word, value) = match desired {
         DesiredState::Active => ("activated", "ACTIVE"),
         DesiredState::Inactive => ("deactivated", "INACTIVE"),
     };
     let name = item.name();
     if item.account.is_being_deleted() {
-        return Err(Ended::Failed(format!("account {name} is being deleted")));
+        return Err(CommandError::Failed(format!("account {name} is being deleted")));
     }
     if item.account.desired() == desired {
         let word = match desired {
@@ -104,7 +108,7 @@ async fn set(
         return Ok((word, None));
     }
     if let Some(keeper) = gitops_owner::gitops_owner(&item.account).filter(|_| !force) {
-        return Err(Ended::Failed(format!(
+        return Err(CommandError::Failed(format!(
             "account {name} is managed by {keeper}: set spec.state: {value} there, or repeat with --force"
         )));
     }

@@ -6,7 +6,7 @@ use axum::routing::{any, get, post};
 
 use super::RestState;
 use super::agents;
-use super::error::Problem;
+use super::error::RestError;
 
 /// Calls about operations, and Clouddriver's account management.
 pub(super) fn routes() -> Router<RestState> {
@@ -21,15 +21,15 @@ pub(super) fn routes() -> Router<RestState> {
         .route("/credentials/{*rest}", any(credentials))
 }
 
-async fn operations() -> Problem {
-    Problem::new(
+async fn operations() -> RestError {
+    RestError::new(
         StatusCode::NOT_IMPLEMENTED,
         "operations are not built yet: this version registers accounts and their agents, and deploys nothing",
     )
 }
 
-async fn credentials() -> Problem {
-    Problem::new(
+async fn credentials() -> RestError {
+    RestError::new(
         StatusCode::NOT_IMPLEMENTED,
         "Clouddriver's account management is not passed on yet; call Clouddriver itself, or /armory/accounts/dynamic here",
     )
