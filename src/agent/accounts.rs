@@ -166,7 +166,7 @@ impl Accounts {
         let (epoch, on) = (fence.caching_epoch, assignment.on);
         match outcome {
             AssignmentOutcome::Taken => {
-                tracing::info!(account = %account.name, epoch, on, "assignment of caching")
+                tracing::info!(account = %account.name, epoch, on, "assignment of caching");
             }
             AssignmentOutcome::Late => {
                 tracing::debug!(account = %account.name, epoch, on, "a late assignment of caching");

@@ -429,7 +429,7 @@ impl Walk<'_> {
                 self.values.problems.push(ConfigProblem::Value { place, key, read: say(node), allowed });
             }
             (KeyLookup::Group | KeyLookup::Stretched | KeyLookup::Nothing, _) => {
-                self.nothing(path, ground, line)
+                self.nothing(path, ground, line);
             }
         }
     }

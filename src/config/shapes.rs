@@ -93,7 +93,7 @@ fn custom_resource_definition(item: &YamlNode) -> Result<CustomResourceDefinitio
     for MappingEntry { key, line, node } in entries {
         match (fold(key).as_str(), &node.value) {
             ("kind", YamlValue::Text(text)) if one_line(text, MAX_ROLE_CHARS) => {
-                kind = Some(text.trim().to_owned())
+                kind = Some(text.trim().to_owned());
             }
             ("scope", YamlValue::Null) => {}
             ("scope", YamlValue::Text(text)) if text.trim().eq_ignore_ascii_case("cluster") => {

@@ -49,7 +49,7 @@ impl ClusterSessions {
     ) -> Self {
         Self {
             here,
-            remote: remote,
+            remote,
             accounts,
             agents,
             client,

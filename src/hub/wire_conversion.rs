@@ -53,7 +53,7 @@ pub(super) fn answer(result: ops::AccountResult) -> Option<AccountAnswer> {
         }
         (None, false) => return None,
     };
-    Some(AccountAnswer { uid, epoch, report: report, of_drop: result.dropped, namespaces })
+    Some(AccountAnswer { uid, epoch, report, of_drop: result.dropped, namespaces })
 }
 
 /// Reads a loss; absent: it names no account.

@@ -135,9 +135,9 @@ impl Store for NoStore {
     }
 }
 
-struct Waiting(Vec<(String, String)>);
+struct MissingParts(Vec<(String, String)>);
 
-impl Readiness for Waiting {
+impl Readiness for MissingParts {
     fn leader(&self) -> Option<String> {
         Some("replica".to_owned())
     }
@@ -188,7 +188,7 @@ fn state_of(settings: RestSettings, missing: &[(&str, &str)], client: kube::Clie
             fleet: Arc::new(NoFleet),
             peers: Arc::new(Peers::alone(identity())),
             store: Arc::new(NoStore),
-            readiness: Arc::new(Waiting(missing)),
+            readiness: Arc::new(MissingParts(missing)),
             metrics: Arc::new(|| "up 1\n# EOF\n".to_owned()),
         },
     )
@@ -199,13 +199,13 @@ fn a_router() -> Router {
 }
 
 /// An answer, read whole.
-struct Answer {
+struct TestResponse {
     status: u16,
     headers: HeaderMap,
     text: String,
 }
 
-impl Answer {
+impl TestResponse {
     fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
     }
@@ -225,18 +225,18 @@ impl Answer {
     }
 }
 
-async fn send(router: Router, request: Request<Body>) -> Answer {
+async fn send(router: Router, request: Request<Body>) -> TestResponse {
     let response = router.oneshot(request).await.expect("the router never fails");
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.expect("a body").to_bytes();
-    Answer {
+    TestResponse {
         status: parts.status.as_u16(),
         headers: parts.headers,
         text: String::from_utf8(bytes.to_vec()).expect("UTF-8"),
     }
 }
 
-async fn call(method: &str, path: &str, kind: Option<&str>, body: impl Into<Body>) -> Answer {
+async fn call(method: &str, path: &str, kind: Option<&str>, body: impl Into<Body>) -> TestResponse {
     let mut request = Request::builder().method(method).uri(path);
     if let Some(kind) = kind {
         request = request.header(header::CONTENT_TYPE, kind);

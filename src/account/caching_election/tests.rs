@@ -31,7 +31,7 @@ fn election<'s, 'a>(
     current: Option<(&'s str, &'s str)>,
     candidates: &'s [CachingCandidate<'a>],
 ) -> Election<'s, 'a> {
-    Election { uid: "u", now: NOW, leading_since: 0, current, asked: false, candidates: candidates }
+    Election { uid: "u", now: NOW, leading_since: 0, current, asked: false, candidates }
 }
 
 fn elected<'a>(current: Option<(&str, &str)>, candidates: &[CachingCandidate<'a>]) -> ElectionOutcome<'a> {

@@ -326,7 +326,7 @@ impl SessionFixture for SessionFact {
 }
 
 /// An observation long after the leader began, of an account with a row and a good credential.
-pub(super) struct Seen {
+pub(super) struct ObservationFixture {
     account: KubesvcAccount,
     policy: LifecyclePolicy,
     now: Tick,
@@ -340,8 +340,8 @@ pub(super) struct Seen {
 }
 
 /// Begins an observation of an account.
-pub(super) fn seen(account: KubesvcAccount) -> Seen {
-    Seen {
+pub(super) fn seen(account: KubesvcAccount) -> ObservationFixture {
+    ObservationFixture {
         account,
         policy: LifecyclePolicy::default(),
         now: 1000,
@@ -355,7 +355,7 @@ pub(super) fn seen(account: KubesvcAccount) -> Seen {
     }
 }
 
-impl Seen {
+impl ObservationFixture {
     pub(super) fn with(mut self, session: SessionFact) -> Self {
         self.sessions.push(session);
         self

@@ -33,7 +33,7 @@ use sim::Sim;
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-enum Step {
+enum LifecycleStep {
     /// The leader looks at a version of the object that may be old, decides and acts.
     Decide { lag: usize, crash: Crash },
     /// The write of a leader that was paused arrives.
@@ -41,7 +41,7 @@ enum Step {
     /// The hub sends what the object says to each session.
     Send,
     /// An agent works on the next command that it was sent.
-    Act { agent: usize, outcome: Outcome },
+    Act { agent: usize, outcome: StepOutcome },
     /// An answer arrives; it may arrive again.
     Deliver { index: usize, again: bool },
     /// Seconds pass.
@@ -82,7 +82,7 @@ enum Crash {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum StepOutcome {
     Done,
     Fails(FailureClass),
 }
@@ -93,7 +93,7 @@ enum Deed {
     Pin(Option<&'static str>),
     Define(u8),
     Describe(u8),
-    ChangeSecret(Secret),
+    ChangeSecret(SimSecret),
     Retry,
     /// Another agent is to stream.
     Elect,
@@ -105,44 +105,44 @@ enum Deed {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Secret {
+enum SimSecret {
     Good,
     Refused,
     Missing,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LifecycleStep> {
     let crash = prop_oneof![8 => Just(Crash::No), 1 => Just(Crash::Before), 1 => Just(Crash::After), 1 => Just(Crash::Paused)];
     let class = prop_oneof![
         Just(FailureClass::Unreachable),
         Just(FailureClass::Forbidden),
         Just(FailureClass::BadKubeconfig),
     ];
-    let outcome = prop_oneof![4 => Just(Outcome::Done), 1 => class.prop_map(Outcome::Fails)];
+    let outcome = prop_oneof![4 => Just(StepOutcome::Done), 1 => class.prop_map(StepOutcome::Fails)];
     prop_oneof![
-        10 => (0..3_usize, crash).prop_map(|(lag, crash)| Step::Decide { lag, crash }),
-        1 => Just(Step::LateWrite),
-        8 => Just(Step::Send),
-        8 => (0..4_usize, outcome).prop_map(|(agent, outcome)| Step::Act { agent, outcome }),
-        8 => (any::<usize>(), any::<bool>()).prop_map(|(index, again)| Step::Deliver { index, again }),
-        3 => prop_oneof![1..8_u64, Just(11_u64), Just(31_u64), Just(61_u64), Just(310_u64), Just(650_u64)].prop_map(Step::Wait),
-        1 => any::<bool>().prop_map(Step::Queue),
-        2 => (0..4_usize).prop_map(Step::Cut),
-        1 => (0..4_usize, any::<bool>()).prop_map(|(agent, goodbye)| Step::Die { agent, goodbye }),
-        4 => (0..4_usize).prop_map(Step::Connect),
-        1 => (0..4_usize).prop_map(Step::Lose),
-        1 => Just(Step::Recheck),
-        1 => Just(Step::Crash),
-        1 => any::<bool>().prop_map(Step::Database),
-        1 => any::<bool>().prop_map(Step::ForeignRow),
-        1 => (0..2_usize, any::<bool>()).prop_map(|(agent, lists)| Step::List { agent, lists }),
-        5 => deed().prop_map(Step::Person),
-        3 => (1..4_usize).prop_map(Step::Work),
+        10 => (0..3_usize, crash).prop_map(|(lag, crash)| LifecycleStep::Decide { lag, crash }),
+        1 => Just(LifecycleStep::LateWrite),
+        8 => Just(LifecycleStep::Send),
+        8 => (0..4_usize, outcome).prop_map(|(agent, outcome)| LifecycleStep::Act { agent, outcome }),
+        8 => (any::<usize>(), any::<bool>()).prop_map(|(index, again)| LifecycleStep::Deliver { index, again }),
+        3 => prop_oneof![1..8_u64, Just(11_u64), Just(31_u64), Just(61_u64), Just(310_u64), Just(650_u64)].prop_map(LifecycleStep::Wait),
+        1 => any::<bool>().prop_map(LifecycleStep::Queue),
+        2 => (0..4_usize).prop_map(LifecycleStep::Cut),
+        1 => (0..4_usize, any::<bool>()).prop_map(|(agent, goodbye)| LifecycleStep::Die { agent, goodbye }),
+        4 => (0..4_usize).prop_map(LifecycleStep::Connect),
+        1 => (0..4_usize).prop_map(LifecycleStep::Lose),
+        1 => Just(LifecycleStep::Recheck),
+        1 => Just(LifecycleStep::Crash),
+        1 => any::<bool>().prop_map(LifecycleStep::Database),
+        1 => any::<bool>().prop_map(LifecycleStep::ForeignRow),
+        1 => (0..2_usize, any::<bool>()).prop_map(|(agent, lists)| LifecycleStep::List { agent, lists }),
+        5 => deed().prop_map(LifecycleStep::Person),
+        3 => (1..4_usize).prop_map(LifecycleStep::Work),
     ]
 }
 
 fn deed() -> impl Strategy<Value = Deed> {
-    let secret = prop_oneof![Just(Secret::Good), Just(Secret::Refused), Just(Secret::Missing)];
+    let secret = prop_oneof![Just(SimSecret::Good), Just(SimSecret::Refused), Just(SimSecret::Missing)];
     prop_oneof![
         2 => Just(Deed::Wish(DesiredState::Active)),
         2 => Just(Deed::Wish(DesiredState::Inactive)),
@@ -162,7 +162,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 /// Runs the steps and then heals; proptest prints the steps of a failure, shrunk, as they can be pasted here.
-fn live(steps: &[Step]) -> Result<(), String> {
+fn live(steps: &[LifecycleStep]) -> Result<(), String> {
     let mut sim = Sim::new();
     for (at, step) in steps.iter().enumerate() {
         sim.step(step).map_err(|broken| sim.report(&broken, &steps[..=at]))?;
@@ -189,15 +189,15 @@ proptest! {
 #[test]
 fn an_agent_that_lists_a_static_account_no_more_loses_it_and_another_streams_it() {
     let steps = [
-        Step::Connect(1),
-        Step::Person(Deed::CreateStatic),
-        Step::Work(1),
-        Step::Person(Deed::Define(0)),
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::List { agent: 1, lists: false },
-        Step::Connect(0),
-        Step::Person(Deed::Wish(DesiredState::Active)),
+        LifecycleStep::Connect(1),
+        LifecycleStep::Person(Deed::CreateStatic),
+        LifecycleStep::Work(1),
+        LifecycleStep::Person(Deed::Define(0)),
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::List { agent: 1, lists: false },
+        LifecycleStep::Connect(0),
+        LifecycleStep::Person(Deed::Wish(DesiredState::Active)),
     ];
     live(&steps).expect("no invariant is broken");
 }
@@ -206,32 +206,32 @@ fn an_agent_that_lists_a_static_account_no_more_loses_it_and_another_streams_it(
 fn a_life_without_faults_reaches_every_state_that_is_written() {
     let mut seen = std::collections::BTreeSet::new();
     let mut sim = Sim::new();
-    let forbidden = || Outcome::Fails(FailureClass::Forbidden);
+    let forbidden = || StepOutcome::Fails(FailureClass::Forbidden);
     let script = [
-        Step::Person(Deed::Create),
-        Step::Connect(0),
-        Step::Work(3),
-        Step::Cut(0),
-        Step::Wait(31),
-        Step::Work(1),
-        Step::Connect(0),
-        Step::Work(2),
-        Step::Person(Deed::Wish(DesiredState::Inactive)),
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::Work(3),
-        Step::Person(Deed::Wish(DesiredState::Active)),
-        Step::Work(3),
-        Step::Connect(2),
-        Step::Person(Deed::Pin(Some("west"))),
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::Work(3),
-        Step::Person(Deed::Delete),
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::Send,
-        Step::Act { agent: 2, outcome: forbidden() },
-        Step::Deliver { index: 0, again: false },
-        Step::Decide { lag: 0, crash: Crash::No },
-        Step::Work(20),
+        LifecycleStep::Person(Deed::Create),
+        LifecycleStep::Connect(0),
+        LifecycleStep::Work(3),
+        LifecycleStep::Cut(0),
+        LifecycleStep::Wait(31),
+        LifecycleStep::Work(1),
+        LifecycleStep::Connect(0),
+        LifecycleStep::Work(2),
+        LifecycleStep::Person(Deed::Wish(DesiredState::Inactive)),
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::Work(3),
+        LifecycleStep::Person(Deed::Wish(DesiredState::Active)),
+        LifecycleStep::Work(3),
+        LifecycleStep::Connect(2),
+        LifecycleStep::Person(Deed::Pin(Some("west"))),
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::Work(3),
+        LifecycleStep::Person(Deed::Delete),
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::Send,
+        LifecycleStep::Act { agent: 2, outcome: forbidden() },
+        LifecycleStep::Deliver { index: 0, again: false },
+        LifecycleStep::Decide { lag: 0, crash: Crash::No },
+        LifecycleStep::Work(20),
     ];
     for step in &script {
         sim.step(step).unwrap_or_else(|broken| unreachable!("{broken}"));

@@ -23,26 +23,26 @@ mod static_accounts;
 
 use fake_hub::{FakeHub, Stream};
 
-struct Running {
+struct RunningAgent {
     health: std::net::SocketAddr,
     metrics: Option<std::net::SocketAddr>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), AgentError>>,
 }
 
-async fn agent(hub: &FakeHub) -> Running {
+async fn agent(hub: &FakeHub) -> RunningAgent {
     agent_with(AgentOptions::of_test(hub.address.to_string())).await
 }
 
-async fn agent_with(options: AgentOptions) -> Running {
+async fn agent_with(options: AgentOptions) -> RunningAgent {
     let agent = Agent::bind(options).await.expect("an agent");
     let (health, metrics) = (agent.health_address(), agent.metrics_address());
     let stop = CancellationToken::new();
     let task = tokio::spawn(agent.run(stop.clone()));
-    Running { health, metrics, stop, task }
+    RunningAgent { health, metrics, stop, task }
 }
 
-impl Running {
+impl RunningAgent {
     async fn end(self) {
         self.stop.cancel();
         let ended =

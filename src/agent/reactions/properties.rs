@@ -8,7 +8,7 @@ use super::*;
 use crate::wire::ops::{AccountSpec, ClusterIdentity};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum AgentStep {
     Add { uid: u8, name: u8, epoch: u64, definition: u8 },
     Drop { uid: u8, epoch: u64 },
     Finish { which: usize, good: bool },
@@ -17,21 +17,21 @@ enum Step {
     FileChanged,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = AgentStep> {
     prop_oneof![
         6 => (0..4u8, 0..3u8, 1..6u64, 0..3u8)
-            .prop_map(|(uid, name, epoch, definition)| Step::Add { uid, name, epoch, definition }),
-        3 => (0..4u8, 1..6u64).prop_map(|(uid, epoch)| Step::Drop { uid, epoch }),
-        5 => (any::<usize>(), any::<bool>()).prop_map(|(which, good)| Step::Finish { which, good }),
-        1 => (0..20u64).prop_map(|attempt| Step::FinishOld { attempt }),
-        1 => Just(Step::StreamLost),
-        1 => Just(Step::FileChanged),
+            .prop_map(|(uid, name, epoch, definition)| AgentStep::Add { uid, name, epoch, definition }),
+        3 => (0..4u8, 1..6u64).prop_map(|(uid, epoch)| AgentStep::Drop { uid, epoch }),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(which, good)| AgentStep::Finish { which, good }),
+        1 => (0..20u64).prop_map(|attempt| AgentStep::FinishOld { attempt }),
+        1 => Just(AgentStep::StreamLost),
+        1 => Just(AgentStep::FileChanged),
     ]
 }
 
 /// A table, and what a driver that carries out its effects would know.
 #[derive(Default)]
-struct World {
+struct AgentWorld {
     table: AccountTable,
     running: Vec<(Attempt, String)>,
     used: HashSet<Attempt>,
@@ -41,22 +41,22 @@ fn account(uid: u8, name: u8, epoch: u64) -> AccountRef {
     AccountRef { uid: format!("uid-{uid}"), name: format!("name-{name}"), epoch, generation: 1 }
 }
 
-impl World {
-    fn take(&mut self, step: &Step) -> Vec<Effect> {
+impl AgentWorld {
+    fn take(&mut self, step: &AgentStep) -> Vec<Effect> {
         let effects = match step {
-            Step::Add { uid, name, epoch, definition } => {
+            AgentStep::Add { uid, name, epoch, definition } => {
                 let spec = AccountSpec { context: definition.to_string(), ..AccountSpec::default() };
                 self.table.add(account(*uid, *name, *epoch), Definition::split(spec).1)
             }
-            Step::Drop { uid, epoch } => self.table.drop_account(account(*uid, 0, *epoch)),
-            Step::Finish { .. } if self.running.is_empty() => Vec::new(),
-            Step::Finish { which, good } => {
+            AgentStep::Drop { uid, epoch } => self.table.drop_account(account(*uid, 0, *epoch)),
+            AgentStep::Finish { .. } if self.running.is_empty() => Vec::new(),
+            AgentStep::Finish { which, good } => {
                 let (attempt, uid) = self.running.remove(which % self.running.len());
                 let effects = self.table.finished(&uid, attempt, result(*good));
                 assert_eq!(effects.len(), 1, "the end of an attempt that runs is answered once");
                 effects
             }
-            Step::FinishOld { attempt } => {
+            AgentStep::FinishOld { attempt } => {
                 let attempt = Attempt(*attempt);
                 if self.running.iter().any(|(running, _)| *running == attempt) {
                     return Vec::new();
@@ -65,8 +65,10 @@ impl World {
                 assert!(effects.is_empty(), "the end of an attempt that was cancelled changes nothing");
                 effects
             }
-            Step::StreamLost => self.table.stream_lost(),
-            Step::FileChanged => self.table.files_changed(&[ReadFile { path: "/k".into(), digest: [1; 32] }]),
+            AgentStep::StreamLost => self.table.stream_lost(),
+            AgentStep::FileChanged => {
+                self.table.files_changed(&[ReadFile { path: "/k".into(), digest: [1; 32] }])
+            }
         };
         for effect in &effects {
             match effect {
@@ -122,7 +124,7 @@ fn result(good: bool) -> Result<ActivatedAccount, Failure> {
 proptest! {
     #[test]
     fn the_table_agrees_with_what_runs(steps in prop::collection::vec(step(), 1..60)) {
-        let mut world = World::default();
+        let mut world = AgentWorld::default();
         for step in &steps {
             world.take(step);
             world.check();
@@ -131,7 +133,7 @@ proptest! {
 
     #[test]
     fn an_epoch_goes_back_only_by_a_drop_or_another_uid(steps in prop::collection::vec(step(), 1..60)) {
-        let mut world = World::default();
+        let mut world = AgentWorld::default();
         for step in &steps {
             let before: Vec<_> = world.table.held().filter_map(|held| held.account).collect();
             world.take(step);
@@ -140,8 +142,8 @@ proptest! {
                     prop_assert!(epoch >= account.epoch);
                 } else {
                     let taken = match step {
-                        Step::Drop { epoch, .. } => account.epoch <= *epoch,
-                        Step::Add { .. } => true,
+                        AgentStep::Drop { epoch, .. } => account.epoch <= *epoch,
+                        AgentStep::Add { .. } => true,
                         _ => false,
                     };
                     prop_assert!(taken, "{account:?} went by {step:?}");
@@ -152,11 +154,11 @@ proptest! {
 
     #[test]
     fn a_repeated_frame_changes_nothing(steps in prop::collection::vec(step(), 1..40), last in step()) {
-        prop_assume!(matches!(last, Step::Add { .. } | Step::Drop { .. } | Step::StreamLost));
-        let mut world = World::default();
+        prop_assume!(matches!(last, AgentStep::Add { .. } | AgentStep::Drop { .. } | AgentStep::StreamLost));
+        let mut world = AgentWorld::default();
         steps.iter().for_each(|step| { world.take(step); });
         world.take(&last);
-        let state = |world: &World| {
+        let state = |world: &AgentWorld| {
             let mut held: Vec<_> = world.table.held().map(|held| format!("{held:?}")).collect();
             held.sort();
             (held, world.running.clone())
@@ -169,9 +171,9 @@ proptest! {
 
     #[test]
     fn after_a_drop_of_the_newest_epoch_nothing_is_left(steps in prop::collection::vec(step(), 1..40), uid in 0..4u8) {
-        let mut world = World::default();
+        let mut world = AgentWorld::default();
         steps.iter().for_each(|step| { world.take(step); });
-        let effects = world.take(&Step::Drop { uid, epoch: 9 });
+        let effects = world.take(&AgentStep::Drop { uid, epoch: 9 });
         let dropped = |effect: &Effect| matches!(effect, Effect::Answer(answer) if answer.dropped);
         let uid = format!("uid-{uid}");
         prop_assert!(effects.last().is_some_and(dropped));

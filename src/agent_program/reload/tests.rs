@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::wire::ops::AccountSpec;
 
-struct World {
+struct ReloadWorld {
     folder: TempDir,
     settings: Settings,
     own: StaticAccountFile,
@@ -19,7 +19,7 @@ fn write(folder: &Path, name: &str, text: &str) {
     fs::write(folder.join(name), text).expect("written");
 }
 
-impl World {
+impl ReloadWorld {
     fn new(text: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         write(folder.path(), "armory-agent.yml", text);
@@ -55,7 +55,7 @@ fn accounts(names: &[&str]) -> String {
 
 #[test]
 fn accounts_take_effect_when_a_file_changes() {
-    let mut world = World::new(&accounts(&["a"]));
+    let mut world = ReloadWorld::new(&accounts(&["a"]));
     assert_eq!(world.names(), "a");
     assert_eq!(world.after("armory-agent.yml", &accounts(&["a", "b"])), "a b");
     assert_eq!(world.after("armory-agent-local.yaml", &accounts(&["c"])), "c", "a file that was not there");
@@ -66,7 +66,7 @@ fn accounts_take_effect_when_a_file_changes() {
 
 #[test]
 fn a_bad_file_leaves_the_last_good_one_in_force_and_says_so() {
-    let mut world = World::new(&accounts(&["a"]));
+    let mut world = ReloadWorld::new(&accounts(&["a"]));
     assert_eq!((world.own.valid.get(), world.own.problem()), (1, None));
     for (round, bad) in ["kubernetes: {", "kubernetes.accounts: [{name: b}]", "zonId: x"].iter().enumerate() {
         assert_eq!(world.after("armory-agent.yml", bad), "a");
@@ -92,7 +92,7 @@ fn a_swapped_config_map_is_a_change() {
     let folder = tempfile::tempdir().expect("a folder");
     swap(folder.path(), "..1", &accounts(&["a"]));
     symlink("..data/armory-agent.yml", folder.path().join("armory-agent.yml")).expect("a link");
-    let mut world = World::of(folder);
+    let mut world = ReloadWorld::of(folder);
     assert_eq!(world.names(), "a");
     swap(world.folder.path(), "..2", &accounts(&["b"]));
     assert_eq!(world.names(), "b");
@@ -102,7 +102,7 @@ fn a_swapped_config_map_is_a_change() {
 fn an_account_is_told_of_with_everything_that_the_file_says() {
     let text = "kubernetes.accounts:\n- {name: a, kubeconfigFile: k, context: c, insecure: true, \
                 permissions: {READ: [007]}, namespaces: [n], maxResumableResourceAgeMs: 5}\n";
-    let mut world = World::new(text);
+    let mut world = ReloadWorld::new(text);
     world.names();
     let own = world.own.current();
     let spec = own.find("a").expect("the account");
@@ -116,7 +116,7 @@ fn an_account_is_told_of_with_everything_that_the_file_says() {
 
 #[test]
 fn settings_that_wait_for_the_next_start_are_those_that_differ_from_this_one() {
-    let mut world = World::new("zoneId: z\n");
+    let mut world = ReloadWorld::new("zoneId: z\n");
     world.after("armory-agent.yml", "zoneId: y\nserver.port: 1\n");
     assert_eq!(world.settings.said.later, ["server.port", "zoneId"]);
     world.after("armory-agent.yml", "zoneId: y\n");
@@ -128,7 +128,7 @@ fn settings_that_wait_for_the_next_start_are_those_that_differ_from_this_one() {
 
 #[test]
 fn a_file_that_is_still_being_written_is_not_taken() {
-    let mut world = World::new(&accounts(&["a", "b"]));
+    let mut world = ReloadWorld::new(&accounts(&["a", "b"]));
     for half in ["", "kubernetes.accounts:\n", &accounts(&["a"]), "kubernetes.acc"] {
         write(world.folder.path(), "armory-agent.yml", half);
         world.settings.look_again(&world.own);
@@ -140,7 +140,7 @@ fn a_file_that_is_still_being_written_is_not_taken() {
 
 #[test]
 fn files_that_are_gone_take_no_account_away() {
-    let mut world = World::new(&accounts(&["a"]));
+    let mut world = ReloadWorld::new(&accounts(&["a"]));
     fs::remove_file(world.folder.path().join("armory-agent.yml")).expect("removed");
     assert_eq!(world.names(), "a");
     assert!(world.own.problem().is_some_and(|problem| problem.contains("are gone")));

@@ -8,7 +8,7 @@ use crate::account::{
 };
 use crate::leases::Times;
 
-struct Scene {
+struct FleetScene {
     remote: RemoteSessions,
     agents: Arc<AgentIndex>,
     accounts: Arc<AccountIndex>,
@@ -18,7 +18,7 @@ struct Scene {
     version: u64,
 }
 
-impl Scene {
+impl FleetScene {
     fn new() -> Self {
         let (agents, accounts) = (Arc::new(AgentIndex::default()), Arc::new(AccountIndex::default()));
         let (lives, ticks) = (Replicas::unknown("me", Times::default()), Arc::new(Ticks::default()));
@@ -68,14 +68,14 @@ impl Scene {
 
     /// Takes in all changes, and says who is woken.
     fn woken(&self) -> Vec<String> {
-        self.elsewhere.take_in(self.elsewhere.changed.try_take(usize::MAX), &self.leader);
+        self.remote.take_in(self.remote.changed.try_take(usize::MAX), &self.leader);
         let mut uids = self.leader.try_take(usize::MAX);
         uids.sort();
         uids
     }
 
     fn presences(&self, account: &KubesvcAccount) -> Vec<Presence> {
-        self.elsewhere.sessions(account).iter().map(|fact| fact.presence).collect()
+        self.remote.sessions(account).iter().map(|fact| fact.presence).collect()
     }
 }
 
@@ -91,15 +91,15 @@ fn held(uid: &str) -> OutboxEntry {
 
 #[test]
 fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Activating);
     scene.agent("one", "z", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"], "an agent of its zone came");
-    assert_eq!(scene.elsewhere.sessions(&account)[0].report, None);
+    assert_eq!(scene.remote.sessions(&account)[0].report, None);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a")]);
     assert_eq!(scene.woken(), ["uid-a"]);
     let word = Some((4, AgentReport::Held(ClusterIdentity::default())));
-    assert_eq!(scene.elsewhere.sessions(&account)[0].report, word);
+    assert_eq!(scene.remote.sessions(&account)[0].report, word);
     scene.agent("one", "z", "other", |status| {
         status.outbox = vec![held("uid-a")];
         status.held = Some(1);
@@ -111,14 +111,14 @@ fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
 /// that never came.
 #[tokio::test]
 async fn what_is_read_for_one_account_reaches_the_others_too() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     for name in ["a", "b"] {
         scene.account(name, State::Activating);
     }
     scene.agent("one", "z", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a", "uid-b"]);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a"), held("uid-b")]);
-    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
+    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
     let stop = CancellationToken::new();
     let woken = async {
         let mut uids = Vec::new();
@@ -130,7 +130,7 @@ async fn what_is_read_for_one_account_reaches_the_others_too() {
     };
     let told = tokio::select! {
         uids = woken => uids,
-        () = scene.elsewhere.follow(&scene.leader, &stop) => Vec::new(),
+        () = scene.remote.follow(&scene.leader, &stop) => Vec::new(),
         () = tokio::time::sleep(std::time::Duration::from_secs(10)) => Vec::new(),
     };
     assert_eq!(told, ["uid-a", "uid-b"]);
@@ -138,33 +138,33 @@ async fn what_is_read_for_one_account_reaches_the_others_too() {
 
 #[test]
 fn a_reading_takes_in_what_whoever_follows_has_only_in_hand() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});
-    let in_hand = scene.elsewhere.changed.try_take(9);
-    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
+    let in_hand = scene.remote.changed.try_take(9);
+    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
     assert_eq!(scene.presences(&account), [Presence::Connected]);
-    assert_eq!(scene.elsewhere.unpublished.try_take(9), ["uid-a"]);
-    scene.elsewhere.take_in(in_hand, &scene.leader);
+    assert_eq!(scene.remote.unpublished.try_take(9), ["uid-a"]);
+    scene.remote.take_in(in_hand, &scene.leader);
     assert!(scene.leader.is_empty(), "it was taken in, and is told once");
-    scene.elsewhere.catch_up(&BTreeSet::from(["z".to_owned()]));
-    assert!(scene.elsewhere.unpublished.is_empty());
+    scene.remote.catch_up(&BTreeSet::from(["z".to_owned()]));
+    assert!(scene.remote.unpublished.is_empty());
 }
 
 #[test]
 fn an_agent_whose_replica_dies_is_away_from_then_on() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});
     scene.woken();
     scene.ticks.advance();
     scene.lives.now_are(&["third"]);
     let all = vec!["one-z".to_owned()];
-    scene.elsewhere.take_in(all.clone(), &scene.leader);
+    scene.remote.take_in(all.clone(), &scene.leader);
     assert_eq!(scene.leader.try_take(9), ["uid-a"]);
     assert_eq!(scene.presences(&account), [Presence::Away(1)]);
     scene.ticks.advance();
-    scene.elsewhere.take_in(all, &scene.leader);
+    scene.remote.take_in(all, &scene.leader);
     assert_eq!(scene.presences(&account), [Presence::Away(1)], "it is away since then");
     assert!(scene.leader.is_empty());
     scene.agent("one", "z", "third", |_| {});
@@ -176,7 +176,7 @@ fn an_agent_whose_replica_dies_is_away_from_then_on() {
 
 #[test]
 fn an_agent_whose_replica_has_begun_anew_is_away_until_it_is_registered_again() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.lives.now_are(&["other"]);
     let of = |process: &'static str| {
@@ -198,7 +198,7 @@ fn an_agent_whose_replica_has_begun_anew_is_away_until_it_is_registered_again() 
 
 #[test]
 fn an_agent_that_had_left_before_anybody_looked_is_gone() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |status| status.connected = false);
     scene.woken();
@@ -213,7 +213,7 @@ fn an_agent_that_had_left_before_anybody_looked_is_gone() {
 
 #[test]
 fn agents_of_this_replica_are_no_matter_here() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "me", |_| {});
     assert_eq!((scene.woken(), scene.presences(&account)), (vec![], vec![]));
@@ -225,37 +225,36 @@ fn agents_of_this_replica_are_no_matter_here() {
 
 #[test]
 fn an_offer_of_any_zone_reaches_the_account_that_asks() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::ToMigrate);
     let said = SessionReport { offers: true, ..SessionReport::default() };
     let offer = awaited(&account, "y", said).expect("it is awaited").entry;
     scene.agent("two", "y", "other", |_| {});
     scene.agent("one", "y", "other", |_| {});
     assert_eq!(scene.woken(), ["uid-a"]);
-    assert_eq!(scene.elsewhere.sessions(&account).len(), 1, "one of a zone is enough while none offers");
+    assert_eq!(scene.remote.sessions(&account).len(), 1, "one of a zone is enough while none offers");
     scene.agent("two", "y", "other", |status| status.outbox = vec![offer]);
     assert_eq!(scene.woken(), ["uid-a"]);
-    let offers: Vec<_> =
-        scene.elsewhere.sessions(&account).into_iter().filter_map(|fact| fact.offer).collect();
+    let offers: Vec<_> = scene.remote.sessions(&account).into_iter().filter_map(|fact| fact.offer).collect();
     assert_eq!(offers, [(1, Offer::Yes)]);
     let mut again = account;
     again.metadata.resource_version = Some("2".into());
     again.status.get_or_insert_default().retry_handled = Some("now".into());
-    let offers: Vec<_> = scene.elsewhere.sessions(&again).into_iter().filter_map(|fact| fact.offer).collect();
+    let offers: Vec<_> = scene.remote.sessions(&again).into_iter().filter_map(|fact| fact.offer).collect();
     assert_eq!(offers, [], "it was made in the round before");
 }
 
 #[test]
 fn what_an_agent_lists_is_known_by_its_digests() {
-    let mut scene = Scene::new();
+    let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});
     scene.woken();
-    assert_eq!(scene.elsewhere.sessions(&account)[0].lists, Fact::Unknown);
+    assert_eq!(scene.remote.sessions(&account)[0].lists, Fact::Unknown);
     for (listed, expected) in [(vec![names::digest("a")], true), (vec![names::digest("b")], false)] {
         scene.agent("one", "z", "other", |status| status.static_accounts = Some(listed));
         assert_eq!(scene.woken(), ["uid-a"]);
-        assert_eq!(scene.elsewhere.sessions(&account)[0].lists, Fact::Known(expected));
+        assert_eq!(scene.remote.sessions(&account)[0].lists, Fact::Known(expected));
     }
     let other = KubesvcAccountSpec { insecure: Some(true), ..account.spec.clone() };
     for (spec, expected) in [(&other, false), (&account.spec, true)] {
@@ -266,7 +265,7 @@ fn what_an_agent_lists_is_known_by_its_digests() {
             status.connected = false;
         });
         assert_eq!(scene.woken(), ["uid-a"]);
-        let fact = &scene.elsewhere.sessions(&account)[0];
+        let fact = &scene.remote.sessions(&account)[0];
         assert_eq!(fact.lists, Fact::Known(expected), "with the same source, and also of one that is away");
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 /// What is simulated: agents that arrive, and a server that registers.
 #[derive(Clone, Debug)]
-struct Scene {
+struct QueueSimulation {
     agents: usize,
     /// In which time they arrive, in milliseconds.
     within: u64,
@@ -18,7 +18,7 @@ struct Scene {
 }
 
 #[derive(Debug, Default)]
-struct Outcome {
+struct SimulationOutcome {
     /// When each was registered.
     registered: BTreeMap<usize, Duration>,
     most_inside: usize,
@@ -28,7 +28,7 @@ struct Outcome {
     overtook: usize,
 }
 
-fn play(scene: &Scene) -> Outcome {
+fn play(scene: &QueueSimulation) -> SimulationOutcome {
     let step = Duration::from_millis(1);
     let mut line = AdmissionQueue::new(scene.per_second);
     let mut comes: BTreeMap<Duration, Vec<usize>> = BTreeMap::new();
@@ -38,7 +38,7 @@ fn play(scene: &Scene) -> Outcome {
         comes.entry(Duration::from_millis(at)).or_default().push(agent);
     }
     let mut told = BTreeMap::new();
-    let (mut inside, mut outcome) = (VecDeque::new(), Outcome::default());
+    let (mut inside, mut outcome) = (VecDeque::new(), SimulationOutcome::default());
     let gap = Duration::from_secs(1) / scene.per_second * scene.slower;
     let (mut now, mut next) = (Duration::ZERO, Duration::ZERO);
     while outcome.registered.len() < scene.agents {
@@ -74,13 +74,13 @@ fn play(scene: &Scene) -> Outcome {
     outcome
 }
 
-fn last(outcome: &Outcome) -> f64 {
+fn last(outcome: &SimulationOutcome) -> f64 {
     outcome.registered.values().max().expect("somebody").as_secs_f64()
 }
 
 #[test]
 fn ten_thousand_agents_within_a_second_are_registered_at_the_pace_and_few_wait_at_once() {
-    let scene = Scene { agents: 10_000, within: 1000, per_second: 50, slower: 1, late: 50 };
+    let scene = QueueSimulation { agents: 10_000, within: 1000, per_second: 50, slower: 1, late: 50 };
     let outcome = play(&scene);
     assert!(outcome.most_inside <= 200, "{}", outcome.most_inside);
     assert!(last(&outcome) <= 200.0 * 1.05, "{}", last(&outcome));
@@ -89,7 +89,7 @@ fn ten_thousand_agents_within_a_second_are_registered_at_the_pace_and_few_wait_a
 
 #[test]
 fn a_server_that_is_slower_than_its_pace_makes_nobody_starve() {
-    let scene = Scene { agents: 2000, within: 1000, per_second: 50, slower: 4, late: 50 };
+    let scene = QueueSimulation { agents: 2000, within: 1000, per_second: 50, slower: 4, late: 50 };
     let outcome = play(&scene);
     assert!(outcome.most_inside <= 200);
     assert!(last(&outcome) <= 160.0 * 1.4, "{}", last(&outcome));
@@ -182,7 +182,7 @@ proptest! {
     fn everybody_is_registered_in_time_and_nobody_overtakes(
         agents in 1..3000_usize, within in 1..20_000_u64, per_second in 2..200_u32, late in 0..100_u32,
     ) {
-        let scene = Scene { agents, within, per_second, slower: 1, late };
+        let scene = QueueSimulation { agents, within, per_second, slower: 1, late };
         let outcome = play(&scene);
         let room = usize::try_from(per_second * MAX_WAIT_SECONDS).expect("few");
         prop_assert!(outcome.most_inside <= room);

@@ -1,6 +1,6 @@
 //! What must never be, each by its name.
 
-use super::world::{HubSession, Kind, ToAgent, World, number_of, session_of};
+use super::world::{AccountVariant, HubSession, ModelWorld, ToAgent, number_of, session_of};
 use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, State};
 
 /// What the protocol promises.
@@ -43,7 +43,7 @@ pub(super) enum Property {
     NoLivelock,
 }
 
-impl World {
+impl ModelWorld {
     /// Checks a status that is about to be written over the object as it is.
     pub(super) fn check_status(
         &mut self,
@@ -72,7 +72,7 @@ impl World {
             }
             _ => {}
         }
-        if let (Kind::Unpinned { .. }, None, Some(zone)) =
+        if let (AccountVariant::Unpinned { .. }, None, Some(zone)) =
             (self.kind, was.granted_zone(), after.granted_zone())
         {
             let may = |agent: &KubesvcAgent| agent.spec.approved && agent.spec.zone_id == zone;

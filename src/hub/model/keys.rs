@@ -4,8 +4,11 @@
 //! keeps such things, the world takes them out when it is stored, so that nothing can be decided by them.
 
 use super::leader::Pending;
-use super::shared::{Digest, Encode, Shared, digest};
-use super::world::{Agents, HubSession, Process, Replica, SessionId, ToAgent, World, number_of, session_of};
+use super::shared::{Encode, Shared, WorldDigest, digest};
+use super::world::{
+    AgentObjectVersions, HubSession, ModelProcess, ModelReplica, ModelWorld, SessionId, ToAgent, number_of,
+    session_of,
+};
 use crate::account::lifecycle::{Action, AgentReport};
 use crate::account::outbox::OutboxEntry;
 use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent};
@@ -169,7 +172,7 @@ impl Encode for HubSession {
 }
 
 /// Which session is at the other end is said by the world.
-impl Encode for Process {
+impl Encode for ModelProcess {
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.push(self.boot);
         let mut held: Vec<_> = self.table.held().filter_map(|held| held.account).collect();
@@ -195,9 +198,9 @@ impl Encode for Pending {
 }
 
 /// Names sessions in the order in which they are come across.
-struct Names(Vec<SessionId>);
+struct SessionNames(Vec<SessionId>);
 
-impl Names {
+impl SessionNames {
     fn of(&mut self, id: SessionId) -> u8 {
         let known = self.0.iter().position(|one| *one == id);
         let place = known.unwrap_or_else(|| {
@@ -208,9 +211,9 @@ impl Names {
     }
 }
 
-impl World {
+impl ModelWorld {
     /// The same for worlds that go on alike.
-    pub(super) fn key(&self) -> Digest {
+    pub(super) fn key(&self) -> WorldDigest {
         let mut bytes = Vec::with_capacity(512);
         self.faults.encode(&mut bytes);
         bytes.push(u8::try_from(self.script.len()).unwrap_or(u8::MAX));
@@ -221,7 +224,7 @@ impl World {
         bytes.extend([self.made, self.row.unwrap_or_default(), u8::from(self.broken.is_some())]);
         self.encode_words(&mut bytes);
 
-        let mut names = Names(Vec::new());
+        let mut names = SessionNames(Vec::new());
         let since = |one: &HubSession| {
             // How far back the versions go that were stored since, as far as any watch lags.
             let most = u32::from(self.faults.lag) + 1;
@@ -267,7 +270,7 @@ impl World {
     }
 
     /// Whether sessions were registered since is what a reading is asked for.
-    fn encode_reading(&self, replica: &Replica, bytes: &mut Vec<u8>) {
+    fn encode_reading(&self, replica: &ModelReplica, bytes: &mut Vec<u8>) {
         let Some(reading) = replica.has_read else { return };
         bytes.push(reading.uid);
         number(reading.epoch, bytes);
@@ -286,7 +289,7 @@ impl World {
         }
     }
 
-    fn encode_agents(&self, agents: &Agents, names: &mut Names, bytes: &mut Vec<u8>) {
+    fn encode_agents(&self, agents: &AgentObjectVersions, names: &mut SessionNames, bytes: &mut Vec<u8>) {
         for agent in agents.iter() {
             let Some(agent) = agent else {
                 bytes.push(0xff);

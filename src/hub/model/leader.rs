@@ -2,7 +2,10 @@
 
 use super::checks::Property;
 use super::shared::Shared;
-use super::world::{HubSession, NOW, REPLICA_NAMES, Reading, Replica, Version, World, number_of, session_of};
+use super::world::{
+    HubSession, ModelReplica, ModelWorld, NOW, ObjectVersion, REPLICA_NAMES, SessionReading, number_of,
+    session_of,
+};
 use crate::account::lifecycle::{
     Action, AgentProcess, AgentReport, CredentialFact, Fact, LifecyclePolicy, Observation, Offer, Presence,
     RowFact, SessionFact, StatusWrite, decide,
@@ -25,12 +28,12 @@ pub(super) enum Mood {
 /// What was decided, and the object that was seen.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
-    pub(super) seen: Option<Version>,
+    pub(super) seen: Option<ObjectVersion>,
     /// Absent: the object is gone, and what is left of it goes.
     pub(super) action: Option<Action>,
 }
 
-impl World {
+impl ModelWorld {
     /// The leader looks once, and acts. Whether anything has changed.
     pub(super) fn lead(&mut self, replica: usize, mood: Mood) -> bool {
         if self.replicas[replica].leads.is_none() || self.replicas[replica].pending.is_some() {
@@ -79,7 +82,7 @@ impl World {
                 let epoch = seen.status_or_default().epoch;
                 self.replicas[replica].agents = self.agents.clone();
                 let (uid, before) = (number_of(seen.uid()), self.next_session);
-                self.replicas[replica].has_read = Some(Reading { uid, epoch, before });
+                self.replicas[replica].has_read = Some(SessionReading { uid, epoch, before });
                 self.forget_gone(replica);
                 true
             }
@@ -99,7 +102,7 @@ impl World {
 
     /// Forgets who was away for the grace and is not named any more.
     pub(super) fn forget_gone(&mut self, replica: usize) {
-        let Replica { agents, gone, .. } = &mut self.replicas[replica];
+        let ModelReplica { agents, gone, .. } = &mut self.replicas[replica];
         if !gone.is_empty() {
             let named: Vec<_> = agents.iter().flatten().filter_map(|agent| session_of(agent)).collect();
             gone.retain(|id| named.contains(id));
@@ -223,7 +226,7 @@ impl World {
     }
 
     /// Writes the object. With preconditions, nothing is written over a version that was not seen.
-    fn write(&mut self, replica: usize, seen: &Version, action: Action) -> bool {
+    fn write(&mut self, replica: usize, seen: &ObjectVersion, action: Action) -> bool {
         let Some(now) = self.object().cloned() else { return false };
         if self.rules.preconditions && !now.is(seen) {
             return false;
@@ -251,7 +254,7 @@ impl World {
     }
 
     /// What is written instead where the zone need not change over None: the other zone at once.
-    fn bent(&self, seen: &Version, mut write: StatusWrite) -> StatusWrite {
+    fn bent(&self, seen: &ObjectVersion, mut write: StatusWrite) -> StatusWrite {
         let wanted = seen.spec.zone_id.clone();
         let leaves = write.status.granted_zone() != wanted.as_deref() && !seen.is_being_deleted();
         if !self.rules.zone_over_none

@@ -2,7 +2,7 @@
 
 /// What a person does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Wish {
+pub(super) enum PersonAction {
     OtherZone,
     OtherState,
     Delete,
@@ -60,7 +60,7 @@ pub(super) struct Scenario {
     pub(super) name: &'static str,
     /// Id and zone of each process. Two may have one id.
     pub(super) agents: &'static [(&'static str, &'static str)],
-    pub(super) script: &'static [Wish],
+    pub(super) script: &'static [PersonAction],
     pub(super) faults: Faults,
 }
 

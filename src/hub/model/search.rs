@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::checks::Property;
 use super::circle::{Edges, circle};
-use super::shared::Digest;
-use super::steps::Step;
-use super::world::World;
+use super::shared::WorldDigest;
+use super::steps::ModelStep;
+use super::world::ModelWorld;
 
 /// What a search has seen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct VisitedWorlds {
     /// Different worlds.
     pub(super) states: usize,
     /// Steps between them.
@@ -34,28 +34,28 @@ pub(super) struct Broken {
 }
 
 /// What leads to each world from the beginning: the world before it, and the step.
-type Ways = Vec<(u32, Step)>;
+type Traces = Vec<(u32, ModelStep)>;
 
 struct Search {
-    begin: World,
-    known: HashMap<Digest, u32>,
-    ways: Ways,
+    begin: ModelWorld,
+    known: HashMap<WorldDigest, u32>,
+    ways: Traces,
     /// Steps that happen by themselves.
     edges: Edges,
-    seen: Seen,
+    seen: VisitedWorlds,
 }
 
 /// Searches all that can happen, up to a number of worlds.
 ///
 /// # Errors
 /// What is broken, and the steps that led there.
-pub(super) fn search(begin: World, most: usize) -> Result<Seen, Broken> {
+pub(super) fn search(begin: ModelWorld, most: usize) -> Result<VisitedWorlds, Broken> {
     let since = Instant::now();
     let mut search = Search {
         known: HashMap::from([(begin.key(), 0)]),
-        ways: vec![(0, Step::Wish)],
+        ways: vec![(0, ModelStep::Wish)],
         edges: Edges::default(),
-        seen: Seen { states: 1, ..Seen::default() },
+        seen: VisitedWorlds { states: 1, ..VisitedWorlds::default() },
         begin: begin.clone(),
     };
     let mut layer = vec![(0, begin)];
@@ -76,7 +76,12 @@ pub(super) fn search(begin: World, most: usize) -> Result<Seen, Broken> {
 }
 
 impl Search {
-    fn expand(&mut self, number: u32, world: &World, next: &mut Vec<(u32, World)>) -> Result<(), Broken> {
+    fn expand(
+        &mut self,
+        number: u32,
+        world: &ModelWorld,
+        next: &mut Vec<(u32, ModelWorld)>,
+    ) -> Result<(), Broken> {
         let mut ends = true;
         for step in world.steps() {
             let Some(after) = world.after(step) else { continue };
@@ -117,7 +122,7 @@ impl Search {
         Ok(())
     }
 
-    fn way_to(&self, mut place: u32) -> Vec<Step> {
+    fn way_to(&self, mut place: u32) -> Vec<ModelStep> {
         let mut steps = Vec::new();
         while place != 0 {
             let (before, step) = self.ways[place as usize];
@@ -149,7 +154,7 @@ impl Search {
             .into_iter()
             .fold(self.begin.clone(), |world, step| world.after(step).unwrap_or(world));
         for place in circle.iter().skip(1).chain([&first]) {
-            let leads_there = |step: &Step| {
+            let leads_there = |step: &ModelStep| {
                 world.after(*step).is_some_and(|after| self.known.get(&after.key()) == Some(place))
             };
             let Some(step) = world.steps().into_iter().find(leads_there) else { break };

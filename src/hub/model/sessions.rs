@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shared::Shared;
-use super::world::{HubSession, REPLICA_NAMES, SessionId, ToAgent, World, number_of, session_of};
+use super::world::{HubSession, ModelWorld, REPLICA_NAMES, SessionId, ToAgent, number_of, session_of};
 use jiff::Timestamp;
 
 use crate::account::agent_resource::SessionEnd;
@@ -30,7 +30,7 @@ const HEARD: Moment = Duration::from_secs(3600);
 /// When sessions are looked at: every pause after a failure is over by then.
 const LOOKED: Moment = Duration::from_secs(7200);
 
-impl World {
+impl ModelWorld {
     /// What accounts are called between hub and agents.
     pub(super) fn uid_on_the_wire<'a>(&self, uid: &'a str) -> &'a str {
         if self.rules.uids { uid } else { "x" }

@@ -3,13 +3,13 @@
 use super::checks::Property;
 use super::leader::Mood;
 use super::scenario::Faults;
-use super::world::{Process, REPLICAS, World, number_of};
+use super::world::{ModelProcess, ModelWorld, REPLICAS, number_of};
 use crate::account::{DesiredState, KubesvcAccount, State};
 
 /// After so many rounds in which something still changes, it never rests.
 const ROUNDS: usize = 60;
 
-impl World {
+impl ModelWorld {
     /// Lets everything happen in one fair order until nothing does.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl World {
         let holders = |uid: &str| -> Vec<_> {
             let uid = self.uid_on_the_wire(uid);
             // One that another process under its id keeps out holds what it held; nothing reaches it.
-            let holds = |process: &&Process| {
+            let holds = |process: &&ModelProcess| {
                 process.stream.is_some()
                     && process.table.held().any(|held| held.account.is_some_and(|one| one.uid == uid))
             };

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use sha2::{Digest as _, Sha256};
 
 /// What something says, in 16 bytes. Two things with one digest are taken for the same.
-pub(super) type Digest = [u8; 16];
+pub(super) type WorldDigest = [u8; 16];
 
 /// Says everything that matters for what happens next, and nothing that only counts.
 pub(super) trait Encode {
@@ -14,7 +14,7 @@ pub(super) trait Encode {
 }
 
 /// The digest of some bytes.
-pub(super) fn digest(bytes: &[u8]) -> Digest {
+pub(super) fn digest(bytes: &[u8]) -> WorldDigest {
     let whole = Sha256::digest(bytes);
     let mut digest = [0; 16];
     digest.copy_from_slice(&whole[..16]);
@@ -23,17 +23,17 @@ pub(super) fn digest(bytes: &[u8]) -> Digest {
 
 /// A part of a world.
 #[derive(Debug)]
-pub(super) struct Shared<T>(Arc<Kept<T>>);
+pub(super) struct Shared<T>(Arc<SharedPart<T>>);
 
 #[derive(Debug)]
-struct Kept<T> {
+struct SharedPart<T> {
     value: T,
-    digest: OnceLock<Digest>,
+    digest: OnceLock<WorldDigest>,
 }
 
 impl<T> Shared<T> {
     pub(super) fn new(value: T) -> Self {
-        Self(Arc::new(Kept { value, digest: OnceLock::new() }))
+        Self(Arc::new(SharedPart { value, digest: OnceLock::new() }))
     }
 
     /// Whether both are one in memory.
@@ -43,7 +43,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Encode> Shared<T> {
-    pub(super) fn digest(&self) -> Digest {
+    pub(super) fn digest(&self) -> WorldDigest {
         *self.0.digest.get_or_init(|| {
             let mut bytes = Vec::with_capacity(256);
             self.0.value.encode(&mut bytes);

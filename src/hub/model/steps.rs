@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::leader::Mood;
-use super::scenario::Wish;
-use super::world::{REPLICA_NAMES, REPLICAS, Replica, SessionId, World, ZONES, made, session_of};
+use super::scenario::PersonAction;
+use super::world::{ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionId, ZONES, made, session_of};
 use crate::account::DesiredState;
 
 /// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ModelStep {
     /// A person does what is next in the script.
     Wish,
     /// A replica that believes to lead looks, and acts.
@@ -52,12 +52,12 @@ fn small(number: usize) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
 
-impl World {
+impl ModelWorld {
     /// All steps that may be possible now.
-    pub(super) fn steps(&self) -> Vec<Step> {
+    pub(super) fn steps(&self) -> Vec<ModelStep> {
         let mut steps = Vec::with_capacity(32);
         if !self.script.is_empty() {
-            steps.push(Step::Wish);
+            steps.push(ModelStep::Wish);
         }
         for replica in 0..REPLICAS {
             self.steps_of_replica(replica, &mut steps);
@@ -71,79 +71,82 @@ impl World {
         steps
     }
 
-    fn steps_of_replica(&self, number: usize, steps: &mut Vec<Step>) {
+    fn steps_of_replica(&self, number: usize, steps: &mut Vec<ModelStep>) {
         let replica = &self.replicas[number];
         let place = small(number);
         if replica.lag > 0 {
-            steps.push(Step::Watch(place));
+            steps.push(ModelStep::Watch(place));
         }
-        steps.push(Step::WatchAgents(place));
+        steps.push(ModelStep::WatchAgents(place));
         if self.faults.crashes > 0 {
-            steps.push(Step::Crash(place));
+            steps.push(ModelStep::Crash(place));
         }
         match replica.leads {
-            None if self.faults.takeovers > 0 => steps.push(Step::TakeLead(place)),
+            None if self.faults.takeovers > 0 => steps.push(ModelStep::TakeLead(place)),
             None => {}
-            Some(_) if replica.pending.is_some() => steps.push(Step::Act(place)),
+            Some(_) if replica.pending.is_some() => steps.push(ModelStep::Act(place)),
             Some(term) => {
                 let leads = term == self.term;
                 if !leads {
-                    steps.push(Step::LoseLead(place));
+                    steps.push(ModelStep::LoseLead(place));
                 }
                 if leads || self.faults.late > 0 {
-                    steps.push(Step::Lead(place, Mood::Prompt));
+                    steps.push(ModelStep::Lead(place, Mood::Prompt));
                     if self.faults.delays > 0 {
-                        steps.extend([Step::Lead(place, Mood::Due), Step::Lead(place, Mood::Silent)]);
+                        steps.extend([
+                            ModelStep::Lead(place, Mood::Due),
+                            ModelStep::Lead(place, Mood::Silent),
+                        ]);
                     }
                 }
                 if leads && self.faults.sleeps > 0 {
-                    steps.push(Step::Doze(place));
+                    steps.push(ModelStep::Doze(place));
                 }
                 // Who has read the sessions decides next, before its ticks go on.
                 if replica.has_read.is_none() || !self.rules.reads_afresh {
-                    steps.extend(self.away_from(number).into_iter().map(|id| Step::Gone(place, id)));
+                    steps.extend(self.away_from(number).into_iter().map(|id| ModelStep::Gone(place, id)));
                 }
             }
         }
     }
 
-    fn steps_of_session(&self, index: usize, steps: &mut Vec<Step>) {
+    fn steps_of_session(&self, index: usize, steps: &mut Vec<ModelStep>) {
         let (session, place) = (&self.sessions[index], small(index));
         if session.ended {
-            steps.push(Step::TellEnded(place));
+            steps.push(ModelStep::TellEnded(place));
             return;
         }
-        steps.push(Step::Look(place));
+        steps.push(ModelStep::Look(place));
         if !session.to_agent.is_empty() {
-            steps.push(Step::ToAgent(place));
+            steps.push(ModelStep::ToAgent(place));
         }
         if !session.to_hub.is_empty() {
-            steps.push(Step::ToHub(place));
+            steps.push(ModelStep::ToHub(place));
         }
-        steps.push(Step::Report(place));
+        steps.push(ModelStep::Report(place));
         if self.processes[session.process].stream != Some(session.id) {
-            steps.push(Step::End(place));
+            steps.push(ModelStep::End(place));
         }
     }
 
-    fn steps_of_process(&self, index: usize, steps: &mut Vec<Step>) {
+    fn steps_of_process(&self, index: usize, steps: &mut Vec<ModelStep>) {
         let (process, place) = (&self.processes[index], small(index));
         for number in 0..small(process.starting.len()) {
-            steps.push(Step::Finish(place, number, true));
+            steps.push(ModelStep::Finish(place, number, true));
             if self.faults.failures > 0 {
-                steps.push(Step::Finish(place, number, false));
+                steps.push(ModelStep::Finish(place, number, false));
             }
         }
         match process.stream {
-            None => steps.extend((0..small(REPLICAS)).map(|replica| Step::Connect(place, replica))),
+            None => steps.extend((0..small(REPLICAS)).map(|replica| ModelStep::Connect(place, replica))),
             Some(id) if !self.sessions.iter().any(|session| session.id == id) => {
-                steps.push(Step::Closed(place));
+                steps.push(ModelStep::Closed(place));
             }
-            Some(_) if self.faults.cuts > 0 => steps.push(Step::Cut(place)),
+            Some(_) if self.faults.cuts > 0 => steps.push(ModelStep::Cut(place)),
             Some(_) => {}
         }
         if self.faults.restarts > 0 {
-            steps.push(Step::Restart(place));
+            steps.push(ModelStep::Restart(place));
         }
     }
 
@@ -166,7 +169,7 @@ impl World {
     }
 
     /// The world after a step; absent where the step changes nothing.
-    pub(super) fn after(&self, step: Step) -> Option<Self> {
+    pub(super) fn after(&self, step: ModelStep) -> Option<Self> {
         let mut world = self.clone();
         if !world.take(step) {
             return None;
@@ -183,59 +186,59 @@ impl World {
         self.forget_old_versions();
     }
 
-    fn take(&mut self, step: Step) -> bool {
+    fn take(&mut self, step: ModelStep) -> bool {
         match step {
-            Step::Wish => self.wish(),
-            Step::Lead(replica, mood) => {
+            ModelStep::Wish => self.wish(),
+            ModelStep::Lead(replica, mood) => {
                 let leads = self.replicas[usize::from(replica)].leads == Some(self.term);
                 let changed = self.lead(replica.into(), mood);
                 self.faults.late -= u8::from(changed && !leads);
                 self.faults.delays -= u8::from(changed && mood != Mood::Prompt);
                 changed
             }
-            Step::Doze(replica) => {
+            ModelStep::Doze(replica) => {
                 self.faults.sleeps -= 1;
                 self.doze(replica.into())
             }
-            Step::Act(replica) => self.act(replica.into()),
-            Step::Watch(replica) => {
+            ModelStep::Act(replica) => self.act(replica.into()),
+            ModelStep::Watch(replica) => {
                 self.replicas[usize::from(replica)].lag -= 1;
                 true
             }
-            Step::WatchAgents(replica) => self.watch_agents(replica.into()),
-            Step::TakeLead(replica) => {
+            ModelStep::WatchAgents(replica) => self.watch_agents(replica.into()),
+            ModelStep::TakeLead(replica) => {
                 self.faults.takeovers -= 1;
                 self.take_lead(replica.into());
                 true
             }
-            Step::LoseLead(replica) => self.replicas[usize::from(replica)].leads.take().is_some(),
-            Step::Crash(replica) => {
+            ModelStep::LoseLead(replica) => self.replicas[usize::from(replica)].leads.take().is_some(),
+            ModelStep::Crash(replica) => {
                 self.faults.crashes -= 1;
                 self.crash(replica.into());
                 true
             }
-            Step::Gone(replica, id) => self.replicas[usize::from(replica)].gone.insert(id),
-            Step::Look(session) => self.look(session.into()),
-            Step::ToAgent(session) => self.hand_to_agent(session.into()),
-            Step::ToHub(session) => self.hand_to_hub(session.into()),
-            Step::Report(session) => self.report(session.into()),
-            Step::End(session) => self.end(session.into()),
-            Step::TellEnded(session) => self.tell_ended(session.into()),
-            Step::Finish(process, number, succeeds) => {
+            ModelStep::Gone(replica, id) => self.replicas[usize::from(replica)].gone.insert(id),
+            ModelStep::Look(session) => self.look(session.into()),
+            ModelStep::ToAgent(session) => self.hand_to_agent(session.into()),
+            ModelStep::ToHub(session) => self.hand_to_hub(session.into()),
+            ModelStep::Report(session) => self.report(session.into()),
+            ModelStep::End(session) => self.end(session.into()),
+            ModelStep::TellEnded(session) => self.tell_ended(session.into()),
+            ModelStep::Finish(process, number, succeeds) => {
                 self.faults.failures -= u8::from(!succeeds);
                 self.finish(process.into(), number.into(), succeeds)
             }
-            Step::Cut(process) => {
+            ModelStep::Cut(process) => {
                 self.faults.cuts -= 1;
                 self.cut(process.into())
             }
-            Step::Closed(process) => self.cut(process.into()),
-            Step::Restart(process) => {
+            ModelStep::Closed(process) => self.cut(process.into()),
+            ModelStep::Restart(process) => {
                 self.faults.restarts -= 1;
                 self.restart(process.into());
                 true
             }
-            Step::Connect(process, replica) => self.connect(process.into(), replica.into()),
+            ModelStep::Connect(process, replica) => self.connect(process.into(), replica.into()),
         }
     }
 
@@ -255,7 +258,7 @@ impl World {
         self.faults.takeovers += u8::from(self.replicas[number].leads == Some(self.term));
         self.sessions.retain(|session| session.replica != number);
         self.replicas[number] =
-            Replica { agents: self.agents.clone(), since: self.next_session, ..Replica::default() };
+            ModelReplica { agents: self.agents.clone(), since: self.next_session, ..ModelReplica::default() };
     }
 
     fn end(&mut self, index: usize) -> bool {
@@ -302,11 +305,11 @@ impl World {
     fn wish(&mut self) -> bool {
         let Some((wish, rest)) = self.script.split_first() else { return false };
         self.script = rest;
-        if *wish == Wish::Disapprove {
+        if *wish == PersonAction::Disapprove {
             return self.disapprove();
         }
         let Some(now) = self.object().cloned() else {
-            if *wish != Wish::MakeAnew {
+            if *wish != PersonAction::MakeAnew {
                 return false;
             }
             self.made += 1;
@@ -319,19 +322,19 @@ impl World {
             return false;
         }
         match wish {
-            Wish::MakeAnew | Wish::Disapprove => return false,
-            Wish::Delete => {
+            PersonAction::MakeAnew | PersonAction::Disapprove => return false,
+            PersonAction::Delete => {
                 let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH);
                 account.metadata.deletion_timestamp = Some(time);
                 let gone = !account.has_finalizer();
                 self.store((!gone).then_some(account));
                 return true;
             }
-            Wish::OtherZone => {
+            PersonAction::OtherZone => {
                 let other = ZONES.into_iter().find(|zone| account.spec.zone_id.as_deref() != Some(zone));
                 account.spec.zone_id = other.map(str::to_owned);
             }
-            Wish::OtherState => {
+            PersonAction::OtherState => {
                 let inactive = account.desired() == DesiredState::Active;
                 account.spec.state =
                     Some(if inactive { DesiredState::Inactive } else { DesiredState::Active });
@@ -343,7 +346,7 @@ impl World {
     }
 
     /// A step in words.
-    pub(super) fn told_step(&self, step: Step) -> String {
+    pub(super) fn told_step(&self, step: ModelStep) -> String {
         let session = |place: u8| {
             let one = &self.sessions[usize::from(place)];
             format!("{}{}@{}", one.agent_id, one.boot, one.replica)
@@ -353,18 +356,18 @@ impl World {
             format!("{}{}", one.agent_id, one.boot)
         };
         match step {
-            Step::Wish => format!("{:?}", self.script.first()),
-            Step::Look(place)
-            | Step::ToAgent(place)
-            | Step::ToHub(place)
-            | Step::Report(place)
-            | Step::End(place)
-            | Step::TellEnded(place) => format!("{step:?}: {}", session(place)),
-            Step::Finish(place, ..)
-            | Step::Cut(place)
-            | Step::Closed(place)
-            | Step::Restart(place)
-            | Step::Connect(place, _) => format!("{step:?}: {}", process(place)),
+            ModelStep::Wish => format!("{:?}", self.script.first()),
+            ModelStep::Look(place)
+            | ModelStep::ToAgent(place)
+            | ModelStep::ToHub(place)
+            | ModelStep::Report(place)
+            | ModelStep::End(place)
+            | ModelStep::TellEnded(place) => format!("{step:?}: {}", session(place)),
+            ModelStep::Finish(place, ..)
+            | ModelStep::Cut(place)
+            | ModelStep::Closed(place)
+            | ModelStep::Restart(place)
+            | ModelStep::Connect(place, _) => format!("{step:?}: {}", process(place)),
             other => format!("{other:?}"),
         }
     }

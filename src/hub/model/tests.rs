@@ -2,9 +2,9 @@
 #![expect(clippy::panic, reason = "this is how a test fails")]
 
 use super::checks::Property;
-use super::scenario::{EAST, Faults, Scenario, WEST, Wish};
-use super::search::{Seen, search};
-use super::world::{Kind, Rules, World};
+use super::scenario::{EAST, Faults, PersonAction, Scenario, WEST};
+use super::search::{VisitedWorlds, search};
+use super::world::{AccountVariant, ModelWorld, Rules};
 
 mod full;
 
@@ -12,9 +12,13 @@ mod full;
 const MOST: usize = 200_000;
 
 /// All that can happen is seen, and all properties hold.
-fn holds(agents: &'static [(&'static str, &'static str)], script: &'static [Wish], faults: Faults) -> Seen {
+fn holds(
+    agents: &'static [(&'static str, &'static str)],
+    script: &'static [PersonAction],
+    faults: Faults,
+) -> VisitedWorlds {
     let scenario = Scenario { name: "", agents, script, faults };
-    match search(World::new(&scenario, Rules::ALL), MOST) {
+    match search(ModelWorld::new(&scenario, Rules::ALL), MOST) {
         Ok(seen) if seen.is_complete && seen.ends > 0 => seen,
         Ok(seen) => panic!("not all was seen: {seen:?}"),
         Err(broken) => panic!("{}", broken.story),
@@ -29,32 +33,32 @@ fn an_account_is_activated_whatever_the_order() {
 
 #[test]
 fn an_account_moves_to_another_zone_with_watches_that_lag() {
-    let seen = holds(&[EAST, WEST], &[Wish::OtherZone], Faults { lag: 1, ..Faults::NONE });
+    let seen = holds(&[EAST, WEST], &[PersonAction::OtherZone], Faults { lag: 1, ..Faults::NONE });
     assert!(seen.states > 2000, "{seen:?}");
 }
 
 #[test]
 fn an_account_is_deleted_and_made_anew_under_its_name() {
-    let script = &[Wish::Delete, Wish::MakeAnew, Wish::OtherState];
+    let script = &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState];
     let seen = holds(&[EAST], script, Faults { lag: 1, ..Faults::NONE });
     assert!(seen.states > 500, "{seen:?}");
 }
 
 #[test]
 fn an_agent_is_given_accounts_no_more_while_the_account_moves_to_another_zone() {
-    let seen = holds(&[EAST, WEST], &[Wish::Disapprove, Wish::OtherZone], LAG);
+    let seen = holds(&[EAST, WEST], &[PersonAction::Disapprove, PersonAction::OtherZone], LAG);
     assert!(seen.states > 5000, "{seen:?}");
 }
 
 #[test]
 fn a_stream_is_cut_while_the_account_is_taken_back() {
-    let seen = holds(&[EAST], &[Wish::OtherState], Faults { cuts: 1, lag: 1, ..Faults::NONE });
+    let seen = holds(&[EAST], &[PersonAction::OtherState], Faults { cuts: 1, lag: 1, ..Faults::NONE });
     assert!(seen.states > 10_000, "{seen:?}");
 }
 
 #[test]
 fn an_agent_begins_anew_while_the_account_is_taken_back() {
-    let seen = holds(&[EAST], &[Wish::OtherState], Faults { restarts: 1, lag: 1, ..Faults::NONE });
+    let seen = holds(&[EAST], &[PersonAction::OtherState], Faults { restarts: 1, lag: 1, ..Faults::NONE });
     assert!(seen.states > 5000, "{seen:?}");
 }
 
@@ -67,38 +71,38 @@ fn two_processes_under_one_id_do_not_push_each_other_out() {
 #[test]
 fn the_lead_changes_while_the_account_is_taken_back() {
     let faults = Faults { takeovers: 1, late: 2, lag: 1, ..Faults::NONE };
-    let seen = holds(&[EAST], &[Wish::OtherState], faults);
+    let seen = holds(&[EAST], &[PersonAction::OtherState], faults);
     assert!(seen.states > 3000, "{seen:?}");
 }
 
 #[test]
 fn a_replica_dies_with_its_streams_while_the_account_is_taken_back() {
-    let seen = holds(&[EAST], &[Wish::OtherState], Faults { crashes: 1, lag: 1, ..Faults::NONE });
+    let seen = holds(&[EAST], &[PersonAction::OtherState], Faults { crashes: 1, lag: 1, ..Faults::NONE });
     assert!(seen.states > 5000, "{seen:?}");
 }
 
 #[test]
 fn a_leader_that_slept_harms_no_deletion() {
     let faults = Faults { takeovers: 1, sleeps: 1, ..Faults::NONE };
-    let seen = holds(&[EAST], &[Wish::Delete], faults);
+    let seen = holds(&[EAST], &[PersonAction::Delete], faults);
     assert!(seen.states > 2000, "{seen:?}");
 }
 
 /// Beside the one in zone east.
 const EAST_2: (&str, &str) = ("f", "east");
-const LISTED: Kind = Kind::Listed { by: "e" };
+const LISTED: AccountVariant = AccountVariant::Listed { by: "e" };
 /// The agent of zone west is a stranger.
-const UNPINNED: Kind = Kind::Unpinned { stranger: "w" };
+const UNPINNED: AccountVariant = AccountVariant::Unpinned { stranger: "w" };
 
 /// As [`holds`], with an account of this kind.
 fn holds_for(
-    kind: Kind,
+    kind: AccountVariant,
     agents: &'static [(&'static str, &'static str)],
-    script: &'static [Wish],
+    script: &'static [PersonAction],
     faults: Faults,
-) -> Seen {
+) -> VisitedWorlds {
     let scenario = Scenario { name: "", agents, script, faults };
-    match search(World::new(&scenario, Rules::ALL).with(kind), MOST) {
+    match search(ModelWorld::new(&scenario, Rules::ALL).with(kind), MOST) {
         Ok(seen) if seen.is_complete && seen.ends > 0 => seen,
         Ok(seen) => panic!("not all was seen: {seen:?}"),
         Err(broken) => panic!("{}", broken.story),
@@ -106,13 +110,13 @@ fn holds_for(
 }
 
 fn breaks_for(
-    kind: Kind,
+    kind: AccountVariant,
     faults: Faults,
     rules: Rules,
     agents: &'static [(&'static str, &'static str)],
 ) -> Property {
     let scenario = Scenario { name: "", agents, script: &[], faults };
-    match search(World::new(&scenario, rules).with(kind), MOST) {
+    match search(ModelWorld::new(&scenario, rules).with(kind), MOST) {
         Ok(seen) => panic!("nothing broke: {seen:?}"),
         Err(broken) => broken.property,
     }
@@ -133,7 +137,7 @@ fn an_account_without_a_zone_comes_to_one_of_which_an_agent_is_approved() {
 
 #[test]
 fn an_account_without_a_zone_is_offered_one_of_two_and_comes_to_rest_there() {
-    let seen = holds_for(Kind::Unpinned { stranger: "" }, &[EAST, WEST], &[], Faults::NONE);
+    let seen = holds_for(AccountVariant::Unpinned { stranger: "" }, &[EAST, WEST], &[], Faults::NONE);
     assert!(seen.states > 500, "{seen:?}");
 }
 
@@ -158,14 +162,14 @@ fn where_strangers_may_offer_an_account_without_a_zone_goes_to_one() {
 
 /// Leaves a rule out, and looks for a property that does not hold any more.
 fn breaks(
-    script: &'static [Wish],
+    script: &'static [PersonAction],
     faults: Faults,
     rules: Rules,
     agents: &'static [(&'static str, &'static str)],
     but: &[Property],
 ) -> Property {
     let scenario = Scenario { name: "", agents, script, faults };
-    let mut begin = World::new(&scenario, rules);
+    let mut begin = ModelWorld::new(&scenario, rules);
     begin.ignored = but.first().copied();
     match search(begin, MOST) {
         Ok(seen) => panic!("nothing broke: {seen:?}"),
@@ -181,32 +185,32 @@ const SLEEP: Faults = Faults { takeovers: 1, sleeps: 1, ..Faults::NONE };
 fn without_preconditions_a_leader_of_before_writes_over_the_next_one() {
     let rules = Rules { preconditions: false, ..Rules::ALL };
     let faults = Faults { takeovers: 1, late: 1, ..LAG };
-    assert_eq!(breaks(&[Wish::OtherState], faults, rules, &[EAST], &[]), Property::EpochGrows);
+    assert_eq!(breaks(&[PersonAction::OtherState], faults, rules, &[EAST], &[]), Property::EpochGrows);
 }
 
 #[test]
 fn where_the_zone_need_not_change_over_none_it_changes_in_one_write() {
     let rules = Rules { zone_over_none: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::OtherZone], LAG, rules, &[EAST, WEST], &[]), Property::ZoneThroughNone);
+    assert_eq!(breaks(&[PersonAction::OtherZone], LAG, rules, &[EAST, WEST], &[]), Property::ZoneThroughNone);
 }
 
 #[test]
 fn without_uids_a_word_about_the_account_of_before_ends_the_revoke_of_the_next() {
     let rules = Rules { uids: false, ..Rules::ALL };
-    let script = &[Wish::Delete, Wish::MakeAnew, Wish::OtherState];
+    let script = &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState];
     assert_eq!(breaks(script, CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn where_silence_is_a_word_an_agent_still_has_what_was_taken_back() {
     let rules = Rules { words_only: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::OtherState], LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+    assert_eq!(breaks(&[PersonAction::OtherState], LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn without_registration_the_leader_does_not_wait_for_a_session_it_does_not_see() {
     let rules = Rules { registration: false, ..Rules::ALL };
-    let broken = breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[Property::Rest]);
+    let broken = breaks(&[PersonAction::OtherState], CUT, rules, &[EAST], &[Property::Rest]);
     assert_eq!(broken, Property::NoHolderAfterRevoke);
 }
 
@@ -219,7 +223,7 @@ fn where_two_processes_may_have_one_id_they_push_each_other_out_for_ever() {
 #[test]
 fn without_terms_a_leader_that_slept_writes_a_row_of_an_object_that_is_gone() {
     let rules = Rules { terms: false, ..Rules::ALL };
-    let broken = |but| breaks(&[Wish::Delete], SLEEP, rules, &[EAST], but);
+    let broken = |but| breaks(&[PersonAction::Delete], SLEEP, rules, &[EAST], but);
     assert_eq!(broken(&[]), Property::NewestTermWritesRows);
     assert_eq!(broken(&[Property::NewestTermWritesRows]), Property::RowHasObject);
 }
@@ -227,7 +231,7 @@ fn without_terms_a_leader_that_slept_writes_a_row_of_an_object_that_is_gone() {
 #[test]
 fn where_sessions_are_not_read_a_revoke_ends_while_one_that_the_watch_has_not_shown_holds_on() {
     let rules = Rules { sessions_read: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+    assert_eq!(breaks(&[PersonAction::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
@@ -239,7 +243,7 @@ fn where_sessions_are_not_read_a_zone_is_called_deserted_by_a_watch_that_is_old(
 #[test]
 fn where_a_reading_counts_on_a_revoke_ends_while_a_session_that_came_since_holds_on() {
     let rules = Rules { reads_afresh: false, ..Rules::ALL };
-    let broken = |but| breaks(&[Wish::OtherState], CUT, rules, &[EAST], but);
+    let broken = |but| breaks(&[PersonAction::OtherState], CUT, rules, &[EAST], but);
     assert_eq!(broken(&[]), Property::OrphanedIsDeserted);
     assert_eq!(broken(&[Property::OrphanedIsDeserted]), Property::NoHolderAfterRevoke);
 }
@@ -247,18 +251,18 @@ fn where_a_reading_counts_on_a_revoke_ends_while_a_session_that_came_since_holds
 #[test]
 fn where_the_object_is_not_read_a_new_session_is_sent_what_was_taken_back() {
     let rules = Rules { object_read: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::Delete], CUT, rules, &[EAST], &[]), Property::SentUnderGrant);
+    assert_eq!(breaks(&[PersonAction::Delete], CUT, rules, &[EAST], &[]), Property::SentUnderGrant);
 }
 
 #[test]
 fn where_an_agent_that_is_approved_no_more_is_not_waited_for_it_holds_what_was_taken_back() {
     let rules = Rules { unapproved_awaited: false, ..Rules::ALL };
-    let script = &[Wish::Disapprove, Wish::OtherState];
+    let script = &[PersonAction::Disapprove, PersonAction::OtherState];
     assert_eq!(breaks(script, LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
 fn where_a_session_that_another_has_followed_still_counts_a_revoke_ends_by_its_word() {
     let rules = Rules { in_force_only: false, ..Rules::ALL };
-    assert_eq!(breaks(&[Wish::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
+    assert_eq!(breaks(&[PersonAction::OtherState], CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }

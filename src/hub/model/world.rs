@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::checks::Property;
 use super::leader::Pending;
-use super::scenario::{Faults, Scenario, Wish};
+use super::scenario::{Faults, PersonAction, Scenario};
 use super::shared::Shared;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
@@ -25,7 +25,7 @@ pub(super) const NOW: u64 = 1000;
 pub(super) type SessionId = u32;
 
 /// The agents' objects, by the place of the agent; absent: it never connected.
-pub(super) type Agents = Arc<Vec<Option<Shared<KubesvcAgent>>>>;
+pub(super) type AgentObjectVersions = Arc<Vec<Option<Shared<KubesvcAgent>>>>;
 
 /// The rules of the protocol that can be left out, to see what each is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) struct Rules {
 
 /// What the account is like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum AccountVariant {
     /// It names its zone.
     #[default]
     Pinned,
@@ -95,7 +95,7 @@ impl Rules {
 }
 
 /// One version of the account's object.
-pub(super) type Version = Shared<KubesvcAccount>;
+pub(super) type ObjectVersion = Shared<KubesvcAccount>;
 
 /// A frame on its way to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub(super) struct HubSession {
 
 /// A process of an agent.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
+pub(super) struct ModelProcess {
     /// The place of its agent; two processes under one id have one.
     pub(super) agent: usize,
     pub(super) agent_id: &'static str,
@@ -146,7 +146,7 @@ pub(super) struct Process {
 
 /// What a reading of the sessions counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct SessionReading {
     pub(super) uid: u8,
     pub(super) epoch: i64,
     /// Sessions from this one on were registered later.
@@ -155,17 +155,17 @@ pub(super) struct Reading {
 
 /// One replica of the operator.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Replica {
+pub(super) struct ModelReplica {
     /// How many versions of the object its watch lags behind.
     pub(super) lag: usize,
     /// The agents' objects as a leader's watch shows them.
-    pub(super) agents: Agents,
+    pub(super) agents: AgentObjectVersions,
     /// The term under which it believes that it leads.
     pub(super) leads: Option<u32>,
     /// Sessions that have been away for the grace, by its ticks.
     pub(super) gone: BTreeSet<SessionId>,
     /// It has read the sessions, and decides next.
-    pub(super) has_read: Option<Reading>,
+    pub(super) has_read: Option<SessionReading>,
     /// What it has decided, and sleeps before it does it.
     pub(super) pending: Option<Shared<Pending>>,
     /// When it began: sessions that it had before this one are lost.
@@ -174,14 +174,14 @@ pub(super) struct Replica {
 
 /// All of it.
 #[derive(Clone, Debug)]
-pub(super) struct World {
+pub(super) struct ModelWorld {
     pub(super) rules: Rules,
-    pub(super) kind: Kind,
+    pub(super) kind: AccountVariant,
     pub(super) faults: Faults,
     /// What people will do, in this order.
-    pub(super) script: &'static [Wish],
+    pub(super) script: &'static [PersonAction],
     /// Versions of the object, the newest last; absent: it was gone. As many as some watch lags behind.
-    pub(super) objects: Vec<Option<Version>>,
+    pub(super) objects: Vec<Option<ObjectVersion>>,
     /// Counts versions of the object.
     pub(super) stored: u32,
     /// Counts the objects made under the name.
@@ -189,10 +189,10 @@ pub(super) struct World {
     /// The uid of the account's row.
     pub(super) row: Option<u8>,
     pub(super) term: u32,
-    pub(super) agents: Agents,
-    pub(super) replicas: [Replica; REPLICAS],
+    pub(super) agents: AgentObjectVersions,
+    pub(super) replicas: [ModelReplica; REPLICAS],
     pub(super) sessions: Vec<Shared<HubSession>>,
-    pub(super) processes: Vec<Shared<Process>>,
+    pub(super) processes: Vec<Shared<ModelProcess>>,
     pub(super) next_session: SessionId,
     /// Words that agents have sent: uid, epoch and zone of what was held.
     pub(super) held: Arc<BTreeSet<(u8, i64, &'static str)>>,
@@ -224,13 +224,13 @@ pub(super) fn made(number: u8) -> KubesvcAccount {
     account
 }
 
-impl World {
+impl ModelWorld {
     /// No agent is connected, the first replica leads, and the account was just made.
     pub(super) fn new(scenario: &Scenario, rules: Rules) -> Self {
         let places: Vec<&str> = scenario.agents.iter().map(|(id, _)| *id).collect();
         let process = |(index, (agent_id, zone)): (usize, &(&'static str, &'static str))| {
             let boot = 1 + 100 * u8::try_from(index).unwrap_or_default();
-            Shared::new(Process {
+            Shared::new(ModelProcess {
                 agent: places.iter().position(|one| one == agent_id).unwrap_or_default(),
                 agent_id,
                 zone,
@@ -241,10 +241,10 @@ impl World {
                 starting: BTreeMap::new(),
             })
         };
-        let agents: Agents = Arc::new(vec![None; places.len()]);
+        let agents: AgentObjectVersions = Arc::new(vec![None; places.len()]);
         let mut world = Self {
             rules,
-            kind: Kind::default(),
+            kind: AccountVariant::default(),
             faults: scenario.faults,
             script: scenario.script,
             objects: vec![None],
@@ -270,10 +270,10 @@ impl World {
     }
 
     /// The same with an account of this kind.
-    pub(super) fn with(mut self, kind: Kind) -> Self {
+    pub(super) fn with(mut self, kind: AccountVariant) -> Self {
         self.kind = kind;
         let versions = std::mem::take(&mut self.objects).into_iter();
-        let of_kind = |one: Version| Shared::new(self.of_kind((*one).clone()));
+        let of_kind = |one: ObjectVersion| Shared::new(self.of_kind((*one).clone()));
         let versions = versions.map(|version| version.map(of_kind)).collect();
         Self { objects: versions, ..self }
     }
@@ -281,9 +281,9 @@ impl World {
     /// An account that was just made, as it is in this world.
     pub(super) fn of_kind(&self, mut account: KubesvcAccount) -> KubesvcAccount {
         match self.kind {
-            Kind::Pinned => {}
-            Kind::Unpinned { .. } => account.spec.zone_id = None,
-            Kind::Listed { .. } => {
+            AccountVariant::Pinned => {}
+            AccountVariant::Unpinned { .. } => account.spec.zone_id = None,
+            AccountVariant::Listed { .. } => {
                 account.metadata.labels = Some([(ORIGIN_LABEL.to_owned(), ORIGIN_AGENT.to_owned())].into());
                 account.spec.kubeconfig =
                     KubeconfigSource { file: Some("/k".to_owned()), ..KubeconfigSource::default() };
@@ -294,21 +294,21 @@ impl World {
 
     /// Whether an agent may be sent the account, as far as that hangs on its own file.
     pub(super) fn lists(&self, agent_id: &str) -> bool {
-        !matches!(self.kind, Kind::Listed { by } if by != agent_id)
+        !matches!(self.kind, AccountVariant::Listed { by } if by != agent_id)
     }
 
     /// Whether an agent is approved when it comes.
     pub(super) fn approves(&self, agent_id: &str) -> bool {
-        !matches!(self.kind, Kind::Unpinned { stranger } if stranger == agent_id)
+        !matches!(self.kind, AccountVariant::Unpinned { stranger } if stranger == agent_id)
     }
 
     /// The object as it is.
-    pub(super) fn object(&self) -> Option<&Version> {
+    pub(super) fn object(&self) -> Option<&ObjectVersion> {
         self.objects.last().and_then(Option::as_ref)
     }
 
     /// The object as a replica's watch shows it.
-    pub(super) fn seen_by(&self, replica: usize) -> Option<&Version> {
+    pub(super) fn seen_by(&self, replica: usize) -> Option<&ObjectVersion> {
         let index = self.objects.len().checked_sub(1 + self.replicas[replica].lag)?;
         self.objects[index].as_ref()
     }

@@ -71,7 +71,7 @@ impl Hub {
         let turn = self.admission_queues.lock().arrive(class, agent_id, self.moment());
         self.publish_backlog();
         match turn {
-            AdmissionDecision::Now => Ok(QueuedAgent { hub: self, class: class }),
+            AdmissionDecision::Now => Ok(QueuedAgent { hub: self, class }),
             AdmissionDecision::TooManyUnapproved => Err(too_many_unapproved()),
             AdmissionDecision::Later(wait) => {
                 let message =

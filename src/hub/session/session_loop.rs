@@ -83,7 +83,7 @@ impl SessionLoop {
         let agent = &self.session.agent_id;
         match end {
             LoopEnd::Gone(why) => {
-                info!(agentId = agent, zoneId = self.session.zone, why, "agent disconnected")
+                info!(agentId = agent, zoneId = self.session.zone, why, "agent disconnected");
             }
             LoopEnd::Cut(why, status) => {
                 warn!(agentId = agent, zoneId = self.session.zone, why, "agent cut off");

@@ -11,7 +11,7 @@ const STEPS: u64 = 6_000;
 
 /// What happens to one participant.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum ParticipantFault {
     /// It sleeps for so many steps; its clock goes on.
     Sleeps(u64),
     /// The API server does not reach it for so many steps.
@@ -23,10 +23,10 @@ enum Fault {
 }
 
 #[derive(Clone, Debug)]
-struct Event {
+struct TimedEvent {
     at: u64,
     who: usize,
-    fault: Fault,
+    fault: ParticipantFault,
 }
 
 /// A write on its way: it reaches the API server at one step, and its answer comes back at another.
@@ -65,12 +65,12 @@ impl Participant {
 
 /// The API server.
 #[derive(Default)]
-struct Server {
+struct LeaseServer {
     record: Option<LeaseRecord>,
     version: u64,
 }
 
-impl Server {
+impl LeaseServer {
     fn put(&mut self, holder: &str, replaces: Option<&str>) -> Option<LeaseRecord> {
         if self.record.as_ref().map(|record| record.version.as_str()) != replaces {
             return None;
@@ -84,7 +84,7 @@ impl Server {
 
 struct Run {
     participants: Vec<Participant>,
-    server: Server,
+    server: LeaseServer,
     delays: Vec<u64>,
     drawn: usize,
     /// For how many steps somebody led.
@@ -97,13 +97,13 @@ impl Run {
         self.delays[self.drawn % self.delays.len()]
     }
 
-    fn suffer(&mut self, event: &Event) {
+    fn suffer(&mut self, event: &TimedEvent) {
         let count = self.participants.len();
         let one = &mut self.participants[event.who % count];
         match event.fault {
-            Fault::Sleeps(steps) => one.asleep_until = event.at + steps,
-            Fault::CutOff(steps) => one.cut_until = event.at + steps,
-            Fault::Restarts => {
+            ParticipantFault::Sleeps(steps) => one.asleep_until = event.at + steps,
+            ParticipantFault::CutOff(steps) => one.cut_until = event.at + steps,
+            ParticipantFault::Restarts => {
                 // What is on its way may still land, and nobody hears of it.
                 if let Some(Flying { replaces, answer: None, .. }) = one.flying.take() {
                     self.server.put(&one.candidate.id, replaces.as_deref());
@@ -111,13 +111,13 @@ impl Run {
                 one.candidate = Candidate::new(&one.candidate.id, one.candidate.times);
                 (one.version, one.look_at) = (None, event.at);
             }
-            Fault::Releases if one.candidate.renewed().is_some() && one.flying.is_none() => {
+            ParticipantFault::Releases if one.candidate.renewed().is_some() && one.flying.is_none() => {
                 let now = one.now(event.at);
                 one.candidate.step_down();
                 one.candidate.pause(now, Duration::from_secs(4));
                 self.server.put("", one.version.clone().as_deref());
             }
-            Fault::Releases => {}
+            ParticipantFault::Releases => {}
         }
     }
 
@@ -184,7 +184,7 @@ impl Run {
         }
     }
 
-    fn run(&mut self, events: &[Event]) -> Result<(), TestCaseError> {
+    fn run(&mut self, events: &[TimedEvent]) -> Result<(), TestCaseError> {
         for step in 0..STEPS {
             for event in events.iter().filter(|event| event.at == step) {
                 self.suffer(event);
@@ -200,14 +200,14 @@ impl Run {
     }
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = TimedEvent> {
     let fault = prop_oneof![
-        (1_u64..600).prop_map(Fault::Sleeps),
-        (1_u64..600).prop_map(Fault::CutOff),
-        Just(Fault::Releases),
-        Just(Fault::Restarts),
+        (1_u64..600).prop_map(ParticipantFault::Sleeps),
+        (1_u64..600).prop_map(ParticipantFault::CutOff),
+        Just(ParticipantFault::Releases),
+        Just(ParticipantFault::Restarts),
     ];
-    (0..STEPS, 0_usize..8, fault).prop_map(|(at, who, fault)| Event { at, who, fault })
+    (0..STEPS, 0_usize..8, fault).prop_map(|(at, who, fault)| TimedEvent { at, who, fault })
 }
 
 fn participants() -> impl Strategy<Value = Vec<Participant>> {
@@ -244,7 +244,7 @@ proptest! {
         events in prop::collection::vec(event(), 0..40),
         delays in prop::collection::vec(0_u64..40, 1..200),
     ) {
-        let mut run = Run { participants, server: Server::default(), delays, drawn: 0, led: 0 };
+        let mut run = Run { participants, server: LeaseServer::default(), delays, drawn: 0, led: 0 };
         run.run(&events)?;
     }
 
@@ -253,7 +253,7 @@ proptest! {
         participants in participants(),
         delays in prop::collection::vec(0_u64..8, 1..200),
     ) {
-        let mut run = Run { participants, server: Server::default(), delays, drawn: 0, led: 0 };
+        let mut run = Run { participants, server: LeaseServer::default(), delays, drawn: 0, led: 0 };
         run.run(&[])?;
         prop_assert!(run.led > STEPS - 100, "somebody led for {} of {STEPS} steps", run.led);
     }

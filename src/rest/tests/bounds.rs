@@ -11,37 +11,37 @@ const MIB: usize = 1024 * 1024;
 
 /// How often an API server was asked, and how often at once at most.
 #[derive(Default)]
-struct Asked {
+struct RequestCounter {
     times: AtomicUsize,
     now: AtomicUsize,
     most: AtomicUsize,
 }
 
-impl Asked {
+impl RequestCounter {
     /// Counts one until it ends or is given up.
-    fn begin(asked: &Arc<Self>) -> Running {
+    fn begin(asked: &Arc<Self>) -> CountedRequest {
         let now = asked.now.fetch_add(1, Ordering::SeqCst) + 1;
         asked.most.fetch_max(now, Ordering::SeqCst);
-        Running(Arc::clone(asked))
+        CountedRequest(Arc::clone(asked))
     }
 }
 
-struct Running(Arc<Asked>);
+struct CountedRequest(Arc<RequestCounter>);
 
-impl Drop for Running {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.0.now.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// An API server that takes its time and then answers with this code.
-fn answering(code: u16, asked: &Arc<Asked>) -> kube::Client {
+fn answering(code: u16, asked: &Arc<RequestCounter>) -> kube::Client {
     let asked = Arc::clone(asked);
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
         let asked = Arc::clone(&asked);
         async move {
             asked.times.fetch_add(1, Ordering::SeqCst);
-            let _counted = Asked::begin(&asked);
+            let _counted = RequestCounter::begin(&asked);
             tokio::time::sleep(Duration::from_millis(100)).await;
             let status = json!({"kind": "Status", "code": code, "message": "no", "reason": "No"});
             let response = Response::builder().status(code);
@@ -120,7 +120,7 @@ async fn looking_up_has_an_end_for_the_request_as_a_whole() {
     let asked = Arc::default();
     // 404 of the object: it is not there, so that all are asked for.
     let missing = tower::service_fn({
-        let asked: Arc<Asked> = Arc::clone(&asked);
+        let asked: Arc<RequestCounter> = Arc::clone(&asked);
         move |request: Request<kube::client::Body>| {
             asked.times.fetch_add(1, Ordering::SeqCst);
             let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();

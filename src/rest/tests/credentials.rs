@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::fake_api::{FakeApi, Held};
+use super::fake_api::{FakeApi, HeldRequest};
 use super::*;
 use crate::account::source_rules::{NamespaceSet, SourceRules};
 
@@ -35,20 +35,20 @@ impl Rest {
         Self { router: router(state), api }
     }
 
-    async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
+    async fn call(&self, method: &str, path: &str, body: Value) -> TestResponse {
         let request = Request::builder().method(method).uri(path);
         let request = request.header(header::CONTENT_TYPE, "application/json");
         send(self.router.clone(), request.body(Body::from(body.to_string())).expect("a request")).await
     }
 
     /// The call in a task of its own.
-    fn begin(&self, method: &'static str, body: Value) -> tokio::task::JoinHandle<Answer> {
+    fn begin(&self, method: &'static str, body: Value) -> tokio::task::JoinHandle<TestResponse> {
         let rest = Self { api: Arc::clone(&self.api), router: self.router.clone() };
         tokio::spawn(async move { rest.call(method, DYNAMIC, body).await })
     }
 
     /// A POST that has made Secret and object, held as it looks at the Secret again.
-    async fn post_until_its_last_step(&self) -> (tokio::task::JoinHandle<Answer>, Held) {
+    async fn post_until_its_last_step(&self) -> (tokio::task::JoinHandle<TestResponse>, HeldRequest) {
         let mut object = self.api.hold("POST", "/kubesvcaccounts");
         let post = self.begin("POST", given("first"));
         object.reached().await;
@@ -95,8 +95,8 @@ async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post()
 /// Two POSTs that have both prepared the Secret and found no account: the first is about to make it, the second after it.
 struct Both {
     rest: Rest,
-    winner: (tokio::task::JoinHandle<Answer>, Held),
-    loser: (tokio::task::JoinHandle<Answer>, Held),
+    winner: (tokio::task::JoinHandle<TestResponse>, HeldRequest),
+    loser: (tokio::task::JoinHandle<TestResponse>, HeldRequest),
 }
 
 impl Both {

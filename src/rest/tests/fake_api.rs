@@ -14,10 +14,10 @@ use super::*;
 pub(super) struct FakeApi {
     objects: Mutex<BTreeMap<String, Value>>,
     written: Mutex<u64>,
-    gates: Mutex<Vec<Gate>>,
+    gates: Mutex<Vec<RequestGate>>,
 }
 
-struct Gate {
+struct RequestGate {
     method: &'static str,
     path: String,
     reached: oneshot::Sender<()>,
@@ -25,12 +25,12 @@ struct Gate {
 }
 
 /// A request that waits before it does anything.
-pub(super) struct Held {
+pub(super) struct HeldRequest {
     reached: oneshot::Receiver<()>,
     go: oneshot::Sender<()>,
 }
 
-impl Held {
+impl HeldRequest {
     /// Waits until a request has come.
     pub(super) async fn reached(&mut self) {
         let reached = tokio::time::timeout(Duration::from_secs(10), &mut self.reached).await;
@@ -54,10 +54,10 @@ impl FakeApi {
     }
 
     /// Holds the next request of this method whose path ends so.
-    pub(super) fn hold(&self, method: &'static str, path: &str) -> Held {
+    pub(super) fn hold(&self, method: &'static str, path: &str) -> HeldRequest {
         let ((reached, was_reached), (go, may_go)) = (oneshot::channel(), oneshot::channel());
-        self.gates.lock().push(Gate { method, path: path.to_owned(), reached, go: may_go });
-        Held { reached: was_reached, go }
+        self.gates.lock().push(RequestGate { method, path: path.to_owned(), reached, go: may_go });
+        HeldRequest { reached: was_reached, go }
     }
 
     /// The object whose path ends so.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-async fn get_of(path: &str) -> Answer {
+async fn get_of(path: &str) -> TestResponse {
     call("GET", path, None, "").await
 }
 

@@ -18,9 +18,9 @@ const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, clu
 
 /// An API server with one Secret.
 #[derive(Clone, Default)]
-struct FakeApi(Arc<Mutex<Secret>>);
+struct FakeSecretApi(Arc<Mutex<Secret>>);
 
-impl FakeApi {
+impl FakeSecretApi {
     fn write(&self, resource_version: &str, content: &str) {
         let mut secret = self.0.lock();
         secret.metadata.name = Some("prod".to_owned());
@@ -76,7 +76,7 @@ fn with_copy(folder: &Path, content: &str, key: &Arc<FakeKey>) -> (Credentials, 
     fs::write(&path, content).expect("written");
     let replica = Credentials {
         engines: Engines::new(vec![Box::new(FileEngine::new(vec![folder.into()]))]),
-        ..FakeApi::default().replica()
+        ..FakeSecretApi::default().replica()
     };
     let reference = format!("encryptedFile:file!p:{}", path.display());
     (
@@ -87,7 +87,7 @@ fn with_copy(folder: &Path, content: &str, key: &Arc<FakeKey>) -> (Credentials, 
 
 #[tokio::test]
 async fn replicas_that_read_a_secret_before_and_after_a_change_of_its_labels_agree() {
-    let api = FakeApi::default();
+    let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
     let (old, young) = (api.replica(), api.replica());
     api.write("1", KUBECONFIG);
@@ -106,7 +106,7 @@ async fn replicas_that_read_a_secret_before_and_after_a_change_of_its_labels_agr
 
 #[tokio::test]
 async fn few_versions_are_remembered() {
-    let api = FakeApi::default();
+    let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
     let replica = api.replica();
     for version in 0..100 {
@@ -143,7 +143,7 @@ async fn a_change_of_the_key_is_another_version_of_the_same_credential() {
 
 #[tokio::test]
 async fn insecure_of_the_account_beside_a_certificate_authority_is_refused() {
-    let api = FakeApi::default();
+    let api = FakeSecretApi::default();
     let pem = "-----BEGIN CERTIFICATE-----\nQQ==\n-----END CERTIFICATE-----\n";
     let pem = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
     api.write(
@@ -171,7 +171,7 @@ async fn sent(credentials: &Credentials, account: &KubesvcAccount) -> Option<Str
 
 #[tokio::test]
 async fn a_copy_of_a_secret_that_was_seen_to_change_is_not_sent() {
-    let api = FakeApi::default();
+    let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
     let replica = api.replica();
     api.write("1", KUBECONFIG);
@@ -183,7 +183,7 @@ async fn a_copy_of_a_secret_that_was_seen_to_change_is_not_sent() {
 
 #[tokio::test]
 async fn a_copy_of_a_secret_that_is_not_watched_is_sent_for_two_seconds_at_most() {
-    let api = FakeApi::default();
+    let api = FakeSecretApi::default();
     let account = account("uid-prod", &json!({"secretRef": {"name": "prod"}}));
     let replica = api.replica();
     api.write("1", KUBECONFIG);

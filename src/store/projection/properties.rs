@@ -15,7 +15,7 @@ use crate::account::row::AccountRow;
 use crate::store::contract_tests::row;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ProjectionStep {
     Say(u8, i32),
     Insert(u8, i32),
     Delete(u8),
@@ -31,23 +31,23 @@ enum Step {
     Refuse(u8),
 }
 
-fn steps(with_hands: bool) -> impl Strategy<Value = Vec<Step>> {
+fn steps(with_hands: bool) -> impl Strategy<Value = Vec<ProjectionStep>> {
     let uid = || 0..6_u8;
     let own = prop_oneof![
-        8 => (uid(), 0..4_i32).prop_map(|(uid, times)| Step::Say(uid, times)),
-        6 => (uid(), 0..4_i32).prop_map(|(uid, times)| Step::Insert(uid, times)),
-        2 => uid().prop_map(Step::Delete),
-        1 => any::<bool>().prop_map(Step::Down),
-        1 => any::<bool>().prop_map(Step::Full),
-        1 => any::<bool>().prop_map(Step::LosesAnswers),
-        2 => any::<bool>().prop_map(Step::Gate),
-        5 => (1..20_u8).prop_map(Step::Wait),
-        2 => (1..20_000_u16).prop_map(Step::Sleep),
+        8 => (uid(), 0..4_i32).prop_map(|(uid, times)| ProjectionStep::Say(uid, times)),
+        6 => (uid(), 0..4_i32).prop_map(|(uid, times)| ProjectionStep::Insert(uid, times)),
+        2 => uid().prop_map(ProjectionStep::Delete),
+        1 => any::<bool>().prop_map(ProjectionStep::Down),
+        1 => any::<bool>().prop_map(ProjectionStep::Full),
+        1 => any::<bool>().prop_map(ProjectionStep::LosesAnswers),
+        2 => any::<bool>().prop_map(ProjectionStep::Gate),
+        5 => (1..20_u8).prop_map(ProjectionStep::Wait),
+        2 => (1..20_000_u16).prop_map(ProjectionStep::Sleep),
     ];
     let hands = prop_oneof![
-        (uid(), proptest::option::of(4..8_i32)).prop_map(|(uid, times)| Step::Hand(uid, times)),
-        uid().prop_map(Step::Refuse),
-        Just(Step::Repair),
+        (uid(), proptest::option::of(4..8_i32)).prop_map(|(uid, times)| ProjectionStep::Hand(uid, times)),
+        uid().prop_map(ProjectionStep::Refuse),
+        Just(ProjectionStep::Repair),
     ];
     let step = if with_hands { prop_oneof![4 => own, 1 => hands].boxed() } else { own.boxed() };
     proptest::collection::vec(step, 0..80)
@@ -57,7 +57,7 @@ fn of(uid: u8, times: i32) -> AccountRow {
     AccountRow { failed_count: times, ..row(&format!("name-{uid}"), &format!("uid-{uid}")) }
 }
 
-async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
+async fn play(steps: Vec<ProjectionStep>, with_hands: bool) -> Result<(), TestCaseError> {
     let fake = Fake::new();
     let projection = Projection::new(fake.clone());
     let stop = CancellationToken::new();
@@ -68,11 +68,11 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
     let mut open = true;
     for step in steps {
         match step {
-            Step::Say(uid, times) | Step::Insert(uid, times) => {
+            ProjectionStep::Say(uid, times) | ProjectionStep::Insert(uid, times) => {
                 if !deleted.contains(&uid) {
                     wanted.insert(uid, of(uid, times));
                 }
-                if matches!(step, Step::Say(..)) {
+                if matches!(step, ProjectionStep::Say(..)) {
                     projection.upsert(of(uid, times));
                 } else {
                     let projection = Arc::clone(&projection);
@@ -80,35 +80,35 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Delete(uid) => {
+            ProjectionStep::Delete(uid) => {
                 wanted.remove(&uid);
                 deleted.insert(uid);
                 let projection = Arc::clone(&projection);
                 tokio::spawn(async move { projection.delete(&format!("uid-{uid}")).await });
                 tokio::task::yield_now().await;
             }
-            Step::Down(on) => fake.down.store(on, Ordering::SeqCst),
-            Step::Full(on) => fake.full.store(on, Ordering::SeqCst),
-            Step::LosesAnswers(on) => fake.loses_answers.store(on, Ordering::SeqCst),
-            Step::Gate(on) if on == open => {}
-            Step::Gate(true) => (fake.open_gate(), open = true).0,
-            Step::Gate(false) => (fake.close_gate(), open = false).0,
-            Step::Wait(turns) => {
+            ProjectionStep::Down(on) => fake.down.store(on, Ordering::SeqCst),
+            ProjectionStep::Full(on) => fake.full.store(on, Ordering::SeqCst),
+            ProjectionStep::LosesAnswers(on) => fake.loses_answers.store(on, Ordering::SeqCst),
+            ProjectionStep::Gate(on) if on == open => {}
+            ProjectionStep::Gate(true) => (fake.open_gate(), open = true).0,
+            ProjectionStep::Gate(false) => (fake.close_gate(), open = false).0,
+            ProjectionStep::Wait(turns) => {
                 for _ in 0..turns {
                     tokio::task::yield_now().await;
                 }
             }
-            Step::Sleep(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
-            Step::Repair => {
+            ProjectionStep::Sleep(millis) => tokio::time::sleep(Duration::from_millis(millis.into())).await,
+            ProjectionStep::Repair => {
                 let (projection, list) = (Arc::clone(&projection), wanted.values().cloned().collect());
                 tokio::spawn(async move { projection.repair(move || list).await });
                 tokio::task::yield_now().await;
             }
-            Step::Hand(uid, Some(times)) => fake.set(of(uid, times)),
-            Step::Hand(uid, None) => {
+            ProjectionStep::Hand(uid, Some(times)) => fake.set(of(uid, times)),
+            ProjectionStep::Hand(uid, None) => {
                 fake.table.lock().remove(&format!("name-{uid}"));
             }
-            Step::Refuse(uid) => fake.refuses.lock().push(format!("name-{uid}")),
+            ProjectionStep::Refuse(uid) => fake.refuses.lock().push(format!("name-{uid}")),
         }
     }
     fake.down.store(false, Ordering::SeqCst);
@@ -139,7 +139,7 @@ async fn play(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn run(steps: Vec<Step>, with_hands: bool) -> Result<(), TestCaseError> {
+fn run(steps: Vec<ProjectionStep>, with_hands: bool) -> Result<(), TestCaseError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

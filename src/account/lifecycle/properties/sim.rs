@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Crash, Deed, Outcome, Secret, Step, checks};
+use super::{Crash, Deed, LifecycleStep, SimSecret, StepOutcome, checks};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::fixtures::{AccountFixture, account, cluster_named, failure, wall};
 use crate::account::lifecycle::{
@@ -17,20 +17,20 @@ mod agents;
 mod caching_agent;
 mod healing;
 
-use agents::Agent;
+use agents::SimAgent;
 
-type Verdict = Result<CredentialFact, Failure>;
+type VettingResult = Result<CredentialFact, Failure>;
 
 /// What the operator remembers; lost when it ends.
 #[derive(Debug, Default)]
-struct Memory {
+struct SimMemory {
     leading_since: Tick,
     /// The version of the object that it sees.
     view: usize,
     stage: Option<(String, State, i64, i32)>,
     since: Tick,
-    credential: Fact<Verdict>,
-    judged: Option<Verdict>,
+    credential: Fact<VettingResult>,
+    judged: Option<VettingResult>,
     changed: bool,
     sessions_are_read: bool,
 }
@@ -48,12 +48,12 @@ pub(super) struct Sim {
     /// Somebody else's row of this name stands in the database.
     foreign: bool,
     database: bool,
-    secret: Verdict,
+    secret: VettingResult,
     secrets: usize,
     retries: usize,
-    memory: Memory,
-    agents: [Agent; 4],
-    answers: VecDeque<agents::Answer>,
+    memory: SimMemory,
+    agents: [SimAgent; 4],
+    answers: VecDeque<agents::SimAnswer>,
     heard: BTreeSet<(String, i64)>,
     late: Option<(KubesvcAccount, Action)>,
     /// Since when agents have waited to be registered.
@@ -76,12 +76,12 @@ impl Sim {
             secret: Ok(CredentialFact::new(Some("secret/0".to_owned()))),
             secrets: 0,
             retries: 0,
-            memory: Memory::default(),
+            memory: SimMemory::default(),
             agents: [
-                Agent::new("agent-0", "east"),
-                Agent::new("agent-1", "east"),
-                Agent::new("agent-2", "west"),
-                Agent::new("agent-3", "north"),
+                SimAgent::new("agent-0", "east"),
+                SimAgent::new("agent-1", "east"),
+                SimAgent::new("agent-2", "west"),
+                SimAgent::new("agent-3", "north"),
             ],
             answers: VecDeque::new(),
             heard: BTreeSet::new(),
@@ -96,7 +96,7 @@ impl Sim {
         &self.states
     }
 
-    pub(super) fn report(&self, broken: &str, steps: &[Step]) -> String {
+    pub(super) fn report(&self, broken: &str, steps: &[LifecycleStep]) -> String {
         let object = self.object().map(|object| (&object.metadata, &object.spec.zone_id, &object.status));
         format!(
             "{broken}\nafter {steps:?}\nstates written: {:?}\nobject: {object:?}\nrow: {:?}\nagents: {:#?}\n{:?}",
@@ -113,30 +113,32 @@ impl Sim {
         self.versions.last()?.as_ref()
     }
 
-    pub(super) fn step(&mut self, step: &Step) -> Result<(), String> {
+    pub(super) fn step(&mut self, step: &LifecycleStep) -> Result<(), String> {
         match step {
-            Step::Decide { lag, crash } => self.leads(*lag, *crash)?,
-            Step::LateWrite => {
+            LifecycleStep::Decide { lag, crash } => self.leads(*lag, *crash)?,
+            LifecycleStep::LateWrite => {
                 if let Some((seen, action)) = self.late.take() {
                     self.apply(&seen, action, true)?;
                 }
             }
-            Step::Send => self.send(),
-            Step::Act { agent, outcome } => self.agent_acts(*agent, *outcome)?,
-            Step::Deliver { index, again } => self.deliver(*index, *again),
-            Step::Wait(ticks) => self.now += ticks,
-            Step::Queue(waits) => self.queue_since = waits.then(|| self.queue_since.unwrap_or(self.now)),
-            Step::Cut(agent) => self.cut(*agent),
-            Step::Die { agent, goodbye } => self.die(*agent, *goodbye),
-            Step::Connect(agent) => self.connect(*agent),
-            Step::Lose(agent) => self.lose(*agent),
-            Step::Recheck => self.resolve(),
-            Step::Crash => self.crash(),
-            Step::Database(up) => self.database = *up,
-            Step::ForeignRow(there) => self.foreign = *there && self.row.is_none(),
-            Step::List { agent, lists } => self.agents[*agent].lists = *lists,
-            Step::Person(deed) => self.person(*deed),
-            Step::Work(rounds) => {
+            LifecycleStep::Send => self.send(),
+            LifecycleStep::Act { agent, outcome } => self.agent_acts(*agent, *outcome)?,
+            LifecycleStep::Deliver { index, again } => self.deliver(*index, *again),
+            LifecycleStep::Wait(ticks) => self.now += ticks,
+            LifecycleStep::Queue(waits) => {
+                self.queue_since = waits.then(|| self.queue_since.unwrap_or(self.now));
+            }
+            LifecycleStep::Cut(agent) => self.cut(*agent),
+            LifecycleStep::Die { agent, goodbye } => self.die(*agent, *goodbye),
+            LifecycleStep::Connect(agent) => self.connect(*agent),
+            LifecycleStep::Lose(agent) => self.lose(*agent),
+            LifecycleStep::Recheck => self.resolve(),
+            LifecycleStep::Crash => self.crash(),
+            LifecycleStep::Database(up) => self.database = *up,
+            LifecycleStep::ForeignRow(there) => self.foreign = *there && self.row.is_none(),
+            LifecycleStep::List { agent, lists } => self.agents[*agent].lists = *lists,
+            LifecycleStep::Person(deed) => self.person(*deed),
+            LifecycleStep::Work(rounds) => {
                 for _ in 0..*rounds {
                     self.round()?;
                 }
@@ -255,10 +257,10 @@ impl Sim {
             }
             Action::DeleteObject => {
                 let zone = seen.spec.zone_id.as_deref().or(status.zone_id.as_deref());
-                let lists = |agent: &&Agent| agent.connected && agent.lists && Some(agent.zone) == zone;
+                let lists = |agent: &&SimAgent| agent.connected && agent.lists && Some(agent.zone) == zone;
                 let listed = self.agents.iter().any(|agent| lists(&agent));
                 checks::deletion(seen, listed)?;
-                let may_come_back = |agent: &Agent| {
+                let may_come_back = |agent: &SimAgent| {
                     let (left, _) = agent.away();
                     let left = left.max(self.memory.leading_since);
                     !agent.connected && self.now < left + self.policy.account_cleanup
@@ -310,11 +312,11 @@ impl Sim {
     /// The operator ends and another begins with a consistent list: what was in memory is gone, and so are the streams.
     fn crash(&mut self) {
         self.lose_streams();
-        self.memory = Memory {
+        self.memory = SimMemory {
             leading_since: self.now,
             view: self.versions.len() - 1,
             since: self.now,
-            ..Memory::default()
+            ..SimMemory::default()
         };
     }
 
@@ -364,12 +366,12 @@ impl Sim {
         }
     }
 
-    fn change_secret(&mut self, secret: Secret) {
+    fn change_secret(&mut self, secret: SimSecret) {
         self.secrets += 1;
         self.secret = match secret {
-            Secret::Good => Ok(CredentialFact::new(Some(format!("secret/{}", self.secrets)))),
-            Secret::Refused => Err(failure(FailureClass::BadKubeconfig)),
-            Secret::Missing => Err(failure(FailureClass::CredentialMissing)),
+            SimSecret::Good => Ok(CredentialFact::new(Some(format!("secret/{}", self.secrets)))),
+            SimSecret::Refused => Err(failure(FailureClass::BadKubeconfig)),
+            SimSecret::Missing => Err(failure(FailureClass::CredentialMissing)),
         };
     }
 }

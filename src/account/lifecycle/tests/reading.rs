@@ -5,7 +5,7 @@ use crate::account::lifecycle::fixtures::wall;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 #[derive(Debug, PartialEq, Eq)]
-enum Reading {
+enum KstatusReading {
     InProgress,
     Current,
     Failed,
@@ -13,59 +13,59 @@ enum Reading {
 }
 
 /// The rules of kstatus for a custom resource, in their order.
-fn kstatus(account: &KubesvcAccount) -> Reading {
+fn kstatus(account: &KubesvcAccount) -> KstatusReading {
     if account.is_being_deleted() {
-        return Reading::Terminating;
+        return KstatusReading::Terminating;
     }
-    let Some(status) = &account.status else { return Reading::Current };
+    let Some(status) = &account.status else { return KstatusReading::Current };
     if status.observed_generation != account.generation() {
-        return Reading::InProgress;
+        return KstatusReading::InProgress;
     }
     for condition in status.conditions.iter().filter(|one| one.status == "True") {
         match condition.type_.as_str() {
-            "Reconciling" => return Reading::InProgress,
-            "Stalled" => return Reading::Failed,
+            "Reconciling" => return KstatusReading::InProgress,
+            "Stalled" => return KstatusReading::Failed,
             _ => {}
         }
     }
     match condition(status, "Ready") {
-        "False" => Reading::InProgress,
-        _ => Reading::Current,
+        "False" => KstatusReading::InProgress,
+        _ => KstatusReading::Current,
     }
 }
 
 /// Each state as it comes about in a life, with its object.
-fn lives() -> Vec<(State, KubesvcAccount, Reading)> {
+fn lives() -> Vec<(State, KubesvcAccount, KstatusReading)> {
     let mut all = Vec::new();
     let mut keep = |world: &World, reading| all.push((world.state(), world.account.clone(), reading));
     let mut world = World::of(account("a"));
     world.connect("agent-1", "east");
-    keep(&world, Reading::InProgress);
+    keep(&world, KstatusReading::InProgress);
     world.say("agent-1", held());
-    keep(&world, Reading::Current);
+    keep(&world, KstatusReading::Current);
     world.cut("agent-1").wait(31);
-    keep(&world, Reading::InProgress);
+    keep(&world, KstatusReading::InProgress);
     world.connect("agent-1", "east").connect("agent-2", "west").say("agent-1", held());
     world.edit(|account| account.spec.zone_id = Some("west".to_owned()));
     world.secret = Err(failure(FailureClass::BadKubeconfig));
     world.say("agent-1", AgentReport::Dropped);
-    keep(&world, Reading::Failed);
+    keep(&world, KstatusReading::Failed);
     world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
-    keep(&world, Reading::Current);
+    keep(&world, KstatusReading::Current);
     let mut world = active_world();
     world.edit(|account| account.spec.state = Some(DesiredState::Inactive));
-    keep(&world, Reading::InProgress);
+    keep(&world, KstatusReading::InProgress);
     world.edit(|account| *account = account.clone().being_deleted().edited());
-    keep(&world, Reading::Terminating);
+    keep(&world, KstatusReading::Terminating);
     world.say("agent-1", fails(FailureClass::Internal));
-    keep(&world, Reading::Terminating);
+    keep(&world, KstatusReading::Terminating);
     let mut no_agent = World::of(account("a"));
     no_agent.settle();
-    keep(&no_agent, Reading::InProgress);
+    keep(&no_agent, KstatusReading::InProgress);
     let slow = account("a").finalized();
     let status = seen(slow.clone()).slowly().written();
     let slow = slow.map(|account| account.status = Some(status));
-    all.push((State::ToMigrate, slow, Reading::InProgress));
+    all.push((State::ToMigrate, slow, KstatusReading::InProgress));
     all
 }
 
@@ -83,21 +83,21 @@ fn every_state_that_is_written_reads_as_it_is() {
 
 #[test]
 fn an_object_that_no_operator_has_seen_is_in_progress() {
-    assert_eq!(kstatus(&account("a")), Reading::InProgress);
+    assert_eq!(kstatus(&account("a")), KstatusReading::InProgress);
 }
 
 #[test]
 fn an_edit_that_no_operator_has_seen_is_in_progress() {
-    assert_eq!(kstatus(&active_world().account.edited()), Reading::InProgress);
+    assert_eq!(kstatus(&active_world().account.edited()), KstatusReading::InProgress);
 }
 
 #[test]
 fn a_failure_that_is_tried_again_is_in_progress_and_one_that_stalls_is_failed() {
     let mut world = World::of(account("a"));
     world.connect("agent-1", "east").say("agent-1", fails(FailureClass::Unreachable));
-    assert_eq!(kstatus(&world.account), Reading::InProgress);
+    assert_eq!(kstatus(&world.account), KstatusReading::InProgress);
     world.wait(6).say("agent-1", fails(FailureClass::BadKubeconfig));
-    assert_eq!(kstatus(&world.account), Reading::Failed);
+    assert_eq!(kstatus(&world.account), KstatusReading::Failed);
 }
 
 #[test]

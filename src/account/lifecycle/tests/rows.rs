@@ -13,16 +13,16 @@ const PAGE: &str = include_str!("../../../../docs/states.md");
 const HEADING: &str = "## Every transition";
 
 /// Takes an account from a state, or from nothing, over the row.
-type Scenario = fn(Option<State>) -> World;
+type RowScenario = fn(Option<State>) -> World;
 
 /// A row as the page has it.
-struct Row {
+struct DocumentedRow {
     from: Vec<Option<State>>,
     when: String,
     to: Vec<String>,
 }
 
-fn scenarios() -> Vec<(&'static str, Scenario)> {
+fn scenarios() -> Vec<(&'static str, RowScenario)> {
     starts::SCENARIOS.iter().chain(ends::SCENARIOS).copied().collect()
 }
 
@@ -35,7 +35,7 @@ fn words(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-fn rows() -> Vec<Row> {
+fn rows() -> Vec<DocumentedRow> {
     let (_, section) = PAGE.split_once(HEADING).expect("the page has the heading");
     let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
     let lines = section.lines().filter(|line| line.starts_with("| `"));
@@ -49,7 +49,7 @@ fn rows() -> Vec<Row> {
                 _ => unreachable!("{name} is no state: {line}"),
             };
             let from = words(from).into_iter().map(state).collect();
-            Row { from, when: when.replace('`', ""), to: words(to) }
+            DocumentedRow { from, when: when.replace('`', ""), to: words(to) }
         })
         .collect()
 }
@@ -134,7 +134,7 @@ fn each_row_of_the_table_is_taken_from_each_of_its_states() {
     let scenarios = scenarios();
     let mut taken = 0;
     let mut wrong = Vec::new();
-    for Row { from, when, to } in rows() {
+    for DocumentedRow { from, when, to } in rows() {
         let Some((_, scenario)) = scenarios.iter().find(|(name, _)| *name == when) else {
             wrong.push(format!("no scenario takes the row {when:?}"));
             continue;

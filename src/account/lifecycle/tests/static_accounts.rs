@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn gone(seen: &super::super::fixtures::Seen) -> bool {
+fn gone(seen: &super::super::fixtures::ObservationFixture) -> bool {
     seen.decide().action == Some(Action::DeleteObject)
 }
 
@@ -82,7 +82,8 @@ fn one_that_several_clusters_list_under_one_name_stays_with_the_first() {
         session("agent-1", "east").lists(true).in_cluster("prod"),
         session("agent-2", "east").lists(true).in_cluster("other"),
     ];
-    let new = both.iter().cloned().fold(seen(one().finalized()), super::super::fixtures::Seen::with);
+    let new =
+        both.iter().cloned().fold(seen(one().finalized()), super::super::fixtures::ObservationFixture::with);
     assert_eq!(new.written().state(), State::Activating);
     let bound = || seen(one().active_in("east"));
     let first_away = bound().with(both[0].clone().away_since(900)).with(both[1].clone().held_in(1, "other"));

@@ -121,7 +121,9 @@ fn own_cluster() -> KubesvcAccount {
     account("a").pinned("east").with_the_agents_own()
 }
 
-fn two_clusters(seen: super::super::fixtures::Seen) -> super::super::fixtures::Seen {
+fn two_clusters(
+    seen: super::super::fixtures::ObservationFixture,
+) -> super::super::fixtures::ObservationFixture {
     seen.with(session("agent-1", "east").in_cluster("prod"))
         .with(session("agent-2", "east").in_cluster("other"))
 }

@@ -146,7 +146,7 @@ async fn without_dynamic_accounts_only_the_agents_own_are_taken() {
 }
 
 /// An agent that holds one account of its own, with a kubeconfig in this folder.
-async fn holding(hub: &mut FakeHub, folder: &Path) -> (Running, Stream, AccountSpec, TestServer) {
+async fn holding(hub: &mut FakeHub, folder: &Path) -> (RunningAgent, Stream, AccountSpec, TestServer) {
     let (server, spec) = account("u", good).await;
     let Some(Credential::Kubeconfig(config)) = spec.credential else { panic!("{spec:?}") };
     let path = folder.join("config");

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::hub::model::scenario::{EAST, Faults, Scenario, WEST, Wish};
+use crate::hub::model::scenario::{EAST, Faults, PersonAction, Scenario, WEST};
 use crate::hub::model::search::search;
-use crate::hub::model::world::{Rules, World};
+use crate::hub::model::world::{ModelWorld, Rules};
 
 /// As many as fit in memory with room to spare.
 const MOST: usize = 5_000_000;
@@ -22,126 +22,131 @@ const CRASH: Faults = Faults { crashes: 1, ..LAG };
 const FAILURE: Faults = Faults { failures: 1, delays: 1, ..LAG };
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "zone move, lag", agents: &[EAST, WEST], script: &[Wish::OtherZone], faults: LAG },
+    Scenario {
+        name: "zone move, lag",
+        agents: &[EAST, WEST],
+        script: &[PersonAction::OtherZone],
+        faults: LAG,
+    },
     Scenario {
         name: "zone move and INACTIVE, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone, Wish::OtherState],
+        script: &[PersonAction::OtherZone, PersonAction::OtherState],
         faults: LAG,
     },
     Scenario {
         name: "zone move, a duplicate id, lag",
         agents: &[EAST, EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: LAG,
     },
     Scenario {
         name: "zone move, a cut, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: CUT,
     },
     Scenario {
         name: "zone move, a restart, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: RESTART,
     },
     Scenario {
         name: "zone move, a takeover, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: TAKEOVER,
     },
     Scenario {
         name: "zone move, a failure and a delay, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: FAILURE,
     },
     Scenario {
         name: "deleted and made anew, a cut, two zones, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::Delete, Wish::MakeAnew],
+        script: &[PersonAction::Delete, PersonAction::MakeAnew],
         faults: CUT,
     },
     Scenario {
         name: "deleted, made anew and INACTIVE, a cut, lag",
         agents: &[EAST],
-        script: &[Wish::Delete, Wish::MakeAnew, Wish::OtherState],
+        script: &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState],
         faults: CUT,
     },
     Scenario {
         name: "deleted, made anew and INACTIVE, a restart, lag",
         agents: &[EAST],
-        script: &[Wish::Delete, Wish::MakeAnew, Wish::OtherState],
+        script: &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState],
         faults: RESTART,
     },
     Scenario {
         name: "deleted, made anew and INACTIVE, a takeover, lag",
         agents: &[EAST],
-        script: &[Wish::Delete, Wish::MakeAnew, Wish::OtherState],
+        script: &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState],
         faults: TAKEOVER,
     },
     Scenario {
         name: "deleted, a takeover while the leader sleeps",
         agents: &[EAST],
-        script: &[Wish::Delete],
+        script: &[PersonAction::Delete],
         faults: Faults { takeovers: 1, sleeps: 1, ..Faults::NONE },
     },
     Scenario {
         name: "INACTIVE, two cuts, lag",
         agents: &[EAST],
-        script: &[Wish::OtherState],
+        script: &[PersonAction::OtherState],
         faults: Faults { cuts: 2, ..LAG },
     },
     Scenario {
         name: "zone move, approval withdrawn, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::Disapprove, Wish::OtherZone],
+        script: &[PersonAction::Disapprove, PersonAction::OtherZone],
         faults: LAG,
     },
     Scenario {
         name: "INACTIVE, approval withdrawn, a cut, lag",
         agents: &[EAST],
-        script: &[Wish::Disapprove, Wish::OtherState],
+        script: &[PersonAction::Disapprove, PersonAction::OtherState],
         faults: CUT,
     },
     Scenario {
         name: "zone move, a replica dies, lag",
         agents: &[EAST, WEST],
-        script: &[Wish::OtherZone],
+        script: &[PersonAction::OtherZone],
         faults: CRASH,
     },
     Scenario {
         name: "INACTIVE, a replica dies and a cut, lag",
         agents: &[EAST],
-        script: &[Wish::OtherState],
+        script: &[PersonAction::OtherState],
         faults: Faults { cuts: 1, ..CRASH },
     },
     Scenario {
         name: "INACTIVE, a duplicate id and a cut, lag",
         agents: &[EAST, EAST],
-        script: &[Wish::OtherState],
+        script: &[PersonAction::OtherState],
         faults: CUT,
     },
     Scenario {
         name: "INACTIVE, a restart and a takeover, lag",
         agents: &[EAST],
-        script: &[Wish::OtherState],
+        script: &[PersonAction::OtherState],
         faults: Faults { restarts: 1, ..TAKEOVER },
     },
     Scenario {
         name: "INACTIVE, a cut and a takeover, lag",
         agents: &[EAST],
-        script: &[Wish::OtherState],
+        script: &[PersonAction::OtherState],
         faults: Faults { cuts: 1, ..TAKEOVER },
     },
 ];
 
 /// The lines of a table about one scenario.
 fn line(scenario: &Scenario) -> Result<String, String> {
-    let begin = World::new(scenario, Rules::ALL);
+    let begin = ModelWorld::new(scenario, Rules::ALL);
     let seen = search(begin, MOST).map_err(|broken| format!("{}: {}", scenario.name, broken.story))?;
     if !seen.is_complete {
         return Err(format!("{}: not all was seen: {seen:?}", scenario.name));

@@ -6,7 +6,7 @@ use crate::account::lifecycle::Offer;
 
 /// What an agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum SimCommand {
     Add(String, i64),
     Drop(String, i64),
     /// Whether it can take the account of this generation.
@@ -15,22 +15,22 @@ pub(super) enum Command {
 
 /// What an agent answers.
 #[derive(Clone, Debug)]
-pub(super) enum Said {
+pub(super) enum SimReply {
     Word(i64, AgentReport),
     Offer(i64, Offer),
 }
 
 /// An answer on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(super) struct SimAnswer {
     agent: usize,
     session: u64,
     uid: String,
-    said: Said,
+    said: SimReply,
 }
 
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(super) struct SimAgent {
     pub(super) id: &'static str,
     pub(super) zone: &'static str,
     known: bool,
@@ -47,16 +47,16 @@ pub(super) struct Agent {
     pub(super) holds: Option<(String, i64)>,
     /// Whether its own file has the account.
     pub(super) lists: bool,
-    inbox: VecDeque<Command>,
+    inbox: VecDeque<SimCommand>,
     /// What the hub remembers of the probes: the uid, and the generation that was asked about.
     probed: Option<(String, i64)>,
     offer: Option<(String, i64, Offer)>,
     /// What the hub remembers of the session.
     word: Option<(String, i64, AgentReport)>,
-    in_flight: Option<(Command, Tick)>,
+    in_flight: Option<(SimCommand, Tick)>,
 }
 
-impl Agent {
+impl SimAgent {
     pub(super) fn new(id: &'static str, zone: &'static str) -> Self {
         Self {
             id,
@@ -81,7 +81,7 @@ impl Agent {
     /// The hub takes in a word; false if it is older than one that is known.
     fn hears(&mut self, uid: &str, epoch: i64, word: &AgentReport) -> bool {
         self.in_flight.take_if(|(command, _)| {
-            matches!(command, Command::Add(of, at) | Command::Drop(of, at) if of == uid && *at == epoch)
+            matches!(command, SimCommand::Add(of, at) | SimCommand::Drop(of, at) if of == uid && *at == epoch)
         });
         let older = self.word.as_ref().is_some_and(|(of, at, _)| of == uid && *at > epoch);
         if !older {
@@ -183,7 +183,7 @@ impl Sim {
         self.answers.retain(|answer| answer.agent != agent);
         let session = self.agents[agent].session;
         let word = AgentReport::Lost(failure(FailureClass::Unreachable));
-        self.answers.push_back(Answer { agent, session, uid, said: Said::Word(epoch, word) });
+        self.answers.push_back(SimAnswer { agent, session, uid, said: SimReply::Word(epoch, word) });
     }
 
     pub(super) fn sessions(&self, uid: &str) -> Vec<SessionFact> {
@@ -229,7 +229,7 @@ impl Sim {
         for agent in self.agents.iter_mut().filter(|agent| agent.connected && agent.in_flight.is_none()) {
             let command = match &seen {
                 Some(account) => command_for(agent, account),
-                None => agent.holds.clone().map(|(uid, epoch)| Command::Drop(uid, epoch)),
+                None => agent.holds.clone().map(|(uid, epoch)| SimCommand::Drop(uid, epoch)),
             };
             if let Some(command) = command {
                 agent.in_flight = Some((command.clone(), now));
@@ -252,39 +252,39 @@ impl Sim {
             };
             let about = (account.uid().to_owned(), account.generation());
             if agent.connected && agent.probed.as_ref() != Some(&about) {
-                agent.inbox.push_back(Command::Probe(about.0.clone(), about.1));
+                agent.inbox.push_back(SimCommand::Probe(about.0.clone(), about.1));
                 agent.probed = Some(about);
             }
         }
     }
 
-    pub(super) fn agent_acts(&mut self, index: usize, outcome: Outcome) -> Result<(), String> {
+    pub(super) fn agent_acts(&mut self, index: usize, outcome: StepOutcome) -> Result<(), String> {
         let Some(command) = self.agents[index].inbox.pop_front() else { return Ok(()) };
         let session = self.agents[index].session;
         let (uid, epoch, word) = match (command, outcome) {
-            (Command::Probe(uid, generation), outcome) => {
+            (SimCommand::Probe(uid, generation), outcome) => {
                 let offer = match outcome {
-                    Outcome::Done => Offer::Yes,
-                    Outcome::Fails(class) => Offer::No(failure(class)),
+                    StepOutcome::Done => Offer::Yes,
+                    StepOutcome::Fails(class) => Offer::No(failure(class)),
                 };
-                let said = Said::Offer(generation, offer);
-                self.answers.push_back(Answer { agent: index, session, uid, said });
+                let said = SimReply::Offer(generation, offer);
+                self.answers.push_back(SimAnswer { agent: index, session, uid, said });
                 return Ok(());
             }
-            (Command::Add(uid, epoch) | Command::Drop(uid, epoch), Outcome::Fails(class)) => {
+            (SimCommand::Add(uid, epoch) | SimCommand::Drop(uid, epoch), StepOutcome::Fails(class)) => {
                 (uid, epoch, AgentReport::Failed(failure(class)))
             }
-            (Command::Add(uid, epoch), Outcome::Done) => {
+            (SimCommand::Add(uid, epoch), StepOutcome::Done) => {
                 self.check_add(index, &uid)?;
                 self.agents[index].holds = Some((uid.clone(), epoch));
                 (uid, epoch, AgentReport::Held(cluster_named("prod")))
             }
-            (Command::Drop(uid, epoch), Outcome::Done) => {
+            (SimCommand::Drop(uid, epoch), StepOutcome::Done) => {
                 self.agents[index].holds.take_if(|(held, since)| *held == uid && *since <= epoch);
                 (uid, epoch, AgentReport::Dropped)
             }
         };
-        self.answers.push_back(Answer { agent: index, session, uid, said: Said::Word(epoch, word) });
+        self.answers.push_back(SimAnswer { agent: index, session, uid, said: SimReply::Word(epoch, word) });
         Ok(())
     }
 
@@ -315,13 +315,13 @@ impl Sim {
             return;
         }
         match answer.said {
-            Said::Word(epoch, word) => {
+            SimReply::Word(epoch, word) => {
                 let news = agent.hears(&answer.uid, epoch, &word);
                 if news && matches!(word, AgentReport::Held(_)) {
                     self.heard.insert((answer.uid, epoch));
                 }
             }
-            Said::Offer(generation, offer) => agent.answers(answer.uid, generation, offer),
+            SimReply::Offer(generation, offer) => agent.answers(answer.uid, generation, offer),
         }
     }
 
@@ -334,7 +334,7 @@ impl Sim {
 }
 
 /// What the hub tells a session that it has not been told, or not answered for this epoch.
-fn command_for(agent: &Agent, account: &KubesvcAccount) -> Option<Command> {
+fn command_for(agent: &SimAgent, account: &KubesvcAccount) -> Option<SimCommand> {
     let status = account.status_or_default();
     let (uid, epoch) = (account.uid().to_owned(), status.epoch);
     let said = agent.word.as_ref().filter(|(of, at, _)| *of == uid && *at == epoch).map(|(.., word)| word);
@@ -349,13 +349,13 @@ fn command_for(agent: &Agent, account: &KubesvcAccount) -> Option<Command> {
                 Some(AgentReport::Failed(_)) => status.state() == State::Active,
                 Some(AgentReport::Held(_)) => false,
             };
-            (wanting && current).then_some(Command::Add(uid, epoch))
+            (wanting && current).then_some(SimCommand::Add(uid, epoch))
         }
         (GrantPhase::Open, _) if here => None,
         (GrantPhase::Revoking, _) if here => {
             let answered = matches!(said, Some(AgentReport::Dropped | AgentReport::Failed(_)));
-            (!answered).then_some(Command::Drop(uid, epoch))
+            (!answered).then_some(SimCommand::Drop(uid, epoch))
         }
-        _ => agent.holds.clone().map(|(held, since)| Command::Drop(held, since)),
+        _ => agent.holds.clone().map(|(held, since)| SimCommand::Drop(held, since)),
     }
 }

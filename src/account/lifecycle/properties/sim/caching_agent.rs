@@ -75,7 +75,7 @@ impl Sim {
         if asked.is_some() && asked.as_deref() != status.election_handled.as_deref() {
             return Err("an election that was asked for was not held".to_owned());
         }
-        let is_it = |agent: &&Agent| {
+        let is_it = |agent: &&SimAgent| {
             let caching = status.caching.as_ref();
             caching.is_some_and(|one| one.boot_id == Some(agent.boot_id()))
                 && agent.is_known_to_hold(account.uid(), status.epoch)

@@ -22,7 +22,7 @@ impl Sim {
             self.send();
             for agent in 0..self.agents.len() {
                 while self.agents[agent].has_work() {
-                    self.agent_acts(agent, Outcome::Done)?;
+                    self.agent_acts(agent, StepOutcome::Done)?;
                 }
             }
             self.deliver_all();
@@ -37,7 +37,7 @@ impl Sim {
         self.foreign = false;
         self.late = None;
         self.queue_since = None;
-        self.change_secret(Secret::Good);
+        self.change_secret(SimSecret::Good);
         self.answers.clear();
         for agent in 0..self.agents.len() {
             self.connect(agent);
@@ -96,11 +96,12 @@ impl Sim {
                 if pinned.is_some_and(|pinned| zone != Some(pinned)) {
                     return Err(format!("in {zone:?}, not in {pinned:?}"));
                 }
-                let here = |agent: &&&Agent| {
+                let here = |agent: &&&SimAgent| {
                     Some(agent.zone) == zone && agent.holds == Some((account.uid().to_owned(), status.epoch))
                 };
                 let all_here = held_by.iter().filter(here).count() == held_by.len();
-                let may = |agent: &&Agent| Some(agent.zone) == zone && (!account.is_static() || agent.lists);
+                let may =
+                    |agent: &&SimAgent| Some(agent.zone) == zone && (!account.is_static() || agent.lists);
                 let all_hold = self.agents.iter().filter(may).count();
                 if all_here && held_by.len() == all_hold {
                     self.is_cached(account)

@@ -3,7 +3,7 @@
 use super::*;
 
 /// The text of each row, and what takes it.
-pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
+pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
     ("it is to be inactive; it was given to a zone", |from| {
         let mut world = at(from);
         if from == Some(State::Orphaned) {

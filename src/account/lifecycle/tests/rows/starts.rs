@@ -3,7 +3,7 @@
 use super::*;
 
 /// The text of each row, and what takes it.
-pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
+pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
     ("it is to be inactive", |_| World::of(account("a").wanted_inactive())),
     ("it is to be active; a zone, an agent of it and the credential are there", |from| {
         let mut world = at(from);
