@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_limit_nobody_waits() {
+    async fn no_write_waits_without_a_limit() {
         let budget = Budget::new(0, 0);
         for _ in 0..10_000 {
             budget.take(Urgency::Rest).await;
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_waiting_costs_the_others_nothing() {
+    async fn a_cancelled_wait_uses_no_budget() {
         let budget = Budget::new(5, 1);
         budget.take(Urgency::Rest).await;
         let gave_up = tokio::time::timeout(Duration::from_millis(1), budget.take(Urgency::Revoke)).await;

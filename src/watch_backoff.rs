@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_a_failure_all_is_listed_anew_and_the_outage_is_told_once() {
+    async fn a_failed_watch_lists_anew_and_logs_the_outage_once() {
         let list =
             |version: &str| json!({"metadata": {"resourceVersion": version}, "items": [settings(version)]});
         let away = || {

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_of_the_tools_own_object_is_told_where_it_is_known() {
+    fn the_namespace_of_the_tools_own_object_is_shown_where_known() {
         let flux = keeper_of(&[FLUX, ("kustomize.toolkit.fluxcd.io/namespace", "flux-system")], &[]);
         assert_eq!(flux.as_deref(), Some("Flux Kustomization flux-system/apps"));
         let release = keeper_of(&[FLUX_HELM, ("helm.toolkit.fluxcd.io/namespace", "flux-system")], &[]);

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_a_name_of_another_namespace_gets_it_before_nobody() {
+    fn an_object_awaiting_a_name_of_another_namespace_precedes_no_other() {
         let younger = account("b", 90, Some("agent"));
         assert!(takes_precedence(&younger, &waiting("a", 10, "shop")));
         assert!(awaits_request(&waiting("a", 10, "shop")));

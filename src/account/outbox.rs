@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_for_another_epoch_is_none_and_a_later_drop_is_one() {
+    fn a_report_for_another_epoch_is_left_out_and_a_later_drop_is_not() {
         let said = |epoch: i64, word: AgentReport, account: &KubesvcAccount| {
             awaited(account, "z", SessionReport { report: Some(&(epoch, word)), ..SessionReport::default() })
                 .map(|entry| entry.epoch)
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_is_told_until_there_is_a_word_and_is_none_itself() {
+    fn a_credential_mismatch_is_reported_until_the_agent_has_answered() {
         let doubts = SessionReport { credential_mismatch: true, ..SessionReport::default() };
         for state in [State::Activating, State::Active, State::Orphaned] {
             let account = account(state, GrantPhase::Open, 4);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_account_is_told_once_that_an_agent_reached_another_cluster() {
+    fn a_failed_account_gets_one_report_of_another_cluster() {
         let mismatch = (4, AgentReport::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
         let said = SessionReport { report: Some(&mismatch), ..SessionReport::default() };
         let mut failed = account(State::Failed, GrantPhase::Open, 4);
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_survives_the_way_through_an_object() {
+    fn a_report_survives_the_round_trip_through_an_object() {
         for word in words() {
             let entry = OutboxEntry::of("u", 4, &word);
             let json = serde_json::to_string(&entry).expect("it is JSON");

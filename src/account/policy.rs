@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_own_account_has_its_own_words_and_else_those_for_all() {
+    fn an_account_policy_overrides_the_general_one_field_by_field() {
         let all = AgentPolicy { insecure: false, files: false, ..policy(&["10.0.0.0/8"]) };
         let own = AccountPolicy {
             servers: Some([("api.example").parse().expect("an entry")].into()),

@@ -339,7 +339,7 @@ mod tests {
     use crate::account::KubesvcAccountSpec;
 
     #[test]
-    fn settings_without_effect_are_told_once_a_generation() {
+    fn settings_without_effect_are_reported_once_per_generation() {
         let spec = KubesvcAccountSpec { metrics: Some(true), no_proxy: Some(true), ..Default::default() };
         let account = KubesvcAccount::new("a", spec);
         let seen = KubesvcAccountStatus { observed_generation: 1, ..KubesvcAccountStatus::default() };

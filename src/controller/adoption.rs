@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_by_its_fields_and_without_their_values() {
+    fn a_refusal_names_fields_and_not_their_values() {
         let refused = answer(serde_json::json!({
             "code": 422, "reason": "Invalid", "message": "s3cret", "details": {
                 "causes": [{"reason": "r", "field": "spec.kinds", "message": "Invalid value: \"s3cret\""}]

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_somebody_else_are_told_of_when_they_change() {
+    fn foreign_rows_are_logged_when_they_change() {
         let rows = ForeignRows::default();
         assert_eq!(rows.found(names(0)), None);
         assert!(rows.found(names(1)).is_some());

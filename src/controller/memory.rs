@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_is_doubted_is_read_again_less_and_less_often() {
+    fn a_mismatched_credential_is_read_again_at_growing_intervals() {
         let mut account = KubesvcAccount::new("prod", KubesvcAccountSpec::default());
         account.metadata.uid = Some("uid-prod".to_owned());
         let memories = Memories::default();

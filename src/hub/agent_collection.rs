@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_once_a_minute_and_oftener_where_objects_go_sooner() {
+    fn objects_are_collected_every_minute_or_twice_in_the_removal_time() {
         let paces = [600, 60, 4, 0].map(|remove_after| interval(remove_after).as_secs());
         assert_eq!(paces, [60, 30, 2, 1]);
     }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_says_connected_though_nobody_has_the_agent_is_corrected_once_it_does_not_come_back() {
+    fn an_object_wrongly_marked_connected_is_corrected_after_the_grace() {
         let mut absent = AbsentAgents::default();
         assert_eq!(absent.judge(&agent(true), false, (5, at(0)), AFTER), CollectionAction::Keep);
         assert_eq!(absent.judge(&agent(true), false, (34, at(0)), AFTER), CollectionAction::Keep);

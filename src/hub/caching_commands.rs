@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_told_once_and_only_when_the_fence_stands() {
+    fn an_agent_is_started_once_and_only_when_the_fence_stands() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
         assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Nothing);
         assert_eq!(
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_followed_by_another_is_told_so_and_not_by_a_watch_that_lags() {
+    fn a_replaced_agent_is_stopped_and_not_by_a_stale_watch() {
         let mut cached = CachingCommands::default();
         cached.seed("u", 3);
         assert_eq!(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_connects_anew_is_told_anew() {
+    fn an_agent_is_started_again_after_reconnect() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
         cached.seed("u", 2);
         assert_eq!(cached.to_raise(PROCESS, &elected), Some(2), "its stream ends here now");

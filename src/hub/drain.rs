@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn few_agents_are_told_to_dial_at_once_where_another_replica_is_alive() {
+    fn few_agents_redial_at_once_where_another_replica_is_alive() {
         assert_eq!(
             leaving(1, 1).redial_time(0),
             RedialTime { after: Duration::ZERO, jitter: Duration::from_millis(20) }
@@ -68,26 +68,26 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_left_they_wait_for_a_successor() {
+    fn agents_wait_for_a_successor_where_no_replica_is_alive() {
         assert_eq!(leaving(1, 0).redial_time(0).after, SUCCESSOR_START_TIME);
     }
 
     #[test]
-    fn many_agents_come_as_the_others_can_take_them() {
+    fn redials_are_spread_at_the_rate_of_the_other_replicas() {
         let five_hundred = leaving(500, 1);
         assert_eq!(five_hundred.redial_time(250).after, Duration::from_secs(5));
         assert_eq!(Drain { others: 2, ..five_hundred }.redial_time(250).after, Duration::from_millis(2500));
     }
 
     #[test]
-    fn more_than_can_be_taken_in_half_the_grace_come_within_it_all_the_same() {
+    fn redials_beyond_the_rate_still_end_within_half_the_grace() {
         let last = leaving(10_000, 1).redial_time(9_999);
         assert!(last.after > Duration::from_secs(14) && last.after + last.jitter <= Duration::from_secs(15));
     }
 
     proptest! {
         #[test]
-        fn nobody_is_told_to_stay_away_for_longer_than_half_the_grace(
+        fn no_redial_is_later_than_half_the_grace(
             agents in 0..30_000_usize, nth in 0..60_000_usize, qps in 0..2000_u32, others in 0..9_usize, grace in 0..900_u64,
         ) {
             let grace = Duration::from_secs(grace);
@@ -97,7 +97,7 @@ mod tests {
         }
 
         #[test]
-        fn no_second_has_more_agents_than_the_others_take_unless_the_grace_forces_it(
+        fn no_second_exceeds_the_rate_unless_the_grace_forces_it(
             agents in 1..3_000_usize, qps in 1..200_u32, others in 0..4_usize,
         ) {
             let leaving = Drain { agents, registration_qps: qps, others, grace: Duration::from_secs(86_400) };

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_vanished_is_judged_in_one_look_and_only_once() {
+    fn all_vanished_accounts_are_judged_in_one_pass_and_only_once() {
         let mut ledger = Ledger::new(0);
         let held: Vec<_> = (0..5000).map(|one| (format!("uid-{one}"), "n".to_owned(), 1)).collect();
         ledger.seed(&held, &Ledger::default());
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_ten_and_more_than_a_tenth_are_doubtful() {
+    fn more_than_ten_and_more_than_a_tenth_are_a_mass_delete() {
         for (vanished, of, doubtful) in [
             (10, 10, false),
             (11, 11, true),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_is_told_of_the_first_yes_of_a_zone_and_of_the_last_answer() {
+    fn the_leader_is_woken_by_the_first_offer_of_a_zone_and_by_the_last_answer() {
         let (mut offers, round) = (Offers::default(), round(&asking()));
         for serial in 1..=4 {
             offers.ask("u", round, serial);

@@ -44,13 +44,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_no_answer_is_asked_again() {
+    async fn a_request_without_an_answer_is_repeated() {
         assert_eq!(asked(0).await, (Some(Ok("heard")), 1));
         assert_eq!(asked(2).await, (Some(Ok("heard")), 3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_never_answers_is_not_waited_for_for_ever() {
+    async fn requests_without_an_answer_end_after_the_last_attempt() {
         let begun = tokio::time::Instant::now();
         assert_eq!(asked(usize::MAX).await, (None, MAX_ATTEMPTS));
         assert_eq!(begun.elapsed(), Duration::from_secs(15));

@@ -39,7 +39,7 @@ mod tests {
     use crate::account::{KubesvcAgent, KubesvcAgentSpec};
 
     #[test]
-    fn a_hundred_strangers_have_objects_and_those_that_have_one_may_come_again() {
+    fn at_most_a_hundred_unapproved_agents_have_objects_and_those_may_return() {
         let (agents, mut strangers) = (AgentIndex::default(), UnapprovedAgents::default());
         let show = |name: &str, approved| {
             let spec = KubesvcAgentSpec { approved, ..KubesvcAgentSpec::default() };

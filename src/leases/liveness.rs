@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn that_another_process_holds_a_lease_is_news() {
+    fn a_new_holder_of_a_lease_is_a_change() {
         let mut liveness = liveness();
         assert_eq!(liveness.incarnation("b"), Some("one"));
         assert!(liveness.show("b", ShownLease { incarnation: "two".to_owned(), ..shown(2, 0) }));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nothing_is_shown_nobody_dies() {
+    fn no_replica_is_declared_dead_while_the_watch_shows_nothing() {
         let mut liveness = liveness();
         for _ in 0..600 {
             assert!(!liveness.tick(SECOND));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_backlog_is_gone_is_news() {
+    fn the_end_of_a_backlog_is_a_change() {
         let mut liveness = liveness();
         assert!(!liveness.show("b", shown(2, 7)));
         assert_eq!((liveness.backlog("a"), liveness.backlog("b")), (7, 0));

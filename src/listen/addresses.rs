@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_have_gone_take_no_memory() {
+    fn closed_connections_take_no_memory() {
         let addresses = Addresses::new(AddressLimits { per_address: 1, exempt: Vec::new() });
         let place = addresses.enter(ip("2001:db8::1"));
         assert!(place.is_some() && addresses.enter(ip("2001:db8::2")).is_none(), "one /64 is one caller");

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_has_waited_longest_for_a_head_gives_up_its_place() {
+    async fn the_connection_that_has_waited_longest_for_a_head_is_displaced() {
         let waiting = Arc::default();
         let (busy, first, second) = (phase(&waiting), phase(&waiting), phase(&waiting));
         busy.began();

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_and_caller_has_one_line_a_minute() {
+    fn each_reason_and_caller_is_logged_once_a_minute() {
         let (complaints, now) = (LogRateLimit::default(), Instant::now());
         assert!(complaints.may_log_at("cap", caller(1), now));
         assert!(!complaints.may_log_at("cap", caller(1), now + MIN_LOG_INTERVAL / 2));
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_of_callers_writes_a_bounded_number_of_lines() {
+    fn any_number_of_callers_cause_a_bounded_number_of_log_lines() {
         let (complaints, now) = (LogRateLimit::default(), Instant::now());
         let crowd = u32::try_from(MAX_TRACKED_CALLERS).expect("it is small") + 10;
         let spoken = (0..crowd).filter(|number| complaints.may_log_at("cap", caller(*number), now)).count();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_reads_slowly_is_served_and_who_stops_reading_is_given_up() {
+    async fn a_slow_reader_is_served_and_one_that_stops_is_cut_off() {
         let patience = Duration::from_secs(30);
         let (near, mut far) = duplex(16);
         let mut near = WriteDeadline::new(near, patience);

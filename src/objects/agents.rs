@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_are_told_of_what_is_there_and_of_each_change() {
+    fn followers_are_woken_for_existing_objects_and_each_change() {
         let agents = AgentIndex::default();
         agents.seen(agent("a", 1));
         let follower = agents.follow();

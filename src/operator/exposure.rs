@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_door_is_closed_by_its_setting() {
+    fn each_exposure_is_closed_by_its_setting() {
         let closed = "kubesvc: {agents.offers: false, secrets.noop: false, \
                       accounts: {agentSources: [.], operatorFiles: [team]}}";
         assert_eq!(open(closed, true), ALWAYS_EXPOSED);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metric_names_every_door() {
+    fn the_metric_names_every_exposure() {
         let settings = load_operator(&[], &|_| None, UnknownKeys::Error).expect("the defaults load").settings;
         let mut metrics = Metrics::new();
         register(&exposures(&settings, true), &mut metrics.registry);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_replaces_what_its_kind_told_and_leaves_the_other_kind_alone() {
+    fn a_list_replaces_sightings_of_its_kind_only() {
         let membership = Membership::default();
         membership.tells(EndpointSource::Endpoints, "s".into(), seen("a", true));
         membership.tells(EndpointSource::EndpointSlices, "s-1".into(), seen("b", false));

@@ -52,7 +52,7 @@ fn where_the_objects_know_this_replica_they_say_where_and_how_it_is() {
 }
 
 #[tokio::test]
-async fn a_replica_alone_asks_nobody_and_takes_no_calls() {
+async fn a_single_replica_makes_and_takes_no_calls() {
     let alone = cluster("0.0.0.0:7002", vec![sighting(Some("other"), "127.0.0.1", true)]);
     assert_eq!(alone.agents().await, []);
     assert_eq!(alone.holders(&["uid".to_owned()]).await, RemoteHolders::default());

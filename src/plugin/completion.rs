@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_taken_from_the_words_so_far() {
+    fn the_scope_is_taken_from_the_arguments_so_far() {
         let words = ["-n", "spin", "--context=prod", "list"].map(str::to_owned);
         let place = scope_of(&words);
         assert_eq!(place.namespace.as_deref(), Some("spin"));

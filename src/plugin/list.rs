@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_state_is_told_which_there_are() {
+    fn an_unknown_state_is_refused_with_the_known_ones() {
         assert_eq!(parse_state("failed"), Ok(State::Failed));
         assert!(parse_state("BROKEN").is_err_and(|text| text.contains("DELETE_FAILED")));
     }

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_field_is_told_without_its_value() {
+    fn a_refused_field_is_reported_without_its_value() {
         let cases = [
             (
                 r#"Invalid value: "object": spec.kinds and spec.omitKinds exclude each other"#,

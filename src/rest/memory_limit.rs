@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_has_a_quarter_of_the_room_and_others_do_not_wait_for_it() {
+    async fn a_caller_gets_a_quarter_of_the_memory_and_delays_no_other() {
         let room = RequestLimits::new(8 * MIB);
         let first = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
         let _second = taken(&room, 1, 8 * MIB).await.expect("a quarter holds two");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn room_is_taken_as_a_body_comes_and_all_callers_share_the_whole() {
+    async fn memory_is_taken_as_a_body_arrives_and_is_shared_by_all_callers() {
         let room = RequestLimits::new(8 * MIB);
         let mut held = Vec::new();
         for number in 1..=4 {

@@ -29,7 +29,7 @@ fn cached(identity: &ClusterIdentity) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_real_cluster_is_told_of_in_full() {
+async fn a_real_cluster_is_reported_in_full() {
     let mut options = StartOptions::default();
     let nobody = options.add_user("nobody-in-particular", &[]);
     let plane = must(ControlPlane::start_with(options).await);

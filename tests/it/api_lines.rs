@@ -53,7 +53,7 @@ async fn until_listed(replica: &Operator, name: &str) {
 /// What a node of the control plane leaves behind that loses its power: connections on which nothing ever comes, while
 /// new ones reach another node.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_whose_connections_are_dead_without_a_word_makes_new_ones_and_leads_when_it_must() {
+async fn a_replica_with_silently_dead_connections_reconnects_and_can_lead() {
     let world = prepare(LEASE).start().await;
     let line = line_to(&world).await;
     let other = replica_over(&world, &line, "operator-1");
@@ -158,7 +158,7 @@ async fn a_replica_that_alone_is_cut_off_sends_its_agents_to_another_and_no_acco
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_api_server_nobody_sends_an_agent_away() {
+async fn no_replica_drains_when_the_api_server_is_away_for_all() {
     let pair = Pair::start(prepare(LEASE).own_control_plane()).await;
     let before = pair.session().await;
     pair.world.control_plane().stop_apiserver();

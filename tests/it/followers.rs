@@ -233,7 +233,7 @@ async fn a_label_of_a_secret_keeps_no_account_from_the_agents_of_a_follower_that
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_nobody_watches_is_read_again_when_an_agent_of_a_follower_comes_back() {
+async fn an_unwatched_secret_is_read_again_when_an_agent_of_a_follower_returns() {
     let (world, _follower, agent) = led_by_the_other(Database::Postgres).await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     world.account("prod").zone("east").kubeconfig(&old.kubeconfig()).unwatched().create().await;

@@ -230,7 +230,7 @@ async fn a_lease_that_is_deleted_or_edited_by_hand_leaves_one_that_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_api_server_nobody_leads_and_with_it_one_does() {
+async fn one_replica_leads_with_an_api_server_and_none_without() {
     let (world, other) = two(prepare(Database::Postgres, LEASE).own_control_plane()).await;
     let both = [world.operator(), &other];
     somebody_works(&world, "one").await;

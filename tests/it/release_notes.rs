@@ -203,7 +203,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_of_agents_and_replicas_that_are_gone_are_pruned() {
+async fn rows_of_removed_agents_and_dead_replicas_are_pruned() {
     let world = prepare(2, LEASE).operator_env("KUBESVC_AGENTS_GONE_SECONDS", "4").start().await;
     let follower = world.replica("operator-1").await;
     let stays = agent(world.operator(), "agent-0").await;

@@ -49,7 +49,7 @@ async fn session_id(world: &World, agent: &Agent) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_speak_something_else_are_ended_and_told_why() {
+async fn connections_of_another_protocol_are_closed_with_a_reason() {
     let calm = Calm::start().await;
     let port = calm.world.operator().hub_port();
     tokio::join!(
@@ -66,7 +66,7 @@ async fn connections_that_speak_something_else_are_ended_and_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_that_break_the_protocol_are_refused_and_told_why() {
+async fn streams_that_break_the_protocol_are_refused_with_a_reason() {
     let calm = Calm::start().await;
     let port = calm.world.operator().hub_port();
     tokio::join!(

@@ -51,7 +51,7 @@ fn the_one_that_streams_the_fewest_accounts_is_elected_among_those_that_hold_it(
 }
 
 #[test]
-fn whoever_has_it_keeps_it_however_idle_others_are() {
+fn the_elected_agent_stays_however_idle_the_others_are() {
     let busy = CachingCandidate { load: 900, ..candidate("a", "1") };
     let again = CachingCandidate { holds: Holding::NotYet, ..busy.clone() };
     for current in [busy, again] {
@@ -170,7 +170,7 @@ fn accounts_that_begin_together_spread_before_anything_is_counted() {
     assert!(loads.len() == 5 && loads.values().all(|load| (60..=140).contains(load)), "{loads:?}");
 }
 
-fn any_seat() -> impl Strategy<Value = CachingCandidate<'static>> {
+fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {
     let agent = prop_oneof![Just("a"), Just("b"), Just("c")];
     let ending =
         prop_oneof![Just(SessionEnding::Goodbye), Just(SessionEnding::Cut), Just(SessionEnding::ReplicaLost)];
@@ -190,7 +190,7 @@ proptest! {
     /// waited for, an account that somebody holds has somebody.
     #[test]
     fn no_election_breaks_a_rule(
-        candidates in prop::collection::vec(any_seat(), 0..6),
+        candidates in prop::collection::vec(any_candidate(), 0..6),
         current in prop::option::of((prop_oneof![Just("a"), Just("b"), Just("d")], prop_oneof![Just("1"), Just("2")])),
         asked in any::<bool>(),
         leading_since in NOW - 80..=NOW,

@@ -186,7 +186,7 @@ fn agents_that_are_not_approved_are_named_with_the_command_that_approves_them() 
 }
 
 #[test]
-fn an_agent_that_has_just_connected_is_told_of() {
+fn a_newly_connected_agent_is_explained() {
     let account = failed(pinned("east"), FailureClass::NoAgent, false);
     let explanation = explain(&account, Some(&[agent("a", "east", true, true)]), now());
     assert_says(&explanation, "is connected by now");
@@ -228,7 +228,7 @@ fn an_account_that_a_gitops_tool_keeps_is_changed_there() {
 }
 
 #[test]
-fn a_retry_that_is_due_is_told_with_its_time() {
+fn a_due_retry_is_explained_with_its_time() {
     let mut account = failed(pinned("east"), FailureClass::Unreachable, false);
     account.status.as_mut().expect("a status").next_retry_time = Some(Time(at(12)));
     let explanation = explain(&account, Some(&[]), now());

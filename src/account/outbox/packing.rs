@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_credentials_differ_is_never_said_as_a_doubt() {
+    fn a_report_of_differing_credentials_is_never_packed_as_a_mismatch() {
         let differ = AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ"));
         let all = || (0..300).map(|number| awaited(AnswerUrgency::Failed, number, &differ)).collect();
         let first = packed(all(), &PackingCursor::new());

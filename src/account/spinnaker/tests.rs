@@ -94,7 +94,7 @@ fn any_number_of_fields_without_an_effect_is_read_at_once_and_few_are_remembered
 }
 
 #[test]
-fn a_rule_that_many_items_break_is_told_once() {
+fn a_rule_broken_by_many_items_is_reported_once() {
     let treatment = json!({"kubernetesKind": "", "deployPriority": "x"});
     let resources = vec![treatment; 5000];
     let problems =

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_of_the_cluster_only_where_the_kubeconfig_asks_for_it() {
+    fn a_program_gets_the_cluster_only_where_the_kubeconfig_provides_it() {
         let cluster = "{server: 'https://k', certificate-authority-data: QQ==, unknown: 1, \
                        extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: x}}]}";
         let exec = |asks: bool| {

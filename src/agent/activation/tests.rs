@@ -76,7 +76,7 @@ fn kind<'a>(identity: &'a ClusterIdentity, name: &str) -> &'a DiscoveredKind {
 }
 
 #[tokio::test]
-async fn a_good_cluster_is_told_of_in_full() {
+async fn a_good_cluster_is_reported_in_full() {
     let (server, result) = at_server(|_| {}, good).await;
     let identity = result.expect("an identity");
     assert_eq!(identity.version, "v1.33.1");

@@ -269,7 +269,7 @@ async fn a_drained_agent_finishes_and_dials_anew() {
 }
 
 #[tokio::test]
-async fn a_silent_hub_is_left() {
+async fn a_stream_to_a_silent_hub_is_closed() {
     let mut hub = FakeHub::start().await;
     let agent = agent(&hub).await;
     let (mut silent, _) = hub.settled(100).await;

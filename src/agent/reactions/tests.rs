@@ -276,7 +276,7 @@ fn a_drop_ends_the_start_because_of_a_file() {
 }
 
 #[test]
-fn people_are_told_of_every_account_and_whose_it_is() {
+fn the_listing_shows_every_account_and_its_owner() {
     let mut table = holding_a_file();
     table.add(account("v", "b", 1), definition("one"));
     table.add(account("w", "c", 1), definition("one"));

@@ -105,7 +105,7 @@ fn in_use(path: &Path, text: &str) -> HashSet<ReadFile> {
 }
 
 #[test]
-fn each_content_of_a_file_in_use_is_told_of_once() {
+fn each_change_of_a_file_in_use_is_reported_once() {
     let folder = folder();
     let path = folder.path().join("file");
     write(&path, "one");
@@ -126,7 +126,7 @@ fn each_content_of_a_file_in_use_is_told_of_once() {
 }
 
 #[test]
-fn a_file_that_changed_before_the_first_look_is_told_of() {
+fn a_change_before_the_first_check_is_reported() {
     let folder = folder();
     let path = folder.path().join("file");
     write(&path, "two");
@@ -135,7 +135,7 @@ fn a_file_that_changed_before_the_first_look_is_told_of() {
 }
 
 #[test]
-fn a_file_that_two_accounts_read_differently_is_told_of() {
+fn a_file_read_differently_by_two_accounts_is_reported() {
     let folder = folder();
     let path = folder.path().join("file");
     write(&path, "two");

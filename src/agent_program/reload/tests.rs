@@ -99,7 +99,7 @@ fn a_swapped_config_map_is_a_change() {
 }
 
 #[test]
-fn an_account_is_told_of_with_everything_that_the_file_says() {
+fn an_account_is_sent_with_every_field_of_the_file() {
     let text = "kubernetes.accounts:\n- {name: a, kubeconfigFile: k, context: c, insecure: true, \
                 permissions: {READ: [007]}, namespaces: [n], maxResumableResourceAgeMs: 5}\n";
     let mut world = ReloadWorld::new(text);

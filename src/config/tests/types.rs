@@ -119,7 +119,7 @@ fn a_secret_is_never_in_a_message() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_mistakes_are_reported_at_once() {
     let message = error(operator("server.port: x\nkubesvc: {cach: 1, cache: {operationWaitMs: y}}\n"));
     assert_eq!(message.lines().count(), 3, "{message}");
     let many: String = (0..50).map(|i| format!("kubesvc.zzz{i}: 1\n")).collect();

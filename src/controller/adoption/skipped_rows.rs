@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_row_is_told_of_once_and_anew_when_it_is_for_another_reason() {
+    fn each_skipped_row_is_logged_once_for_each_reason() {
         let rows = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
             all.iter().map(|(name, why)| ((*name).to_owned(), (*why).to_owned())).collect()
         };

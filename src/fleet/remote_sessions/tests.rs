@@ -90,7 +90,7 @@ fn held(uid: &str) -> OutboxEntry {
 }
 
 #[test]
-fn the_word_of_an_agent_elsewhere_reaches_the_leader() {
+fn a_report_at_another_replica_reaches_the_leader() {
     let mut scene = FleetScene::new();
     let account = scene.account("a", State::Activating);
     scene.agent("one", "z", "other", |_| {});
@@ -137,7 +137,7 @@ async fn what_is_read_for_one_account_reaches_the_others_too() {
 }
 
 #[test]
-fn a_reading_takes_in_what_whoever_follows_has_only_in_hand() {
+fn a_read_includes_changes_not_yet_applied_by_the_follower() {
     let mut scene = FleetScene::new();
     let account = scene.account("a", State::Active);
     scene.agent("one", "z", "other", |_| {});

@@ -88,7 +88,7 @@ fn ten_thousand_agents_within_a_second_are_registered_at_the_pace_and_few_wait_a
 }
 
 #[test]
-fn a_server_that_is_slower_than_its_pace_makes_nobody_starve() {
+fn a_server_slower_than_its_rate_starves_no_agent() {
     let scene = QueueSimulation { agents: 2000, within: 1000, per_second: 50, slower: 4, late: 50 };
     let outcome = play(&scene);
     assert!(outcome.most_inside <= 200);
@@ -96,7 +96,7 @@ fn a_server_that_is_slower_than_its_pace_makes_nobody_starve() {
 }
 
 #[test]
-fn whoever_comes_too_soon_is_told_the_same_time_again() {
+fn an_agent_that_comes_early_keeps_its_time() {
     let mut line = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d"] {
         assert_eq!(line.arrive(agent, Duration::ZERO), AdmissionDecision::Now);
@@ -110,7 +110,7 @@ fn whoever_comes_too_soon_is_told_the_same_time_again() {
 }
 
 #[test]
-fn a_place_that_nobody_takes_is_lost_and_one_taken_elsewhere_is_forgotten() {
+fn a_reserved_time_expires_unused_and_ends_when_another_replica_registers_the_agent() {
     let mut line = AdmissionQueue::new(1);
     for agent in ["a", "b", "c", "d", "e", "f"] {
         line.arrive(agent, Duration::ZERO);
@@ -158,7 +158,7 @@ fn no_crowd_of_others_keeps_an_agent_waiting_that_has_an_object_or_counts_as_a_b
 }
 
 #[test]
-fn a_stranger_has_no_place_and_is_let_in_when_another_has_left() {
+fn an_unapproved_agent_gets_no_reserved_time_and_enters_when_another_leaves() {
     let mut lines = AdmissionQueues::new(50);
     (0..64).for_each(|one| {
         lines.arrive(AdmissionClass::Unapproved, &one.to_string(), Duration::ZERO);
@@ -179,7 +179,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn everybody_is_registered_in_time_and_nobody_overtakes(
+    fn all_agents_are_registered_in_time_and_in_order(
         agents in 1..3000_usize, within in 1..20_000_u64, per_second in 2..200_u32, late in 0..100_u32,
     ) {
         let scene = QueueSimulation { agents, within, per_second, slower: 1, late };

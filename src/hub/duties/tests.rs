@@ -242,7 +242,7 @@ fn what_is_granted_elsewhere_or_nowhere_is_dropped() {
 }
 
 #[test]
-fn what_vanished_is_dropped() {
+fn an_account_without_an_object_is_dropped() {
     assert_eq!(duty(view(), None, Some(&believed(7)), NOW), Duty::Drop(7));
     assert_eq!(duty(view(), None, Some(&entry()), NOW), Duty::Forget);
     assert_eq!(duty(view(), None, None, NOW), Duty::Nothing);
@@ -303,7 +303,7 @@ fn a_drop_of_what_is_held_in_the_wrong_cluster_is_not_repeated_while_it_is_under
 }
 
 #[test]
-fn a_word_of_an_older_epoch_about_another_cluster_is_answered_by_the_newer_definition() {
+fn a_wrong_cluster_report_of_an_older_epoch_is_answered_by_the_newer_definition() {
     let mut older = in_cluster("staging");
     older.report = older.report.map(|(_, report)| (EPOCH - 1, report));
     assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(EPOCH));

@@ -92,7 +92,7 @@ fn dropped_counts_for_the_epoch_it_was_asked_for() {
 }
 
 #[test]
-fn a_drop_that_failed_is_a_word_and_the_account_may_still_be_held() {
+fn a_failed_drop_is_recorded_and_the_account_may_still_be_held() {
     let mut ledger = sent(3);
     ledger.dropping("u", "one", 4, 0);
     assert_eq!(ledger.record_answer("u", 4, AgentReport::Failed(failure()), true, NOW), AnswerEffect::Taken);

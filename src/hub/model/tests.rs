@@ -155,7 +155,7 @@ fn where_agents_that_are_away_list_nothing_a_cut_deletes_their_accounts() {
 }
 
 #[test]
-fn where_strangers_may_offer_an_account_without_a_zone_goes_to_one() {
+fn without_the_offers_rule_an_account_goes_to_the_zone_of_an_unapproved_agent() {
     let rules = Rules { approved_offers: false, ..Rules::ALL };
     assert_eq!(breaks_for(UNPINNED, Faults::NONE, rules, &[EAST, WEST]), Property::ZoneMayOffer);
 }
@@ -195,14 +195,14 @@ fn where_the_zone_need_not_change_over_none_it_changes_in_one_write() {
 }
 
 #[test]
-fn without_uids_a_word_about_the_account_of_before_ends_the_revoke_of_the_next() {
+fn without_uids_a_report_about_the_former_account_ends_the_revoke_of_the_next() {
     let rules = Rules { uids: false, ..Rules::ALL };
     let script = &[PersonAction::Delete, PersonAction::MakeAnew, PersonAction::OtherState];
     assert_eq!(breaks(script, CUT, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }
 
 #[test]
-fn where_silence_is_a_word_an_agent_still_has_what_was_taken_back() {
+fn where_silence_counts_as_dropped_an_agent_still_holds_a_revoked_account() {
     let rules = Rules { words_only: false, ..Rules::ALL };
     assert_eq!(breaks(&[PersonAction::OtherState], LAG, rules, &[EAST], &[]), Property::NoHolderAfterRevoke);
 }

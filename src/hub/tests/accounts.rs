@@ -125,7 +125,7 @@ async fn what_no_object_asks_for_is_dropped_but_not_before_all_were_seen() {
 }
 
 #[tokio::test]
-async fn an_object_that_vanishes_is_dropped() {
+async fn an_account_whose_object_vanishes_is_dropped() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     hub.accounts.show(account("one"));
@@ -319,7 +319,7 @@ async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
 }
 
 #[tokio::test]
-async fn answers_nobody_asked_for_are_ignored() {
+async fn unrequested_answers_are_ignored() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
@@ -333,7 +333,7 @@ async fn answers_nobody_asked_for_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_loss_is_a_word_and_working_restarts_the_clock() {
+async fn a_loss_is_reported_and_working_restarts_the_silence_clock() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
@@ -384,7 +384,7 @@ async fn an_account_for_any_zone_sees_one_session_of_each_zone() {
 
 /// Users saw an account of one cluster deployed into another, because one of two agents resolved its address elsewhere.
 #[tokio::test]
-async fn one_agent_that_reaches_another_cluster_is_told_to_let_go_and_the_other_keeps_it() {
+async fn an_agent_in_the_wrong_cluster_is_sent_a_drop_and_the_other_keeps_the_account() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     let bound = with(account("one"), |status| {

@@ -155,7 +155,7 @@ async fn another_process_under_a_connected_agent_id_is_refused_for_a_while() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_gone_counts_as_away_and_then_is_forgotten() {
+async fn an_absent_agent_counts_as_away_and_is_then_forgotten() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;
@@ -304,7 +304,7 @@ async fn an_agent_id_that_is_connected_in_another_zone_at_another_replica_is_ref
 }
 
 #[tokio::test]
-async fn a_stranger_gets_no_account_under_the_id_of_an_agent_that_was_disconnected_on_request() {
+async fn an_unapproved_process_gets_no_account_under_a_reserved_id() {
     let hub = TestHub::start().await;
     hub.accounts.show(account("one"));
     let mut agent = hub.agent("a").await;

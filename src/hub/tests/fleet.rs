@@ -62,7 +62,7 @@ async fn an_agents_object_says_how_many_accounts_it_holds_and_how_many_failed() 
 }
 
 #[tokio::test]
-async fn objects_of_agents_long_gone_are_removed_and_those_of_others_are_not() {
+async fn objects_of_absent_agents_are_removed_and_others_are_kept() {
     let settings = HubSettings { forget_after: 4, remove_agents_after: 14, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
     let _here = hub.agent("here").await;
@@ -111,7 +111,7 @@ async fn agents_of_a_replica_that_may_be_alive_are_left_alone() {
 }
 
 #[tokio::test]
-async fn whoever_begins_to_lead_grants_those_who_are_away_the_whole_grace() {
+async fn a_new_leader_grants_absent_agents_the_whole_grace() {
     let hub = TestHub::with(HubSettings { forget_after: 10, ..HubSettings::default() }).await;
     hub.objects.known.lock().push(KnownAgent { replica: "r-0".into(), ..known("a", true) });
     hub.hub.remember_agents().await;
@@ -170,7 +170,7 @@ async fn assigned(agent: &mut TestAgent) -> (u64, bool) {
 }
 
 #[tokio::test]
-async fn the_fence_is_raised_before_the_agent_is_told_and_only_once_it_holds_the_account() {
+async fn the_fence_is_raised_before_the_agent_is_started_and_after_it_holds_the_account() {
     let hub = TestHub::start().await;
     hub.accounts.show(elected(Some(BOOT_A), 3));
     hub.accounts.sync();

@@ -29,7 +29,7 @@ async fn crowd(hub: &TestHub, count: usize, waiting: usize) -> (Vec<ops::Refused
 }
 
 #[tokio::test]
-async fn an_agent_that_has_an_object_is_registered_beside_a_crowd_of_strangers() {
+async fn a_known_agent_is_registered_beside_many_unapproved_ones() {
     let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
     hub.accounts.show(account("one"));
     hub.show_agent_before("good");
@@ -66,7 +66,7 @@ fn claims(agent_id: &str, count: usize) -> ops::Hello {
 }
 
 #[tokio::test]
-async fn a_stranger_that_claims_a_hundred_thousand_accounts_costs_no_list_and_nothing_is_kept_of_them() {
+async fn claims_of_an_unapproved_agent_cause_no_list_and_are_not_kept() {
     let hub = TestHub::with(HubSettings { approves_new: false, ..HubSettings::default() }).await;
     hub.accounts.sync();
     *hub.objects.approve.lock() = false;
@@ -147,7 +147,7 @@ async fn of_an_agent_that_left_nothing_is_kept_that_it_only_claimed() {
 }
 
 #[tokio::test]
-async fn unknown_accounts_of_all_newcomers_have_a_bound_and_an_agent_that_was_here_is_heard_without_them() {
+async fn foreign_claims_are_bounded_and_a_known_agent_is_admitted_without_them() {
     let hub = TestHub::start().await;
     hub.accounts.sync();
     let room = hub.hub.foreign_claims.clone().try_acquire_many_owned(199_999).expect("nobody has any");

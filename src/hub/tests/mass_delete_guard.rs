@@ -36,7 +36,7 @@ async fn dropped_names(agent: &mut TestAgent, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn accounts_that_vanish_by_the_dozen_are_dropped_only_if_a_new_list_is_without_them_too() {
+async fn a_mass_delete_is_carried_out_only_after_a_new_list_confirms_it() {
     let hub = TestHub::start().await;
     let (mut agent, keys) = agent_that_holds(&hub, 12).await;
     keys.iter().for_each(|key| hub.accounts.hide(key));
@@ -50,7 +50,7 @@ async fn accounts_that_vanish_by_the_dozen_are_dropped_only_if_a_new_list_is_wit
 }
 
 #[tokio::test]
-async fn a_few_accounts_that_are_gone_are_dropped_at_once() {
+async fn a_few_deleted_accounts_are_dropped_at_once() {
     let hub = TestHub::start().await;
     let (mut agent, keys) = agent_that_holds(&hub, 12).await;
     keys[..5].iter().for_each(|key| hub.accounts.hide(key));
@@ -63,7 +63,7 @@ fn has_left(hub: &TestHub) -> Option<()> {
 }
 
 #[tokio::test]
-async fn an_object_that_calls_a_session_of_this_process_connected_which_nobody_has_is_put_right() {
+async fn a_missed_disconnect_of_this_process_is_written() {
     let hub = TestHub::start().await;
     hub.show_agent_here("a", "of-a-registration-that-came-late", 11);
     eventually("it is told", || has_left(&hub)).await;

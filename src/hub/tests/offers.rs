@@ -170,7 +170,7 @@ async fn a_new_generation_is_asked_anew_and_answers_to_the_old_one_count_no_more
 }
 
 #[tokio::test]
-async fn answers_nobody_asked_for_are_counted_and_ignored() {
+async fn unrequested_probe_answers_are_counted_and_ignored() {
     let hub = hub_with("one").await;
     let mut agent = hub.agent("a").await;
     let asked = agent.asked().await.account.expect("it is named");
@@ -261,7 +261,7 @@ async fn an_agent_is_asked_once_it_is_approved() {
 }
 
 #[tokio::test]
-async fn the_leader_sees_who_offers_whoever_else_there_is() {
+async fn the_leader_sees_the_offering_sessions_among_any_number_of_others() {
     let hub = hub_with("one").await;
     let mut agents = Vec::new();
     for number in 0..20 {

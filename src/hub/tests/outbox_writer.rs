@@ -216,7 +216,7 @@ async fn an_agent_that_is_given_accounts_no_more_answers_a_revoke_all_the_same()
 }
 
 #[tokio::test]
-async fn what_an_agent_lists_is_told_before_accounts_are_made_of_it() {
+async fn the_list_is_written_before_its_accounts_are_created() {
     let hub = TestHub::start().await;
     hub.leadership.lose();
     hub.accounts.sync();
@@ -314,7 +314,7 @@ async fn what_was_written_after_its_agent_had_registered_is_sent_without_being_r
 }
 
 #[tokio::test]
-async fn another_credential_than_the_grants_is_told_to_the_replica_that_leads() {
+async fn a_credential_mismatch_is_reported_to_the_leader() {
     let hub = TestHub::start().await;
     hub.leadership.lose();
     hub.credentials.answers.lock().insert("one".into(), Ok(kubeconfig("v2", 16)));

@@ -15,7 +15,7 @@ async fn drained(agent: &mut TestAgent) -> ops::Drain {
 }
 
 #[tokio::test]
-async fn each_agent_of_a_replica_that_stops_is_told_a_time_of_its_own_and_who_else_is_there() {
+async fn a_draining_replica_gives_each_agent_its_own_redial_time_and_another_replica() {
     let replicas = Replicas::unknown("r-0", Times::default());
     replicas.now_are(&["r-0", "r-1"]);
     let settings = HubSettings { registration_qps: 1, clustered: true, ..HubSettings::default() };
@@ -40,7 +40,7 @@ async fn each_agent_of_a_replica_that_stops_is_told_a_time_of_its_own_and_who_el
 }
 
 #[tokio::test]
-async fn whoever_comes_while_a_replica_stops_is_refused_with_a_time() {
+async fn a_draining_replica_refuses_new_agents_with_a_time() {
     let hub = TestHub::start().await;
     let mut first = hub.agent("a").await;
     hub.stop.cancel();
@@ -83,7 +83,7 @@ async fn a_stop_takes_no_longer_than_its_agents_do() {
 }
 
 #[tokio::test]
-async fn more_agents_than_can_be_registered_are_told_places_of_their_own() {
+async fn agents_beyond_the_registration_rate_get_reserved_times() {
     let settings = HubSettings { registration_qps: 1, ..HubSettings::default() };
     let hub = TestHub::with(settings).await;
     ["a", "b", "c", "d", "e", "f", "g", "h"].iter().for_each(|agent_id| hub.show_agent_before(agent_id));

@@ -337,7 +337,7 @@ async fn an_account_of_one_agents_file_is_sent_to_no_agent_that_does_not_list_it
 }
 
 #[tokio::test]
-async fn a_file_that_a_stranger_lists_in_its_own_way_is_not_opened_at_the_agent_that_has_it() {
+async fn a_file_listed_by_an_unapproved_agent_is_not_opened_by_the_owner() {
     let hub = synced().await;
     let mut stranger = hub.agent("s").await;
     stranger.list(vec![ops::AccountSpec { insecure: true, ..entry("one") }], true).await;
@@ -358,7 +358,7 @@ async fn a_file_that_a_stranger_lists_in_its_own_way_is_not_opened_at_the_agent_
 }
 
 #[tokio::test]
-async fn an_agent_in_another_cluster_is_told_to_which_one_the_account_of_that_name_is_bound() {
+async fn an_agent_in_the_wrong_cluster_learns_where_the_account_is_bound() {
     let hub = synced().await;
     let own = Some(Credential::ServiceAccount(true));
     let list = vec![ops::AccountSpec { credential: own, ..entry("one") }];

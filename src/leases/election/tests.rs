@@ -79,7 +79,7 @@ fn a_leader_whose_lease_was_taken_released_or_deleted_by_hand_leads_no_more() {
 }
 
 #[test]
-fn the_holder_is_told_until_the_lease_has_run_out() {
+fn the_holder_is_shown_until_the_lease_has_expired() {
     let mut candidate = candidate();
     assert_eq!(candidate.holder(S(0)), None);
     candidate.saw(Some(record("b", 1)), S(5));

@@ -287,7 +287,7 @@ async fn a_source_that_the_settings_keep_from_the_namespace_is_refused_before_an
 }
 
 #[tokio::test]
-async fn nothing_is_made_where_nobody_looks_or_before_all_accounts_are_known() {
+async fn nothing_is_created_in_an_unwatched_namespace_or_before_the_index_is_synced() {
     let api = Arc::<FakeApi>::default();
     let elsewhere = RestSettings { accounts_watched: false, ..settings() };
     let state = state_of(elsewhere, &[], api.client());

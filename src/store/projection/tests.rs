@@ -110,7 +110,7 @@ async fn a_lone_row_is_committed_at_once_and_many_share_a_commit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_newest_word_is_written_and_the_same_word_is_not() {
+async fn the_newest_row_is_written_and_an_unchanged_one_is_not() {
     let scene = Scene::new().await;
     scene.projection.insert(one()).await.expect("inserted");
     scene.fake.close_gate();
@@ -378,7 +378,7 @@ async fn a_row_of_somebody_else_is_adopted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_word_before_an_adoption_is_written_is_adopted_too() {
+async fn a_newer_row_before_an_adoption_is_adopted_too() {
     let fake = Fake::new();
     fake.foreign.lock().push("prod".to_owned());
     let scene = Scene::of(fake).await;

@@ -181,7 +181,7 @@ async fn last_updated_moves_only_with_the_row() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_what_to_do() {
+async fn a_second_process_ends_with_a_remedy() {
     let home = DatabaseFolder::new();
     let store = home.open().await.expect("it opens");
     let why = home.unfit().await;

@@ -10,7 +10,7 @@ use crate::world::{Database, World, condition};
 on_each_database! {
     an_applied_account_becomes_active_and_the_table_says_so,
     a_script_adds_activates_and_deletes_an_account_by_rest,
-    an_inactive_account_keeps_its_row_and_nobody_holds_it,
+    an_inactive_account_keeps_its_row_and_is_held_by_no_agent,
     a_name_that_is_used_again_gets_a_new_life,
     a_changed_definition_is_handed_out_anew_and_permissions_are_not,
     of_two_objects_with_one_name_the_older_wins_until_it_goes,
@@ -63,7 +63,7 @@ async fn a_script_adds_activates_and_deletes_an_account_by_rest(database: Databa
     world.until_assigned(&[]).await;
 }
 
-async fn an_inactive_account_keeps_its_row_and_nobody_holds_it(database: Database) {
+async fn an_inactive_account_keeps_its_row_and_is_held_by_no_agent(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let agent = world.agent("agent-1").start().await;

@@ -193,7 +193,7 @@ async fn a_secret_of_a_listed_namespace_is_resolved_and_its_rotation_reaches_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_secret_that_nobody_watches_is_read_again_when_an_agent_comes_back() {
+async fn an_unwatched_secret_is_read_again_when_an_agent_returns() {
     let world = World::start().await;
     let (old, new) = (world.cluster("old").await, world.cluster("new").await);
     let agent = world.agent("agent-1").start().await;

@@ -15,7 +15,7 @@ on_each_database! {
     a_file_that_is_saved_again_and_again_holds_each_account_once,
     a_bad_file_keeps_the_last_good_one_and_is_said,
     an_account_that_no_agent_lists_any_more_goes_at_once,
-    accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows,
+    accounts_of_a_removed_agent_go_with_their_rows,
     a_declared_account_wins_over_one_of_an_agents_file,
     roles_that_are_numbers_or_have_spaces_are_kept,
 }
@@ -179,7 +179,7 @@ async fn an_account_that_no_agent_lists_any_more_goes_at_once(database: Database
 }
 
 /// Users of other agents had tables that only grew: rows of accounts and agents long gone were never removed.
-async fn accounts_of_an_agent_that_is_gone_for_good_go_with_their_rows(database: Database) {
+async fn accounts_of_a_removed_agent_go_with_their_rows(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.cache.accountCleanupFrequencySeconds", 4)

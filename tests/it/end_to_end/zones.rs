@@ -13,11 +13,11 @@ use crate::world::{Database, PATIENCE, World};
 on_each_database! {
     an_account_without_a_zone_finds_the_one_that_has_its_file,
     an_account_that_two_zones_could_take_is_given_to_neither,
-    a_zone_that_is_gone_gives_its_accounts_to_another,
+    accounts_of_an_absent_zone_move_to_another,
     an_account_moves_when_its_zone_is_changed,
     an_account_stays_where_it_is_until_its_new_zone_has_an_agent,
     accounts_wait_for_an_agent_and_are_taken_up_when_it_connects,
-    a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing,
+    a_replacement_agent_that_overlaps_orphans_no_account,
     an_agent_that_is_late_for_a_while_loses_no_account,
     the_last_agent_goes_and_its_accounts_are_orphaned_until_it_is_back,
     an_agent_that_is_not_approved_is_given_nothing,
@@ -73,7 +73,7 @@ async fn an_account_that_two_zones_could_take_is_given_to_neither(database: Data
     world.until_row("prod", "ACTIVE").await;
 }
 
-async fn a_zone_that_is_gone_gives_its_accounts_to_another(database: Database) {
+async fn accounts_of_an_absent_zone_move_to_another(database: Database) {
     let world = World::prepare()
         .database(database)
         .setting("kubesvc.cache.accountCleanupFrequencySeconds", 2)
@@ -174,7 +174,7 @@ async fn accounts_wait_for_an_agent_and_are_taken_up_when_it_connects(database: 
 
 /// Users of other agents saw accounts called ORPHANED though a new pod had taken them, because the old pod was forgotten
 /// only after it.
-async fn a_new_agent_that_comes_before_the_old_one_is_gone_orphans_nothing(database: Database) {
+async fn a_replacement_agent_that_overlaps_orphans_no_account(database: Database) {
     let world = World::on(database).await;
     let cluster = world.cluster("spinnaker").await;
     let old = world.agent("agent-old").start().await;

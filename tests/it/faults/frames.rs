@@ -62,7 +62,7 @@ async fn until_heard(world: &World, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_word_for_an_older_epoch_activates_nothing() {
+async fn an_answer_for_an_older_epoch_activates_nothing() {
     let (world, agent) = start().await;
     let first = sent(&agent, 1).await;
     world.patch("prod", json!({"spec": {"kinds": ["deployment"]}})).await;
@@ -174,7 +174,7 @@ async fn an_account_that_its_only_agent_loses_is_asked_for_again_and_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_says_hello_with_what_nobody_gave_it_is_told_to_drop_it() {
+async fn an_agent_that_claims_an_ungranted_account_is_sent_a_drop() {
     let (world, agent) = start().await;
     let account = sent(&agent, 1).await;
     say(&agent, &account, held());

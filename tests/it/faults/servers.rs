@@ -104,12 +104,12 @@ async fn stands_still(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_that_stands_still_holds_nobody_up() {
+async fn a_hanging_mariadb_delays_no_account() {
     stands_still(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_stands_still_holds_nobody_up() {
+async fn a_hanging_postgresql_delays_no_account() {
     stands_still(Kind::PostgreSql).await;
 }
 
@@ -135,12 +135,12 @@ async fn the_line_is_cut_again_and_again(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_on_a_bad_line_gets_every_row_in_the_end() {
+async fn a_mariadb_behind_a_failing_connection_gets_every_row() {
     the_line_is_cut_again_and_again(Kind::MariaDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_on_a_bad_line_gets_every_row_in_the_end() {
+async fn a_postgresql_behind_a_failing_connection_gets_every_row() {
     the_line_is_cut_again_and_again(Kind::PostgreSql).await;
 }
 

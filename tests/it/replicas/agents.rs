@@ -124,7 +124,7 @@ async fn the_agents_of_a_replica_that_hangs_are_shown_as_their_objects_tell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_gone_takes_nothing_from_what_the_others_show() {
+async fn a_dead_replica_removes_nothing_the_others_show() {
     let (world, second) = two(Database::MariaDb).await;
     let _one = world.agent("agent-1").start().await;
     second.kill();

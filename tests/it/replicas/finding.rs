@@ -140,7 +140,7 @@ async fn replicas_may_be_looked_for_with_another_kubeconfig_in_another_service()
 
 /// As Clouddriver's own pods beside a replica, whose Service begins alike.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_answers_without_the_key_is_no_replica_and_its_words_count_for_nothing() {
+async fn an_address_that_answers_without_the_key_is_no_replica() {
     let (world, second) = two(Database::Postgres).await;
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);

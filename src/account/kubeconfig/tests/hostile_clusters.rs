@@ -138,7 +138,7 @@ fn contexts_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn names_that_there_are_are_told_up_to_a_number() {
+fn existing_names_are_listed_up_to_a_limit() {
     let without = with_user(TOKEN).replace("current-context: dev\n", "");
     let refusal = refused(&without).to_string();
     assert!(refusal.ends_with("there are \"dev\""), "{refusal}");

@@ -69,7 +69,7 @@ fn files_that_are_no_plain_kubeconfig_are_refused() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_with_line_and_column() {
+fn errors_in_a_file_name_line_and_column() {
     let good = with_user(TOKEN);
     let told = |text: &str| refused(text).to_string();
     assert_eq!(

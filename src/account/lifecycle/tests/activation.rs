@@ -139,14 +139,14 @@ fn a_further_agent_of_the_zone_changes_nothing() {
 }
 
 #[test]
-fn the_last_agent_gone_orphans_after_the_grace() {
+fn absence_of_the_last_agent_orphans_the_account_after_the_grace() {
     let cut = seen(account("a").active_in("east")).with(session("agent-1", "east").away_since(1000));
     assert_eq!(cut.decide(), Decision::wait_until(1030));
     assert_eq!(cut.after(30).written().state(), State::Orphaned);
 }
 
 #[test]
-fn nobody_is_orphaned_by_a_watch_that_may_be_old() {
+fn a_stale_watch_orphans_no_account() {
     let cut = || session("agent-1", "east").away_since(1000);
     let active = seen(account("a").active_in("east")).with(cut()).seen_by_a_watch_alone();
     assert_eq!(active.decide(), Decision::wait_until(1030), "within the grace nothing is read");
@@ -194,7 +194,7 @@ fn a_retry_that_is_asked_for_is_handled_in_every_state_and_counts_from_zero() {
 }
 
 #[test]
-fn another_version_of_the_same_credential_is_written_down_and_asks_nobody_anew() {
+fn a_new_version_of_the_same_credential_is_recorded_without_a_new_activation() {
     for state in [State::Active, State::Activating] {
         let mut world = active_world();
         world.account.status.get_or_insert_default().state = Some(state);

@@ -28,7 +28,7 @@ fn without_a_grant_it_is_inactive_straight() {
 }
 
 #[test]
-fn silence_is_not_a_word_and_gone_is() {
+fn a_silent_agent_holds_up_a_revoke_and_an_absent_one_does_not() {
     let revoking = || account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2);
     let asked = seen(revoking().wanted_inactive()).with(session("agent-1", "east").silent_for(3));
     assert_eq!(asked.decide(), Decision::wait_until(1027));
@@ -38,7 +38,7 @@ fn silence_is_not_a_word_and_gone_is() {
 }
 
 #[test]
-fn an_old_dropped_is_no_word_and_a_zone_without_sessions_is() {
+fn a_dropped_of_an_earlier_epoch_does_not_end_a_revoke_and_a_zone_without_sessions_does() {
     let revoking = || account("a").in_state(State::Deactivating).granted(GrantPhase::Revoking, "east", 2);
     let old = seen(revoking().wanted_inactive()).with(session("agent-1", "east").dropped(1));
     assert_eq!(old.decide().action, None);
@@ -105,7 +105,7 @@ fn the_last_dropped_ends_a_revoke_that_failed() {
 }
 
 #[test]
-fn the_last_agent_gone_ends_a_revoke_that_failed_and_someone_looks_in_time() {
+fn absence_of_the_last_agent_ends_a_failed_revoke_and_a_recheck_is_scheduled() {
     let failed = account("a")
         .in_state(State::Deactivating)
         .granted(GrantPhase::Revoking, "east", 2)

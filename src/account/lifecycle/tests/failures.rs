@@ -116,7 +116,7 @@ fn silence_alone_is_a_timeout_that_names_the_agent() {
 }
 
 #[test]
-fn every_asked_agent_gone_is_no_agent_and_uses_no_retry() {
+fn absence_of_every_agent_fails_with_no_agent_and_uses_no_retry() {
     let gone = seen(account("a").activating_in("east")).with(session("agent-1", "east").away_since(970));
     let status = gone.written();
     assert_eq!((reason(&status), status.failed_count), ("NoAgent", 0));

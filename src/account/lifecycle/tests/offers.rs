@@ -422,7 +422,7 @@ fn a_leader_counts_from_its_own_beginning_how_long_a_zone_is_gone() {
 }
 
 #[test]
-fn a_new_leader_waits_for_the_agents_that_were_heard_before_it_chooses_among_those_that_are_back() {
+fn a_new_leader_chooses_a_zone_only_after_agents_known_before_have_reported() {
     let east = || session("agent-1", "east").can();
     let before = |account: KubesvcAccount| {
         account.map(|account| account.status.get_or_insert_default().zone_id = Some("west".to_owned()))

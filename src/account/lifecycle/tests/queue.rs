@@ -44,7 +44,7 @@ fn one_that_is_orphaned_already_stays_so_and_is_not_looked_at_again() {
 }
 
 #[test]
-fn an_account_that_nobody_has_yet_waits_with_its_failure() {
+fn an_account_held_by_no_agent_does_not_fail_during_a_backlog() {
     let mut world = World::of(account("a").pinned("east"));
     world.backlog_since = Some(world.now);
     world.wait(60);
@@ -54,7 +54,7 @@ fn an_account_that_nobody_has_yet_waits_with_its_failure() {
 }
 
 #[test]
-fn a_revoke_waits_for_an_agent_that_may_be_waiting_and_not_for_one_that_was_gone_before() {
+fn a_revoke_waits_for_an_agent_that_may_be_queued_and_not_for_one_absent_before_the_backlog() {
     for (gone_before, ends) in [(false, false), (true, true)] {
         let mut world = active_world();
         world.connect("agent-2", "east");

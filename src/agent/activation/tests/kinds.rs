@@ -58,7 +58,7 @@ fn named_kinds_replace_the_default_ones() {
 }
 
 #[test]
-fn a_named_kind_that_is_not_served_is_told_of() {
+fn a_named_kind_that_is_not_served_is_reported() {
     let kinds = names(&["Widget.example.com"]);
     let chosen = chosen(&all(), &AccountSpec { kinds, ..AccountSpec::default() });
     assert_eq!(chosen[0].reason, "the cluster does not serve it");

@@ -241,7 +241,7 @@ async fn only_a_listed_program_of_the_owner_runs() {
 }
 
 #[tokio::test]
-async fn what_a_program_prints_wrong_is_told_without_its_words() {
+async fn invalid_output_of_a_program_is_reported_without_its_content() {
     let eks = Eks::start().await;
     for (script, said) in [
         ("echo CANARY; echo CANARY >&2; exit 7", "exit code 7"),
@@ -313,7 +313,7 @@ async fn what_vetting_refuses_stays_refused() {
 }
 
 #[tokio::test]
-async fn a_strangers_kubeconfig_names_no_files() {
+async fn a_kubeconfig_from_the_hub_may_name_no_files() {
     let (folder, _) = folder();
     let path = folder.path().join("config");
     std::fs::write(&path, config("certificate-authority: pki/ca.crt", "tokenFile: token")).expect("written");

@@ -33,7 +33,7 @@ fn failure_of(result: AccountResult) -> Failure {
 }
 
 #[tokio::test]
-async fn they_are_told_after_every_hello_and_whenever_they_change() {
+async fn the_list_is_sent_after_every_hello_and_on_every_change() {
     let mut hub = FakeHub::start().await;
     let many: Vec<_> = (0..120).map(|n| own(&format!("a{n:03}"), Path::new("/k"))).collect();
     let options = AgentOptions {
@@ -92,7 +92,7 @@ async fn what_the_hub_does_not_take_is_shown_until_it_does() {
 }
 
 #[tokio::test]
-async fn the_owners_word_holds_where_a_strangers_does_not() {
+async fn a_definition_of_the_own_file_overrides_one_of_the_hub() {
     let mut hub = FakeHub::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let (_server, spec) = account("u", good).await;
