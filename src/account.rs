@@ -18,6 +18,7 @@
 //! | [`policy`] | which servers an agent may dial, and which ways in it may use |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`source_rules`] | which accounts may use credentials that are not in their own namespace |
+//! | [`ids`] | the epochs of grants and of elections |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
 //! | [`name_precedence`] | which of several objects with one account name has it |
@@ -32,6 +33,7 @@ pub mod definition;
 pub mod explain;
 pub mod failure;
 pub mod gitops_owner;
+pub mod ids;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod name_precedence;
@@ -49,6 +51,7 @@ pub mod status;
 pub mod zones;
 
 pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
+pub use ids::{CachingEpoch, GrantEpoch};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use state::{DesiredState, GrantPhase, State};
 pub use status::{CachingAssignment, Grant, KubesvcAccountStatus, ListingAgent, NameHolder};

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
+use super::ids::CachingEpoch;
 use super::state::{GrantPhase, State};
 
 /// The longest `errorMessage`, in bytes.
@@ -177,8 +178,8 @@ pub struct CachingAssignment {
     #[schemars(length(max = 26))]
     pub boot_id: Option<String>,
     /// Grows with each change; the database takes nothing that was streamed under a lesser one.
-    #[schemars(range(min = 1, max = MAX_EPOCH))]
-    pub epoch: i64,
+    #[schemars(with = "i64", range(min = 1, max = MAX_EPOCH))]
+    pub epoch: CachingEpoch,
 }
 
 fn is_zero(number: &i64) -> bool {

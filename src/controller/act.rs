@@ -245,7 +245,7 @@ impl Controller {
             tracing::info!(
                 account = before.account_name(),
                 agentId = agent,
-                epoch = caching.epoch,
+                epoch = caching.epoch.0,
                 "the account is cached by another process"
             );
         }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::account::{GrantPhase, KubesvcAccount};
+use crate::account::{CachingEpoch, GrantPhase, KubesvcAccount};
 
 /// The process of an agent, as elections name it.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +22,17 @@ pub(super) struct CachingProcess<'a> {
 pub(super) enum CachingCommand {
     Nothing,
     /// Stream the account's objects, under this epoch.
-    Start(i64),
+    Start(CachingEpoch),
     /// Stream them no longer; this is the epoch that was said before.
-    Stop(i64),
+    Stop(CachingEpoch),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StreamState {
     /// The fence stands at this epoch.
-    fenced: Option<i64>,
+    fenced: Option<CachingEpoch>,
     /// *On* was said for this epoch, with the grant's epoch and the object's generation.
-    told: Option<(i64, i64, i64)>,
+    told: Option<(CachingEpoch, i64, i64)>,
 }
 
 /// The accounts of one session; bounded by those that it holds.
@@ -43,25 +43,29 @@ pub(super) struct CachingCommands {
 
 impl CachingCommands {
     /// What the agent's hello says that it streams.
-    pub(super) fn seed(&mut self, uid: &str, epoch: i64) {
+    pub(super) fn seed(&mut self, uid: &str, epoch: CachingEpoch) {
         self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, 0, 0));
     }
 
     /// The fence stands at this epoch for this session.
-    pub(super) fn fenced(&mut self, uid: &str, epoch: i64) {
+    pub(super) fn fenced(&mut self, uid: &str, epoch: CachingEpoch) {
         self.entries.entry(uid.to_owned()).or_default().fenced = Some(epoch);
     }
 
     /// The epoch to which the fence is still to be raised for this session.
-    pub(super) fn to_raise(&self, process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<i64> {
+    pub(super) fn to_raise(
+        &self,
+        process: CachingProcess<'_>,
+        account: &KubesvcAccount,
+    ) -> Option<CachingEpoch> {
         let epoch = elected(process, account).filter(|_| process.holds)?;
         let fenced = self.entries.get(account.uid()).and_then(|entry| entry.fenced);
         (fenced != Some(epoch)).then_some(epoch)
     }
 
     /// Fences as they were read: what stands lower than it was raised is to be raised again. Answers for which accounts.
-    pub(super) fn compare(&mut self, standing: &HashMap<String, i64>) -> Vec<String> {
-        let fell = |uid: &String, epoch: i64| standing.get(uid).is_none_or(|stands| *stands < epoch);
+    pub(super) fn compare(&mut self, standing: &HashMap<String, CachingEpoch>) -> Vec<String> {
+        let fell = |uid: &String, epoch: CachingEpoch| standing.get(uid).is_none_or(|stands| *stands < epoch);
         let mut fallen = Vec::new();
         for (uid, entry) in &mut self.entries {
             if entry.fenced.take_if(|epoch| fell(uid, *epoch)).is_some() {
@@ -104,7 +108,7 @@ impl CachingCommands {
 }
 
 /// The epoch under which this process was elected.
-fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<i64> {
+fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<CachingEpoch> {
     let status = account.status_or_default();
     let caching = status.caching.as_ref()?;
     let is_it = caching.agent_id.as_deref() == Some(process.agent_id)
@@ -133,7 +137,7 @@ mod tests {
             caching: Some(CachingAssignment {
                 agent_id: agent.map(str::to_owned),
                 boot_id: agent.map(|_| boot.to_owned()),
-                epoch,
+                epoch: CachingEpoch(epoch),
             }),
             ..KubesvcAccountStatus::default()
         });
@@ -149,8 +153,8 @@ mod tests {
             None,
             "it does not hold it yet"
         );
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2));
-        cached.fenced("u", 2);
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)));
+        cached.fenced("u", CachingEpoch(2));
         assert_eq!(cached.to_raise(PROCESS, &elected), None);
         assert_eq!(
             cached.command(CachingProcess { holds: false, ..PROCESS }, &elected),
@@ -158,13 +162,13 @@ mod tests {
         );
         assert_eq!(
             (cached.command(PROCESS, &elected), cached.command(PROCESS, &elected)),
-            (CachingCommand::Start(2), CachingCommand::Nothing)
+            (CachingCommand::Start(CachingEpoch(2)), CachingCommand::Nothing)
         );
         let mut renewed = elected.clone();
         renewed.metadata.generation = Some(2);
         assert_eq!(
             cached.command(PROCESS, &renewed),
-            CachingCommand::Start(2),
+            CachingCommand::Start(CachingEpoch(2)),
             "with the generation as it is now"
         );
         for other in [account(Some("b"), "1", 2), account(Some("a"), "0", 2)] {
@@ -175,15 +179,18 @@ mod tests {
     #[test]
     fn a_replaced_agent_is_stopped_and_not_by_a_stale_watch() {
         let mut cached = CachingCommands::default();
-        cached.seed("u", 3);
+        cached.seed("u", CachingEpoch(3));
         assert_eq!(
             cached.command(PROCESS, &account(Some("b"), "1", 2)),
             CachingCommand::Nothing,
             "that was before"
         );
-        assert_eq!(cached.command(PROCESS, &account(Some("b"), "1", 4)), CachingCommand::Stop(3));
+        assert_eq!(
+            cached.command(PROCESS, &account(Some("b"), "1", 4)),
+            CachingCommand::Stop(CachingEpoch(3))
+        );
         assert_eq!(cached.command(PROCESS, &account(Some("b"), "1", 4)), CachingCommand::Nothing);
-        cached.seed("u", 3);
+        cached.seed("u", CachingEpoch(3));
         let mut revoked = account(None, "", 4);
         revoked.status.get_or_insert_default().grant.get_or_insert_default().phase = GrantPhase::Revoking;
         assert_eq!(
@@ -196,19 +203,22 @@ mod tests {
     #[test]
     fn an_agent_is_started_again_after_reconnect() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
-        cached.seed("u", 2);
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2), "its stream ends here now");
-        cached.fenced("u", 2);
-        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Start(2));
+        cached.seed("u", CachingEpoch(2));
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)), "its stream ends here now");
+        cached.fenced("u", CachingEpoch(2));
+        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Start(CachingEpoch(2)));
     }
 
     #[test]
     fn a_fence_that_fell_is_raised_again() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
-        cached.fenced("u", 2);
-        assert!(cached.compare(&HashMap::from([("u".to_owned(), 2)])).is_empty());
-        assert!(cached.compare(&HashMap::from([("u".to_owned(), 9)])).is_empty(), "the object will tell");
-        assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), 0)])), ["u"]);
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(2));
+        cached.fenced("u", CachingEpoch(2));
+        assert!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(2))])).is_empty());
+        assert!(
+            cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(9))])).is_empty(),
+            "the object will tell"
+        );
+        assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(0))])), ["u"]);
+        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)));
     }
 }

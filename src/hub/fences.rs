@@ -15,7 +15,7 @@ use super::Hub;
 use super::caching_commands::{CachingCommand, CachingCommands, CachingProcess};
 use super::session::Session;
 use super::wire_conversion;
-use crate::account::KubesvcAccount;
+use crate::account::{CachingEpoch, KubesvcAccount};
 use crate::crash;
 use crate::store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
 use crate::wire::common;
@@ -104,7 +104,7 @@ pub(super) async fn run(hub: Arc<Hub>, stop: CancellationToken) {
 struct FenceReconciler {
     hub: Arc<Hub>,
     /// The fences as they are known to stand; none of an account that is gone.
-    stored: HashMap<String, i64>,
+    stored: HashMap<String, CachingEpoch>,
     retry: HashSet<String>,
     wait: Duration,
 }
@@ -185,14 +185,14 @@ impl FenceReconciler {
                 info!(
                     agentId = session.agent_id,
                     uid = fence.uid,
-                    epoch = fence.epoch,
+                    epoch = fence.epoch.0,
                     "the fence is raised for the agent"
                 );
             }
             // The object will tell who was elected since.
             Some(RaiseOutcome::Higher(epoch)) => {
                 self.stored.insert(fence.uid.clone(), epoch);
-                debug!(uid = fence.uid, epoch = fence.epoch, stands = epoch, "somebody else was elected");
+                debug!(uid = fence.uid, epoch = fence.epoch.0, stands = epoch.0, "somebody else was elected");
             }
             Some(RaiseOutcome::Missing) => {
                 self.stored.remove(&fence.uid);
@@ -280,10 +280,7 @@ pub(super) fn assignment(hub: &Hub, session: &Session, uid: &str) -> Option<Fram
     let account =
         wire_conversion::account_ref(uid, name, account.status_or_default().epoch, account.generation());
     Some(Frame::CachingAssignment(ops::CachingAssignment {
-        fence: Some(common::Fence {
-            account_uid: uid.to_owned(),
-            caching_epoch: u64::try_from(epoch).unwrap_or_default(),
-        }),
+        fence: Some(common::Fence { account_uid: uid.to_owned(), caching_epoch: epoch.to_wire() }),
         on,
         account: Some(account),
     }))

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::account::names;
 use crate::account::status::MAX_EPOCH;
+use crate::account::{CachingEpoch, names};
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
@@ -33,7 +33,7 @@ pub(super) struct AcceptedHello {
     /// Uid, name and epoch of what the agent holds.
     pub(super) held: Vec<(String, String, i64)>,
     /// Uid and epoch of what it streams the objects of.
-    pub(super) cached: Vec<(String, i64)>,
+    pub(super) cached: Vec<(String, CachingEpoch)>,
     /// It says more of its accounts than is taken in.
     pub(super) has_unheard: bool,
     /// The largest message the agent takes, in bytes.
@@ -163,11 +163,10 @@ fn held(account: ops::HeldAccount) -> Result<(String, String, i64), HelloRefusal
 }
 
 /// What a held account says of caching, if it does.
-fn cached(account: &ops::HeldAccount) -> Option<Result<(String, i64), HelloRefusal>> {
-    let epoch = i64::try_from(account.caching_epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
+fn cached(account: &ops::HeldAccount) -> Option<Result<(String, CachingEpoch), HelloRefusal>> {
     let uid = &account.account.as_ref()?.uid;
-    match epoch {
-        Some(0) => None,
+    match CachingEpoch::from_wire(account.caching_epoch) {
+        Some(CachingEpoch::NONE) => None,
         Some(epoch) => Some(Ok((uid.clone(), epoch))),
         None => Some(Err(malformed("accounts_held.caching_epoch is beyond what an epoch can be"))),
     }

@@ -382,7 +382,7 @@ fn caching_agent(account: &KubesvcAccount) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::account::spec::SecretKeyReference;
-    use crate::account::{CachingAssignment, KubesvcAccountSpec, KubesvcAccountStatus};
+    use crate::account::{CachingAssignment, CachingEpoch, KubesvcAccountSpec, KubesvcAccountStatus};
 
     fn account(name: &str, uid: &str, version: &str) -> KubesvcAccount {
         let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
@@ -515,7 +515,7 @@ mod tests {
         let cached = |name: &str, version: &str, agent: Option<&str>| {
             let mut account = account(name, name, version);
             let agent_id = agent.map(str::to_owned);
-            let caching = CachingAssignment { agent_id, boot_id: None, epoch: 1 };
+            let caching = CachingAssignment { agent_id, boot_id: None, epoch: CachingEpoch(1) };
             account.status = Some(KubesvcAccountStatus { caching: Some(caching), ..Default::default() });
             account
         };

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use super::StoreError;
 use super::limits;
+use crate::account::CachingEpoch;
 use crate::account::row::AccountRow;
 
 /// The longest id of a replica that is kept, in characters.
@@ -21,7 +22,7 @@ pub struct Fence {
     /// uid of the account.
     pub uid: String,
     /// The epoch of caching, from 1.
-    pub epoch: i64,
+    pub epoch: CachingEpoch,
     /// Whose objects are taken; absent: nobody's.
     pub agent_id: Option<String>,
     /// Of which of its processes.
@@ -36,7 +37,7 @@ pub enum RaiseOutcome {
     /// It stands at this epoch. Where it did before, what was written under it stands too.
     Stands,
     /// It stands higher, and was left there: somebody else was elected.
-    Higher(i64),
+    Higher(CachingEpoch),
     /// There is none: the account's row is not there yet, or no longer.
     Missing,
 }
@@ -47,7 +48,7 @@ pub struct StoredFence {
     /// uid of the account.
     pub uid: String,
     /// Its epoch.
-    pub epoch: i64,
+    pub epoch: CachingEpoch,
     /// The replica that raised it.
     pub replica_id: Option<String>,
 }
@@ -58,7 +59,7 @@ pub struct BatchClaim {
     /// uid of the account.
     pub uid: String,
     /// The epoch that its agent was told.
-    pub epoch: i64,
+    pub epoch: CachingEpoch,
     /// The number of the last batch that is known to be written; 0: none.
     pub committed: i64,
     /// The number of the last batch of this transaction.
@@ -75,16 +76,16 @@ pub enum FenceCheck {
     /// What was written ends here: the agent goes on from there.
     Rewind(i64),
     /// The fence is not raised yet, and stands here: try again once it is.
-    Lower(i64),
+    Lower(CachingEpoch),
     /// Somebody else was elected, under this epoch: stop.
-    Higher(i64),
+    Higher(CachingEpoch),
     /// The account is gone, or is another one under its name: stop.
     Gone,
 }
 
 impl BatchClaim {
     /// What follows from the row, as its epoch and the last batch written, where it did not let the claim pass.
-    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> FenceCheck {
+    pub(super) fn judge(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
         match row {
             None => FenceCheck::Gone,
             Some((epoch, _)) if epoch > self.epoch => FenceCheck::Higher(epoch),
@@ -97,7 +98,7 @@ impl BatchClaim {
 
 impl Fence {
     /// What follows from the row where it was not raised.
-    pub(super) fn judge(&self, row: Option<(i64, i64)>) -> RaiseOutcome {
+    pub(super) fn judge(&self, row: Option<(CachingEpoch, i64)>) -> RaiseOutcome {
         match row {
             None => RaiseOutcome::Missing,
             Some((epoch, _)) if epoch > self.epoch => RaiseOutcome::Higher(epoch),
@@ -174,10 +175,12 @@ macro_rules! fences {
         async fn read(
             connection: &mut $connection,
             uid: &str,
-        ) -> Result<Option<(i64, i64)>, $crate::store::StoreError> {
+        ) -> Result<Option<($crate::account::ids::CachingEpoch, i64)>, $crate::store::StoreError> {
             const READ: &str =
                 concat!("SELECT epoch, committed_seq FROM kubesvc_caching WHERE account_uid = ", $p1);
-            $run(sqlx::query_as(READ).bind(uid).fetch_optional(connection), $classify).await
+            let row: Option<(i64, i64)> =
+                $run(sqlx::query_as(READ).bind(uid).fetch_optional(connection), $classify).await?;
+            Ok(row.map(|(epoch, committed)| ($crate::account::ids::CachingEpoch(epoch), committed)))
         }
 
         /// Raises fences, in their order; in a transaction of the caller's. One that stands at the epoch already is
@@ -209,14 +212,14 @@ macro_rules! fences {
             let mut raised = Vec::with_capacity(fences.len());
             for fence in fences {
                 let update = sqlx::query(RAISE)
-                    .bind(fence.epoch)
-                    .bind(fence.epoch)
+                    .bind(fence.epoch.0)
+                    .bind(fence.epoch.0)
                     .bind(fence.agent_id.as_deref())
                     .bind(fence.boot_id.as_deref())
                     .bind(fence.replica())
                     .bind(now)
                     .bind(fence.uid.as_str())
-                    .bind(fence.epoch);
+                    .bind(fence.epoch.0);
                 let done = $run(update.execute(&mut *connection), $classify).await?;
                 let outcome = match done.rows_affected() {
                     0 => fence.judge(read(&mut *connection, &fence.uid).await?),
@@ -257,7 +260,7 @@ macro_rules! fences {
                     .bind(claim.last)
                     .bind(now)
                     .bind(claim.uid.as_str())
-                    .bind(claim.epoch)
+                    .bind(claim.epoch.0)
                     .bind(claim.committed);
                 let done = $run(update.execute(&mut *connection), $classify).await?;
                 verdicts[at] = match done.rows_affected() {
@@ -275,7 +278,11 @@ macro_rules! fences {
             let query = sqlx::query_as($crate::store::fences::STANDING);
             let rows: Vec<(String, i64, Option<String>)> =
                 $run(query.fetch_all(connection), $classify).await?;
-            let standing = |(uid, epoch, replica_id)| $crate::store::StoredFence { uid, epoch, replica_id };
+            let standing = |(uid, epoch, replica_id)| $crate::store::StoredFence {
+                uid,
+                epoch: $crate::account::ids::CachingEpoch(epoch),
+                replica_id,
+            };
             Ok(rows.into_iter().map(standing).collect())
         }
 

@@ -47,7 +47,7 @@ fn caching_of(account: Option<KubesvcAccount>) -> Result<CachingAssignment, Stri
 
 /// Waits until the fence in the table is the one that was elected, and what is read says who it is.
 async fn until_fenced(world: &World, elected: &CachingAssignment) {
-    let wanted = vec![("prod".to_owned(), elected.epoch, elected.agent_id.clone())];
+    let wanted = vec![("prod".to_owned(), elected.epoch.0, elected.agent_id.clone())];
     eventually("the fence of who was elected", PATIENCE, async || {
         let fences = world.try_fences().await?;
         if fences == wanted { Ok(()) } else { Err(format!("{fences:?}, not {wanted:?}")) }
@@ -83,7 +83,7 @@ async fn moves_in_time(database: Database) {
     let agents = two_agents(&world).await;
     held_by_both(&world, world.operator()).await;
     let first = caching(&world).await;
-    assert_eq!(first.epoch, 1);
+    assert_eq!(first.epoch.0, 1);
     until_fenced(&world, &first).await;
     let shown = world.get("/armory/accounts/prod").await;
     let caches = |id: &str| json!({"agentId": id, "caching": first.agent_id.as_deref() == Some(id)});
@@ -115,7 +115,7 @@ async fn moves_in_time(database: Database) {
     of(&agents, &second).kill();
     let (third, took) = until_moved(&world, &second, since).await;
     assert!(took >= Duration::from_secs(10), "{took:?} after a cut");
-    assert_eq!((third.agent_id.as_deref(), third.epoch), (Some(told.id()), 3));
+    assert_eq!((third.agent_id.as_deref(), third.epoch.0), (Some(told.id()), 3));
     until_fenced(&world, &third).await;
 
     // Somebody asks for an election, and there is another one again.
@@ -128,7 +128,7 @@ async fn moves_in_time(database: Database) {
     assert_eq!((asked.status, asked.text.as_str()), (200, ""), "{asked}");
     let (fourth, _) = until_moved(&world, &third, Instant::now()).await;
     assert_eq!(
-        (fourth.agent_id, fourth.epoch),
+        (fourth.agent_id, fourth.epoch.0),
         (second.agent_id, 4),
         "nothing was done by the call that failed"
     );
@@ -137,7 +137,7 @@ async fn moves_in_time(database: Database) {
     world.patch("prod", json!({"spec": {"state": "INACTIVE"}})).await;
     world.until("prod", State::Inactive).await;
     let nobody = caching(&world).await;
-    assert_eq!((&nobody.agent_id, nobody.epoch), (&None, 5));
+    assert_eq!((&nobody.agent_id, nobody.epoch.0), (&None, 5));
     until_fenced(&world, &nobody).await;
     world.delete("prod").await;
     world.until_gone("prod").await;

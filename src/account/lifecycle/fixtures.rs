@@ -14,8 +14,9 @@ use crate::account::definition::digest;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
-    CachingAssignment, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase, KubesvcAccount,
-    KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION, State,
+    CachingAssignment, CachingEpoch, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase,
+    KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION,
+    State,
 };
 
 mod world;
@@ -119,7 +120,7 @@ pub(super) trait AccountFixture: Sized {
             account.status.get_or_insert_default().caching = Some(CachingAssignment {
                 agent_id: Some(agent.to_owned()),
                 boot_id: Some(format!("boot-of-{agent}")),
-                epoch: 1,
+                epoch: CachingEpoch(1),
             });
         })
     }

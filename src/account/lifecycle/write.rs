@@ -6,6 +6,7 @@ use super::cluster_identity::{self, IdentityCondition};
 use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching_agent, listed, retry};
+use crate::account::CachingEpoch;
 use crate::account::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
@@ -194,8 +195,8 @@ impl<'a> StatusDraft<'a> {
         self
     }
 
-    fn next_caching_epoch(&self) -> i64 {
-        next_epoch(self.status.caching.as_ref().map_or(0, |caching| caching.epoch))
+    fn next_caching_epoch(&self) -> CachingEpoch {
+        self.status.caching.as_ref().map_or(CachingEpoch::NONE, |caching| caching.epoch).next()
     }
 
     /// The election that was asked for is held.

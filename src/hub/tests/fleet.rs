@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::support::*;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::SessionEnding;
-use crate::account::{CachingAssignment, KubesvcAccount, State};
+use crate::account::{CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::agent_collection::{self, AbsentAgents};
 use crate::hub::disconnects::Disconnect;
@@ -156,7 +156,11 @@ fn elected(boot: Option<&str>, epoch: i64) -> KubesvcAccount {
     with(account("one"), |status| {
         status.state = Some(State::Active);
         let agent_id = boot.map(|_| "a".to_owned());
-        status.caching = Some(CachingAssignment { agent_id, boot_id: boot.map(str::to_owned), epoch });
+        status.caching = Some(CachingAssignment {
+            agent_id,
+            boot_id: boot.map(str::to_owned),
+            epoch: CachingEpoch(epoch),
+        });
     })
 }
 
@@ -186,7 +190,7 @@ async fn the_fence_is_raised_before_the_agent_is_started_and_after_it_holds_the_
     assert_eq!(assigned(&mut agent).await, (3, true));
     let fence = hub.rows.fences.lock().get("uid-one").cloned().expect("it is raised");
     assert_eq!(
-        (fence.epoch, fence.agent_id.as_deref(), fence.boot_id.as_deref()),
+        (fence.epoch.0, fence.agent_id.as_deref(), fence.boot_id.as_deref()),
         (3, Some("a"), Some(BOOT_A))
     );
     let row = eventually("the row says so", || row(&hub, "one", "a").filter(|row| row.caching)).await;
@@ -200,7 +204,10 @@ async fn the_fence_is_raised_before_the_agent_is_started_and_after_it_holds_the_
     hub.accounts.show(elected(None, 5));
     eventually("the fence is nobody's", || {
         let fences = hub.rows.fences.lock();
-        fences.get("uid-one").filter(|fence| fence.epoch == 5 && fence.agent_id.is_none()).map(drop)
+        fences
+            .get("uid-one")
+            .filter(|fence| fence.epoch == CachingEpoch(5) && fence.agent_id.is_none())
+            .map(drop)
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
+use crate::account::CachingEpoch;
 use crate::store::contract_tests::row;
 use crate::store::{BatchClaim, Changes, Fence, FenceCheck, RaiseOutcome, Store, StoreError};
 
@@ -82,7 +83,7 @@ macro_rules! streaming {
                         if *verdict == $crate::store::FenceCheck::Passed {
                             for seq in claim.committed + 1..=claim.last {
                                 let insert =
-                                    sqlx::query($insert).bind(&claim.uid).bind(claim.epoch).bind(seq);
+                                    sqlx::query($insert).bind(&claim.uid).bind(claim.epoch.0).bind(seq);
                                 insert
                                     .bind(writer)
                                     .execute(&mut *transaction)
@@ -116,7 +117,7 @@ type StreamingStore = Arc<dyn Streaming>;
 fn fence(uid: &str, epoch: i64, agent: &str) -> Fence {
     Fence {
         uid: uid.to_owned(),
-        epoch,
+        epoch: CachingEpoch(epoch),
         agent_id: Some(agent.to_owned()),
         boot_id: Some("01J00000000000000000000000".to_owned()),
         replica_id: Some(format!("replica-of-{agent}")),
@@ -124,7 +125,7 @@ fn fence(uid: &str, epoch: i64, agent: &str) -> Fence {
 }
 
 fn claim(uid: &str, epoch: i64, committed: i64, last: i64) -> BatchClaim {
-    BatchClaim { uid: uid.to_owned(), epoch, committed, last }
+    BatchClaim { uid: uid.to_owned(), epoch: CachingEpoch(epoch), committed, last }
 }
 
 async fn raise(store: &StreamingStore, fence: Fence) -> RaiseOutcome {
@@ -150,7 +151,7 @@ async fn standing(store: &StreamingStore) -> Vec<(String, i64, Option<String>)> 
         .await
         .expect("they are read")
         .into_iter()
-        .map(|one| (one.uid, one.epoch, one.replica_id))
+        .map(|one| (one.uid, one.epoch.0, one.replica_id))
         .collect();
     all.sort();
     all
@@ -196,7 +197,7 @@ pub(in crate::store) async fn a_fence_is_only_raised(store: &StreamingStore, oth
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
     assert_eq!(raise(store, fence("uid-a", 2, "x")).await, RaiseOutcome::Stands);
     assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 3)).await, FenceCheck::Passed);
-    assert_eq!(raise(other, fence("uid-a", 1, "y")).await, RaiseOutcome::Higher(2));
+    assert_eq!(raise(other, fence("uid-a", 1, "y")).await, RaiseOutcome::Higher(CachingEpoch(2)));
     // The stream of the same process ends at another replica now: what was written stands.
     let moved = Fence { replica_id: Some("r".repeat(300)), ..fence("uid-a", 2, "x") };
     assert_eq!(raise(other, moved).await, RaiseOutcome::Stands);
@@ -204,7 +205,7 @@ pub(in crate::store) async fn a_fence_is_only_raised(store: &StreamingStore, oth
     assert_eq!(stream(other, "x", claim("uid-a", 2, 3, 4)).await, FenceCheck::Passed);
     let nobody = Fence { agent_id: None, boot_id: None, replica_id: None, ..fence("uid-a", 3, "") };
     assert_eq!(raise(store, nobody).await, RaiseOutcome::Stands);
-    assert_eq!(stream(other, "x", claim("uid-a", 2, 4, 5)).await, FenceCheck::Higher(3));
+    assert_eq!(stream(other, "x", claim("uid-a", 2, 4, 5)).await, FenceCheck::Higher(CachingEpoch(3)));
     let long = Fence { agent_id: Some("x".repeat(192)), ..fence("uid-a", 4, "") };
     assert!(matches!(store.raise_fences(&[long]).await, Err(StoreError::Refused { .. })));
 }
@@ -239,10 +240,14 @@ pub(in crate::store) async fn a_writer_of_a_lower_or_higher_epoch_writes_nothing
 ) {
     store.make_table().await;
     store.put_accounts(&[row("a", "uid-a")]).await.expect("written");
-    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, FenceCheck::Lower(0));
+    assert_eq!(stream(store, "x", claim("uid-a", 1, 0, 1)).await, FenceCheck::Lower(CachingEpoch(0)));
     raise(store, fence("uid-a", 3, "x")).await;
-    assert_eq!(stream(store, "x", claim("uid-a", 4, 0, 1)).await, FenceCheck::Lower(3), "it is raised first");
-    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 1)).await, FenceCheck::Higher(3));
+    assert_eq!(
+        stream(store, "x", claim("uid-a", 4, 0, 1)).await,
+        FenceCheck::Lower(CachingEpoch(3)),
+        "it is raised first"
+    );
+    assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 1)).await, FenceCheck::Higher(CachingEpoch(3)));
     assert_eq!(stream(store, "x", claim("uid-b", 3, 0, 1)).await, FenceCheck::Gone);
     assert_eq!(store.written().await, []);
 }
@@ -263,7 +268,8 @@ pub(in crate::store) async fn accounts_that_do_not_pass_are_left_out_of_the_batc
     claims.reverse();
     let verdicts = store.stream("x", &claims, None).await.expect("written");
     for (claim, verdict) in claims.iter().zip(verdicts) {
-        let expected = if claim.uid == "uid-07" { FenceCheck::Higher(2) } else { FenceCheck::Passed };
+        let expected =
+            if claim.uid == "uid-07" { FenceCheck::Higher(CachingEpoch(2)) } else { FenceCheck::Passed };
         assert_eq!(verdict, expected, "{}", claim.uid);
     }
     assert_eq!(store.written().await.len(), 19);
@@ -294,9 +300,9 @@ pub(in crate::store) async fn two_replicas_starting_the_cache_at_once(
         };
         let (first, second) = tokio::join!(start(store, 1, "x"), start(other, 2, "y"));
         assert_eq!(second, FenceCheck::Passed);
-        assert!(matches!(first, FenceCheck::Passed | FenceCheck::Higher(2)), "{first:?}");
-        assert_eq!(stream(store, "x", claim(&uid, 1, 0, 1)).await, FenceCheck::Higher(2));
-        assert_eq!(stream(store, "x", claim(&uid, 1, 1, 2)).await, FenceCheck::Higher(2));
+        assert!(matches!(first, FenceCheck::Passed | FenceCheck::Higher(CachingEpoch(2))), "{first:?}");
+        assert_eq!(stream(store, "x", claim(&uid, 1, 0, 1)).await, FenceCheck::Higher(CachingEpoch(2)));
+        assert_eq!(stream(store, "x", claim(&uid, 1, 1, 2)).await, FenceCheck::Higher(CachingEpoch(2)));
     }
     never_backwards(store).await;
 }
@@ -312,8 +318,8 @@ pub(in crate::store) async fn an_old_writer_that_slept_writes_nothing_when_it_wa
     let asleep = claim("uid-a", 1, 1, 2);
     raise(other, fence("uid-a", 2, "y")).await;
     assert_eq!(stream(other, "y", claim("uid-a", 2, 0, 2)).await, FenceCheck::Passed);
-    assert_eq!(stream(store, "x", asleep).await, FenceCheck::Higher(2));
-    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, RaiseOutcome::Higher(2));
+    assert_eq!(stream(store, "x", asleep).await, FenceCheck::Higher(CachingEpoch(2)));
+    assert_eq!(raise(store, fence("uid-a", 1, "x")).await, RaiseOutcome::Higher(CachingEpoch(2)));
     assert_eq!(store.written().await.len(), 3);
 }
 
@@ -330,7 +336,7 @@ pub(in crate::store) async fn two_writers_of_different_epochs_never_both_write(
         loop {
             match stream(store, "x", claim("uid-a", 1, committed, committed + 1)).await {
                 FenceCheck::Passed => committed += 1,
-                FenceCheck::Higher(2) => return committed,
+                FenceCheck::Higher(CachingEpoch(2)) => return committed,
                 verdict => unreachable!("{verdict:?}"),
             }
         }
@@ -383,7 +389,7 @@ pub(in crate::store) async fn a_writer_that_sleeps_in_its_transaction_is_waited_
     };
     let (slept, new) = tokio::join!(sleeper, next);
     assert_eq!((slept.expect("it was first"), new), (vec![FenceCheck::Passed], FenceCheck::Passed));
-    assert_eq!(stream(store, "x", claim("uid-a", 1, 1, 2)).await, FenceCheck::Higher(2));
+    assert_eq!(stream(store, "x", claim("uid-a", 1, 1, 2)).await, FenceCheck::Higher(CachingEpoch(2)));
     never_backwards(store).await;
 }
 

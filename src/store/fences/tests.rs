@@ -2,18 +2,18 @@ use super::*;
 use crate::store::contract_tests::row;
 
 fn claim(committed: i64, last: i64) -> BatchClaim {
-    BatchClaim { uid: "u".into(), epoch: 5, committed, last }
+    BatchClaim { uid: "u".into(), epoch: CachingEpoch(5), committed, last }
 }
 
 #[test]
 fn what_does_not_pass_says_why() {
     assert_eq!(claim(3, 5).judge(None), FenceCheck::Gone);
-    assert_eq!(claim(3, 5).judge(Some((6, 0))), FenceCheck::Higher(6));
-    assert_eq!(claim(3, 5).judge(Some((4, 3))), FenceCheck::Lower(4));
-    assert_eq!(claim(3, 5).judge(Some((5, 5))), FenceCheck::Done);
-    assert_eq!(claim(3, 5).judge(Some((5, 9))), FenceCheck::Done);
-    assert_eq!(claim(3, 5).judge(Some((5, 4))), FenceCheck::Rewind(4));
-    assert_eq!(claim(3, 5).judge(Some((5, 2))), FenceCheck::Rewind(2));
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(6), 0))), FenceCheck::Higher(CachingEpoch(6)));
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(4), 3))), FenceCheck::Lower(CachingEpoch(4)));
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 5))), FenceCheck::Done);
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 9))), FenceCheck::Done);
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 4))), FenceCheck::Rewind(4));
+    assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 2))), FenceCheck::Rewind(2));
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! The agent that streams the account's objects.
 
 use super::*;
-use crate::account::{CachingAssignment, ELECT_CACHING_ANNOTATION};
+use crate::account::{CachingAssignment, CachingEpoch, ELECT_CACHING_ANNOTATION};
 
 fn caching(agent: &str, epoch: i64) -> Option<CachingAssignment> {
     let boot_id = Some(format!("boot-of-{agent}"));
-    Some(CachingAssignment { agent_id: Some(agent.to_owned()), boot_id, epoch })
+    Some(CachingAssignment { agent_id: Some(agent.to_owned()), boot_id, epoch: CachingEpoch(epoch) })
 }
 
 fn nobody(epoch: i64) -> Option<CachingAssignment> {
-    Some(CachingAssignment { epoch, ..CachingAssignment::default() })
+    Some(CachingAssignment { epoch: CachingEpoch(epoch), ..CachingAssignment::default() })
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn another_process_of_its_agent_costs_one_write() {
     let back = session("agent-1", "east").held(1).of_process("second");
     let status = seen(account("a").active_in("east")).with(back).written();
     let caching = status.caching.expect("it is cached");
-    assert_eq!((caching.boot_id.as_deref(), caching.epoch), (Some("second"), 2));
+    assert_eq!((caching.boot_id.as_deref(), caching.epoch), (Some("second"), CachingEpoch(2)));
 }
 
 #[test]

@@ -14,7 +14,7 @@ impl Sim {
     ) -> Result<(), String> {
         let old = seen.status_or_default();
         let told = || format!("{:?} → {:?}", old.caching, new.caching);
-        let epoch = |caching: &Option<CachingAssignment>| caching.as_ref().map_or(0, |one| one.epoch);
+        let epoch = |caching: &Option<CachingAssignment>| caching.as_ref().map_or(0, |one| one.epoch.0);
         let (before, after) = (epoch(&old.caching), epoch(&new.caching));
         if (old.caching != new.caching) != (after > before) || after < before {
             return Err(format!("the epoch of caching does not grow with each change: {}", told()));
