@@ -158,7 +158,7 @@ fn status(write: usize) -> KubesvcAccountStatus {
     KubesvcAccountStatus {
         state: Some(State::Active),
         observed_generation: 1,
-        epoch,
+        epoch: kubesvc::account::GrantEpoch(epoch),
         grant: Some(Grant {
             phase: GrantPhase::Open,
             zone: Some(ZONE.into()),

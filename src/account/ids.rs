@@ -17,6 +17,11 @@ macro_rules! epoch {
             /// Before the first one.
             pub const NONE: Self = Self(0);
 
+            /// Whether it is before the first one.
+            pub fn is_none(&self) -> bool {
+                *self == Self::NONE
+            }
+
             /// The epoch after this one; [`MAX_EPOCH`] stays.
             #[must_use]
             pub fn next(self) -> Self {

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::failure::FailureClass;
 use super::lifecycle::{generation_is_unhandled, retry_is_unhandled};
-use super::{GrantPhase, KubesvcAccount};
+use super::{GrantEpoch, GrantPhase, KubesvcAccount};
 
 /// The rule by which one of several objects has their account name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Precedence {
     fn key(self, account: &KubesvcAccount) -> (NameClaim, bool, Option<jiff::Timestamp>, bool, &str) {
         let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
         // Epochs never go back, so whoever was first stays so without a grant too.
-        let was_never_granted = account.status_or_default().epoch == 0;
+        let was_never_granted = account.status_or_default().epoch == GrantEpoch::NONE;
         let comes_second = account.is_static() != self.agent_wins;
         (claim(account), comes_second, made, was_never_granted, account.uid())
     }
@@ -123,7 +123,7 @@ mod tests {
     fn of_two_of_the_same_second_the_one_that_was_given_to_a_zone_keeps_the_name() {
         let (mut given, other) = (account("b", 10, None), account("a", 10, None));
         assert!(takes_precedence(&other, &given));
-        given.status.get_or_insert_default().epoch = 1;
+        given.status.get_or_insert_default().epoch = GrantEpoch(1);
         assert!(takes_precedence(&given, &other));
         assert!(takes_precedence(&account("a", 9, None), &given), "an older one was there before");
     }
@@ -203,7 +203,7 @@ mod tests {
                 };
                 one.metadata.labels =
                     origin.map(|origin| [(ORIGIN_LABEL.to_owned(), origin.to_owned())].into());
-                one.status.get_or_insert_default().epoch = epoch;
+                one.status.get_or_insert_default().epoch = GrantEpoch(epoch);
                 if retries {
                     one.metadata.annotations = Some([(RETRY_ANNOTATION.to_owned(), "1".to_owned())].into());
                 }

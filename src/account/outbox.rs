@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureClass, truncate};
 use super::lifecycle::{AgentReport, ClusterIdentity, Offer};
 use super::zones::{needs_zone_probe, probe_round};
-use super::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use super::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 pub use packing::{AnswerUrgency, AwaitedEntry, PackedOutbox, PackingCursor, packed};
 
@@ -53,7 +53,8 @@ pub struct OutboxEntry {
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
     /// The epoch that the answer is for.
-    pub epoch: i64,
+    #[schemars(with = "i64")]
+    pub epoch: GrantEpoch,
     /// What is said.
     pub result: OutboxResult,
     /// The class of a failure, as conditions name it.
@@ -101,7 +102,7 @@ pub struct OutboxIdentity {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionReport<'a> {
     /// Its last word, with the epoch it was said for.
-    pub report: Option<&'a (i64, AgentReport)>,
+    pub report: Option<&'a (GrantEpoch, AgentReport)>,
     /// It owes an answer for the status's epoch, and is overdue.
     pub overdue: Option<&'a Failure>,
     /// The credential that its replica reads is another one than the grant's.
@@ -118,7 +119,7 @@ pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) ->
         GrantPhase::None => offered(account, said)?,
         _ if status.granted_zone().is_some_and(|granted| granted != zone) => return None,
         phase => {
-            let counts = |epoch: i64, word: &AgentReport| match phase {
+            let counts = |epoch: GrantEpoch, word: &AgentReport| match phase {
                 GrantPhase::Revoking => {
                     epoch >= status.epoch && matches!(word, AgentReport::Dropped | AgentReport::Failed(_))
                 }
@@ -161,11 +162,11 @@ fn waits_for(status: &KubesvcAccountStatus, word: &AgentReport) -> bool {
 }
 
 impl OutboxEntry {
-    fn new(uid: &str, epoch: i64, result: OutboxResult) -> Self {
+    fn new(uid: &str, epoch: GrantEpoch, result: OutboxResult) -> Self {
         Self { uid: uid.to_owned(), epoch, result, ..Self::default() }
     }
 
-    fn of(uid: &str, epoch: i64, word: &AgentReport) -> Self {
+    fn of(uid: &str, epoch: GrantEpoch, word: &AgentReport) -> Self {
         match word {
             AgentReport::Held(identity) => Self {
                 identity: Some(OutboxIdentity::of(identity)),
@@ -179,7 +180,7 @@ impl OutboxEntry {
         }
     }
 
-    fn failed(uid: &str, epoch: i64, failure: &Failure) -> Self {
+    fn failed(uid: &str, epoch: GrantEpoch, failure: &Failure) -> Self {
         let mut reason = failure.message.clone();
         truncate(&mut reason, MAX_REASON_BYTES);
         Self {
@@ -190,20 +191,20 @@ impl OutboxEntry {
     }
 
     /// A failure without a reason: no word yet, but a question to the leader.
-    fn credential_mismatch(uid: &str, epoch: i64) -> Self {
+    fn credential_mismatch(uid: &str, epoch: GrantEpoch) -> Self {
         let class = Some(FailureClass::CredentialDiffers.reason().to_owned());
         Self { class, ..Self::new(uid, epoch, OutboxResult::Failed) }
     }
 
     /// The epoch whose credential is another one, as the session's replica reads it, than the grant's; absent where
     /// that is not said.
-    pub fn is_credential_mismatch(&self) -> Option<i64> {
+    pub fn is_credential_mismatch(&self) -> Option<GrantEpoch> {
         let differs = self.class.as_deref() == Some(FailureClass::CredentialDiffers.reason());
         (differs && self.result == OutboxResult::Failed).then_some(self.epoch)
     }
 
     /// The word, with the epoch it was said for; absent where the entry is none.
-    pub fn report(&self) -> Option<(i64, AgentReport)> {
+    pub fn report(&self) -> Option<(GrantEpoch, AgentReport)> {
         let word = match self.result {
             OutboxResult::Held => AgentReport::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
             OutboxResult::Failed if self.reason.is_none() && self.is_credential_mismatch().is_some() => {
@@ -302,7 +303,7 @@ mod tests {
         let grant = Grant { phase, zone: Some("z".into()), generation: 3, definition: None };
         account.status = Some(KubesvcAccountStatus {
             state: Some(state),
-            epoch,
+            epoch: GrantEpoch(epoch),
             grant: (phase != GrantPhase::None).then_some(grant),
             ..KubesvcAccountStatus::default()
         });
@@ -329,7 +330,11 @@ mod tests {
     fn results(state: State, phase: GrantPhase, zone: &str) -> Vec<OutboxResult> {
         let account = account(state, phase, 4);
         let entries = words().map(|word| {
-            awaited(&account, zone, SessionReport { report: Some(&(4, word)), ..SessionReport::default() })
+            awaited(
+                &account,
+                zone,
+                SessionReport { report: Some(&(GrantEpoch(4), word)), ..SessionReport::default() },
+            )
         });
         entries.into_iter().flatten().map(|entry| entry.result).collect()
     }
@@ -356,8 +361,12 @@ mod tests {
     #[test]
     fn a_report_for_another_epoch_is_left_out_and_a_later_drop_is_not() {
         let said = |epoch: i64, word: AgentReport, account: &KubesvcAccount| {
-            awaited(account, "z", SessionReport { report: Some(&(epoch, word)), ..SessionReport::default() })
-                .map(|entry| entry.epoch)
+            awaited(
+                account,
+                "z",
+                SessionReport { report: Some(&(GrantEpoch(epoch), word)), ..SessionReport::default() },
+            )
+            .map(|entry| entry.epoch)
         };
         let open = account(State::Activating, GrantPhase::Open, 4);
         let revoking = account(State::Deactivating, GrantPhase::Revoking, 4);
@@ -365,7 +374,7 @@ mod tests {
             assert_eq!(said(epoch, AgentReport::Held(ClusterIdentity::default()), &open), None);
         }
         assert_eq!(said(3, AgentReport::Dropped, &revoking), None);
-        assert_eq!(said(5, AgentReport::Dropped, &revoking), Some(5));
+        assert_eq!(said(5, AgentReport::Dropped, &revoking), Some(GrantEpoch(5)));
     }
 
     #[test]
@@ -374,8 +383,8 @@ mod tests {
         let late = Failure::new(FailureClass::Timeout, "no answer");
         let overdue = SessionReport { overdue: Some(&late), ..SessionReport::default() };
         let entry = awaited(&account, "z", overdue).expect("it is awaited");
-        assert_eq!(entry.report(), Some((4, AgentReport::Failed(late.clone()))));
-        let word = (4, AgentReport::Held(ClusterIdentity::default()));
+        assert_eq!(entry.report(), Some((GrantEpoch(4), AgentReport::Failed(late.clone()))));
+        let word = (GrantEpoch(4), AgentReport::Held(ClusterIdentity::default()));
         let entry =
             awaited(&account, "z", SessionReport { report: Some(&word), ..overdue }).expect("it is awaited");
         assert_eq!(entry.result, OutboxResult::Held);
@@ -391,27 +400,35 @@ mod tests {
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
             assert_eq!(
                 (read.is_credential_mismatch(), read.report(), read.offer(&account)),
-                (Some(4), None, None),
+                (Some(GrantEpoch(4)), None, None),
                 "{state}"
             );
             assert!(!read.may_stand(Some(&account)));
-            let word = (4, AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")));
+            let word = (
+                GrantEpoch(4),
+                AgentReport::Failed(Failure::new(FailureClass::CredentialDiffers, "they differ")),
+            );
             let entry = awaited(&account, "z", SessionReport { report: Some(&word), ..doubts })
                 .expect("it is awaited");
-            assert_eq!((entry.is_credential_mismatch(), entry.report()), (Some(4), Some(word)), "{state}");
+            assert_eq!(
+                (entry.is_credential_mismatch(), entry.report()),
+                (Some(GrantEpoch(4)), Some(word)),
+                "{state}"
+            );
         }
         assert_eq!(awaited(&account(State::Failed, GrantPhase::Open, 4), "z", doubts), None);
         assert_eq!(awaited(&account(State::Deactivating, GrantPhase::Revoking, 4), "z", doubts), None);
-        assert_eq!(OutboxEntry::failed("u", 4, &failure()).is_credential_mismatch(), None);
+        assert_eq!(OutboxEntry::failed("u", GrantEpoch(4), &failure()).is_credential_mismatch(), None);
     }
 
     #[test]
     fn a_failed_account_gets_one_report_of_another_cluster() {
-        let mismatch = (4, AgentReport::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
+        let mismatch =
+            (GrantEpoch(4), AgentReport::Failed(Failure::new(FailureClass::ClusterMismatch, "another one")));
         let said = SessionReport { report: Some(&mismatch), ..SessionReport::default() };
         let mut failed = account(State::Failed, GrantPhase::Open, 4);
         let entry = awaited(&failed, "z", said).expect("it is news");
-        assert_eq!(entry.report().map(|(epoch, _)| epoch), Some(4));
+        assert_eq!(entry.report().map(|(epoch, _)| epoch), Some(GrantEpoch(4)));
         let reason = FailureClass::ClusterMismatch.reason().to_owned();
         let time = Time(jiff::Timestamp::UNIX_EPOCH);
         let ready = Condition {
@@ -457,7 +474,7 @@ mod tests {
         let rounds = [
             after(&|status| status.last_transition_time = Some(later.clone())),
             after(&|status| status.failed_count = 1),
-            after(&|status| status.epoch = 5),
+            after(&|status| status.epoch = GrantEpoch(5)),
             after(&|status| status.retry_handled = Some("now".into())),
             after(&|status| status.credential_version = Some("secret/2".into())),
         ];
@@ -474,11 +491,11 @@ mod tests {
     #[test]
     fn a_report_survives_the_round_trip_through_an_object() {
         for word in words() {
-            let entry = OutboxEntry::of("u", 4, &word);
+            let entry = OutboxEntry::of("u", GrantEpoch(4), &word);
             let json = serde_json::to_string(&entry).expect("it is JSON");
             let read: OutboxEntry = serde_json::from_str(&json).expect("it is an entry");
             let (epoch, read) = read.report().expect("it is a word");
-            assert_eq!((epoch, std::mem::discriminant(&read)), (4, std::mem::discriminant(&word)));
+            assert_eq!((epoch.0, std::mem::discriminant(&read)), (4, std::mem::discriminant(&word)));
             if let AgentReport::Failed(failure) | AgentReport::Lost(failure) = read {
                 assert_eq!((failure.class, failure.message.len()), (FailureClass::Unreachable, 256));
             }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
-use super::ids::CachingEpoch;
+use super::ids::{CachingEpoch, GrantEpoch};
 use super::state::{GrantPhase, State};
 
 /// The longest `errorMessage`, in bytes.
@@ -28,9 +28,9 @@ pub struct KubesvcAccountStatus {
     /// The generation of the spec that this status speaks of; -1 until an operator has seen the account.
     pub observed_generation: i64,
     /// Counts each opening, re-opening and revoking of the grant. What an agent says counts only for the epoch it was told.
-    #[serde(skip_serializing_if = "is_zero")]
-    #[schemars(range(min = 0, max = MAX_EPOCH))]
-    pub epoch: i64,
+    #[serde(skip_serializing_if = "GrantEpoch::is_none")]
+    #[schemars(with = "i64", range(min = 0, max = MAX_EPOCH))]
+    pub epoch: GrantEpoch,
     /// Which zone may hold the account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,

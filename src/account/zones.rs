@@ -48,7 +48,8 @@ pub fn probe_round(account: &KubesvcAccount) -> Option<String> {
     let texts =
         [&status.credential_version, &status.retry_handled].map(|text| text.as_deref().unwrap_or("-"));
     let mut digest = Sha256::new();
-    for number in [account.generation(), status.epoch, status.failed_count.into(), since.unwrap_or_default()]
+    for number in
+        [account.generation(), status.epoch.0, status.failed_count.into(), since.unwrap_or_default()]
     {
         digest.update(number.to_be_bytes());
     }

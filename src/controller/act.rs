@@ -236,7 +236,7 @@ impl Controller {
                 .inc();
             let zone = write.status.zone_id.as_deref().unwrap_or_default();
             let reason = write.status.error_message.as_deref().unwrap_or_default();
-            tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch, reason, "state changed");
+            tracing::info!(account = before.account_name(), zoneId = zone, %from, %to, epoch = write.status.epoch.0, reason, "state changed");
         }
         if write.status.caching != before.status_or_default().caching
             && let Some(caching) = &write.status.caching

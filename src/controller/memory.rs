@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::account::failure::Failure;
 use crate::account::lifecycle::{CredentialFact, Fact, Tick};
 use crate::account::secret_reference::is_read_by_operator;
-use crate::account::{KubesvcAccount, State};
+use crate::account::{GrantEpoch, KubesvcAccount, State};
 use crate::objects::AccountKey;
 
 /// How long after a credential was read again for an agent's replica it is not for the next one, in ticks; the last one
@@ -15,7 +15,7 @@ use crate::objects::AccountKey;
 const REREAD_DELAYS: [Tick; 4] = [5, 10, 30, 60];
 
 /// What makes a state "the same" for the clock of retries.
-type RetryStage = (State, i64, i32);
+type RetryStage = (State, GrantEpoch, i32);
 
 /// What is remembered of one account.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::account::{CachingEpoch, GrantPhase, KubesvcAccount};
+use crate::account::{CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
 
 /// The process of an agent, as elections name it.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ struct StreamState {
     /// The fence stands at this epoch.
     fenced: Option<CachingEpoch>,
     /// *On* was said for this epoch, with the grant's epoch and the object's generation.
-    told: Option<(CachingEpoch, i64, i64)>,
+    told: Option<(CachingEpoch, GrantEpoch, i64)>,
 }
 
 /// The accounts of one session; bounded by those that it holds.
@@ -44,7 +44,7 @@ pub(super) struct CachingCommands {
 impl CachingCommands {
     /// What the agent's hello says that it streams.
     pub(super) fn seed(&mut self, uid: &str, epoch: CachingEpoch) {
-        self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, 0, 0));
+        self.entries.entry(uid.to_owned()).or_default().told = Some((epoch, GrantEpoch::NONE, 0));
     }
 
     /// The fence stands at this epoch for this session.
@@ -132,7 +132,7 @@ mod tests {
         account.metadata.generation = Some(1);
         account.status = Some(KubesvcAccountStatus {
             state: Some(State::Active),
-            epoch: 4,
+            epoch: GrantEpoch(4),
             grant: Some(Grant { phase: GrantPhase::Open, zone: Some("z".into()), ..Grant::default() }),
             caching: Some(CachingAssignment {
                 agent_id: agent.map(str::to_owned),

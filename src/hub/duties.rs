@@ -10,7 +10,7 @@
 
 use super::ledger::{LedgerEntry, Moment, PendingCommand, RetryAt};
 use crate::account::lifecycle::{AgentReport, is_another_cluster, runs_in_another_cluster};
-use crate::account::{GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
+use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State};
 
 /// The session, as far as its duties go.
 #[derive(Clone, Copy, Debug)]
@@ -43,14 +43,14 @@ pub(super) enum Duty {
     /// Nothing before this moment.
     Later(Moment),
     /// Send the account under this epoch.
-    Add(i64),
+    Add(GrantEpoch),
     /// Have it dropped, up to this epoch.
-    Drop(i64),
+    Drop(GrantEpoch),
     /// The agent holds it under this epoch in another cluster than the one it is bound to: have it dropped, and take
     /// that for a failure of this agent.
-    DropFromWrongCluster(i64),
+    DropFromWrongCluster(GrantEpoch),
     /// Say Dropped for the agent.
-    SayDropped(i64),
+    SayDropped(GrantEpoch),
     /// The session has nothing to do with the account any more.
     Forget,
 }
@@ -188,7 +188,7 @@ fn clean(
     }
 }
 
-fn not_before(again: Option<RetryAt>, epoch: i64, now: Moment) -> Option<Duty> {
+fn not_before(again: Option<RetryAt>, epoch: GrantEpoch, now: Moment) -> Option<Duty> {
     let again = again.filter(|again| again.epoch == epoch && again.at > now)?;
     Some(Duty::Later(again.at))
 }

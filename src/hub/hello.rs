@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::account::status::MAX_EPOCH;
-use crate::account::{CachingEpoch, names};
+use crate::account::{CachingEpoch, GrantEpoch, names};
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
@@ -31,7 +30,7 @@ pub(super) struct AcceptedHello {
     pub(super) connect_seq: i64,
     pub(super) version: String,
     /// Uid, name and epoch of what the agent holds.
-    pub(super) held: Vec<(String, String, i64)>,
+    pub(super) held: Vec<(String, String, GrantEpoch)>,
     /// Uid and epoch of what it streams the objects of.
     pub(super) cached: Vec<(String, CachingEpoch)>,
     /// It says more of its accounts than is taken in.
@@ -152,11 +151,11 @@ fn protocol(min: u32, max: u32) -> Result<(), HelloRefusal> {
     Ok(())
 }
 
-fn held(account: ops::HeldAccount) -> Result<(String, String, i64), HelloRefusal> {
+fn held(account: ops::HeldAccount) -> Result<(String, String, GrantEpoch), HelloRefusal> {
     let account = account.account.ok_or_else(|| malformed("accounts_held has an entry without account"))?;
     text("accounts_held.account.uid", &account.uid, MAX_UID_CHARS)?;
     text("accounts_held.account.name", &account.name, MAX_NAME_CHARS)?;
-    let epoch = i64::try_from(account.epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH);
+    let epoch = GrantEpoch::from_wire(account.epoch);
     let epoch =
         epoch.ok_or_else(|| malformed("accounts_held.account.epoch is beyond what an epoch can be"))?;
     Ok((account.uid, account.name, epoch))

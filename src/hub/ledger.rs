@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::account::GrantEpoch;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Tick};
 
@@ -20,17 +21,17 @@ const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PendingCommand {
     /// An Add of this epoch awaits its credential; nothing was sent.
-    Prepare(i64),
+    Prepare(GrantEpoch),
     /// AddAccounts was sent for this epoch.
-    Add(i64),
+    Add(GrantEpoch),
     /// DeleteAccounts was sent for this epoch.
-    Drop(i64),
+    Drop(GrantEpoch),
 }
 
 /// When an epoch that failed is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RetryAt {
-    pub(super) epoch: i64,
+    pub(super) epoch: GrantEpoch,
     pub(super) count: usize,
     pub(super) at: Moment,
     /// The failure was that the agent held it in the wrong cluster. So it said Held before, and the next Held does not
@@ -44,23 +45,23 @@ pub(super) struct LedgerEntry {
     /// The account's name.
     pub(super) name: String,
     /// The greatest epoch that the agent may hold: told in its hello, or sent. Absent: it holds nothing.
-    pub(super) believed: Option<i64>,
+    pub(super) believed: Option<GrantEpoch>,
     /// It said in its hello that it holds the account. It is asked again all the same, for what it reaches.
     pub(super) said_held: bool,
     pub(super) command: Option<PendingCommand>,
     /// The last word, with its epoch.
-    pub(super) report: Option<(i64, AgentReport)>,
+    pub(super) report: Option<(GrantEpoch, AgentReport)>,
     /// The object was read from the API server itself since the session was registered.
     pub(super) confirmed: bool,
     pub(super) retry: Option<RetryAt>,
     /// The epoch whose credential was found to be another one than the grant's, and how often in a row.
-    pub(super) credential_mismatch: Option<(i64, u32)>,
+    pub(super) credential_mismatch: Option<(GrantEpoch, u32)>,
     /// The epoch of a drop that the agent could not do.
-    pub(super) drop_failed: Option<i64>,
+    pub(super) drop_failed: Option<GrantEpoch>,
     /// It was claimed in the hello, and was then none of the zone's accounts.
     pub(super) foreign: bool,
     /// Since when an answer is owed, on the session's clock of silence, and for which epoch.
-    pub(super) owed: Option<(i64, Tick)>,
+    pub(super) owed: Option<(GrantEpoch, Tick)>,
 }
 
 /// What became of an answer.
@@ -158,7 +159,7 @@ impl Ledger {
     /// What the agent holds by its own hello (uid, name and epoch), and what the former stream of the same process was
     /// sent. A word stands only where both agree; what the hello does not name may still be held, and is dropped or sent
     /// again explicitly.
-    pub(super) fn seed(&mut self, held: &[(String, String, i64)], former: &Self) {
+    pub(super) fn seed(&mut self, held: &[(String, String, GrantEpoch)], former: &Self) {
         // Foreign accounts were never sent: whether they are held, the hello alone says.
         let sent = former.entries().filter(|(_, entry)| entry.may_hold() && !entry.foreign);
         for (uid, entry) in sent {
@@ -174,7 +175,13 @@ impl Ledger {
         }
     }
 
-    fn believe(&mut self, uid: &str, name: &str, epoch: i64, report: Option<(i64, AgentReport)>) {
+    fn believe(
+        &mut self,
+        uid: &str,
+        name: &str,
+        epoch: GrantEpoch,
+        report: Option<(GrantEpoch, AgentReport)>,
+    ) {
         let entry = self.at(uid, name);
         entry.believed = entry.believed.max(Some(epoch));
         if report.is_some() {
@@ -194,12 +201,12 @@ impl Ledger {
     }
 
     /// An Add is wanted. The account owes an answer from now on, though its credential is still awaited.
-    pub(super) fn prepare(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+    pub(super) fn prepare(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now).command = Some(PendingCommand::Prepare(epoch));
     }
 
     /// An Add is wanted, and the name is not free: the account is looked at again when it is.
-    pub(super) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+    pub(super) fn wait_for_name(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         self.owe(uid, name, epoch, now);
         let waiting = self.waiting.entry(name.to_owned()).or_default();
         if !waiting.iter().any(|one| one == uid) {
@@ -213,7 +220,7 @@ impl Ledger {
     }
 
     /// An Add was given to the stream: the agent's time to answer begins.
-    pub(super) fn added(&mut self, uid: &str, epoch: i64, now: Tick) {
+    pub(super) fn added(&mut self, uid: &str, epoch: GrantEpoch, now: Tick) {
         let since = self.clock.read(now);
         if let Some(entry) = self.entries.get_mut(uid) {
             entry.command = Some(PendingCommand::Add(epoch));
@@ -226,7 +233,7 @@ impl Ledger {
     }
 
     /// A drop was given to the stream.
-    pub(super) fn dropping(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) {
+    pub(super) fn dropping(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) {
         let before = self.entries.get(uid).and_then(|entry| entry.command);
         if !matches!(before, Some(PendingCommand::Drop(_))) {
             *self.dropping.entry(name.to_owned()).or_default() += 1;
@@ -239,7 +246,7 @@ impl Ledger {
     pub(super) fn dropping_from_wrong_cluster(
         &mut self,
         uid: &str,
-        epoch: i64,
+        epoch: GrantEpoch,
         failure: Failure,
         at: (Moment, Tick),
     ) {
@@ -253,7 +260,7 @@ impl Ledger {
     }
 
     /// Dropped, said for an agent that was never sent the account.
-    pub(super) fn say_dropped(&mut self, uid: &str, name: &str, epoch: i64) {
+    pub(super) fn say_dropped(&mut self, uid: &str, name: &str, epoch: GrantEpoch) {
         let entry = self.at(uid, name);
         entry.command = None;
         entry.owed = None;
@@ -264,7 +271,7 @@ impl Ledger {
     pub(super) fn not_sent(
         &mut self,
         uid: &str,
-        epoch: i64,
+        epoch: GrantEpoch,
         failure: Option<Failure>,
         now: Moment,
         wait: Moment,
@@ -285,7 +292,13 @@ impl Ledger {
 
     /// The Add was not sent: the credential is another one than the grant's. The leader has to look, and does not know it
     /// by itself. Where that goes on, it is the session's failure.
-    pub(super) fn record_credential_mismatch(&mut self, uid: &str, epoch: i64, now: Moment, wait: Moment) {
+    pub(super) fn record_credential_mismatch(
+        &mut self,
+        uid: &str,
+        epoch: GrantEpoch,
+        now: Moment,
+        wait: Moment,
+    ) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let before =
             entry.credential_mismatch.filter(|(doubted, _)| *doubted == epoch).map_or(0, |(_, count)| count);
@@ -296,7 +309,7 @@ impl Ledger {
     }
 
     /// Whether the credential of this epoch was last found to be another one than the grant's.
-    pub(super) fn has_credential_mismatch(&self, uid: &str, epoch: i64) -> bool {
+    pub(super) fn has_credential_mismatch(&self, uid: &str, epoch: GrantEpoch) -> bool {
         self.entries
             .get(uid)
             .and_then(|entry| entry.credential_mismatch)
@@ -304,7 +317,7 @@ impl Ledger {
     }
 
     /// The Add is not to be sent as it was prepared.
-    pub(super) fn abandon(&mut self, uid: &str, epoch: i64) {
+    pub(super) fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
         if let Some(entry) =
             self.entries.get_mut(uid).filter(|one| one.command == Some(PendingCommand::Prepare(epoch)))
         {
@@ -324,7 +337,7 @@ impl Ledger {
     pub(super) fn record_answer(
         &mut self,
         uid: &str,
-        epoch: i64,
+        epoch: GrantEpoch,
         report: AgentReport,
         of_drop: bool,
         now: Moment,
@@ -403,7 +416,7 @@ impl Ledger {
     }
 
     /// An answer for this epoch is owed; one for another epoch is owed no longer.
-    fn owe(&mut self, uid: &str, name: &str, epoch: i64, now: Tick) -> &mut LedgerEntry {
+    fn owe(&mut self, uid: &str, name: &str, epoch: GrantEpoch, now: Tick) -> &mut LedgerEntry {
         let since = self.clock.read(now);
         let entry = self.at(uid, name);
         // An agent's hello may have named it otherwise. A drop under way is counted by the name it was begun with.
@@ -438,15 +451,15 @@ impl LedgerEntry {
     }
 
     /// The greatest epoch that the agent can know of.
-    fn known_epoch(&self) -> Option<i64> {
+    fn known_epoch(&self) -> Option<GrantEpoch> {
         match self.command {
             Some(PendingCommand::Add(epoch) | PendingCommand::Drop(epoch)) => self.believed.max(Some(epoch)),
             _ => self.believed,
         }
     }
 
-    fn newest_said(&self) -> i64 {
-        self.report.as_ref().map_or(i64::MIN, |(epoch, _)| *epoch)
+    fn newest_said(&self) -> GrantEpoch {
+        self.report.as_ref().map_or(GrantEpoch(i64::MIN), |(epoch, _)| *epoch)
     }
 
     fn answered(&mut self) {
@@ -454,7 +467,7 @@ impl LedgerEntry {
         self.owed = None;
     }
 
-    fn pace(&mut self, epoch: i64, now: Moment) {
+    fn pace(&mut self, epoch: GrantEpoch, now: Moment) {
         let count = self.retry.filter(|again| again.epoch == epoch).map_or(0, |again| again.count);
         let wait = RETRY_DELAYS_SECONDS[count.min(RETRY_DELAYS_SECONDS.len() - 1)];
         let at = now + Duration::from_secs(wait);
@@ -462,12 +475,12 @@ impl LedgerEntry {
     }
 
     /// Whether what is dropped under this epoch was held in the wrong cluster: that goes on being its word.
-    fn failed_in_wrong_cluster(&self, epoch: i64) -> bool {
+    fn failed_in_wrong_cluster(&self, epoch: GrantEpoch) -> bool {
         self.retry.is_some_and(|again| again.wrong_cluster && again.epoch == epoch)
             && matches!(&self.report, Some((said, AgentReport::Failed(_))) if *said == epoch)
     }
 
-    fn record_dropped(&mut self, epoch: i64, now: Moment) -> AnswerEffect {
+    fn record_dropped(&mut self, epoch: GrantEpoch, now: Moment) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Add(sent) | PendingCommand::Drop(sent)) if epoch < sent => {
                 return AnswerEffect::Late;
@@ -488,7 +501,7 @@ impl LedgerEntry {
         AnswerEffect::Taken
     }
 
-    fn record_held(&mut self, epoch: i64, report: AgentReport, now: Moment) -> AnswerEffect {
+    fn record_held(&mut self, epoch: GrantEpoch, report: AgentReport, now: Moment) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Add(sent)) if epoch > sent => {
                 let message = format!(
@@ -513,7 +526,7 @@ impl LedgerEntry {
         AnswerEffect::Taken
     }
 
-    fn record_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Add(sent)) if epoch == sent => {
                 self.answered();
@@ -525,7 +538,7 @@ impl LedgerEntry {
         }
     }
 
-    fn record_drop_failed(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_drop_failed(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
         match self.command {
             Some(PendingCommand::Drop(sent)) if epoch == sent => {
                 self.answered();
@@ -538,7 +551,7 @@ impl LedgerEntry {
         }
     }
 
-    fn record_lost(&mut self, epoch: i64, failure: Failure, now: Moment) -> AnswerEffect {
+    fn record_lost(&mut self, epoch: GrantEpoch, failure: Failure, now: Moment) -> AnswerEffect {
         if epoch < self.newest_said() {
             return AnswerEffect::Late;
         }

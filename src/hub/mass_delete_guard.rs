@@ -155,11 +155,13 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::GrantEpoch;
 
     #[test]
     fn all_vanished_accounts_are_judged_in_one_pass_and_only_once() {
         let mut ledger = Ledger::new(0);
-        let held: Vec<_> = (0..5000).map(|one| (format!("uid-{one}"), "n".to_owned(), 1)).collect();
+        let held: Vec<_> =
+            (0..5000).map(|one| (format!("uid-{one}"), "n".to_owned(), GrantEpoch(1))).collect();
         ledger.seed(&held, &Ledger::default());
         let mut judged = HashMap::new();
         let looks = std::cell::Cell::new(0);
@@ -171,7 +173,7 @@ mod tests {
         assert!(judged.len() == 5000 && judged.values().all(|verdict| *verdict == VanishedState::Awaited));
         assert_eq!(looks.get(), 5000);
         judged.values_mut().for_each(|verdict| *verdict = VanishedState::Listed);
-        ledger.seed(&[("one-more".to_owned(), "n".to_owned(), 1)], &Ledger::default());
+        ledger.seed(&[("one-more".to_owned(), "n".to_owned(), GrantEpoch(1))], &Ledger::default());
         assert!(!judge(&ledger, &mut judged, |_| true), "what a list has shown is certain");
         assert_eq!(judged.get("one-more"), Some(&VanishedState::Few));
     }

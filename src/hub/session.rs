@@ -33,12 +33,12 @@ use super::hello::AcceptedHello;
 use super::ledger::Ledger;
 use super::mass_delete_guard::VanishedState;
 use super::zone_probe::ZoneProbes;
-use crate::account::KubesvcAccount;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::{
     AgentProcess, AgentReport, Fact, Offer, Presence, SessionEnding, SessionFact, Tick,
 };
 use crate::account::outbox::OutboxEntry;
+use crate::account::{GrantEpoch, KubesvcAccount};
 use crate::wake_set::WakeSet;
 use claims::ForeignClaims;
 use static_accounts::ReportedList;
@@ -332,7 +332,7 @@ impl Session {
 
     /// What the leader is told of this session about an account that is at `epoch`. Silence about an older epoch is
     /// none about this one, which the session may not have seen yet.
-    pub(super) fn fact(&self, uid: &str, epoch: i64, now: Tick) -> SessionFact {
+    pub(super) fn fact(&self, uid: &str, epoch: GrantEpoch, now: Tick) -> SessionFact {
         let ledger = self.ledger.lock();
         let owes = ledger.entry(uid).and_then(|entry| entry.owed).is_some_and(|(owed, _)| owed == epoch);
         SessionFact {

@@ -2,12 +2,11 @@
 
 use secrecy::ExposeSecret;
 
-use crate::account::KubesvcAccount;
 use crate::account::failure::{Failure, FailureClass, truncate};
 use crate::account::lifecycle::{AgentReport, ClusterIdentity};
 use crate::account::names::is_dns_label;
 use crate::account::spec::Scope;
-use crate::account::status::MAX_EPOCH;
+use crate::account::{GrantEpoch, KubesvcAccount};
 use crate::secrets::{Credential, CredentialKind};
 use crate::wire::common::failure::Class;
 use crate::wire::ops::account_result::Outcome;
@@ -30,7 +29,7 @@ const MAX_NAMESPACES: usize = 10_000;
 #[derive(Debug, PartialEq)]
 pub(super) struct AccountAnswer {
     pub(super) uid: String,
-    pub(super) epoch: i64,
+    pub(super) epoch: GrantEpoch,
     pub(super) report: AgentReport,
     /// The failure is one to drop the account.
     pub(super) of_drop: bool,
@@ -73,8 +72,8 @@ pub(super) fn loss(lost: ops::Lost) -> Option<AccountAnswer> {
 }
 
 /// Uid and epoch of a reference.
-pub(super) fn reference(account: common::AccountRef) -> Option<(String, i64)> {
-    let epoch = i64::try_from(account.epoch).ok().filter(|epoch| *epoch <= MAX_EPOCH)?;
+pub(super) fn reference(account: common::AccountRef) -> Option<(String, GrantEpoch)> {
+    let epoch = GrantEpoch::from_wire(account.epoch)?;
     (!account.uid.is_empty()).then_some((account.uid, epoch))
 }
 
@@ -150,7 +149,7 @@ fn printable(text: &str) -> String {
 /// An account as an agent is sent it. It holds the credential: it must not be logged.
 pub(super) fn account_spec(
     account: &KubesvcAccount,
-    epoch: i64,
+    epoch: GrantEpoch,
     credential: &Credential,
 ) -> ops::AccountSpec {
     use ops::account_spec::Credential as Sent;
@@ -190,11 +189,11 @@ pub(super) fn account_spec(
 }
 
 /// An account by reference. Epochs and generations are never negative.
-pub(super) fn account_ref(uid: &str, name: &str, epoch: i64, generation: i64) -> common::AccountRef {
+pub(super) fn account_ref(uid: &str, name: &str, epoch: GrantEpoch, generation: i64) -> common::AccountRef {
     common::AccountRef {
         uid: uid.to_owned(),
         name: name.to_owned(),
-        epoch: u64::try_from(epoch).unwrap_or_default(),
+        epoch: epoch.to_wire(),
         generation: u64::try_from(generation).unwrap_or_default(),
     }
 }
@@ -255,7 +254,7 @@ mod tests {
             ..Default::default()
         };
         change(&mut identity);
-        let account = Some(account_ref("u", "n", 3, 1));
+        let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
         let result =
             ops::AccountResult { account, outcome: Some(Outcome::Identity(identity)), dropped: false };
         answer(result).expect("it is complete")
@@ -298,21 +297,21 @@ mod tests {
     #[test]
     fn dropped_with_a_failure_is_a_failure_to_drop() {
         let result = ops::AccountResult {
-            account: Some(account_ref("u", "n", 3, 1)),
+            account: Some(account_ref("u", "n", GrantEpoch(3), 1)),
             outcome: Some(Outcome::Failure(common::Failure::default())),
             dropped: true,
         };
         let answer = answer(result).expect("it is complete");
         assert!(matches!(
             answer,
-            AccountAnswer { epoch: 3, report: AgentReport::Failed(_), of_drop: true, .. }
+            AccountAnswer { epoch: GrantEpoch(3), report: AgentReport::Failed(_), of_drop: true, .. }
         ));
     }
 
     #[test]
     fn an_answer_without_account_or_outcome_is_none() {
         assert_eq!(answer(ops::AccountResult::default()), None);
-        let account = Some(account_ref("u", "n", 3, 1));
+        let account = Some(account_ref("u", "n", GrantEpoch(3), 1));
         assert_eq!(answer(ops::AccountResult { account, ..Default::default() }), None);
         let account = Some(common::AccountRef { uid: "u".into(), epoch: u64::MAX, ..Default::default() });
         assert_eq!(answer(ops::AccountResult { account, dropped: true, outcome: None }), None);

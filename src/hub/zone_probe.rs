@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::duties::SessionView;
 use super::ledger::{Moment, RETRY_DELAYS_SECONDS};
-use crate::account::KubesvcAccount;
 use crate::account::zones;
+use crate::account::{GrantEpoch, KubesvcAccount};
 
 /// Questions that one agent may leave unanswered; further ones wait.
 pub(super) const MAX_OPEN_PROBES: usize = 256;
@@ -19,7 +19,7 @@ pub(super) const MAX_OPEN_PROBES: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeRound {
     pub(super) generation: i64,
-    pub(super) epoch: i64,
+    pub(super) epoch: GrantEpoch,
     /// The [name](zones::round) of the round.
     mark: [u8; 16],
 }
@@ -139,7 +139,7 @@ impl ZoneProbes {
         &mut self,
         uid: &str,
         generation: i64,
-        epoch: i64,
+        epoch: GrantEpoch,
         yes: bool,
         now: Moment,
     ) -> Option<ProbeRound> {

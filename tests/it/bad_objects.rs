@@ -150,7 +150,7 @@ async fn hostile_kubeconfigs_are_refused_by_field_and_nothing_of_them_happens() 
         assert!(message.contains(field), "case {index}: no {field} in: {message}");
         assert!(!message.contains("CANARY"), "case {index}: {message}");
         assert_eq!(
-            (status.failed_count, status.epoch),
+            (status.failed_count, status.epoch.0),
             (1, 0),
             "case {index}: no agent was asked: {message}"
         );

@@ -228,7 +228,7 @@ async fn a_label_of_a_secret_keeps_no_account_from_the_agents_of_a_follower_that
     for name in ["watched", "unwatched"] {
         let version = version_of(&world, name).await;
         let account = until_active_with(&world, name, &version).await;
-        assert_eq!(account.status_or_default().epoch, 1, "{name}: nothing was activated anew");
+        assert_eq!(account.status_or_default().epoch.0, 1, "{name}: nothing was activated anew");
     }
 }
 
@@ -245,7 +245,7 @@ async fn an_unwatched_secret_is_read_again_when_an_agent_of_a_follower_returns()
     agent.launch();
     let account = until_active_with(&world, "prod", &version).await;
     until_held(&world, &agent, 1).await;
-    assert_eq!(account.status_or_default().epoch, 2);
+    assert_eq!(account.status_or_default().epoch.0, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -272,5 +272,5 @@ async fn replicas_with_copies_of_a_file_agree_about_it() {
     until_held(&world, &second, 1).await;
     until_held(&world, &first, 1).await;
     let account = world.object("prod").await.expect("it is there");
-    assert_eq!(account.status_or_default().epoch, 1, "nothing was activated anew");
+    assert_eq!(account.status_or_default().epoch.0, 1, "nothing was activated anew");
 }

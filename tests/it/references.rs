@@ -43,7 +43,7 @@ async fn a_reference_to_a_secret_is_followed_and_its_change_activates_anew() {
     ] {
         world.account(name).zone("east").spec("kubeconfig", by(reference)).create().await;
         let account = world.until(name, State::Active).await;
-        assert_eq!(account.status_or_default().epoch, 1);
+        assert_eq!(account.status_or_default().epoch.0, 1);
         assert!(account.status_or_default().credential_version.is_some());
         let shown = world.get(&format!("/armory/accounts/{name}")).await;
         assert_eq!(shown.json["definition"]["kubeconfigFile"], reference, "{shown}");
@@ -55,7 +55,7 @@ async fn a_reference_to_a_secret_is_followed_and_its_change_activates_anew() {
         world
             .until_account(name, "is ACTIVE with the new credential", |account| {
                 let status = account.status_or_default();
-                status.state() == State::Active && status.epoch == 2
+                status.state() == State::Active && status.epoch.0 == 2
             })
             .await;
     }
@@ -145,7 +145,7 @@ async fn a_file_of_the_operator_is_read_below_the_folders_of_the_setting() {
     world.operator().kill_and_start().await;
     world
         .until_account("prod", "was activated anew", |account| {
-            account.status_or_default().state() == State::Active && account.status_or_default().epoch == 2
+            account.status_or_default().state() == State::Active && account.status_or_default().epoch.0 == 2
         })
         .await;
 }

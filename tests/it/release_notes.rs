@@ -191,7 +191,7 @@ async fn an_answer_meant_for_a_replica_that_is_gone_reaches_the_one_that_leads_a
     agent.set_policy(Policy::default());
     assert_ne!(world.state("prod").await, Some(State::Active), "nobody has decided so");
     let account = world.until("prod", State::Active).await;
-    assert_eq!(account.status_or_default().epoch, 1, "it was not given anew");
+    assert_eq!(account.status_or_default().epoch.0, 1, "it was not given anew");
     assert_eq!(agent.added().len(), 1, "and not sent anew");
     world.until_row("prod", "ACTIVE").await;
     leader_has_looked(&world, "after").await;

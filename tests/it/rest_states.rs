@@ -167,7 +167,7 @@ async fn states_that_last_until_somebody_acts() {
     world.until(&FAILED_TO_STOP.account(Request::Activate), State::Active).await;
     world.until(&FAILED_TO_STOP.account(Request::Deactivate), State::Inactive).await;
     let put = world.until(&ACTIVE.account(Request::Put), State::Active).await;
-    assert_eq!(put.status_or_default().epoch, 2, "a changed definition activates anew");
+    assert_eq!(put.status_or_default().epoch.0, 2, "a changed definition activates anew");
     world.until(&ACTIVE.account(Request::Deactivate), State::Inactive).await;
 }
 

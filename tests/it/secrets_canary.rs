@@ -72,7 +72,7 @@ async fn live(world: &World, agent: &Agent, needles: &mut Needles) -> Vec<String
     }
     // Rotated, spoilt, healed, stopped, begun again; then both programs end and begin again, and some accounts go.
     world.secret("token", rotated.kubeconfig().as_bytes(), true).await;
-    world.until_account("token", "was rotated", |account| account.status_or_default().epoch == 2).await;
+    world.until_account("token", "was rotated", |account| account.status_or_default().epoch.0 == 2).await;
     world.secret("token", format!("{{{CANARY}").as_bytes(), true).await;
     world.until("token", State::Failed).await;
     world.secret("token", token.kubeconfig().as_bytes(), true).await;

@@ -14,9 +14,9 @@ use crate::account::definition::digest;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
-    CachingAssignment, CachingEpoch, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantPhase,
-    KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL, RETRY_ANNOTATION,
-    State,
+    CachingAssignment, CachingEpoch, DesiredState, FINALIZER, FORCE_DELETE_ANNOTATION, Grant, GrantEpoch,
+    GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, ORIGIN_AGENT, ORIGIN_LABEL,
+    RETRY_ANNOTATION, State,
 };
 
 mod world;
@@ -104,7 +104,7 @@ pub(super) trait AccountFixture: Sized {
             let definition = Some(digest(&account.spec));
             let generation = account.generation();
             let status = account.status.get_or_insert_default();
-            status.epoch = epoch;
+            status.epoch = GrantEpoch(epoch);
             status.zone_id = Some(zone.to_owned());
             status.credential_version = Some(FIRST_SECRET.to_owned());
             status.grant = Some(Grant { phase, zone: Some(zone.to_owned()), generation, definition });
@@ -275,7 +275,7 @@ pub(super) trait SessionFixture: Sized {
 
 impl SessionFixture for SessionFact {
     fn says(mut self, epoch: i64, word: AgentReport) -> Self {
-        self.report = Some((epoch, word));
+        self.report = Some((GrantEpoch(epoch), word));
         self.silent_for = None;
         self
     }

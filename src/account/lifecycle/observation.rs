@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::account::failure::Failure;
-use crate::account::{KubesvcAccount, ListingAgent, NameHolder};
+use crate::account::{GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -183,7 +183,7 @@ pub struct SessionFact {
     /// The process behind it.
     pub process: AgentProcess,
     /// Its last word, with the epoch it was said for.
-    pub report: Option<(i64, AgentReport)>,
+    pub report: Option<(GrantEpoch, AgentReport)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
     pub silent_for: Option<Tick>,
     /// Its answer to the last probe, with the generation of the spec that was probed.

@@ -11,7 +11,7 @@ use crate::account::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTE
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{
-    CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_EPOCH, MAX_TRIED_ZONES, NameHolder,
+    CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES, NameHolder,
 };
 
 /// A status to be written, and the Event that tells of it.
@@ -103,7 +103,7 @@ impl<'a> StatusDraft<'a> {
         let mut draft = Self::to(context, State::Activating);
         draft = draft.with_credential();
         let status = &mut draft.status;
-        status.epoch = next_epoch(status.epoch);
+        status.epoch = status.epoch.next();
         status.zone_id = Some(zone.to_owned());
         status.grant = Some(Grant {
             phase: GrantPhase::Open,
@@ -165,7 +165,7 @@ impl<'a> StatusDraft<'a> {
 
     /// The grant is being revoked, under a new epoch.
     pub(super) fn revoking(mut self) -> Self {
-        self.status.epoch = next_epoch(self.status.epoch);
+        self.status.epoch = self.status.epoch.next();
         if let Some(grant) = &mut self.status.grant {
             grant.phase = GrantPhase::Revoking;
         }
@@ -430,10 +430,6 @@ fn wall_after(context: &LifecycleContext<'_>, after: Tick) -> Option<Time> {
 }
 
 /// The epoch after this one.
-fn next_epoch(epoch: i64) -> i64 {
-    epoch.saturating_add(1).clamp(1, MAX_EPOCH)
-}
-
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }

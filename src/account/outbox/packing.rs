@@ -83,11 +83,12 @@ pub fn packed(mut awaited: Vec<AwaitedEntry>, turn: &PackingCursor) -> PackedOut
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::GrantEpoch;
     use crate::account::failure::{Failure, FailureClass};
     use crate::account::lifecycle::{AgentReport, ClusterIdentity};
 
     fn awaited(need: AnswerUrgency, number: usize, word: &AgentReport) -> AwaitedEntry {
-        AwaitedEntry { entry: OutboxEntry::of(&format!("u{number:04}"), 1, word), need }
+        AwaitedEntry { entry: OutboxEntry::of(&format!("u{number:04}"), GrantEpoch(1), word), need }
     }
 
     fn held(number: usize) -> AwaitedEntry {

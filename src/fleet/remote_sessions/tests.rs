@@ -3,8 +3,8 @@ use crate::account::agent_resource::AgentSession;
 use crate::account::lifecycle::{AgentReport, ClusterIdentity, Offer};
 use crate::account::outbox::{OutboxIdentity, OutboxResult, SessionReport, awaited};
 use crate::account::{
-    Grant, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec, KubesvcAgentStatus, State,
-    names,
+    Grant, GrantEpoch, GrantPhase, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgentSpec,
+    KubesvcAgentStatus, State, names,
 };
 use crate::leases::Times;
 
@@ -45,7 +45,7 @@ impl FleetScene {
             Grant { phase: GrantPhase::Open, zone: Some("z".into()), generation: 1, definition: None };
         account.status = Some(KubesvcAccountStatus {
             state: Some(state),
-            epoch: 4,
+            epoch: GrantEpoch(4),
             grant: (state != State::ToMigrate).then_some(grant),
             ..KubesvcAccountStatus::default()
         });
@@ -82,7 +82,7 @@ impl FleetScene {
 fn held(uid: &str) -> OutboxEntry {
     OutboxEntry {
         uid: uid.into(),
-        epoch: 4,
+        epoch: GrantEpoch(4),
         result: OutboxResult::Held,
         identity: Some(OutboxIdentity::default()),
         ..OutboxEntry::default()
@@ -98,7 +98,7 @@ fn a_report_at_another_replica_reaches_the_leader() {
     assert_eq!(scene.remote.sessions(&account)[0].report, None);
     scene.agent("one", "z", "other", |status| status.outbox = vec![held("uid-a")]);
     assert_eq!(scene.woken(), ["uid-a"]);
-    let word = Some((4, AgentReport::Held(ClusterIdentity::default())));
+    let word = Some((GrantEpoch(4), AgentReport::Held(ClusterIdentity::default())));
     assert_eq!(scene.remote.sessions(&account)[0].report, word);
     scene.agent("one", "z", "other", |status| {
         status.outbox = vec![held("uid-a")];

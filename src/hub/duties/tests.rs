@@ -7,6 +7,7 @@ use crate::account::{DesiredState, Grant, KubesvcAccountSpec, ORIGIN_AGENT, ORIG
 
 const NOW: Moment = Duration::from_secs(1000);
 const EPOCH: i64 = 5;
+const NOW_EPOCH: GrantEpoch = GrantEpoch(EPOCH);
 
 fn view() -> SessionView<'static> {
     SessionView { zone: "z", approved: true, ..SessionView::default() }
@@ -20,7 +21,7 @@ fn account(state: State, phase: GrantPhase, zone: &str) -> KubesvcAccount {
     let grant = Grant { phase, zone: Some(zone.into()), generation: 3, definition: None };
     let status = KubesvcAccountStatus {
         state: Some(state),
-        epoch: EPOCH,
+        epoch: NOW_EPOCH,
         grant: (phase != GrantPhase::None).then_some(grant),
         ..Default::default()
     };
@@ -41,11 +42,11 @@ fn entry() -> LedgerEntry {
 }
 
 fn believed(epoch: i64) -> LedgerEntry {
-    LedgerEntry { believed: Some(epoch), ..entry() }
+    LedgerEntry { believed: Some(GrantEpoch(epoch)), ..entry() }
 }
 
 fn said(epoch: i64, report: AgentReport) -> LedgerEntry {
-    LedgerEntry { report: Some((epoch, report)), ..believed(epoch) }
+    LedgerEntry { report: Some((GrantEpoch(epoch), report)), ..believed(epoch) }
 }
 
 fn failure() -> Failure {
@@ -59,7 +60,7 @@ fn decide(account: &KubesvcAccount, entry: &LedgerEntry) -> Duty {
 #[test]
 fn a_wanted_account_that_was_never_sent_is_added() {
     for state in [State::Activating, State::Active, State::Orphaned] {
-        assert_eq!(duty(view(), Some(&open(state)), None, NOW), Duty::Add(EPOCH), "{state}");
+        assert_eq!(duty(view(), Some(&open(state)), None, NOW), Duty::Add(NOW_EPOCH), "{state}");
     }
 }
 
@@ -85,15 +86,15 @@ fn nothing_is_added_without_an_open_grant_for_the_zone() {
 fn an_agent_that_is_not_approved_gets_nothing_and_keeps_nothing() {
     let view = SessionView { approved: false, ..view() };
     assert_eq!(duty(view, Some(&open(State::Active)), None, NOW), Duty::Nothing);
-    assert_eq!(duty(view, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
-    assert_eq!(duty(view, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(EPOCH));
+    assert_eq!(duty(view, Some(&open(State::Active)), Some(&believed(EPOCH)), NOW), Duty::Drop(NOW_EPOCH));
+    assert_eq!(duty(view, Some(&open(State::Failed)), Some(&believed(EPOCH)), NOW), Duty::Drop(NOW_EPOCH));
 }
 
 #[test]
 fn an_agent_that_is_stopping_gets_nothing_new() {
     let view = SessionView { draining: true, ..view() };
     assert_eq!(duty(view, Some(&open(State::Active)), None, NOW), Duty::Nothing);
-    assert_eq!(duty(view, Some(&revoking()), Some(&believed(4)), NOW), Duty::Drop(EPOCH));
+    assert_eq!(duty(view, Some(&revoking()), Some(&believed(4)), NOW), Duty::Drop(NOW_EPOCH));
 }
 
 #[test]
@@ -112,17 +113,17 @@ fn what_is_held_under_the_epoch_is_left_alone() {
 #[test]
 fn what_is_held_under_an_older_epoch_is_sent_again() {
     let held = said(EPOCH - 1, AgentReport::Held(ClusterIdentity::default()));
-    assert_eq!(decide(&open(State::Activating), &held), Duty::Add(EPOCH));
+    assert_eq!(decide(&open(State::Activating), &held), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
 fn what_a_hello_names_is_sent_again_to_learn_what_it_reaches() {
-    assert_eq!(decide(&open(State::Active), &believed(EPOCH)), Duty::Add(EPOCH));
+    assert_eq!(decide(&open(State::Active), &believed(EPOCH)), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
 fn a_command_is_not_repeated_while_it_is_under_way() {
-    for command in [PendingCommand::Prepare(EPOCH), PendingCommand::Add(EPOCH)] {
+    for command in [PendingCommand::Prepare(NOW_EPOCH), PendingCommand::Add(NOW_EPOCH)] {
         let entry = LedgerEntry { command: Some(command), ..believed(EPOCH) };
         assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing, "{command:?}");
     }
@@ -130,13 +131,15 @@ fn a_command_is_not_repeated_while_it_is_under_way() {
 
 #[test]
 fn a_newer_epoch_supersedes_an_add_under_way() {
-    let entry = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
-    assert_eq!(decide(&open(State::Activating), &entry), Duty::Add(EPOCH));
+    let entry =
+        LedgerEntry { command: Some(PendingCommand::Add(GrantEpoch(EPOCH - 1))), ..believed(EPOCH - 1) };
+    assert_eq!(decide(&open(State::Activating), &entry), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
 fn an_add_never_overtakes_a_drop() {
-    let entry = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH - 1)), ..believed(EPOCH - 2) };
+    let entry =
+        LedgerEntry { command: Some(PendingCommand::Drop(GrantEpoch(EPOCH - 1))), ..believed(EPOCH - 2) };
     assert_eq!(decide(&open(State::Activating), &entry), Duty::Nothing);
 }
 
@@ -144,7 +147,7 @@ fn an_add_never_overtakes_a_drop() {
 fn an_epoch_that_failed_is_not_sent_again_while_activating() {
     let failed = LedgerEntry {
         retry: Some(RetryAt {
-            epoch: EPOCH,
+            epoch: NOW_EPOCH,
             count: 1,
             at: NOW - Duration::from_secs(1),
             wrong_cluster: false,
@@ -159,26 +162,30 @@ fn an_epoch_that_failed_is_not_sent_again_while_activating() {
 fn in_active_a_session_that_failed_is_asked_again_when_it_is_time() {
     let at = NOW + Duration::from_secs(10);
     let mut failed = said(EPOCH, AgentReport::Failed(failure()));
-    failed.retry = Some(RetryAt { epoch: EPOCH, count: 1, at, wrong_cluster: false });
+    failed.retry = Some(RetryAt { epoch: NOW_EPOCH, count: 1, at, wrong_cluster: false });
     assert_eq!(decide(&open(State::Active), &failed), Duty::Later(at));
-    failed.retry = Some(RetryAt { epoch: EPOCH, count: 1, at: NOW, wrong_cluster: false });
-    assert_eq!(decide(&open(State::Active), &failed), Duty::Add(EPOCH));
+    failed.retry = Some(RetryAt { epoch: NOW_EPOCH, count: 1, at: NOW, wrong_cluster: false });
+    assert_eq!(decide(&open(State::Active), &failed), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
 fn what_was_lost_is_asked_for_again_in_every_wanted_state() {
     for state in [State::Activating, State::Active, State::Orphaned] {
         let lost = said(EPOCH, AgentReport::Lost(failure()));
-        assert_eq!(decide(&open(state), &lost), Duty::Add(EPOCH), "{state}");
+        assert_eq!(decide(&open(state), &lost), Duty::Add(NOW_EPOCH), "{state}");
     }
 }
 
 #[test]
 fn a_new_epoch_does_not_wait_for_the_pace_of_the_old_one() {
     let mut failed = said(EPOCH - 1, AgentReport::Failed(failure()));
-    failed.retry =
-        Some(RetryAt { epoch: EPOCH - 1, count: 4, at: NOW + Duration::from_secs(60), wrong_cluster: false });
-    assert_eq!(decide(&open(State::Activating), &failed), Duty::Add(EPOCH));
+    failed.retry = Some(RetryAt {
+        epoch: GrantEpoch(EPOCH - 1),
+        count: 4,
+        at: NOW + Duration::from_secs(60),
+        wrong_cluster: false,
+    });
+    assert_eq!(decide(&open(State::Activating), &failed), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
@@ -190,45 +197,46 @@ fn failed_under_an_open_grant_neither_adds_nor_drops() {
 
 #[test]
 fn a_revoke_drops_what_may_be_held() {
-    assert_eq!(decide(&revoking(), &believed(EPOCH - 1)), Duty::Drop(EPOCH));
+    assert_eq!(decide(&revoking(), &believed(EPOCH - 1)), Duty::Drop(NOW_EPOCH));
     assert_eq!(
         decide(&revoking(), &said(EPOCH - 1, AgentReport::Held(ClusterIdentity::default()))),
-        Duty::Drop(EPOCH)
+        Duty::Drop(NOW_EPOCH)
     );
-    let sent = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
-    assert_eq!(decide(&revoking(), &sent), Duty::Drop(EPOCH), "an Add under way is superseded");
+    let sent =
+        LedgerEntry { command: Some(PendingCommand::Add(GrantEpoch(EPOCH - 1))), ..believed(EPOCH - 1) };
+    assert_eq!(decide(&revoking(), &sent), Duty::Drop(NOW_EPOCH), "an Add under way is superseded");
 }
 
 #[test]
 fn a_revoke_reaches_what_is_held_under_a_later_epoch() {
-    assert_eq!(decide(&revoking(), &believed(EPOCH + 4)), Duty::Drop(EPOCH + 4));
+    assert_eq!(decide(&revoking(), &believed(EPOCH + 4)), Duty::Drop(GrantEpoch(EPOCH + 4)));
 }
 
 #[test]
 fn a_revoke_says_dropped_for_what_was_never_sent() {
-    assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::SayDropped(EPOCH));
-    assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(EPOCH));
-    let prepared = LedgerEntry { command: Some(PendingCommand::Prepare(EPOCH - 1)), ..entry() };
-    assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(EPOCH));
-    let dropped = LedgerEntry { report: Some((EPOCH - 1, AgentReport::Dropped)), ..entry() };
-    assert_eq!(decide(&revoking(), &dropped), Duty::SayDropped(EPOCH), "an older Dropped does not count");
+    assert_eq!(duty(view(), Some(&revoking()), None, NOW), Duty::SayDropped(NOW_EPOCH));
+    assert_eq!(decide(&revoking(), &entry()), Duty::SayDropped(NOW_EPOCH));
+    let prepared = LedgerEntry { command: Some(PendingCommand::Prepare(GrantEpoch(EPOCH - 1))), ..entry() };
+    assert_eq!(decide(&revoking(), &prepared), Duty::SayDropped(NOW_EPOCH));
+    let dropped = LedgerEntry { report: Some((GrantEpoch(EPOCH - 1), AgentReport::Dropped)), ..entry() };
+    assert_eq!(decide(&revoking(), &dropped), Duty::SayDropped(NOW_EPOCH), "an older Dropped does not count");
 }
 
 #[test]
 fn a_revoke_that_is_answered_or_under_way_is_left_alone() {
-    let dropped = LedgerEntry { report: Some((EPOCH, AgentReport::Dropped)), ..entry() };
+    let dropped = LedgerEntry { report: Some((NOW_EPOCH, AgentReport::Dropped)), ..entry() };
     assert_eq!(decide(&revoking(), &dropped), Duty::Nothing);
-    let under_way = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH)), ..believed(EPOCH - 1) };
+    let under_way = LedgerEntry { command: Some(PendingCommand::Drop(NOW_EPOCH)), ..believed(EPOCH - 1) };
     assert_eq!(decide(&revoking(), &under_way), Duty::Nothing);
 }
 
 #[test]
 fn a_drop_that_failed_waits_for_the_next_epoch() {
     let mut failed = said(EPOCH - 1, AgentReport::Failed(failure()));
-    failed.drop_failed = Some(EPOCH);
+    failed.drop_failed = Some(NOW_EPOCH);
     assert_eq!(decide(&revoking(), &failed), Duty::Nothing);
-    failed.drop_failed = Some(EPOCH - 1);
-    assert_eq!(decide(&revoking(), &failed), Duty::Drop(EPOCH));
+    failed.drop_failed = Some(GrantEpoch(EPOCH - 1));
+    assert_eq!(decide(&revoking(), &failed), Duty::Drop(NOW_EPOCH));
 }
 
 #[test]
@@ -236,14 +244,14 @@ fn what_is_granted_elsewhere_or_nowhere_is_dropped() {
     for account in
         [account(State::Active, GrantPhase::Open, "other"), account(State::Inactive, GrantPhase::None, "")]
     {
-        assert_eq!(decide(&account, &believed(EPOCH - 1)), Duty::Drop(EPOCH));
+        assert_eq!(decide(&account, &believed(EPOCH - 1)), Duty::Drop(NOW_EPOCH));
         assert_eq!(decide(&account, &entry()), Duty::Forget);
     }
 }
 
 #[test]
 fn an_account_without_an_object_is_dropped() {
-    assert_eq!(duty(view(), None, Some(&believed(7)), NOW), Duty::Drop(7));
+    assert_eq!(duty(view(), None, Some(&believed(7)), NOW), Duty::Drop(GrantEpoch(7)));
     assert_eq!(duty(view(), None, Some(&entry()), NOW), Duty::Forget);
     assert_eq!(duty(view(), None, None, NOW), Duty::Nothing);
 }
@@ -251,11 +259,11 @@ fn an_account_without_an_object_is_dropped() {
 #[test]
 fn a_drop_without_a_grant_that_failed_is_tried_again_at_its_pace() {
     let at = NOW + Duration::from_secs(10);
-    let again = Some(RetryAt { epoch: 7, count: 1, at, wrong_cluster: false });
-    let mut failed = LedgerEntry { drop_failed: Some(7), retry: again, ..believed(7) };
+    let again = Some(RetryAt { epoch: GrantEpoch(7), count: 1, at, wrong_cluster: false });
+    let mut failed = LedgerEntry { drop_failed: Some(GrantEpoch(7)), retry: again, ..believed(7) };
     assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Later(at));
-    failed.retry = Some(RetryAt { epoch: 7, count: 1, at: NOW, wrong_cluster: false });
-    assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Drop(7));
+    failed.retry = Some(RetryAt { epoch: GrantEpoch(7), count: 1, at: NOW, wrong_cluster: false });
+    assert_eq!(duty(view(), None, Some(&failed), NOW), Duty::Drop(GrantEpoch(7)));
 }
 
 #[test]
@@ -282,7 +290,7 @@ fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_
     for state in [State::Activating, State::Active, State::Orphaned, State::Failed] {
         assert_eq!(
             decide(&bound(state), &in_cluster("staging")),
-            Duty::DropFromWrongCluster(EPOCH),
+            Duty::DropFromWrongCluster(NOW_EPOCH),
             "{state}"
         );
         assert_eq!(decide(&bound(state), &in_cluster("prod")), Duty::Nothing, "{state}");
@@ -292,31 +300,32 @@ fn what_is_held_in_another_cluster_than_the_bound_one_is_dropped_in_every_state_
     let account = bound(State::Active);
     assert_eq!(
         duty(stopping, Some(&account), Some(&in_cluster("staging")), NOW),
-        Duty::DropFromWrongCluster(EPOCH)
+        Duty::DropFromWrongCluster(NOW_EPOCH)
     );
 }
 
 #[test]
 fn a_drop_of_what_is_held_in_the_wrong_cluster_is_not_repeated_while_it_is_under_way() {
-    let entry = LedgerEntry { command: Some(PendingCommand::Drop(EPOCH)), ..in_cluster("staging") };
+    let entry = LedgerEntry { command: Some(PendingCommand::Drop(NOW_EPOCH)), ..in_cluster("staging") };
     assert_eq!(decide(&bound(State::Active), &entry), Duty::Nothing);
 }
 
 #[test]
 fn a_wrong_cluster_report_of_an_older_epoch_is_answered_by_the_newer_definition() {
     let mut older = in_cluster("staging");
-    older.report = older.report.map(|(_, report)| (EPOCH - 1, report));
-    assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(EPOCH));
+    older.report = older.report.map(|(_, report)| (GrantEpoch(EPOCH - 1), report));
+    assert_eq!(decide(&bound(State::Activating), &older), Duty::Add(NOW_EPOCH));
 }
 
 #[test]
 fn an_agent_whose_approval_was_withdrawn_answers_a_revoke_all_the_same() {
     let view = SessionView { approved: false, ..view() };
     let owed = |entry: Option<&LedgerEntry>| duty(view, Some(&revoking()), entry, NOW);
-    assert_eq!(owed(None), Duty::SayDropped(EPOCH));
-    assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(EPOCH));
-    let sent = LedgerEntry { command: Some(PendingCommand::Add(EPOCH - 1)), ..believed(EPOCH - 1) };
-    assert_eq!(owed(Some(&sent)), Duty::Drop(EPOCH));
+    assert_eq!(owed(None), Duty::SayDropped(NOW_EPOCH));
+    assert_eq!(owed(Some(&believed(EPOCH))), Duty::Drop(NOW_EPOCH));
+    let sent =
+        LedgerEntry { command: Some(PendingCommand::Add(GrantEpoch(EPOCH - 1))), ..believed(EPOCH - 1) };
+    assert_eq!(owed(Some(&sent)), Duty::Drop(NOW_EPOCH));
     let elsewhere = account(State::Deactivating, GrantPhase::Revoking, "other");
     assert_eq!(duty(view, Some(&elsewhere), None, NOW), Duty::Nothing);
 }
@@ -333,12 +342,12 @@ fn an_account_of_an_agents_own_file_is_sent_to_no_agent_that_does_not_list_it_it
     let of = |lists, entry: Option<&LedgerEntry>| {
         duty(SessionView { lists, ..view() }, Some(&account), entry, NOW)
     };
-    assert_eq!(of(Some(true), None), Duty::Add(EPOCH));
+    assert_eq!(of(Some(true), None), Duty::Add(NOW_EPOCH));
     assert_eq!(of(Some(false), None), Duty::Nothing);
     assert_eq!(of(None, None), Duty::Nothing, "it has not sent its list yet");
     let holds = said(EPOCH, AgentReport::Held(ClusterIdentity::default()));
     assert_eq!(of(None, Some(&holds)), Duty::Nothing);
-    assert_eq!(of(Some(false), Some(&holds)), Duty::Drop(EPOCH), "what it may hold from before goes");
+    assert_eq!(of(Some(false), Some(&holds)), Duty::Drop(NOW_EPOCH), "what it may hold from before goes");
     assert_eq!(of(Some(true), Some(&holds)), Duty::Nothing);
 }
 
@@ -349,10 +358,10 @@ fn an_account_of_the_agents_own_cluster_is_sent_to_none_in_another_than_it_is_bo
     let of = |account: &KubesvcAccount, cluster_uid| {
         duty(SessionView { cluster_uid, ..view() }, Some(account), None, NOW)
     };
-    assert_eq!(of(&account, "other"), Duty::Add(EPOCH), "it is bound to none");
+    assert_eq!(of(&account, "other"), Duty::Add(NOW_EPOCH), "it is bound to none");
     account.status.get_or_insert_default().cluster_uid = Some("own".into());
-    assert_eq!((of(&account, "own"), of(&account, "")), (Duty::Add(EPOCH), Duty::Add(EPOCH)));
+    assert_eq!((of(&account, "own"), of(&account, "")), (Duty::Add(NOW_EPOCH), Duty::Add(NOW_EPOCH)));
     assert_eq!(of(&account, "other"), Duty::Nothing);
     account.spec.kubeconfig.service_account = None;
-    assert_eq!(of(&account, "other"), Duty::Add(EPOCH), "its kubeconfig says where it is");
+    assert_eq!(of(&account, "other"), Duty::Add(NOW_EPOCH), "its kubeconfig says where it is");
 }

@@ -13,12 +13,12 @@ fn failure() -> Failure {
 
 fn sent(epoch: i64) -> Ledger {
     let mut ledger = Ledger::new(0);
-    ledger.prepare("u", "one", epoch, 0);
-    ledger.added("u", epoch, 0);
+    ledger.prepare("u", "one", GrantEpoch(epoch), 0);
+    ledger.added("u", GrantEpoch(epoch), 0);
     ledger
 }
 
-fn report(ledger: &Ledger) -> Option<(i64, AgentReport)> {
+fn report(ledger: &Ledger) -> Option<(GrantEpoch, AgentReport)> {
     ledger.entry("u").and_then(|entry| entry.report.clone())
 }
 
@@ -30,8 +30,8 @@ fn command(ledger: &Ledger) -> Option<PendingCommand> {
 fn held_and_failed_answer_an_add() {
     for answer in [held(), AgentReport::Failed(failure())] {
         let mut ledger = sent(3);
-        assert_eq!(ledger.record_answer("u", 3, answer.clone(), false, NOW), AnswerEffect::Taken);
-        assert_eq!(report(&ledger), Some((3, answer)));
+        assert_eq!(ledger.record_answer("u", GrantEpoch(3), answer.clone(), false, NOW), AnswerEffect::Taken);
+        assert_eq!(report(&ledger), Some((GrantEpoch(3), answer)));
         assert_eq!(command(&ledger), None);
         assert_eq!(ledger.silent_for("u", 100), None);
     }
@@ -40,52 +40,64 @@ fn held_and_failed_answer_an_add() {
 #[test]
 fn answers_to_what_was_never_sent_are_ignored() {
     let mut ledger = Ledger::new(0);
-    assert_eq!(ledger.record_answer("u", 3, held(), false, NOW), AnswerEffect::NeverSent);
-    ledger.prepare("u", "one", 3, 0);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(3), held(), false, NOW), AnswerEffect::NeverSent);
+    ledger.prepare("u", "one", GrantEpoch(3), 0);
     assert_eq!(
-        ledger.record_answer("u", 3, held(), false, NOW),
+        ledger.record_answer("u", GrantEpoch(3), held(), false, NOW),
         AnswerEffect::NeverSent,
         "it was only prepared"
     );
-    ledger.added("u", 3, 0);
-    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Future);
+    ledger.added("u", GrantEpoch(3), 0);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(4), held(), false, NOW), AnswerEffect::Future);
     assert_eq!(report(&ledger), None);
 }
 
 #[test]
 fn late_and_repeated_answers_are_harmless() {
     let mut ledger = sent(3);
-    ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4, 0);
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Late);
-    assert_eq!(command(&ledger), Some(PendingCommand::Add(4)));
-    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Taken);
-    assert_eq!(ledger.record_answer("u", 4, held(), false, NOW), AnswerEffect::Taken);
-    assert_eq!(ledger.record_answer("u", 3, held(), false, NOW), AnswerEffect::Late);
-    assert_eq!(ledger.record_answer("u", 4, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Late);
-    assert_eq!(report(&ledger), Some((4, held())));
+    ledger.prepare("u", "one", GrantEpoch(4), 0);
+    ledger.added("u", GrantEpoch(4), 0);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Failed(failure()), false, NOW),
+        AnswerEffect::Late
+    );
+    assert_eq!(command(&ledger), Some(PendingCommand::Add(GrantEpoch(4))));
+    assert_eq!(ledger.record_answer("u", GrantEpoch(4), held(), false, NOW), AnswerEffect::Taken);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(4), held(), false, NOW), AnswerEffect::Taken);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(3), held(), false, NOW), AnswerEffect::Late);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(4), AgentReport::Failed(failure()), false, NOW),
+        AnswerEffect::Late
+    );
+    assert_eq!(report(&ledger), Some((GrantEpoch(4), held())));
 }
 
 #[test]
 fn dropped_counts_for_the_epoch_it_was_asked_for() {
     let mut ledger = sent(3);
-    ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Late);
+    ledger.dropping("u", "one", GrantEpoch(4), 0);
     assert_eq!(
-        ledger.record_answer("u", 3, held(), false, NOW),
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Late
+    );
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), held(), false, NOW),
         AnswerEffect::Taken,
         "the Add was done first"
     );
-    assert_eq!(command(&ledger), Some(PendingCommand::Drop(4)));
-    assert_eq!(ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
+    assert_eq!(command(&ledger), Some(PendingCommand::Drop(GrantEpoch(4))));
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(4), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Taken
+    );
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
     assert_eq!(
-        ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW),
+        ledger.record_answer("u", GrantEpoch(4), AgentReport::Dropped, false, NOW),
         AnswerEffect::Late,
         "said twice"
     );
     assert_eq!(
-        ledger.record_answer("u", 3, held(), false, NOW),
+        ledger.record_answer("u", GrantEpoch(3), held(), false, NOW),
         AnswerEffect::NeverSent,
         "it holds nothing any more"
     );
@@ -94,21 +106,26 @@ fn dropped_counts_for_the_epoch_it_was_asked_for() {
 #[test]
 fn a_failed_drop_is_recorded_and_the_account_may_still_be_held() {
     let mut ledger = sent(3);
-    ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.record_answer("u", 4, AgentReport::Failed(failure()), true, NOW), AnswerEffect::Taken);
-    assert_eq!(report(&ledger), Some((4, AgentReport::Failed(failure()))));
-    assert!(ledger.entry("u").is_some_and(|entry| entry.may_hold() && entry.drop_failed == Some(4)));
+    ledger.dropping("u", "one", GrantEpoch(4), 0);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(4), AgentReport::Failed(failure()), true, NOW),
+        AnswerEffect::Taken
+    );
+    assert_eq!(report(&ledger), Some((GrantEpoch(4), AgentReport::Failed(failure()))));
+    assert!(
+        ledger.entry("u").is_some_and(|entry| entry.may_hold() && entry.drop_failed == Some(GrantEpoch(4)))
+    );
 }
 
 #[test]
 fn a_name_is_busy_until_every_drop_under_it_is_answered() {
     let mut ledger = sent(3);
-    ledger.dropping("u", "one", 4, 0);
-    ledger.dropping("u", "one", 5, 0);
-    ledger.wait_for_name("v", "one", 1, 0);
+    ledger.dropping("u", "one", GrantEpoch(4), 0);
+    ledger.dropping("u", "one", GrantEpoch(5), 0);
+    ledger.wait_for_name("v", "one", GrantEpoch(1), 0);
     assert!(ledger.name_is_busy("one"));
     assert!(ledger.freed("one").is_empty());
-    ledger.record_answer("u", 5, AgentReport::Dropped, false, NOW);
+    ledger.record_answer("u", GrantEpoch(5), AgentReport::Dropped, false, NOW);
     assert!(!ledger.name_is_busy("one"));
     assert_eq!(ledger.freed("one"), ["v"]);
     assert!(ledger.freed("one").is_empty());
@@ -117,11 +134,11 @@ fn a_name_is_busy_until_every_drop_under_it_is_answered() {
 #[test]
 fn an_agent_that_holds_a_later_epoch_fails_the_add_instead_of_looping() {
     let mut ledger = Ledger::new(0);
-    ledger.believe("u", "one", 9, None);
-    ledger.prepare("u", "one", 6, 0);
-    ledger.added("u", 6, 0);
-    assert_eq!(ledger.record_answer("u", 9, held(), false, NOW), AnswerEffect::Taken);
-    assert!(matches!(report(&ledger), Some((6, AgentReport::Failed(_)))));
+    ledger.believe("u", "one", GrantEpoch(9), None);
+    ledger.prepare("u", "one", GrantEpoch(6), 0);
+    ledger.added("u", GrantEpoch(6), 0);
+    assert_eq!(ledger.record_answer("u", GrantEpoch(9), held(), false, NOW), AnswerEffect::Taken);
+    assert!(matches!(report(&ledger), Some((GrantEpoch(6), AgentReport::Failed(_)))));
 }
 
 #[test]
@@ -129,16 +146,16 @@ fn the_pace_is_10_20_40_and_60_seconds() {
     let mut ledger = sent(3);
     let mut waits = Vec::new();
     for _ in 0..6 {
-        ledger.prepare("u", "one", 3, 0);
-        ledger.added("u", 3, 0);
-        ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW);
+        ledger.prepare("u", "one", GrantEpoch(3), 0);
+        ledger.added("u", GrantEpoch(3), 0);
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Failed(failure()), false, NOW);
         let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
     }
     assert_eq!(waits, [10, 20, 40, 60, 60, 60]);
-    ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4, 0);
-    ledger.record_answer("u", 4, AgentReport::Failed(failure()), false, NOW);
+    ledger.prepare("u", "one", GrantEpoch(4), 0);
+    ledger.added("u", GrantEpoch(4), 0);
+    ledger.record_answer("u", GrantEpoch(4), AgentReport::Failed(failure()), false, NOW);
     let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
     assert_eq!((again.at - NOW).as_secs(), 10, "a new epoch begins anew");
 }
@@ -146,9 +163,9 @@ fn the_pace_is_10_20_40_and_60_seconds() {
 #[test]
 fn silence_counts_from_the_add_and_anew_from_working() {
     let mut ledger = Ledger::new(100);
-    ledger.prepare("u", "one", 3, 101);
+    ledger.prepare("u", "one", GrantEpoch(3), 101);
     assert_eq!(ledger.silent_for("u", 102), Some(0), "the hub waits for the credential");
-    ledger.added("u", 3, 102);
+    ledger.added("u", GrantEpoch(3), 102);
     assert_eq!(ledger.silent_for("u", 105), Some(3));
     ledger.frame(106);
     assert_eq!(ledger.silent_for("u", 107), Some(5));
@@ -159,16 +176,16 @@ fn silence_counts_from_the_add_and_anew_from_working() {
 #[test]
 fn silence_counts_from_the_wish_to_send_while_a_drop_keeps_the_name_busy() {
     let mut ledger = Ledger::new(100);
-    ledger.dropping("other", "one", 2, 100);
-    ledger.wait_for_name("u", "one", 3, 101);
+    ledger.dropping("other", "one", GrantEpoch(2), 100);
+    ledger.wait_for_name("u", "one", GrantEpoch(3), 101);
     assert_eq!(ledger.silent_for("u", 105), Some(4), "it is the agent that does not answer");
 }
 
 #[test]
 fn silence_stands_still_while_the_session_is_being_lost() {
     let mut ledger = Ledger::new(100);
-    ledger.prepare("u", "one", 3, 100);
-    ledger.added("u", 3, 100);
+    ledger.prepare("u", "one", GrantEpoch(3), 100);
+    ledger.added("u", GrantEpoch(3), 100);
     assert_eq!(ledger.silent_for("u", 115), Some(15));
     assert_eq!(ledger.silent_for("u", 1000), Some(15));
     ledger.frame(1000);
@@ -180,23 +197,26 @@ fn a_new_epoch_is_owed_from_its_own_beginning() {
     let mut ledger = sent(3);
     ledger.frame(10);
     assert_eq!(ledger.silent_for("u", 10), Some(10));
-    ledger.prepare("u", "one", 4, 10);
+    ledger.prepare("u", "one", GrantEpoch(4), 10);
     assert_eq!(ledger.silent_for("u", 10), Some(0));
 }
 
 #[test]
 fn an_account_that_could_not_be_sent_says_why() {
     let mut ledger = Ledger::new(0);
-    ledger.prepare("u", "one", 3, 0);
-    ledger.not_sent("u", 3, Some(failure()), NOW, Duration::ZERO);
-    assert_eq!(report(&ledger), Some((3, AgentReport::Failed(failure()))));
+    ledger.prepare("u", "one", GrantEpoch(3), 0);
+    ledger.not_sent("u", GrantEpoch(3), Some(failure()), NOW, Duration::ZERO);
+    assert_eq!(report(&ledger), Some((GrantEpoch(3), AgentReport::Failed(failure()))));
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold()));
 }
 
 #[test]
 fn dropped_in_answer_to_an_add_is_paced() {
     let mut ledger = sent(3);
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Taken
+    );
     assert!(ledger.entry("u").is_some_and(|entry| entry.retry.is_some_and(|again| again.at > NOW)));
 }
 
@@ -207,16 +227,19 @@ fn mismatch() -> Failure {
 #[test]
 fn an_agent_that_let_go_of_the_wrong_cluster_has_failed_and_holds_nothing() {
     let mut ledger = sent(3);
-    ledger.record_answer("u", 3, held(), false, NOW);
-    ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
-    assert_eq!(command(&ledger), Some(PendingCommand::Drop(3)));
-    assert_eq!(report(&ledger), Some((3, AgentReport::Failed(mismatch()))));
+    ledger.record_answer("u", GrantEpoch(3), held(), false, NOW);
+    ledger.dropping_from_wrong_cluster("u", GrantEpoch(3), mismatch(), (NOW, 0));
+    assert_eq!(command(&ledger), Some(PendingCommand::Drop(GrantEpoch(3))));
+    assert_eq!(report(&ledger), Some((GrantEpoch(3), AgentReport::Failed(mismatch()))));
     assert!(ledger.name_is_busy("one"));
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Taken
+    );
     assert!(!ledger.name_is_busy("one"));
     assert_eq!(
         report(&ledger),
-        Some((3, AgentReport::Failed(mismatch()))),
+        Some((GrantEpoch(3), AgentReport::Failed(mismatch()))),
         "the leader goes on being told why"
     );
     assert!(ledger.entry("u").is_some_and(|entry| !entry.may_hold() && entry.command.is_none()));
@@ -227,11 +250,11 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
     let mut ledger = Ledger::new(0);
     let mut waits = Vec::new();
     for _ in 0..5 {
-        ledger.prepare("u", "one", 3, 0);
-        ledger.added("u", 3, 0);
-        ledger.record_answer("u", 3, held(), false, NOW);
-        ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
-        ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW);
+        ledger.prepare("u", "one", GrantEpoch(3), 0);
+        ledger.added("u", GrantEpoch(3), 0);
+        ledger.record_answer("u", GrantEpoch(3), held(), false, NOW);
+        ledger.dropping_from_wrong_cluster("u", GrantEpoch(3), mismatch(), (NOW, 0));
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW);
         let again = ledger.entry("u").and_then(|entry| entry.retry).expect("it is paced");
         waits.push((again.at - NOW).as_secs());
     }
@@ -241,23 +264,32 @@ fn the_wrong_cluster_is_tried_again_at_the_pace_of_failures_though_it_says_held_
 #[test]
 fn a_revoke_ends_though_the_wrong_cluster_was_let_go_of_before() {
     let mut ledger = sent(3);
-    ledger.record_answer("u", 3, held(), false, NOW);
-    ledger.dropping_from_wrong_cluster("u", 3, mismatch(), (NOW, 0));
-    ledger.dropping("u", "one", 4, 0);
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Dropped, false, NOW), AnswerEffect::Late);
-    assert_eq!(ledger.record_answer("u", 4, AgentReport::Dropped, false, NOW), AnswerEffect::Taken);
-    assert_eq!(report(&ledger), Some((4, AgentReport::Dropped)));
+    ledger.record_answer("u", GrantEpoch(3), held(), false, NOW);
+    ledger.dropping_from_wrong_cluster("u", GrantEpoch(3), mismatch(), (NOW, 0));
+    ledger.dropping("u", "one", GrantEpoch(4), 0);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Late
+    );
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(4), AgentReport::Dropped, false, NOW),
+        AnswerEffect::Taken
+    );
+    assert_eq!(report(&ledger), Some((GrantEpoch(4), AgentReport::Dropped)));
 }
 
 #[test]
 fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
     let mut ledger = Ledger::new(0);
-    ledger.seed(&[("u".to_owned(), "one".to_owned(), 3)], &Ledger::new(0));
+    ledger.seed(&[("u".to_owned(), "one".to_owned(), GrantEpoch(3))], &Ledger::new(0));
     assert_eq!(ledger.counts(), (1, 0));
-    ledger.prepare("u", "one", 3, 0);
-    ledger.added("u", 3, 0);
+    ledger.prepare("u", "one", GrantEpoch(3), 0);
+    ledger.added("u", GrantEpoch(3), 0);
     assert_eq!(ledger.counts(), (1, 0), "it is asked for what it reaches");
-    assert_eq!(ledger.record_answer("u", 3, AgentReport::Failed(failure()), false, NOW), AnswerEffect::Taken);
+    assert_eq!(
+        ledger.record_answer("u", GrantEpoch(3), AgentReport::Failed(failure()), false, NOW),
+        AnswerEffect::Taken
+    );
     assert_eq!(ledger.counts(), (0, 1));
     assert_eq!(sent(3).counts(), (0, 0), "one that was never told holds nothing before it has said so");
 }
@@ -266,12 +298,15 @@ fn what_an_agent_says_in_its_hello_counts_as_held_while_it_is_asked_again() {
 fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_failure() {
     let mut ledger = Ledger::new(0);
     let doubt = |ledger: &mut Ledger, epoch: i64| {
-        ledger.prepare("u", "one", epoch, 0);
-        ledger.record_credential_mismatch("u", epoch, NOW, Duration::from_secs(5));
+        ledger.prepare("u", "one", GrantEpoch(epoch), 0);
+        ledger.record_credential_mismatch("u", GrantEpoch(epoch), NOW, Duration::from_secs(5));
     };
     for _ in 1..MAX_CREDENTIAL_MISMATCHES {
         doubt(&mut ledger, 3);
-        assert!(ledger.has_credential_mismatch("u", 3) && !ledger.has_credential_mismatch("u", 4));
+        assert!(
+            ledger.has_credential_mismatch("u", GrantEpoch(3))
+                && !ledger.has_credential_mismatch("u", GrantEpoch(4))
+        );
         assert_eq!(report(&ledger), None);
     }
     doubt(&mut ledger, 4);
@@ -281,10 +316,10 @@ fn a_credential_that_stays_another_one_than_the_grants_becomes_the_sessions_fail
     }
     let said = report(&ledger).expect("it has failed");
     assert!(
-        matches!(&said, (4, AgentReport::Failed(why)) if why.class == FailureClass::CredentialDiffers),
+        matches!(&said, (GrantEpoch(4), AgentReport::Failed(why)) if why.class == FailureClass::CredentialDiffers),
         "{said:?}"
     );
-    ledger.prepare("u", "one", 4, 0);
-    ledger.added("u", 4, 0);
-    assert!(!ledger.has_credential_mismatch("u", 4), "it was the right one after all");
+    ledger.prepare("u", "one", GrantEpoch(4), 0);
+    ledger.added("u", GrantEpoch(4), 0);
+    assert!(!ledger.has_credential_mismatch("u", GrantEpoch(4)), "it was the right one after all");
 }

@@ -123,7 +123,7 @@ impl ModelWorld {
 
     fn check_active(&mut self, uid: &str, after: &KubesvcAccountStatus) {
         let (number, zone) = (number_of(uid), after.granted_zone().unwrap_or_default());
-        let said = |of: u8| self.held.contains(&(of, after.epoch, zone));
+        let said = |of: u8| self.held.contains(&(of, after.epoch.0, zone));
         if said(number) {
             return;
         }

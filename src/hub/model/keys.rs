@@ -52,7 +52,7 @@ impl Encode for KubesvcAccountStatus {
     fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.push(self.state.map_or(255, |state| state as u8));
         number(self.observed_generation, bytes);
-        number(self.epoch, bytes);
+        number(self.epoch.0, bytes);
         bytes.push(self.grant.as_ref().map_or(255, |grant| grant.phase as u8));
         if let Some(grant) = &self.grant {
             optional(grant.zone.as_deref(), bytes);
@@ -90,7 +90,7 @@ impl Encode for KubesvcAgent {
 impl Encode for OutboxEntry {
     fn encode(&self, bytes: &mut Vec<u8>) {
         text(&self.uid, bytes);
-        number(self.epoch, bytes);
+        number(self.epoch.0, bytes);
         bytes.push(self.result as u8);
         optional(self.class.as_deref(), bytes);
     }
@@ -127,7 +127,7 @@ impl Encode for ToAgent {
 
 impl Encode for LedgerEntry {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        optional_number(self.believed, bytes);
+        optional_number(self.believed.map(|epoch| epoch.0), bytes);
         let (kind, epoch) = match self.command {
             None => (0, None),
             Some(PendingCommand::Prepare(epoch)) => (1, Some(epoch)),
@@ -135,8 +135,8 @@ impl Encode for LedgerEntry {
             Some(PendingCommand::Drop(epoch)) => (3, Some(epoch)),
         };
         bytes.push(kind);
-        optional_number(epoch, bytes);
-        optional_number(self.report.as_ref().map(|(epoch, _)| *epoch), bytes);
+        optional_number(epoch.map(|epoch| epoch.0), bytes);
+        optional_number(self.report.as_ref().map(|(epoch, _)| epoch.0), bytes);
         match self.report.as_ref().map(|(_, word)| word) {
             None => bytes.push(0),
             Some(AgentReport::Held(_)) => bytes.push(1),
@@ -145,10 +145,10 @@ impl Encode for LedgerEntry {
             Some(AgentReport::Lost(failure)) => bytes.extend([4, failure.class as u8]),
         }
         bytes.push(u8::from(self.confirmed));
-        optional_number(self.retry.map(|again| again.epoch), bytes);
-        optional_number(self.credential_mismatch.map(|(epoch, _)| epoch), bytes);
-        optional_number(self.drop_failed, bytes);
-        optional_number(self.owed.map(|(epoch, _)| epoch), bytes);
+        optional_number(self.retry.map(|again| again.epoch.0), bytes);
+        optional_number(self.credential_mismatch.map(|(epoch, _)| epoch.0), bytes);
+        optional_number(self.drop_failed.map(|epoch| epoch.0), bytes);
+        optional_number(self.owed.map(|(epoch, _)| epoch.0), bytes);
     }
 }
 
@@ -283,7 +283,7 @@ impl ModelWorld {
     fn encode_words(&self, bytes: &mut Vec<u8>) {
         let Some(now) = self.object() else { return };
         let (now, since) = (number_of(now.uid()), now.status_or_default().epoch);
-        for (_, epoch, zone) in self.held.iter().filter(|(uid, epoch, _)| *uid == now && *epoch >= since) {
+        for (_, epoch, zone) in self.held.iter().filter(|(uid, epoch, _)| *uid == now && *epoch >= since.0) {
             number(*epoch, bytes);
             text(zone, bytes);
         }

@@ -82,7 +82,7 @@ impl ModelWorld {
                 let epoch = seen.status_or_default().epoch;
                 self.replicas[replica].agents = self.agents.clone();
                 let (uid, before) = (number_of(seen.uid()), self.next_session);
-                self.replicas[replica].has_read = Some(SessionReading { uid, epoch, before });
+                self.replicas[replica].has_read = Some(SessionReading { uid, epoch: epoch.0, before });
                 self.forget_gone(replica);
                 true
             }
@@ -114,7 +114,7 @@ impl ModelWorld {
         let status = account.status_or_default();
         let has_read = self.replicas[replica]
             .has_read
-            .is_some_and(|read| (read.uid, read.epoch) == (number_of(account.uid()), status.epoch));
+            .is_some_and(|read| (read.uid, read.epoch) == (number_of(account.uid()), status.epoch.0));
         let observation = Observation {
             account,
             now: NOW,

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::AgentReport;
 use crate::account::outbox::{OutboxEntry, PackingCursor, SessionReport, awaited, packed};
-use crate::account::{GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
+use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAgent, KubesvcAgentStatus};
 use crate::agent::activation::ActivatedAccount;
 use crate::agent::definition::Definition;
 use crate::agent::reactions::Effect;
@@ -60,7 +60,7 @@ impl ModelWorld {
             .table
             .held()
             .filter_map(|held| held.account)
-            .map(|one| (one.uid, one.name, i64::try_from(one.epoch).unwrap_or_default()))
+            .map(|one| (one.uid, one.name, GrantEpoch::from_wire(one.epoch).unwrap_or_default()))
             .collect();
         let before = former.filter(|former| former.boot == boot).map(|former| former.ledger.clone());
         let mut ledger = Ledger::new(0);
@@ -151,7 +151,7 @@ impl ModelWorld {
         if let (Duty::Add(epoch), Some(account)) = (owed, account)
             && !is_known
             && !session.ledger.is_confirmed(uid)
-            && !self.is_granted(account, epoch)
+            && !self.is_granted(account, epoch.0)
         {
             return false;
         }
@@ -173,13 +173,17 @@ impl ModelWorld {
                 // Says which object it is, also where uids do not.
                 let generation = account.map(|one| number_of(one.uid())).unwrap_or_default().into();
                 if is_connected {
-                    session.to_agent.push_back(ToAgent::Add { uid: uid.to_owned(), epoch, generation });
+                    session.to_agent.push_back(ToAgent::Add {
+                        uid: uid.to_owned(),
+                        epoch: epoch.0,
+                        generation,
+                    });
                 }
             }
             Duty::Drop(epoch) => {
                 ledger.dropping(uid, "a", epoch, 0);
                 if is_connected {
-                    session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch });
+                    session.to_agent.push_back(ToAgent::Drop { uid: uid.to_owned(), epoch: epoch.0 });
                 }
             }
             Duty::DropFromWrongCluster(_) => {
@@ -200,7 +204,7 @@ impl ModelWorld {
             let status = now.status_or_default();
             now.uid() == seen.uid()
                 && status.phase() == GrantPhase::Open
-                && status.epoch == epoch
+                && status.epoch == GrantEpoch(epoch)
                 && status.granted_zone() == seen.status_or_default().granted_zone()
         })
     }
@@ -220,12 +224,12 @@ impl ModelWorld {
                 let credential = Some(Credential::Kubeconfig(b"k".to_vec()));
                 let spec = AccountSpec { credential, ..AccountSpec::default() };
                 process.table.add(
-                    wire_conversion::account_ref(&uid, "a", epoch, generation),
+                    wire_conversion::account_ref(&uid, "a", GrantEpoch(epoch), generation),
                     Definition::split(spec).1,
                 )
             }
             ToAgent::Drop { uid, epoch } => {
-                process.table.drop_account(wire_conversion::account_ref(&uid, "a", epoch, 0))
+                process.table.drop_account(wire_conversion::account_ref(&uid, "a", GrantEpoch(epoch), 0))
             }
         };
         self.carry_out_at(index, effects);

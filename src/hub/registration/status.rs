@@ -192,6 +192,7 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::GrantEpoch;
     use crate::account::agent_resource::SessionEnd;
     use crate::hub::admission_queue::AdmissionClass;
 
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn answers_are_those_of_the_session_in_force() {
-        let outbox = [OutboxEntry { uid: "u".into(), epoch: 1, ..OutboxEntry::default() }];
+        let outbox = [OutboxEntry { uid: "u".into(), epoch: GrantEpoch(1), ..OutboxEntry::default() }];
         let agent = registered();
         assert_eq!(reported(&agent, "s0", &outbox), None);
         let agent = with(agent.clone(), reported(&agent, "s1", &outbox).expect("it is in force"));

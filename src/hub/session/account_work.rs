@@ -17,7 +17,7 @@ use super::detached::detached;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{self, AgentReport, Fact};
-use crate::account::{GrantPhase, KubesvcAccount};
+use crate::account::{GrantEpoch, GrantPhase, KubesvcAccount};
 use crate::hub::Hub;
 use crate::hub::duties::{self, Duty, SessionView};
 use crate::hub::ledger::{LedgerEntry, Moment, PendingCommand};
@@ -50,7 +50,7 @@ enum PreparedAccount {
 
 struct PreparedAdd {
     uid: String,
-    epoch: i64,
+    epoch: GrantEpoch,
     ready: PreparedAccount,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct AccountWork {
     hub: Arc<Hub>,
     session: Arc<Session>,
     batch_bytes: usize,
-    to_prepare: VecDeque<(String, i64)>,
+    to_prepare: VecDeque<(String, GrantEpoch)>,
     preparing: FuturesUnordered<BoxFuture<'static, PreparedAdd>>,
     adds: Vec<ops::AccountSpec>,
     drops: Vec<common::AccountRef>,
@@ -332,12 +332,12 @@ impl AccountWork {
         }
     }
 
-    fn is_to_prepare(&self, uid: &str, epoch: i64) -> bool {
+    fn is_to_prepare(&self, uid: &str, epoch: GrantEpoch) -> bool {
         is_to_prepare(&self.session, uid, epoch)
     }
 
     /// What was to be sent is looked at afresh.
-    fn abandon(&mut self, uid: &str, epoch: i64) {
+    fn abandon(&mut self, uid: &str, epoch: GrantEpoch) {
         self.session.ledger.lock().abandon(uid, epoch);
         self.session.wakes.wake(uid.to_owned());
     }
@@ -377,7 +377,7 @@ impl AccountWork {
     }
 
     /// The account goes out if it is still what is wanted: objects may have changed while the credential was awaited.
-    fn add(&mut self, uid: &str, epoch: i64, spec: ops::AccountSpec) {
+    fn add(&mut self, uid: &str, epoch: GrantEpoch, spec: ops::AccountSpec) {
         let account = self.hub.accounts.by_uid(uid);
         let mut ledger = self.session.ledger.lock();
         let entry = ledger.entry(uid).cloned().map(|mut entry| {
@@ -397,7 +397,7 @@ impl AccountWork {
     }
 }
 
-async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) -> PreparedAdd {
+async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: GrantEpoch) -> PreparedAdd {
     // The semaphore is never closed. The clock begins after it: how many others wait is no fault of this account.
     let _place = hub.credential_reads.acquire().await;
     let ready = match hub.accounts.by_uid(&uid) {
@@ -413,7 +413,7 @@ async fn prepare(hub: Arc<Hub>, session: Arc<Session>, uid: String, epoch: i64) 
     PreparedAdd { uid, epoch, ready }
 }
 
-fn is_to_prepare(session: &Session, uid: &str, epoch: i64) -> bool {
+fn is_to_prepare(session: &Session, uid: &str, epoch: GrantEpoch) -> bool {
     let ledger = session.ledger.lock();
     ledger.entry(uid).is_some_and(|entry| entry.command == Some(PendingCommand::Prepare(epoch)))
 }
@@ -423,7 +423,7 @@ fn too_slow() -> Failure {
     Failure::new(FailureClass::Timeout, message)
 }
 
-async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: i64) -> PreparedAccount {
+async fn ready(hub: &Hub, session: &Session, account: &KubesvcAccount, epoch: GrantEpoch) -> PreparedAccount {
     let may_be_old = !session.connected_before(version_of(account));
     if hub.settings.clustered && may_be_old && !session.ledger.lock().is_confirmed(account.uid()) {
         match is_still_granted(hub, account).await {

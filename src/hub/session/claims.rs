@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::account::zones;
+use crate::account::{GrantEpoch, zones};
 use crate::hub::Hub;
 use crate::hub::admission_queue::AdmissionClass;
 use crate::hub::hello::{AcceptedHello, HelloRefusal};
@@ -88,7 +88,7 @@ impl Hub {
 }
 
 /// The first [`MAX_FOREIGN`] accounts that are none of the zone. One look at each claim.
-fn sort_out(held: &[(String, String, i64)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
+fn sort_out(held: &[(String, String, GrantEpoch)], is_of_zone: impl Fn(&str) -> bool) -> ForeignClaims {
     let mut foreign = ForeignClaims::default();
     for (uid, _, _) in held {
         if is_of_zone(uid) || foreign.uids.contains(uid) {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_foreign_accounts_are_taken_in_at_once_and_each_claim_is_looked_at_once() {
-        let claim = |uid: &str| (uid.to_owned(), "n".to_owned(), 1);
+        let claim = |uid: &str| (uid.to_owned(), "n".to_owned(), GrantEpoch(1));
         let looks = std::cell::Cell::new(0);
         let is_of_zone = |uid: &str| {
             looks.set(looks.get() + 1);

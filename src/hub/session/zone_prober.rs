@@ -15,7 +15,7 @@ use super::detached::detached;
 use super::outbox::Outbox;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::Offer;
-use crate::account::{KubesvcAccount, kubeconfig};
+use crate::account::{GrantEpoch, KubesvcAccount, kubeconfig};
 use crate::hub::Hub;
 use crate::hub::duties::SessionView;
 use crate::hub::ledger::Moment;
@@ -168,7 +168,7 @@ impl ZoneProber {
 }
 
 /// Uid, epoch and generation that an answer names.
-fn probed_account(account: common::AccountRef) -> Option<(String, i64, i64)> {
+fn probed_account(account: common::AccountRef) -> Option<(String, GrantEpoch, i64)> {
     let generation = i64::try_from(account.generation).ok()?;
     let (uid, epoch) = wire_conversion::reference(account)?;
     Some((uid, epoch, generation))

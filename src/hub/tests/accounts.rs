@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::support::*;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::lifecycle::{AgentReport, Presence, SessionFact};
-use crate::account::{GrantPhase, State};
+use crate::account::{GrantEpoch, GrantPhase, State};
 use crate::fleet::Fleet;
 use crate::hub::MAX_CONCURRENT_CREDENTIAL_READS;
 use crate::objects::AccountKey;
@@ -16,7 +16,7 @@ async fn fact(hub: &TestHub, uid: &str, is: impl Fn(&SessionFact) -> bool) -> Se
     eventually("the session says it", || hub.hub.sessions(uid).into_iter().find(|fact| is(fact))).await
 }
 
-async fn word(hub: &TestHub, uid: &str, is: impl Fn(&AgentReport) -> bool) -> (i64, AgentReport) {
+async fn word(hub: &TestHub, uid: &str, is: impl Fn(&AgentReport) -> bool) -> (GrantEpoch, AgentReport) {
     let said = |fact: &SessionFact| fact.report.as_ref().is_some_and(|(_, word)| is(word));
     fact(hub, uid, said).await.report.expect("it is there")
 }
@@ -34,7 +34,7 @@ async fn an_account_is_added_held_dropped_and_gone() {
 
     hub.leader.try_take(100);
     agent.answer(held(&reference)).await;
-    assert_eq!(word(&hub, "uid-one", |word| matches!(word, AgentReport::Held(_))).await.0, 1);
+    assert_eq!(word(&hub, "uid-one", |word| matches!(word, AgentReport::Held(_))).await.0, GrantEpoch(1));
     eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
         .await;
     assert_eq!(hub.hub.holders("uid-one")[0].accounts, ["one"]);
@@ -43,17 +43,17 @@ async fn an_account_is_added_held_dropped_and_gone() {
 
     hub.accounts.show(with(account("one"), |status| {
         status.state = Some(State::Deactivating);
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
     }));
     let deleted = agent.deleted().await;
     assert_eq!((deleted[0].uid.as_str(), deleted[0].epoch), ("uid-one", 2));
     agent.answer(dropped(&deleted[0])).await;
-    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, 2);
+    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, GrantEpoch(2));
 
     hub.accounts.show(with(account("one"), |status| {
         status.state = Some(State::Inactive);
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant = None;
     }));
     eventually("nothing is kept of it", || {
@@ -75,7 +75,7 @@ async fn the_leader_is_woken_when_an_answer_is_owed() {
     assert!(hub.leader.try_take(100).contains(&"uid-one".into()), "after AddAccounts");
     hub.accounts.show(with(account("one"), |status| {
         status.state = Some(State::Deleting);
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
     }));
     agent.deleted().await;
@@ -91,7 +91,7 @@ async fn a_revoke_is_answered_for_an_agent_that_was_never_sent_the_account() {
         status.state = Some(State::Deactivating);
         status.grant.as_mut().expect("granted").phase = GrantPhase::Revoking;
     }));
-    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, 1);
+    assert_eq!(word(&hub, "uid-one", |word| *word == AgentReport::Dropped).await.0, GrantEpoch(1));
     eventually("the leader is woken", || hub.leader.try_take(100).contains(&"uid-one".into()).then_some(()))
         .await;
 }
@@ -161,7 +161,7 @@ async fn a_credential_that_cannot_be_read_is_the_sessions_failure() {
     hub.accounts.show(account("one"));
     let _agent = hub.agent("a").await;
     let said = word(&hub, "uid-one", |word| matches!(word, AgentReport::Failed(_))).await;
-    assert_eq!(said, (1, AgentReport::Failed(failure)));
+    assert_eq!(said, (GrantEpoch(1), AgentReport::Failed(failure)));
 }
 
 #[tokio::test]
@@ -175,7 +175,7 @@ async fn a_credential_that_is_not_the_grants_waits_for_the_leader() {
         .await;
     eventually("the leader is told why", || hub.hub.credential_mismatch("uid-one").then_some(())).await;
     let renewed = with(account("one"), |status| {
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.credential_version = Some("v2".into());
     });
     hub.accounts.show(renewed);
@@ -312,7 +312,7 @@ async fn a_process_that_comes_back_need_not_be_asked_for_what_it_has_said() {
     let accounts_held = vec![ops::HeldAccount { account: kept, caching_epoch: 0 }];
     let mut agent = hub.greet(ops::Hello { connect_seq: 2, accounts_held, ..hello("a") }).await;
     agent.accepted().await;
-    assert!(matches!(hub.hub.sessions("uid-one")[0].report, Some((1, AgentReport::Held(_)))));
+    assert!(matches!(hub.hub.sessions("uid-one")[0].report, Some((GrantEpoch(1), AgentReport::Held(_)))));
     let added = agent.added().await;
     assert_eq!(added.len(), 1);
     assert_eq!(added[0].account.as_ref().map(|one| one.name.as_str()), Some("two"), "its hello lacks it");
@@ -327,7 +327,7 @@ async fn unrequested_answers_are_ignored() {
     agent.answer(held(&common::AccountRef { epoch: 9, ..reference.clone() })).await;
     agent.answer(dropped(&common::AccountRef { uid: "never".into(), ..reference.clone() })).await;
     agent.answer(held(&reference)).await;
-    assert_eq!(word(&hub, "uid-one", |_| true).await.0, 1);
+    assert_eq!(word(&hub, "uid-one", |_| true).await.0, GrantEpoch(1));
     let ignored = |reason| hub.hub.metrics().ignored.get_or_create(&crate::hub::ReasonLabel { reason }).get();
     assert_eq!((ignored("future_epoch"), ignored("never_sent")), (1, 1));
 }
@@ -356,7 +356,7 @@ async fn silence_about_an_older_epoch_is_none_about_a_newer_one() {
     (0..5).for_each(|_| hub.ticks.advance());
     let session = hub.hub.registry.of_agent("a").expect("it is connected");
     let silent_for = |epoch| session.fact("uid-one", epoch, hub.ticks.now()).silent_for;
-    assert_eq!((silent_for(1), silent_for(2)), (Some(5), None));
+    assert_eq!((silent_for(GrantEpoch(1)), silent_for(GrantEpoch(2))), (Some(5), None));
 }
 
 #[tokio::test]
@@ -409,8 +409,8 @@ async fn an_agent_in_the_wrong_cluster_is_sent_a_drop_and_the_other_keeps_the_ac
     eventually("it is counted as failed, by one alone", || {
         let facts = hub.hub.sessions("uid-one");
         let said = |agent: &str| facts.iter().find(|fact| fact.agent_id == agent)?.report.clone();
-        let holds = matches!(said("right"), Some((1, AgentReport::Held(_))));
-        let failed = matches!(said("astray"), Some((1, AgentReport::Failed(why)))
+        let holds = matches!(said("right"), Some((GrantEpoch(1), AgentReport::Held(_))));
+        let failed = matches!(said("astray"), Some((GrantEpoch(1), AgentReport::Failed(why)))
             if why.class == FailureClass::ClusterMismatch && why.message.contains("agent astray"));
         let agents: Vec<_> = hub.hub.holders("uid-one").into_iter().map(|one| one.agent_id).collect();
         (holds && failed && agents == ["right"]).then_some(())

@@ -4,7 +4,7 @@ use super::offers;
 use super::support::*;
 use crate::account::lifecycle::SessionFact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
-use crate::account::{GrantPhase, State};
+use crate::account::{GrantEpoch, GrantPhase, State};
 use crate::fleet::Fleet;
 use crate::hub::{HubSettings, OutboxWrite};
 use crate::wire::ops;
@@ -103,12 +103,12 @@ async fn one_that_was_never_sent_the_account_says_dropped_and_one_that_is_silent
     let _agent = hub.agent("a").await;
     let revoking = with(account("one"), |status| {
         status.state = Some(State::Deactivating);
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
     });
     hub.accounts.show(revoking);
     let outbox = reported(&hub, "dropped is said for it", |outbox| outbox.len() == 1).await;
-    assert_eq!((outbox[0].result, outbox[0].epoch), (OutboxResult::Dropped, 2));
+    assert_eq!((outbox[0].result, outbox[0].epoch.0), (OutboxResult::Dropped, 2));
     hub.accounts.show(account("two"));
     let mut agent = hub.agent("b").await;
     agent.added().await;
@@ -127,7 +127,7 @@ async fn a_report_that_hangs_holds_up_none_of_another_session() {
     let revoking = |name: &str| {
         with(account(name), |status| {
             status.state = Some(State::Deactivating);
-            status.epoch = 2;
+            status.epoch = GrantEpoch(2);
             status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
         })
     };
@@ -208,11 +208,11 @@ async fn an_agent_that_is_given_accounts_no_more_answers_a_revoke_all_the_same()
     assert!(!agent.accepted().await.approved);
     hub.accounts.show(with(account("one"), |status| {
         status.state = Some(State::Deactivating);
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
     }));
     let outbox = reported(&hub, "dropped is said for it", |outbox| outbox.len() == 1).await;
-    assert_eq!((outbox[0].result, outbox[0].epoch), (OutboxResult::Dropped, 2));
+    assert_eq!((outbox[0].result, outbox[0].epoch.0), (OutboxResult::Dropped, 2));
 }
 
 #[tokio::test]
@@ -281,7 +281,7 @@ async fn where_others_may_lead_an_account_is_read_before_it_is_sent() {
     let hub = TestHub::with(HubSettings { clustered: true, ..HubSettings::default() }).await;
     let granted = account("one");
     let revoked = with(account("one"), |status| {
-        status.epoch = 2;
+        status.epoch = GrantEpoch(2);
         status.grant.as_mut().expect("it has one").phase = GrantPhase::Revoking;
     });
     hub.made.there.lock().insert("one".into(), revoked);
@@ -321,7 +321,7 @@ async fn a_credential_mismatch_is_reported_to_the_leader() {
     hub.accounts.show(with(account("one"), |status| status.state = Some(State::Active)));
     let mut agent = hub.agent("a").await;
     let outbox = reported(&hub, "it is told", |outbox| !outbox.is_empty()).await;
-    assert_eq!(outbox[0].is_credential_mismatch(), Some(1), "{outbox:?}");
+    assert_eq!(outbox[0].is_credential_mismatch(), Some(GrantEpoch(1)), "{outbox:?}");
     assert_eq!(outbox[0].report(), None, "it has not failed");
     hub.accounts.show(with(account("one"), |status| status.credential_version = Some("v2".into())));
     assert_eq!(

@@ -20,7 +20,7 @@ use crate::account::failure::Failure;
 use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
-    Grant, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
+    Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
     KubesvcAgentSpec, KubesvcAgentStatus, State,
 };
 use crate::fleet::Ticks;
@@ -453,7 +453,7 @@ pub(super) fn account(name: &str) -> KubesvcAccount {
     let grant = Grant { phase: GrantPhase::Open, zone: Some("z".into()), generation: 1, definition: None };
     account.status = Some(KubesvcAccountStatus {
         state: Some(State::Activating),
-        epoch: 1,
+        epoch: GrantEpoch(1),
         grant: Some(grant),
         zone_id: Some("z".into()),
         credential_version: Some("v1".into()),

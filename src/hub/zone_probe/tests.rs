@@ -8,7 +8,8 @@ pub(in crate::hub) fn asking() -> KubesvcAccount {
     let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
     account.metadata.uid = Some("u".into());
     account.metadata.generation = Some(3);
-    let status = KubesvcAccountStatus { state: Some(State::ToMigrate), epoch: 2, ..Default::default() };
+    let status =
+        KubesvcAccountStatus { state: Some(State::ToMigrate), epoch: GrantEpoch(2), ..Default::default() };
     account.status = Some(status);
     account
 }
@@ -79,17 +80,17 @@ fn a_session_is_asked_once_in_a_round() {
     assert_eq!(step(&probes, &account, NOW), ProbeStep::Nothing, "its address is looked up");
     assert!(probes.send(&uid, asked));
     assert_eq!(step(&probes, &account, NOW), ProbeStep::Nothing, "it is not answered yet");
-    assert_eq!(probes.answer("u", 3, 2, true, NOW), Some(asked));
+    assert_eq!(probes.answer("u", 3, GrantEpoch(2), true, NOW), Some(asked));
     assert_eq!(step(&probes, &account, NOW), ProbeStep::Nothing, "it said yes");
 }
 
 #[test]
 fn a_new_generation_epoch_or_try_asks_anew() {
     let mut probes = asked(&asking());
-    probes.answer("u", 3, 2, true, NOW);
+    probes.answer("u", 3, GrantEpoch(2), true, NOW);
     for account in [
         changed(|account| account.metadata.generation = Some(4)),
-        changed(|account| status(account).epoch = 3),
+        changed(|account| status(account).epoch = GrantEpoch(3)),
         changed(|account| status(account).failed_count = 1),
     ] {
         assert_eq!(step(&probes, &account, NOW), ProbeStep::Send(round(&account)));
@@ -103,7 +104,7 @@ fn a_no_is_asked_again_after_10_20_40_and_60_seconds() {
     let mut waits = Vec::new();
     for _ in 0..6 {
         ask(&mut probes, &account);
-        assert!(probes.answer("u", 3, 2, false, now).is_some());
+        assert!(probes.answer("u", 3, GrantEpoch(2), false, now).is_some());
         let at = probes.again_at("u").expect("it is paced");
         assert_eq!(step(&probes, &account, now), ProbeStep::Later(at));
         waits.push((at - now).as_secs());
@@ -116,7 +117,7 @@ fn a_no_is_asked_again_after_10_20_40_and_60_seconds() {
 #[test]
 fn an_account_that_asks_no_more_is_forgotten_so_that_the_next_round_asks_anew() {
     let mut probes = asked(&asking());
-    probes.answer("u", 3, 2, false, NOW);
+    probes.answer("u", 3, GrantEpoch(2), false, NOW);
     let active = changed(|account| status(account).state = Some(State::Active));
     assert_eq!(step(&probes, &active, NOW), ProbeStep::Forget);
     assert_eq!(probes.step(view(), "u", None, NOW), ProbeStep::Forget, "its object is gone");
@@ -138,15 +139,15 @@ fn an_agent_that_is_not_approved_or_is_stopping_is_asked_nothing() {
 #[test]
 fn answers_to_what_was_not_asked_are_none() {
     let mut probes = ZoneProbes::default();
-    assert_eq!(probes.answer("u", 3, 2, true, NOW), None, "never asked");
+    assert_eq!(probes.answer("u", 3, GrantEpoch(2), true, NOW), None, "never asked");
     probes.queue("u", round(&asking()));
-    assert_eq!(probes.answer("u", 3, 2, true, NOW), None, "not sent yet");
+    assert_eq!(probes.answer("u", 3, GrantEpoch(2), true, NOW), None, "not sent yet");
     let mut probes = asked(&asking());
-    assert_eq!(probes.answer("v", 3, 2, true, NOW), None, "another account");
-    assert_eq!(probes.answer("u", 4, 2, true, NOW), None, "another generation");
-    assert_eq!(probes.answer("u", 3, 1, true, NOW), None, "another epoch");
-    assert!(probes.answer("u", 3, 2, true, NOW).is_some());
-    assert_eq!(probes.answer("u", 3, 2, false, NOW), None, "answered already");
+    assert_eq!(probes.answer("v", 3, GrantEpoch(2), true, NOW), None, "another account");
+    assert_eq!(probes.answer("u", 4, GrantEpoch(2), true, NOW), None, "another generation");
+    assert_eq!(probes.answer("u", 3, GrantEpoch(1), true, NOW), None, "another epoch");
+    assert!(probes.answer("u", 3, GrantEpoch(2), true, NOW).is_some());
+    assert_eq!(probes.answer("u", 3, GrantEpoch(2), false, NOW), None, "answered already");
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn an_agent_that_leaves_many_questions_open_is_asked_no_more_until_it_answers() 
         probes.send(uid, round);
     }
     assert_eq!(probes.next(), None);
-    probes.answer(&uids[7], 3, 2, false, NOW);
+    probes.answer(&uids[7], 3, GrantEpoch(2), false, NOW);
     probes.forget(&uids[MAX_OPEN_PROBES]);
     assert_eq!(probes.next().map(|(uid, _)| uid), Some(uids[MAX_OPEN_PROBES + 1].clone()));
     assert_eq!(probes.next(), None);

@@ -46,7 +46,7 @@ async fn an_account_is_deactivated_and_activated_by_rest() {
         world.until_row("prod", state).await;
     }
     let account = world.object("prod").await.expect("it is there");
-    assert_eq!(account.status_or_default().epoch, 3, "opened, revoked, opened");
+    assert_eq!(account.status_or_default().epoch.0, 3, "opened, revoked, opened");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +63,7 @@ async fn only_a_changed_definition_activates_anew() {
             status.state() == State::Active && status.observed_generation == generation
         })
         .await;
-    assert_eq!(active.status_or_default().epoch, 2, "epoch + 1");
+    assert_eq!(active.status_or_default().epoch.0, 2, "epoch + 1");
     let_others_pass(&world, &cluster, "next", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2, "ACTIVATING, ACTIVE: {:#?}", world.writes_to("prod"));
 
@@ -74,7 +74,7 @@ async fn only_a_changed_definition_activates_anew() {
             account.status_or_default().observed_generation == generation
         })
         .await;
-    assert_eq!(seen.status_or_default().epoch, 2, "agents need not know");
+    assert_eq!(seen.status_or_default().epoch.0, 2, "agents need not know");
     assert_eq!(seen.status_or_default().state(), State::Active);
     let_others_pass(&world, &cluster, "after", "east").await;
     assert_eq!(writes(&world, "prod"), 3 + 2 + 1, "one write: {:#?}", world.writes_to("prod"));

@@ -18,7 +18,7 @@ async fn a_bad_kubeconfig_stalls_beside_a_good_one_that_is_active() {
     let account = world.until_reason("bad", State::Failed, "KubeconfigRefused").await;
     assert_eq!(condition(&account, "Stalled").map(|one| one.status).as_deref(), Some("True"));
     let status = account.status.expect("it is FAILED");
-    assert_eq!((status.failed_count, status.epoch), (1, 0), "no agent was asked: {status:#?}");
+    assert_eq!((status.failed_count, status.epoch.0), (1, 0), "no agent was asked: {status:#?}");
     let message = status.error_message.unwrap_or_default();
     assert!(message.contains("users[kubesvc].user.tokenFile") && !message.contains("CANARY"), "{message}");
     assert_eq!(writes(&world, "bad"), 2, "finalizer, FAILED: {:#?}", world.writes_to("bad"));
@@ -44,7 +44,7 @@ async fn a_rotated_secret_activates_anew_and_a_spoilt_one_says_so() {
                 && status.credential_version != before.status_or_default().credential_version
         })
         .await;
-    assert_eq!(rotated.status_or_default().epoch, before.status_or_default().epoch + 1);
+    assert_eq!(rotated.status_or_default().epoch.0, before.status_or_default().epoch.0 + 1);
 
     world.secret("prod", b"{", true).await;
     let spoilt = world.until_reason("prod", State::Failed, "KubeconfigRefused").await;

@@ -36,7 +36,7 @@ async fn a_deleted_account_goes_with_its_row_and_leaves_its_agents() {
     // A name may be used again, under another uid.
     world.account("held").zone("east").create().await;
     let anew = world.until("held", State::Active).await;
-    assert_eq!(anew.status_or_default().epoch, 1, "epochs start again");
+    assert_eq!(anew.status_or_default().epoch.0, 1, "epochs start again");
     assert_eq!(world.until_row("held", "ACTIVE").await.uid, anew.metadata.uid);
 
     // Without any agent nobody is waited for longer than the grace.

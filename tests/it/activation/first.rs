@@ -29,7 +29,7 @@ async fn an_applied_account_becomes_active_and_everyone_sees_it() {
         ["True", "False", "False", "True", "True"].map(|status| Some((status.to_owned(), Some(1))));
     assert_eq!(told, expected, "{account:#?}");
     let status = account.status.expect("it is Ready");
-    assert_eq!((status.observed_generation, status.epoch, status.failed_count), (1, 1, 0), "{status:#?}");
+    assert_eq!((status.observed_generation, status.epoch.0, status.failed_count), (1, 1, 0), "{status:#?}");
     assert_eq!(status.agents, [agent.id()], "{status:#?}");
     assert_eq!(status.zone_id.as_deref(), Some("east"));
     assert!(status.cert_fingerprint.as_ref().is_some_and(|print| is_fingerprint(print)), "{status:#?}");

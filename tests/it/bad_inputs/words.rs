@@ -106,7 +106,7 @@ fn failure(class: i32) -> Failure {
 /// The account that a real agent holds.
 pub(super) async fn good(world: &World) -> AccountRef {
     let account = world.object("good").await.expect("it is ACTIVE");
-    let epoch = account.status_or_default().epoch.unsigned_abs();
+    let epoch = account.status_or_default().epoch.0.unsigned_abs();
     AccountRef { uid: account.uid().to_owned(), name: "good".to_owned(), epoch, generation: 1 }
 }
 

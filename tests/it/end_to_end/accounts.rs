@@ -126,7 +126,7 @@ async fn a_changed_definition_is_handed_out_anew_and_permissions_are_not(databas
             status.state() == State::Active && status.epoch > epoch
         })
         .await;
-    assert_eq!(anew.status_or_default().epoch, epoch + 1);
+    assert_eq!(anew.status_or_default().epoch, epoch.next());
 }
 
 async fn of_two_objects_with_one_name_the_older_wins_until_it_goes(database: Database) {

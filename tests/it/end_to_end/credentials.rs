@@ -33,7 +33,7 @@ async fn a_rotated_secret_reaches_the_agent(database: Database) {
             status.state() == State::Active && status.credential_version != before.credential_version
         })
         .await;
-    assert_eq!(after.status_or_default().epoch, before.epoch + 1);
+    assert_eq!(after.status_or_default().epoch.0, before.epoch.0 + 1);
     world.until_row("prod", "ACTIVE").await;
 }
 
@@ -210,5 +210,5 @@ async fn an_unwatched_secret_is_read_again_when_an_agent_returns() {
                 && status.credential_version != before.status_or_default().credential_version
         })
         .await;
-    assert_eq!(after.status_or_default().epoch, before.status_or_default().epoch + 1);
+    assert_eq!(after.status_or_default().epoch.0, before.status_or_default().epoch.0 + 1);
 }

@@ -72,11 +72,11 @@ async fn an_answer_for_an_older_epoch_activates_nothing() {
     until_heard(&world, "after").await;
     let account = world.object("prod").await.expect("it is there");
     let status = account.status_or_default();
-    assert_eq!((status.state(), status.epoch, status.failed_count), (State::Activating, 2, 0));
+    assert_eq!((status.state(), status.epoch.0, status.failed_count), (State::Activating, 2, 0));
 
     say(&agent, &second, held());
     let active = world.until("prod", State::Active).await;
-    assert_eq!(active.status_or_default().epoch, 2);
+    assert_eq!(active.status_or_default().epoch.0, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

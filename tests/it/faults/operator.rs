@@ -73,7 +73,7 @@ async fn a_credential_changed_while_the_operator_was_away_is_used_when_it_is_bac
             .await;
     }
     settled(&world, &[&agent], &names.map(|name| (name, State::Active))).await;
-    assert_eq!(world.object("same").await.expect("it is there").status_or_default().epoch, 1);
+    assert_eq!(world.object("same").await.expect("it is there").status_or_default().epoch.0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -160,7 +160,7 @@ async fn a_status_edited_by_hand_is_set_right() {
     world
         .until_account("later", "goes on from the edited epoch", |account| {
             let status = account.status_or_default();
-            status.state() == State::Active && status.epoch >= 99 && status.agents == ["agent-1"]
+            status.state() == State::Active && status.epoch.0 >= 99 && status.agents == ["agent-1"]
         })
         .await;
     let wanted = edits.each_ref().map(|(name, _)| (*name, State::Active));

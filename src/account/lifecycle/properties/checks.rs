@@ -17,7 +17,7 @@ pub(super) fn status(
     hold(new.epoch >= old.epoch, "the epoch fell")?;
     phases(&old, new)?;
     let became_active = new.state() == State::Active && old.state() != State::Active;
-    let said = heard.contains(&(account.uid().to_owned(), new.epoch));
+    let said = heard.contains(&(account.uid().to_owned(), new.epoch.0));
     hold(!became_active || said, "ACTIVE without a word for this uid and epoch")?;
     hold(new.failed_count >= old.failed_count || may_reset(&old, new), "failedCount fell")?;
     let round = new.tried_zones.len() <= 3 && (new.tried_zones.is_empty() || new.state() != State::Active);

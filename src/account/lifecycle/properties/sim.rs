@@ -174,7 +174,7 @@ impl Sim {
 
     fn decided(&mut self, seen: &KubesvcAccount) -> Result<Decision, String> {
         let status = seen.status_or_default();
-        let stage = Some((seen.uid().to_owned(), status.state(), status.epoch, status.failed_count));
+        let stage = Some((seen.uid().to_owned(), status.state(), status.epoch.0, status.failed_count));
         if self.memory.stage != stage {
             if self.memory.stage.as_ref().is_some_and(|stage| stage.0 != seen.uid()) {
                 self.memory.credential = Fact::Unknown;

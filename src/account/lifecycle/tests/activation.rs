@@ -1,6 +1,7 @@
 //! The way to ACTIVE, and what makes it start over.
 
 use super::*;
+use crate::account::GrantEpoch;
 
 #[test]
 fn finalizer_row_and_grant_come_in_this_order() {
@@ -9,7 +10,7 @@ fn finalizer_row_and_grant_come_in_this_order() {
     let finalized = seen(account("a").finalized()).without_row().with(session("agent-1", "east"));
     assert_eq!(finalized.decide().action, Some(Action::InsertRow));
     let status = seen(account("a").finalized()).with(session("agent-1", "east")).written();
-    assert_eq!((status.state(), status.phase(), status.epoch), (State::Activating, GrantPhase::Open, 1));
+    assert_eq!((status.state(), status.phase(), status.epoch.0), (State::Activating, GrantPhase::Open, 1));
 }
 
 #[test]
@@ -54,7 +55,7 @@ fn held_for_this_epoch_is_active_and_forgets_what_failed() {
 #[test]
 fn held_for_another_epoch_is_no_word() {
     let old = seen(account("a").activating_in("east").map(|account| {
-        account.status.get_or_insert_default().epoch = 2;
+        account.status.get_or_insert_default().epoch = GrantEpoch(2);
     }));
     assert_eq!(old.with(session("agent-1", "east").held(1)).decide().action, None);
 }
@@ -74,7 +75,7 @@ fn a_new_definition_activates_anew_in_every_state_with_an_open_grant() {
             .map(|account| account.spec.namespaces = vec!["web".to_owned()])
             .edited();
         let status = seen(changed).with(session("agent-1", "east").held(1)).written();
-        assert_eq!((status.state(), status.epoch), (State::Activating, 2), "{state}");
+        assert_eq!((status.state(), status.epoch.0), (State::Activating, 2), "{state}");
         assert_eq!(status.phase(), GrantPhase::Open, "the old one serves on");
     }
 }
@@ -122,7 +123,7 @@ fn active_is_kept_while_the_only_agent_is_asked_again() {
 fn active_fails_when_all_failed_and_none_may_come_back() {
     let failed = session("agent-1", "east").failed(1, FailureClass::Unreachable);
     let alone = seen(account("a").active_in("east")).with(failed.clone()).written();
-    assert_eq!((alone.state(), alone.failed_count, alone.epoch), (State::Failed, 1, 1));
+    assert_eq!((alone.state(), alone.failed_count, alone.epoch.0), (State::Failed, 1, 1));
     let other = session("agent-2", "east").away_since(990);
     assert_eq!(
         seen(account("a").active_in("east")).with(failed).with(other).decide(),
@@ -169,7 +170,7 @@ fn an_orphan_stays_until_an_agent_says_held() {
     let connected = seen(account("a").orphaned_in("east")).with(session("agent-1", "east"));
     assert_eq!(connected.decide(), Decision::wait_until(1030));
     let held = seen(account("a").orphaned_in("east")).with(session("agent-1", "east").held(1)).written();
-    assert_eq!((held.state(), held.epoch), (State::Active, 1));
+    assert_eq!((held.state(), held.epoch.0), (State::Active, 1));
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn a_retry_that_is_asked_for_is_handled_in_every_state_and_counts_from_zero() {
             .asked_to_retry("1");
         let status = seen(asked).with(session("agent-1", "east")).written();
         assert_eq!(status.retry_handled.as_deref(), Some("1"), "{state}");
-        assert_eq!((status.state(), status.failed_count, status.epoch), (state, 0, 1), "{state}");
+        assert_eq!((status.state(), status.failed_count, status.epoch.0), (state, 0, 1), "{state}");
     }
 }
 

@@ -54,7 +54,7 @@ fn it_moves_by_one_write_when_its_agent_has_been_away_for_its_time() {
         assert_eq!((early.action, early.wake), (None, Some(1001)), "{ending:?}");
         let Some(Action::WriteStatus(write)) = at(1000 - ticks).action else { unreachable!("{ending:?}") };
         assert_eq!(write.status.caching, caching("agent-2", 2));
-        assert_eq!((write.status.state(), write.status.epoch, write.event), (State::Active, 1, None));
+        assert_eq!((write.status.state(), write.status.epoch.0, write.event), (State::Active, 1, None));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The way to INACTIVE.
 
 use super::*;
+use crate::account::GrantEpoch;
 
 fn inactive(account: &mut KubesvcAccount) {
     account.spec.state = Some(DesiredState::Inactive);
@@ -13,7 +14,7 @@ fn every_state_with_an_open_grant_is_deactivated() {
             account("a").in_state(state).granted(GrantPhase::Open, "east", 1).wanted_inactive().edited();
         let status = seen(unwanted).with(session("agent-1", "east").held(1)).written();
         assert_eq!((status.state(), status.phase()), (State::Deactivating, GrantPhase::Revoking), "{state}");
-        assert_eq!(status.epoch, 2, "{state}");
+        assert_eq!(status.epoch, GrantEpoch(2), "{state}");
     }
 }
 

@@ -77,7 +77,7 @@ fn a_retry_asks_again_at_once_in_delete_failed() {
     deleted(&mut world).say("agent-1", fails(FailureClass::Internal));
     let epoch = world.status().epoch;
     world.edit(|account| *account = account.clone().asked_to_retry("1"));
-    assert_eq!((world.state(), world.status().epoch), (State::Deleting, epoch + 1));
+    assert_eq!((world.state(), world.status().epoch), (State::Deleting, epoch.next()));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_deactivation_that_failed_is_asked_again_at_once_when_the_object_is_deleted(
     world.say("agent-1", fails(FailureClass::Internal));
     let epoch = world.status().epoch;
     deleted(&mut world);
-    assert_eq!((world.state(), world.status().epoch), (State::Deleting, epoch + 1));
+    assert_eq!((world.state(), world.status().epoch), (State::Deleting, epoch.next()));
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn a_refused_credential_fails_and_keeps_the_epoch() {
     for before in [account("a").active_in("east"), account("a").activating_in("east")] {
         let held = session("agent-1", "east").held(1);
         let status = seen(before).credential(refused.clone()).with(held).written();
-        assert_eq!((status.state(), status.failed_count, status.epoch), (State::Failed, 1, 1));
+        assert_eq!((status.state(), status.failed_count, status.epoch.0), (State::Failed, 1, 1));
         assert_eq!(status.phase(), GrantPhase::Open);
         assert_eq!(condition(&status, "Stalled"), "True");
     }
@@ -306,7 +306,7 @@ fn a_refused_kubeconfig_counts_once_however_often_it_is_changed_to_another_refus
 fn a_retry_that_is_asked_for_is_tried_at_once_and_counts_from_zero() {
     let failed = account("a").active_in("east").failed_with(FailureClass::Forbidden, 4).asked_to_retry("2");
     let status = seen(failed).with(session("agent-1", "east").failed(1, FailureClass::Forbidden)).written();
-    assert_eq!((status.state(), status.failed_count, status.epoch), (State::Activating, 0, 2));
+    assert_eq!((status.state(), status.failed_count, status.epoch.0), (State::Activating, 0, 2));
     assert_eq!(status.retry_handled.as_deref(), Some("2"));
 }
 
@@ -329,7 +329,7 @@ fn new_permissions_are_seen_in_failed_and_try_nothing() {
         .map(|account| account.spec.environment = Some("prod".to_owned()))
         .edited();
     let status = seen(failed).with(session("agent-1", "east")).written();
-    assert_eq!((status.state(), status.failed_count, status.epoch), (State::Failed, 4, 1));
+    assert_eq!((status.state(), status.failed_count, status.epoch.0), (State::Failed, 4, 1));
     assert_eq!(status.observed_generation, 2);
 }
 

@@ -1,6 +1,7 @@
 //! What each change costs in writes to the API server.
 
 use super::*;
+use crate::account::GrantEpoch;
 use crate::account::status::MAX_EPOCH;
 
 #[test]
@@ -107,10 +108,10 @@ fn nothing_happens_for_an_hour_in_any_state_that_waits_for_someone() {
 fn an_epoch_edited_by_hand_to_an_extreme_ends_nothing() {
     for (epoch, next) in [(MAX_EPOCH, MAX_EPOCH), (i64::MAX, MAX_EPOCH), (i64::MIN, 1), (-1, 1), (0, 1)] {
         let edited = account("a").active_in("east").edited().map(|account| {
-            account.status.get_or_insert_default().epoch = epoch;
+            account.status.get_or_insert_default().epoch = GrantEpoch(epoch);
             account.spec.kinds = vec!["deployment".to_owned()];
         });
         let status = seen(edited).with(session("agent-1", "east").held(1)).written();
-        assert_eq!((status.state(), status.epoch), (State::Activating, next), "from {epoch}");
+        assert_eq!((status.state(), status.epoch.0), (State::Activating, next), "from {epoch}");
     }
 }

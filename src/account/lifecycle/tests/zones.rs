@@ -194,7 +194,7 @@ fn a_zone_that_comes_to_span_clusters_before_the_account_is_bound_takes_it_back(
         });
         let epoch = after.status_or_default().epoch;
         let dropped = two_clusters(super::super::fixtures::seen(after))
-            .map_sessions(|session| session.dropped(epoch))
+            .map_sessions(|session| session.dropped(epoch.0))
             .written();
         assert_eq!((dropped.state(), dropped.phase()), (State::Failed, GrantPhase::None));
     }

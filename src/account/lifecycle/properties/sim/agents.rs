@@ -1,8 +1,8 @@
 //! The agents, and the hub in the operator that sends them what the object says.
 
 use super::*;
-use crate::account::DesiredState;
 use crate::account::lifecycle::Offer;
+use crate::account::{DesiredState, GrantEpoch};
 
 /// What an agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Sim {
                     .word
                     .as_ref()
                     .filter(|(said_of, ..)| agent.connected && said_of == uid)
-                    .map(|(_, epoch, word)| (*epoch, word.clone())),
+                    .map(|(_, epoch, word)| (GrantEpoch(*epoch), word.clone())),
                 silent_for: agent.in_flight.as_ref().map(|(_, sent)| self.now - sent),
                 offer: agent
                     .offer
@@ -336,7 +336,7 @@ impl Sim {
 /// What the hub tells a session that it has not been told, or not answered for this epoch.
 fn command_for(agent: &SimAgent, account: &KubesvcAccount) -> Option<SimCommand> {
     let status = account.status_or_default();
-    let (uid, epoch) = (account.uid().to_owned(), status.epoch);
+    let (uid, epoch) = (account.uid().to_owned(), status.epoch.0);
     let said = agent.word.as_ref().filter(|(of, at, _)| *of == uid && *at == epoch).map(|(.., word)| word);
     // The hub sends an account of agents' own files to none that does not list it.
     let open = status.phase() == GrantPhase::Open;

@@ -29,7 +29,7 @@ impl Sim {
             return Err(format!("nobody knows {agent_id}"));
         };
         let boot = new.caching.as_ref().and_then(|caching| caching.boot_id.clone());
-        let holds = agent.is_known_to_hold(seen.uid(), new.epoch) && Some(agent.zone) == new.granted_zone();
+        let holds = agent.is_known_to_hold(seen.uid(), new.epoch.0) && Some(agent.zone) == new.granted_zone();
         if new.state() != State::Active || !holds || boot != Some(agent.boot_id()) {
             return Err(format!("{agent_id} is elected and does not hold it: {}", told()));
         }
@@ -62,7 +62,7 @@ impl Sim {
         }
         if agent.connected {
             let is_another = caching.boot_id != Some(agent.boot_id());
-            return is_another || agent.says_no(seen.uid(), status.epoch);
+            return is_another || agent.says_no(seen.uid(), status.epoch.0);
         }
         let (since, ending) = agent.away();
         self.now - since.max(self.memory.leading_since) > absence_grace(ending)
@@ -78,7 +78,7 @@ impl Sim {
         let is_it = |agent: &&SimAgent| {
             let caching = status.caching.as_ref();
             caching.is_some_and(|one| one.boot_id == Some(agent.boot_id()))
-                && agent.is_known_to_hold(account.uid(), status.epoch)
+                && agent.is_known_to_hold(account.uid(), status.epoch.0)
         };
         match self.agents.iter().find(is_it) {
             Some(_) => Ok(()),

@@ -97,7 +97,8 @@ impl Sim {
                     return Err(format!("in {zone:?}, not in {pinned:?}"));
                 }
                 let here = |agent: &&&SimAgent| {
-                    Some(agent.zone) == zone && agent.holds == Some((account.uid().to_owned(), status.epoch))
+                    Some(agent.zone) == zone
+                        && agent.holds == Some((account.uid().to_owned(), status.epoch.0))
                 };
                 let all_here = held_by.iter().filter(here).count() == held_by.len();
                 let may =

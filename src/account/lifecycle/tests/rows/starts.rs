@@ -123,7 +123,7 @@ pub(super) const SCENARIOS: &[(&str, RowScenario)] = &[
         let mut world = at(from);
         let epoch = world.status().epoch;
         world.edit(another_definition);
-        assert_eq!(world.status().epoch, epoch + 1);
+        assert_eq!(world.status().epoch, epoch.next());
         world
     }),
     ("its definition or credential changes, and an agent connects", |from| {
