@@ -50,7 +50,7 @@ use metrics::AgentMetrics;
 use reactions::AccountTable;
 use watched_files::{AccountFiles, ReadFile};
 
-/// How many changes of files wait to be taken; meanwhile no file is looked at.
+/// Maximum number of file changes not yet taken; at the bound no file is checked.
 const MAX_WAITING_CHANGES: usize = 16;
 
 /// Why an agent could not start. A running one ends for no reason but being told to.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The longest pause that an API server is granted at once.
+/// Maximum pause granted to an API server at once.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is written, the most urgent first: of those that wait, the first of the most urgent kind is next.

@@ -47,11 +47,11 @@ use crate::wake_set::WakeSet;
 pub use adoption::AdoptedRows;
 pub use metrics::ControllerMetrics;
 
-/// How many accounts are worked on at once.
+/// Maximum number of accounts reconciled at once.
 const MAX_CONCURRENT_ACCOUNTS: usize = 64;
-/// How often everything is looked at again, and unwatched credentials are read again.
+/// Interval between looks at all accounts, at which unwatched credentials are read again too.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
-/// How often the rows are compared with the objects.
+/// Interval between comparisons of rows and objects.
 const ROW_COMPARISON_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the controller works with; the composition root puts it together. Clones share all of it.

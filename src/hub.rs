@@ -104,15 +104,15 @@ use streams::StreamDeadlines;
 use unapproved_agents::UnapprovedAgents;
 use zone_index::ZoneIndex;
 
-/// How long sessions may take to end when the hub stops.
+/// Time limit for sessions to end when the hub stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long connections may take to end after the last session.
+/// Time limit for connections to end after the last session.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Registrations at once.
+/// Maximum number of registrations written at once.
 const MAX_CONCURRENT_REGISTRATIONS: usize = 16;
-/// Credentials that are read at once.
+/// Maximum number of credentials read at once.
 const MAX_CONCURRENT_CREDENTIAL_READS: usize = 64;
-/// An agent that is silent for so many heartbeats is cut off.
+/// Number of heartbeats missed after which an agent's stream is cut.
 const MAX_MISSED_HEARTBEATS: u32 = 3;
 
 /// The settings of the hub.
@@ -305,9 +305,9 @@ pub struct Hub {
     offers: Mutex<Offers>,
     /// Names of agents' objects whose approval is to be written down.
     approvals: WakeSet<String>,
-    /// Sessions of which there may be something to tell.
+    /// Sessions whose summary may have changed.
     dirty_summaries: WakeSet<u64>,
-    /// Sessions that may have an answer that the leader waits for.
+    /// Sessions whose outbox may have changed.
     dirty_outboxes: WakeSet<u64>,
     /// Accounts whose fence may have to be raised.
     dirty_fences: WakeSet<String>,
@@ -315,7 +315,7 @@ pub struct Hub {
     dirty_namespaces: WakeSet<String>,
     /// Sessions and accounts whose rows may have to change.
     dirty_assignments: WakeSet<(u64, String)>,
-    /// How many sessions stand.
+    /// Number of connected sessions.
     connected: watch::Sender<usize>,
     /// Namespaces that agents told, by uid.
     namespaces: Mutex<namespaces::Lists>,
@@ -333,12 +333,12 @@ pub struct Hub {
     unapproved_agents: Mutex<UnapprovedAgents>,
     /// How many these are.
     backlog: watch::Sender<usize>,
-    /// What the agents of a hub that stops are told by.
+    /// The drain of a hub that stops.
     drain: Mutex<Option<Drain>>,
-    /// How many were told when to dial again.
+    /// Number of agents that were given a redial time.
     drained_agents: AtomicUsize,
     started: Instant,
-    /// Agents that have left, whose objects do not say so yet.
+    /// Disconnects not yet written.
     pending_disconnects: disconnects::PendingDisconnects,
     /// Agents that are forgotten and had accounts of their own.
     departed_agents: departed_agents::DepartedAgents,
@@ -514,15 +514,15 @@ impl BoundHub {
         let essential = EssentialTasks::new(hub.tasks.clone(), stop.clone());
         essential.spawn("routing changes", dispatch::route_changes(Arc::clone(&hub), stop.clone()));
         essential.spawn("following agents", dispatch::follow_agents(Arc::clone(&hub), stop.clone()));
-        essential.spawn("reports to the leader", outbox_writer::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("outbox writes", outbox_writer::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("forgetting agents", dispatch::forget(Arc::clone(&hub), stop.clone()));
         essential.spawn("approvals of agents", approvals::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("notes on agents", agent_summaries::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agents that are gone", agent_collection::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("agents that have left", disconnects::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("accounts that vanish", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agent summaries", agent_summaries::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("agent collection", agent_collection::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("disconnects", disconnects::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("mass delete guard", mass_delete_guard::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("fences", fences::run(Arc::clone(&hub), stop.clone()));
-        essential.spawn("lists of namespaces", namespaces::run(Arc::clone(&hub), stop.clone()));
+        essential.spawn("namespace lists", namespaces::run(Arc::clone(&hub), stop.clone()));
         essential.spawn("assignments", assignments::run(Arc::clone(&hub), stop.clone()));
         let told = isolation::publish_health(Arc::clone(&hub), health.clone(), stop.clone());
         essential.spawn("health", told);

@@ -79,7 +79,7 @@ use api::Calls;
 use error::RestError;
 use memory_limit::{MemoryPermit, RequestLimits};
 
-/// How long a request that writes waits until fewer are under way.
+/// Time limit for a writing request to wait for its turn.
 const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The largest body that is taken unless the settings say otherwise.

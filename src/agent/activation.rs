@@ -35,7 +35,7 @@ pub use files::MAX_FILE_BYTES;
 
 use credential::ResolvedSource;
 
-/// How long the agent's own cluster may take to say which one it is.
+/// Time limit for reading the identity of the agent's own cluster.
 const OWN_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Starts accounts, so many at a time.

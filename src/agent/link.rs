@@ -30,9 +30,9 @@ use backoff::DialBackoff;
 use handshake::AcceptedStream;
 use session::LinkSession;
 
-/// A stream that lived this long was a good one: the next wait is the shortest again.
+/// Lifetime of a stream after which the next dial begins with the shortest delay again.
 const MIN_GOOD_STREAM_LIFETIME: Duration = Duration::from_secs(30);
-/// The longest wait that a hub may ask for.
+/// Maximum delay that a hub may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(600);
 
 /// The link to the hub, and the accounts that came over it.

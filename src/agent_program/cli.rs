@@ -28,7 +28,7 @@ Examples:
 /// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
 const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 
-/// How often files are looked at.
+/// Interval between checks of files.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.

@@ -37,7 +37,7 @@ struct LoggedState {
     later: Vec<&'static str>,
 }
 
-/// How long after a change was seen the files are looked at again.
+/// Delay between a change of a file and the second look at it.
 const SETTLE_DELAY: Duration = Duration::from_millis(500);
 
 fn refuse(problem: String, own: &StaticAccountFile) {

@@ -18,7 +18,7 @@ use crate::crash;
 use crate::objects::too_busy;
 use crate::store::StoreError;
 
-/// How long the API server may take for one request.
+/// Time limit for one request to the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a credential may take before people are told that it is awaited. An API server under load takes more than a
 /// second for a Secret now and then; telling so would be one more write on it for each account.

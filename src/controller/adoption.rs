@@ -41,9 +41,9 @@ use crate::telemetry::outages::warn_unless_away;
 use secret::SecretOutcome;
 pub(super) use skipped_rows::SkippedRows;
 
-/// How many rows are worked on beside one another.
+/// Maximum number of rows adopted at once.
 const MAX_CONCURRENT_ROWS: usize = 8;
-/// The first wait after a look that failed; it doubles up to [`ROW_COMPARISON_INTERVAL`].
+/// First delay after a failed pass; it doubles up to [`ROW_COMPARISON_INTERVAL`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// Where the objects of adopted rows are made.

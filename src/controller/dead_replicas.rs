@@ -10,7 +10,7 @@ use crate::account::lifecycle::Fact;
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 use crate::telemetry::errors::chain;
 
-/// How often it is looked, at least.
+/// Maximum interval between scans for replicas that are gone.
 const SCAN_INTERVAL: Duration = Duration::from_secs(60);
 /// A pause after replicas have changed: several often come or go together.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);

@@ -15,13 +15,13 @@ use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::Budget;
 use crate::crash;
 
-/// How many Events may wait to be written.
+/// Maximum number of Events waiting to be written.
 const MAX_WAITING: usize = 1024;
 /// Events a second on average; each is a write on the same API server that transitions need.
 const EVENTS_PER_SECOND: u32 = 10;
 /// Events at once, so that a small fleet sees every one.
 const MAX_BURST: u32 = 100;
-/// How long an Event may take.
+/// Time limit for writing one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Writes Events in the background.

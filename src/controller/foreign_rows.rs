@@ -8,7 +8,7 @@ use tracing::warn;
 
 use super::leader::Controller;
 
-/// How many names one line of the log holds; the count is of all.
+/// Maximum number of names in one log line; its count is of all.
 const MAX_NAMES_LOGGED: usize = 10;
 
 /// The names of these rows, as people were told of them last.

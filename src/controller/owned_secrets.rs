@@ -19,13 +19,13 @@ use crate::crash;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-/// How often a write is tried against others that write the same Secret.
+/// Maximum number of attempts at a write that conflicts with others of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 5;
-/// How many Secrets of an earlier version are brought up to date at once.
+/// Maximum number of Secrets of an earlier version updated at once.
 const MAX_CONCURRENT_UPDATES: usize = 8;
-/// How long after a failure they are tried again.
+/// Delay before failed updates are tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How many Secrets are taken from the set at once.
+/// Maximum number of Secrets taken from the wake set at once.
 const MAX_SECRETS_PER_BATCH: usize = 1024;
 
 /// An answer about a Secret: what was refused says nothing of what was sent.

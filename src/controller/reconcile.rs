@@ -15,13 +15,13 @@ use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-/// How many actions one look takes before others have their turn.
+/// Maximum number of actions of one account before other accounts have their turn.
 const MAX_ACTIONS_PER_PASS: usize = 8;
-/// When an object that may be gone is asked for again, in ticks.
+/// Delay, in ticks, before an object that may be gone is read again.
 const GONE_RECHECK_TICKS: Tick = 5;
-/// How long a worker waits for a new list of all accounts.
+/// Time limit for a new list of all accounts that a worker waits for.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest wait after requests that failed, in ticks.
+/// Maximum delay after failed requests, in ticks.
 const MAX_ERROR_PAUSE_TICKS: Tick = 30;
 
 impl Controller {

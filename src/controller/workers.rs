@@ -16,7 +16,7 @@ use crate::objects::AccountKey;
 /// How long what is under way may take once the operator stops: long enough for an action, and short enough that the
 /// last rows are written and the Lease is released in time.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// After so many ticks an account is looked at again in which a look has panicked.
+/// Delay, in ticks, before an account is reconciled again whose reconciliation panicked.
 const PANIC_RETRY_TICKS: Tick = 30;
 
 /// Works until stopped, then waits for the actions under way, for at most 5 s; what is not done by then is a look that was

@@ -1,4 +1,4 @@
-//! The agents of all replicas: those of this one as it knows them, the others as their objects tell.
+//! Sessions at all replicas: those of this one from memory, the others from their KubesvcAgents.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use crate::account::lifecycle::{Presence, SessionFact};
 use crate::objects::{AccountIndex, AgentIndex, read_agents};
 use crate::telemetry::errors::chain;
 
-/// How long the API server may take for one reading.
+/// Time limit for one read of agents from the API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One reading of some zones, for all who asked before it began.

@@ -1,4 +1,4 @@
-//! The agents of the other replicas, as their objects tell of them.
+//! Sessions at other replicas, as their KubesvcAgents show them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::leases::Replicas;
 use crate::objects::{AccountIndex, AgentIndex};
 use crate::wake_set::WakeSet;
 
-/// How many changed objects are taken in at once.
+/// Maximum number of changed objects applied in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
-/// How many zones an account that takes any zone is shown.
+/// Maximum number of zones shown to an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;
 
 /// An agent whose stream another replica holds, or held last.

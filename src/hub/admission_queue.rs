@@ -1,11 +1,11 @@
-//! The line of agents that are to be registered: who may wait here, and when the others come again. Pure.
+//! The queue of agents to be registered: which may wait here, and at which time the others dial again. Pure.
 //!
 //! Registrations are written at a pace. So many may wait for theirs as are written before an agent loses patience; each
 //! of the others is told the time of a place of its own, and leaves. Whoever comes at that time has its place, before
-//! anybody who was told none; whoever comes sooner is told the same time again, so that hurry is of no use.
+//! anybody who was told none; whoever comes sooner is told the same time again, so that hurrying is of no use.
 //!
-//! Agents that have an object wait in a line of their own, so that nobody who was never here keeps them waiting. Strangers
-//! have no place in any: a few of them wait, and the others are sent away.
+//! Agents that have an object wait in a queue of their own, so that newcomers do not keep them waiting. Unapproved agents
+//! get no reserved time: a few of them wait, and the others are sent away.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -16,25 +16,25 @@ use super::ledger::Moment;
 #[cfg(test)]
 mod tests;
 
-/// Where nothing limits registrations, so many a second are told to come.
+/// Rate at which agents are given times where registrations have no limit.
 const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
-/// How long one may wait here: less than an agent waits for an answer to its hello.
+/// Maximum wait here, in seconds: shorter than an agent's wait for an answer to its hello.
 const MAX_WAIT_SECONDS: u32 = 4;
-/// However fast registrations are, no more wait here.
+/// Maximum number of agents waiting here, at any registration rate.
 const MAX_WAITING: usize = 1024;
-/// Whoever comes so much before its time is let in.
+/// Time by which an agent may come before its reserved time.
 const EARLY_ARRIVAL_TOLERANCE: Duration = Duration::from_millis(50);
-/// Nobody is told a shorter time.
+/// Minimum delay given to an agent.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(250);
-/// Whoever has not come so long after its time has lost its place.
+/// Time after its reserved time at which an agent loses it.
 const LATE_ARRIVAL_TOLERANCE: Duration = Duration::from_secs(30);
-/// How often it is looked who has.
+/// Minimum interval between sweeps of expired reserved times.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Strangers that wait here at once.
+/// Maximum number of unapproved agents waiting here.
 const MAX_UNAPPROVED_WAITING: usize = 64;
-/// Time after which a stranger comes again that is sent away.
+/// Delay given to an unapproved agent that is sent away.
 pub(super) const UNAPPROVED_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// So many places are kept at once.
+/// Maximum number of reserved times.
 const MAX_RESERVED_TIMES: usize = 100_000;
 
 /// What an agent is told.
@@ -44,7 +44,7 @@ pub(super) enum AdmissionDecision {
     Now,
     /// It comes again after this time.
     Later(Duration),
-    /// So many strangers wait here that no more may.
+    /// The maximum number of unapproved agents is waiting here.
     TooManyUnapproved,
 }
 
@@ -60,7 +60,7 @@ pub enum AdmissionClass {
     Unapproved,
 }
 
-/// The lines by standing.
+/// The queues by admission class.
 #[derive(Debug)]
 pub(super) struct AdmissionQueues {
     known: AdmissionQueue,
@@ -126,7 +126,7 @@ impl AdmissionQueues {
     }
 }
 
-/// One line.
+/// The queue of one admission class.
 #[derive(Debug)]
 struct AdmissionQueue {
     /// From one registration to the next.

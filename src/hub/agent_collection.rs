@@ -1,4 +1,4 @@
-//! Objects of agents that do not come back: marked as disconnected after the grace, and later removed. Counted in ticks since they were
+//! Collection of the objects of absent agents: marked as disconnected after the grace, and later removed. Counted in ticks since they were
 //! first seen so, so that a process that slept removes nobody. Where a person has decided about an agent, its object is kept
 //! for a month, or the decision would be lost with it; that of one that was never approved goes after a minute. Of several replicas only the leader does it, and an agent
 //! that another living replica has is not touched.
@@ -18,9 +18,9 @@ use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::{Fact, Tick};
 use crate::telemetry::outages::warn_unless_away;
 
-/// All objects are looked at so often, or at least twice in the time after which one is removed.
+/// Interval between passes over all objects, or half the time after which one is removed if that is shorter.
 const COLLECTION_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the API server may take.
+/// Time limit for one request to the API server.
 const API_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What is to be done about one object.
@@ -96,7 +96,7 @@ impl AbsentAgents {
     }
 }
 
-/// Interval between looks while there are agents that were never approved: their objects go sooner.
+/// Interval between passes while there are objects of unapproved agents, which are removed sooner.
 const UNAPPROVED_COLLECTION_INTERVAL: Duration = Duration::from_secs(5);
 
 fn interval(remove_after: Tick) -> Duration {

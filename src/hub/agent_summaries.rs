@@ -1,4 +1,4 @@
-//! What the objects of agents say of their accounts: written when it changed, seldom, and after everything else.
+//! Summaries of agents' accounts in their KubesvcAgents: written when changed, rarely, and after everything else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::session::Session;
 use super::{Hub, MAX_CONCURRENT_REGISTRATIONS};
 use crate::telemetry::outages::warn_unless_away;
 
-/// How often it is looked what is due.
+/// Interval between scans for due updates.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
-/// An object is written at most so often.
+/// Minimum interval between two status writes for one agent.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
-/// Sessions that are taken up in one look.
+/// Maximum number of sessions taken from the wake set in one scan.
 const MAX_SESSIONS_PER_SCAN: usize = 100_000;
-/// Objects that are written at once.
+/// Maximum number of objects written at once.
 const MAX_CONCURRENT_WRITES: usize = 4;
-/// How long the API server may take for one.
+/// Time limit for one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When an agent's object was written last, and what it was told.

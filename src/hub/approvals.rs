@@ -10,9 +10,9 @@ use tracing::warn;
 
 use super::Hub;
 
-/// Approvals taken up in one go.
+/// Maximum number of approvals taken from the wake set at once.
 const MAX_APPROVALS_PER_BATCH: usize = 100;
-/// Pause after a write that failed.
+/// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Writes approvals down until stopped.

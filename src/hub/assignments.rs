@@ -21,17 +21,17 @@ pub use checks::AssignmentChecks;
 use checks::CheckSchedule;
 use row_diff::{AssignmentKey, HoldChange, RowDiff};
 
-/// How often the rows are brought in step.
+/// Interval between writes of changed rows.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest wait after the database could not be used.
+/// Maximum delay after a failure of the database.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// Rows in one transaction.
+/// Maximum number of rows in one transaction.
 const MAX_ROWS_PER_TRANSACTION: usize = 2048;
-/// Sessions and accounts that are looked at in one go.
+/// Maximum number of sessions and accounts looked at in one flush.
 const MAX_CHANGES_PER_FLUSH: usize = 1_000_000;
-/// How long the database may take.
+/// Time limit for one use of the database.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the last rows may take when the hub stops.
+/// Time limit for the last rows when the hub stops.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The rows of this replica.

@@ -1,5 +1,5 @@
-//! Agents that have left this replica, until their objects say so. While an object does not, the others take the agent for
-//! connected here: they refuse another process of it, and a revoke waits for its word. So it is tried until it is written;
+//! Disconnects not yet written to their KubesvcAgent. Until one is written, other replicas treat the agent as connected
+//! here: they reject a second process with its id, and a revoke waits for its answer. So it is tried until it is written;
 //! a replica that dies before is known by its Lease to have none.
 
 use std::collections::HashMap;
@@ -20,8 +20,9 @@ use crate::telemetry::outages::warn_unless_away;
 
 /// Objects written at once, and failures in one go after which no further write is begun.
 const MAX_CONCURRENT_WRITES: usize = 16;
-/// When it is tried again after it could not be written, and the longest that this grows to.
+/// First delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay after failed writes.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// A session that has ended.
@@ -52,7 +53,7 @@ pub(super) struct PendingDisconnects {
 }
 
 impl PendingDisconnects {
-    /// Has it told soon.
+    /// Queues the disconnect for the next status write.
     pub(super) fn put(&self, disconnect: Disconnect) {
         self.of_agents.lock().insert((disconnect.agent_id.clone(), disconnect.zone.clone()), disconnect);
         self.more.notify_one();

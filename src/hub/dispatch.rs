@@ -16,9 +16,9 @@ use crate::account::KubesvcAgent;
 use crate::account::lifecycle::SessionEnding;
 use crate::objects::{AccountKey, version_of};
 
-/// How many changes are routed in one go.
+/// Maximum number of changes routed in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
-/// How often it is looked who may be forgotten.
+/// Interval between scans for agents to be forgotten.
 const FORGET_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Wakes, for each object that changes, the sessions it concerns: those of the zone that has the grant, and those that

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Where nothing limits registrations, so many agents a second come back.
+/// Rate at which agents redial where registrations have no limit.
 const DEFAULT_REGISTRATIONS_PER_SECOND: u32 = 1000;
-/// A replica that takes the place of the last one is not there sooner.
+/// Minimum time until a replica is there that takes the place of the last one.
 const SUCCESSOR_START_TIME: Duration = Duration::from_secs(2);
 
 /// A replica that stops.

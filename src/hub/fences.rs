@@ -21,17 +21,17 @@ use crate::store::{Fence, RaiseOutcome, Store, StoreError, StoredFence};
 use crate::wire::common;
 use crate::wire::ops::{self, hub_frame::Frame};
 
-/// Fences in one transaction.
+/// Maximum number of fences in one transaction.
 const MAX_FENCES_PER_TRANSACTION: usize = 256;
-/// How long the database may take for one.
+/// Time limit for one use of the database.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// When a fence is tried again that has no row yet, or while the database cannot be used.
+/// Delay before a fence without a row is tried again, and the first one after a failure of the database.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The longest wait after the database could not be used.
+/// Maximum delay after a failure of the database.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// How often all fences are read and compared.
+/// Interval between comparisons with all stored fences.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Accounts that are looked at in one go.
+/// Maximum number of accounts looked at in one pass.
 const MAX_ACCOUNTS_PER_PASS: usize = 100_000;
 
 /// The fences.

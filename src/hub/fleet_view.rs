@@ -15,11 +15,11 @@ use crate::account::lifecycle::{AgentProcess, Fact, Offer, Presence, SessionFact
 use crate::account::{names, zones};
 use crate::fleet::{AgentView, Fleet, FleetError};
 
-/// How many zones an account that takes any zone is shown.
+/// Maximum number of zones shown to an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;
-/// How many sessions of a zone that gave the same answer an account that asks is shown.
+/// Maximum number of sessions of a zone with the same answer shown to an account that is probed.
 const MAX_EQUAL_ANSWERS_SHOWN: usize = 16;
-/// How many sessions an account that asks is shown, beside those of its last zone.
+/// Maximum number of sessions shown to an account that is probed, beside those of its last zone.
 const MAX_PROBED_SESSIONS_SHOWN: usize = 256;
 
 #[async_trait]

@@ -10,11 +10,11 @@ use crate::account::lifecycle::{AgentReport, Tick};
 /// Time since the hub began.
 pub(super) type Moment = Duration;
 
-/// How long after a failure the same epoch is asked for again; the last one stays.
+/// Delays before a failed epoch is sent again, in seconds; the last one repeats.
 pub(super) const RETRY_DELAYS_SECONDS: [u64; 4] = [10, 20, 40, 60];
-/// How often an epoch's credential may be found to be another one than the grant's before that is a failure.
+/// Number of mismatches in a row between the credential read here and the grant's after which that is a failure.
 const MAX_CREDENTIAL_MISMATCHES: u32 = 12;
-/// A session whose last frame is older than this many ticks owes nothing more: it is being lost, not silent.
+/// Age of a session's last frame, in ticks, from which its debts count no further: it is being lost, not silent.
 const MAX_TICKS_WITHOUT_FRAME: Tick = 15;
 
 /// What was begun for an account and is not answered yet.
@@ -49,7 +49,7 @@ pub(super) struct LedgerEntry {
     /// It said in its hello that it holds the account. It is asked again all the same, for what it reaches.
     pub(super) said_held: bool,
     pub(super) command: Option<PendingCommand>,
-    /// The last word, with its epoch.
+    /// The last report, with its epoch.
     pub(super) report: Option<(GrantEpoch, AgentReport)>,
     /// The object was read from the API server itself since the session was registered.
     pub(super) confirmed: bool,
@@ -67,7 +67,7 @@ pub(super) struct LedgerEntry {
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerEffect {
-    /// It is the account's last word now.
+    /// It is the account's last report now.
     Taken,
     /// A duplicate, or for an older epoch: harmless.
     Late,

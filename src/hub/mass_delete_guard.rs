@@ -1,4 +1,4 @@
-//! Accounts of which many vanish at once. An API server that starts, or that was restored, may show less than there is:
+//! The guard against a mass delete: many accounts vanish at once. An API server that starts, or that was restored, may show less than there is:
 //! before an agent is told to drop them, all accounts are listed once more.
 
 use std::collections::{HashMap, HashSet};
@@ -15,11 +15,12 @@ use super::Hub;
 use super::ledger::{Ledger, LedgerEntry};
 use super::session::Session;
 
-/// More than so many of a session's accounts, and more than a tenth of them, are many.
+/// Number of vanished accounts of a session, beside a tenth of them, above which a new list must confirm that they are
+/// gone.
 const MAX_UNCONFIRMED_DELETES: usize = 10;
-/// From one list to the next.
+/// Minimum interval between two lists.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
-/// The longest that this grows to while lists go on being asked for.
+/// Maximum interval between two lists while more are asked for.
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Whether that many of a session's accounts are so many that what shows it is doubted.

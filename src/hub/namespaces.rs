@@ -20,7 +20,7 @@ use crate::telemetry::errors::chain;
 /// How many lists are written together at most, and about how many bytes.
 const MAX_LISTS_PER_WRITE: usize = 256;
 const MAX_BYTES_PER_WRITE: usize = 1 << 20;
-/// How often a list is tried again while the row is not there yet.
+/// Maximum number of retries of a list whose row is not there yet.
 const MAX_RETRIES: usize = 4;
 /// How long to wait between tries: while the database is away longer and longer, up to the second.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

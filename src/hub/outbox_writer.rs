@@ -1,4 +1,4 @@
-//! What accounts wait to hear of this replica's sessions, written into the agents' objects while another replica leads:
+//! Writes the outboxes: the reports of this replica's sessions that accounts wait for, while another replica leads:
 //! soon, at most twice a second for each agent, and only what changed.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -19,19 +19,19 @@ use crate::account::outbox::{OutboxEntry, PackedOutbox, PackingCursor, SessionRe
 use crate::crash;
 use crate::telemetry::outages::warn_unless_away;
 
-/// An object is written at most so often.
+/// Minimum interval between two outbox writes for one agent.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
-/// How long to wait for more to say before something is written.
+/// Time for which further reports are gathered before a write.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
-/// When a write that failed is tried again.
+/// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How often it is looked who is overdue.
+/// Interval between scans for sessions that owe an answer.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long what had room stands before what had none gets its turn.
+/// Time for which packed entries stand before those without room take their place.
 const OVERFLOW_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 /// Objects that are written at once. Each ends by itself, so that one write that hangs holds up no other session.
 const MAX_CONCURRENT_WRITES: usize = 16;
-/// Sessions that are taken up in one look.
+/// Maximum number of sessions taken from the wake set at once.
 const MAX_SESSIONS_PER_SCAN: usize = 100_000;
 
 /// Which sessions have something to say, and when each may. Pure.

@@ -1,10 +1,10 @@
-//! Questions to the API server that may get no answer: they are asked again, over another connection.
+//! Requests to the API server that may get no answer: they are repeated, over another connection.
 
 use std::time::Duration;
 
 /// How long one answer may take: several times what the objects of 10,000 agents need.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it is asked.
+/// Maximum number of attempts.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Asks until there is an answer, good or bad; absent: there was none in 15 s. A question that is given up takes its

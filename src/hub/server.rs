@@ -24,15 +24,15 @@ const MAX_STREAMS: u32 = 16;
 const STREAM_WINDOW: u32 = 1024 * 1024;
 /// HTTP/2 window of a connection: what a stream that is not read may not use up.
 const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// Largest HTTP/2 frame, in bytes.
+/// Maximum size of an HTTP/2 frame, in bytes.
 const MAX_FRAME_BYTES: u32 = 16 * 1024;
-/// Headers of one request, in bytes.
+/// Maximum size of the headers of one request, in bytes.
 const MAX_HEADER_BYTES: u32 = 16 * 1024;
 /// Streams that were reset by the other side and are not yet handled (rapid reset).
 const MAX_PENDING_RESETS: usize = 32;
 /// Streams that we reset for the other side's errors, before the connection is closed.
 const MAX_ERROR_RESETS: usize = 256;
-/// Frames on their way to one agent, beside those that its session holds.
+/// Maximum number of frames queued for one agent, beside those of its session.
 const MAX_QUEUED_FRAMES: usize = 4;
 
 /// The services as gRPC's health service names them.

@@ -16,9 +16,9 @@ use crate::listen::addresses::AddressSlot;
 
 /// What every HTTP/2 connection begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How much of an HTTP/1 request is read before it is answered.
+/// Size of the part of an HTTP/1 request that is read before it is answered, in bytes.
 const HTTP1_PEEK_BYTES: usize = 16;
-/// How much is read and thrown away after an answer, so that closing does not destroy it on its way.
+/// Maximum size read and discarded after an answer, in bytes, so that closing does not destroy it on its way.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 
 /// A byte stream under HTTP/2: TCP now, TLS over it later.

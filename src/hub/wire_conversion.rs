@@ -1,4 +1,4 @@
-//! Between the wire's messages and the lifecycle's words.
+//! Conversion between the wire's messages and the types of the lifecycle.
 
 use secrecy::ExposeSecret;
 

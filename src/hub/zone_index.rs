@@ -1,4 +1,4 @@
-//! Which accounts a zone has to do with: looked up when an agent comes or goes, so that nobody walks all accounts.
+//! An index of accounts by zone, so that no agent that connects or leaves costs a walk over all accounts.
 
 use std::collections::{HashMap, HashSet};
 

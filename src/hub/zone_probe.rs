@@ -1,4 +1,4 @@
-//! What a session is asked about accounts that have no zone yet: whether its agent could reach them.
+//! The probes of one session about accounts without a zone: whether its agent could reach them.
 //!
 //! An account *asks* while it is TO_MIGRATE without a grant, is to be ACTIVE, names no zone and is not being deleted.
 //! Each approved session is asked once in a round; one that said No is asked again, at the pace of
@@ -12,7 +12,7 @@ use super::ledger::{Moment, RETRY_DELAYS_SECONDS};
 use crate::account::zones;
 use crate::account::{GrantEpoch, KubesvcAccount};
 
-/// Questions that one agent may leave unanswered; further ones wait.
+/// Maximum number of unanswered probes of one agent; further ones wait.
 pub(super) const MAX_OPEN_PROBES: usize = 256;
 
 /// What an answer counts for.

@@ -2,9 +2,10 @@
 
 use crate::account::lifecycle::Tick;
 
-/// A queue that was seen so lately is taken to be there still: the agents that were registered last may not be seen yet.
+/// Time, in ticks, for which a backlog that was seen counts as standing: the agents registered last may not be seen
+/// yet.
 const MAX_UNSEEN_TICKS: Tick = 3;
-/// A queue after a shorter pause is the same one, or one that comes and goes would never be too long.
+/// Minimum gap, in ticks, that ends a backlog; with a shorter one it is the same backlog.
 const MIN_GAP_TICKS: Tick = 60;
 
 /// Since when there has been a queue.

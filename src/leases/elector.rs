@@ -16,7 +16,7 @@ use crate::telemetry::outages::{api_server_is_away, warn_unless_away};
 
 /// By how much the pause between two tries grows at most, at random, so that replicas do not try in step.
 const MAX_JITTER_FACTOR: f64 = 1.2;
-/// How long the API server may take for the release.
+/// Time limit for the release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Keeps a [`Leadership`] true.

@@ -13,9 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::objects::{self, LEADER_LEASE, LeaseObjects};
 
-/// How long the API server may take to confirm that the Lease is ours.
+/// Time limit for the API server to confirm that the Lease is ours.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause before it is asked again.
+/// Delay before the confirmation is asked for again.
 const CONFIRM_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The right to lead, from taking the Lease until it is lost. Clones are the same one.

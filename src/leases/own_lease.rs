@@ -16,12 +16,12 @@ use crate::telemetry::outages::api_server_is_away;
 
 /// The pause after a write that did not succeed.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How long the API server may take for the release.
+/// Time limit for the release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long after the first agent has to wait it is told that some do.
+/// Delay before a backlog is published.
 const BACKLOG_REPORT_DELAY: Duration = Duration::from_millis(500);
-/// How long after the last one was registered it is told that none waits.
+/// Delay before the end of a backlog is published.
 const NO_BACKLOG_REPORT_DELAY: Duration = Duration::from_millis(200);
 
 fn is_some(count: &usize) -> bool {

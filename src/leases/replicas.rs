@@ -28,11 +28,11 @@ use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 use crate::watch_backoff::is_of_api_server;
 
-/// A Lease that has not changed for so long is removed by the leader.
+/// Time without a change after which the leader removes a Lease.
 const DEAD_LEASE_AGE: Duration = Duration::from_secs(600);
-/// How long the API server may take to remove one.
+/// Time limit for the removal of one Lease.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many are removed in one go.
+/// Maximum number of Leases removed in one pass.
 const MAX_REMOVALS_PER_PASS: usize = 32;
 
 /// Which replicas are alive.

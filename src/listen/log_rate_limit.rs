@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::addresses::Caller;
 
-/// Shortest time between two lines for one reason and caller.
+/// Minimum interval between two lines for one reason and caller.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Reasons and callers that are remembered; while there are so many, no line is written for further ones.
 const MAX_TRACKED_CALLERS: usize = 1024;

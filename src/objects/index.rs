@@ -14,9 +14,9 @@ use crate::account::secret_reference::secrets_of;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wake_set::WakeSet;
 
-/// How long a list that was asked for may take at first: several times what 10,000 accounts need.
+/// Time limit for a requested list at first: several times what 10,000 accounts need.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take after more and more tries.
+/// Time limit for a requested list after several attempts.
 const MAX_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where an object stands.

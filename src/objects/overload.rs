@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How long it is left alone where it does not say.
+/// Pause where the API server names none.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// For how long an API server that answers like this wants to be left alone; absent: it does not ask for that.

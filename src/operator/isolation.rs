@@ -13,10 +13,10 @@ use crate::hub::Hub;
 use crate::leases::{Isolation, Replicas};
 use crate::peers::Peers;
 
-/// How often it is looked whether the Lease stands.
+/// Interval between checks whether the own Lease stands.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So many looks in a row must find the Lease too old: a process that slept renews it before that.
+/// Number of checks in a row that must find the Lease too old: a process that slept renews it before that.
 const MIN_LATE_CHECKS: u32 = 3;
 
 /// What it takes to find out.

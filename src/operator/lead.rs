@@ -13,7 +13,7 @@ use crate::hub::Hub;
 use crate::leases::{Leadership, Mandate};
 use crate::store::projection::{Confirm, LeaderTerm};
 
-/// How many wake-ups are dropped in one go while another replica leads.
+/// Maximum number of wake-ups dropped at once while another replica leads.
 const MAX_DROPPED_WAKES: usize = 4096;
 /// So many durations of the Lease a leader may take to begin: a minute as a rule, in which the slowest list is asked for
 /// more than once.

@@ -10,7 +10,7 @@ use kube::{Api, Client};
 
 use crate::telemetry::errors::chain;
 
-/// How long the API server may take for one question.
+/// Time limit for one access review.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(15);
 /// What must be allowed of each.
 const VERBS: [&str; 2] = ["list", "watch"];

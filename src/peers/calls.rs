@@ -17,11 +17,11 @@ use super::messages::{
 use super::{PeerTransport, Peers, Replica};
 use crate::fleet::AgentView;
 
-/// How long another replica may take to answer a question that somebody waits for.
+/// Time limit for another replica's answer to a question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long it may take to cut an agent's stream.
+/// Time limit for another replica to cut an agent's stream.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A replica that gave no answer is asked no question again for so long; what the objects say stands for it.
+/// Time for which a replica that gave no answer is asked nothing; the objects stand in for it.
 const SILENT_PEER_PAUSE: Duration = Duration::from_secs(3);
 
 /// An agent of another replica.

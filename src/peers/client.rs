@@ -20,15 +20,15 @@ use super::signature::{self, CallStamp, SignedCall};
 use super::verification::VerifiedPeers;
 use crate::telemetry::errors::chain;
 
-/// How long a connection may take.
+/// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an unused connection stays open: less than the other side keeps it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Calls at once, to all replicas together; the others wait, within their time.
+/// Maximum number of calls to all replicas at once; further ones wait within their time limit.
 const MAX_CONCURRENT_CALLS: usize = 64;
-/// The largest answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// How much of another replica's message is told on, in characters.
+/// Maximum length of another replica's message that is passed on, in characters.
 const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Why a replica did not do what it was asked for.

@@ -30,13 +30,13 @@ const SECOND_SECRET_KEY: &str = "other-key";
 const KEY_ID_DIGITS: usize = 16;
 /// How long a key is that is made here, and how long one must be at least, in bytes.
 const MIN_KEY_BYTES: usize = 32;
-/// How long the API server may take.
+/// Time limit for one request to the API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
-/// It is not read again sooner, whoever calls.
+/// Minimum interval between two reads of the Secret.
 const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
-/// When a key counts as old for those who ask for the newest.
+/// Age at which a key is read again for callers that need the newest.
 const MAX_KEY_AGE: Duration = Duration::from_secs(5);
-/// How often the Secret is looked at again when others make and delete it meanwhile.
+/// Maximum number of looks at a Secret that others create and delete meanwhile.
 const MAX_ATTEMPTS: usize = 5;
 
 /// A key.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::AgentView;
 
-/// How many accounts one question may name.
+/// Maximum number of accounts in one question.
 pub const MAX_UIDS_PER_QUESTION: usize = 1000;
 
 /// `GET /internal/v1/agents`: the agents of the replica that answers.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::signature::{MAX_CLOCK_SKEW, SignatureError};
 
-/// How many calls are remembered. More within a minute are refused.
+/// Maximum number of calls remembered; further ones within a minute are refused.
 const MAX_CALLS: usize = 100_000;
 
 /// The nonces of calls that were taken. Pure: time comes in as what has passed since the start.

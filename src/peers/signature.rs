@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::key::SigningKey;
 
-/// How far the clocks of two replicas may lie apart, and how long a call may be on its way.
+/// Maximum difference of two replicas' clocks, with the time a call takes.
 pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(30);
 /// The longest nonce and id that are taken, in bytes.
 const MAX_HEADER_BYTES: usize = 512;

@@ -15,11 +15,11 @@ use super::calls::get;
 use super::membership::{Membership, Replica};
 use super::messages::ReachAnswer;
 
-/// Interval between two looks for replicas that have to be asked.
+/// Interval between scans for replicas to be verified.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
-/// Wait after the first question without a signed answer; it doubles up to [`MAX_RETRY_DELAY`].
+/// First delay after a question without a signed answer; it doubles up to [`MAX_RETRY_DELAY`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The longest wait between two questions to one that has never answered.
+/// Maximum delay between two questions to an address that has never answered.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Who has proved to be a replica, by id and URL.

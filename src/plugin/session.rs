@@ -9,11 +9,11 @@ use super::arguments::ScopeArguments;
 use super::failure::{ApiRequest, CommandError, did_you_mean};
 use crate::telemetry::errors::chain;
 
-/// How long one request may take, with its retries.
+/// Time limit for one request, with its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How many objects an API server is asked for at once, unless said otherwise.
+/// Number of objects in one page of a list, unless set otherwise.
 pub(super) const DEFAULT_PAGE_SIZE: u32 = 500;
-/// How long a connection may take.
+/// Time limit for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A client, and where to look with it.

@@ -16,9 +16,9 @@ use tracing::warn;
 use super::error::RestError;
 use crate::telemetry::outages::warn_unless_away;
 
-/// How long the API server may take for one request.
+/// Time limit for one request to the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How many requests to the API server are under way at once.
+/// Maximum number of requests to the API server at once.
 const MAX_CONCURRENT_CALLS: usize = 64;
 
 /// What is asked of the API server.

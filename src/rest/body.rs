@@ -19,11 +19,11 @@ use crate::listen::addresses::Caller;
 
 /// How long a body may take to begin, and how much later than at its least pace it may be.
 const BODY_GRACE: Duration = Duration::from_secs(5);
-/// The least pace of a body, in bytes a second.
+/// Minimum pace of a body, in bytes a second.
 const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
-/// How long what was read waits for room.
+/// Time limit for a received body to wait for memory.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many accounts a request may name.
+/// Maximum number of accounts in a request.
 pub(super) const MAX_ACCOUNTS: usize = 1000;
 /// The largest body of a call between replicas, in bytes: more than enough for a question of 1,000 uids, whatever callers
 /// may send.

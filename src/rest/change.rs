@@ -24,7 +24,7 @@ use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATI
 use crate::crash;
 use crate::objects::AccountKey;
 
-/// How often a request is judged anew after others changed the account.
+/// Maximum number of decisions about a request after conflicts.
 pub(super) const MAX_ATTEMPTS: usize = 5;
 
 /// One account of a request that changes or deletes.

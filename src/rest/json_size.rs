@@ -8,7 +8,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 /// How many values a body may hold: 1,000 accounts with 200 each.
 pub(super) const MAX_VALUES: usize = 200_000;
-/// How deep lists and objects may be nested.
+/// Maximum depth of nested lists and objects.
 pub(super) const MAX_DEPTH: usize = 32;
 /// About what an object takes beside its values, in bytes: the first node of its map.
 const OBJECT_BYTES: usize = 640;

@@ -14,9 +14,9 @@ use crate::account::name_precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
-/// How many requests to the API server one call of REST has under way.
+/// Maximum number of requests to the API server of one REST call.
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// How long a request may look up its accounts, all together.
+/// Time limit for the lookup of all accounts of a request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a request may begin to write accounts; what was begun is brought to its end.
 const WRITE_START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use super::error::RestError;
 use crate::listen::addresses::Caller;
 
-/// Bodies of callers, as they come in, in KiB.
+/// Memory for bodies being received, in KiB.
 const BODIES_KIB: usize = 64 * 1024;
 /// What was read from them, in KiB: enough for the largest.
 const VALUES_KIB: usize = 192 * 1024;
-/// Bodies of other replicas, in KiB.
+/// Memory for bodies of other replicas, in KiB.
 const PEER_BODIES_KIB: usize = 16 * 1024;
-/// What is not counted, in KiB.
+/// Size up to which a body is not counted, in KiB.
 const UNCOUNTED_KIB: usize = 16;
-/// A caller has one part in so many of the room.
+/// Divisor of the memory for the share of one caller.
 const CALLER_SHARE: usize = 4;
 /// Requests that write at once; each goes on to its end even if its caller has gone.
 const MAX_CONCURRENT_WRITES: usize = 1024;

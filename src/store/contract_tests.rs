@@ -1,4 +1,4 @@
-//! What every database must do, told as stories. [`contract_tests`] runs them against one adapter.
+//! The contract of every database, as tests. [`contract_tests`] runs them against one adapter.
 
 use super::{
     Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError, StoredAccounts,

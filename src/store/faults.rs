@@ -1,4 +1,4 @@
-//! Stories of a server that fails. [`contract_tests`] runs them against one adapter, each on a server of its own.
+//! Tests of a server that fails. [`contract_tests`] runs them against one adapter, each on a server of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Stories of a server's database that somebody else writes to as well. [`contract_tests`] runs them against one adapter.
+//! Tests of a server's database that is edited by hand as well. [`contract_tests`] runs them against one adapter.
 
 use std::sync::Arc;
 

@@ -17,15 +17,15 @@ use super::StoreError;
 use super::database_error::{self, DatabaseError, ErrorClass};
 use super::pools::{self, PoolSettings};
 
-/// How long a connection may take, or the proof that it is still good.
+/// Time limit for a connection, or for the check that it is still good.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long one statement may take, or one row of an answer.
+/// Time limit for one statement, or for one row of an answer.
 pub(super) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(6);
-/// How long the server goes on with a statement that nobody waits for any more.
+/// Time limit, in seconds, after which the server ends a statement by itself.
 pub(super) const SERVER_STATEMENT_SECONDS: u64 = 60;
-/// How long a statement waits for a row that another transaction has locked.
+/// Time limit, in seconds, for a row lock that another transaction holds.
 pub(super) const LOCK_TIMEOUT_SECONDS: u64 = 1;
-/// How often a transaction that met another is tried again.
+/// Maximum number of retries of a transaction that conflicts with another.
 const MAX_BUSY_RETRIES: usize = 5;
 
 const MAX_READERS: u32 = 4;

@@ -6,7 +6,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::out;
 
-/// How often the bar is drawn while nothing changes.
+/// Interval between redraws of the bar while nothing changes.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How many of so many are there. Lines for standard output are printed above the bar.

@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::harness::must;
 use crate::harness::simulated_agent::SimulatedAgent;
 use crate::harness::simulated_agent::frames::{Introduction, NoSession, Policy};
-use crate::world::{Agent, Call, World};
+use crate::harness::wait::eventually;
+use crate::world::{Agent, Call, PATIENCE, World};
 
 /// Hellos that a stranger tries after each disconnect.
 const TRIES: usize = 10;

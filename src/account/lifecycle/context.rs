@@ -9,9 +9,9 @@ use crate::account::definition;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::{DesiredState, GrantPhase, KubesvcAccountStatus, State};
 
-/// For how many ticks at most agents that wait to be registered keep everybody from being taken for gone.
+/// Maximum time, in ticks, for which a registration backlog keeps absent agents from being treated as gone.
 const MAX_BACKLOG_TICKS: Tick = 600;
-/// How often an account is looked at that waits for nothing but that, in ticks: nobody tells it that the queue is over.
+/// Interval, in ticks, between looks at an account that only waits for the backlog to end: nothing wakes it then.
 const BACKLOG_RECHECK_TICKS: Tick = 5;
 
 /// An observation with what is derived from it once.

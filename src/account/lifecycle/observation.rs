@@ -147,7 +147,7 @@ pub struct ClusterIdentity {
     pub namespaces_count: u32,
 }
 
-/// What a session said last about the account's uid.
+/// The last answer of a session about the account's uid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentReport {
     /// It holds the account.
@@ -182,7 +182,7 @@ pub struct SessionFact {
     pub presence: Presence,
     /// The process behind it.
     pub process: AgentProcess,
-    /// Its last word, with the epoch it was said for.
+    /// Its last report, with the epoch that it is for.
     pub report: Option<(GrantEpoch, AgentReport)>,
     /// For how many ticks it has owed an answer; absent: it owes none.
     pub silent_for: Option<Tick>,

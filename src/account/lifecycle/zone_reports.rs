@@ -1,4 +1,4 @@
-//! What the agents of a zone say about the account.
+//! The reports of a zone's agents about the account, taken together.
 
 use super::cluster_identity::mismatch;
 use super::context::{LifecycleContext, earlier, silence};
@@ -18,7 +18,7 @@ pub(super) struct ZoneReports<'a> {
     pub(super) all_failed_by_place: bool,
 }
 
-/// What follows from the words of all.
+/// What follows from the reports of all.
 pub(super) enum ZoneOutcome {
     /// Someone is still to answer, and will count as silent at this tick.
     Open(Option<Tick>),

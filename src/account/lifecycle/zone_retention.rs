@@ -5,8 +5,8 @@ use super::observation::{Fact, Presence, Tick};
 use super::zone_choice::another_zone_is_left;
 use crate::account::state::State;
 
-/// How often an account whose zone is gone is looked at for another zone with agents, in ticks; agents that come wake
-/// it too.
+/// Interval, in ticks, between looks for another zone for an account whose zone is gone; agents that connect wake it
+/// too.
 const RECHECK_TICKS: Tick = 60;
 
 /// Whether an account stays.

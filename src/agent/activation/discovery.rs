@@ -16,9 +16,9 @@ use crate::wire::common::Failure;
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
     application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 const JSON: &str = "application/json";
-/// How many groups of an old server are asked.
+/// Maximum number of API groups read from a server without aggregated discovery.
 const MAX_GROUPS: usize = 500;
-/// How many kinds are kept.
+/// Maximum number of kinds kept of one cluster.
 const MAX_KINDS: usize = 20_000;
 /// What a group's name and version have, and a path may have.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');

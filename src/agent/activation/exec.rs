@@ -32,13 +32,13 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// Upper bound of one run.
+/// Time limit for one run of a program.
 const RUN_TIMEOUT: Duration = Duration::from_secs(30);
-/// Upper bound of what a program prints, in bytes.
+/// Maximum size of a program's standard output, in bytes.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
-/// How much of a program's standard error is logged, in bytes.
+/// Maximum size of a program's standard error in the log, in bytes.
 const MAX_ERROR_OUTPUT_BYTES: u64 = 4096;
-/// Upper bound of credentials that are kept.
+/// Maximum number of cached credentials.
 const MAX_CACHED_CREDENTIALS: u64 = 1000;
 /// The group of `ExecCredential`.
 const API_GROUP: &str = "client.authentication.k8s.io/";

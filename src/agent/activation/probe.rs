@@ -17,7 +17,7 @@ use crate::wire::common::failure::Class;
 use crate::wire::ops::ProbedCluster;
 use crate::wire::ops::probe::Target;
 
-/// How long a probe may take from its turn on.
+/// Time limit for one probe, without the wait for its turn.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Activator {

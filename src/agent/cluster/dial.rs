@@ -16,7 +16,7 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// How many addresses of one name are tried.
+/// Maximum number of addresses tried for one name.
 const MAX_ADDRESSES_TRIED: usize = 8;
 
 /// Connects to the API server and shakes hands.

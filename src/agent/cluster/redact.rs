@@ -11,11 +11,11 @@ use secrecy::zeroize::Zeroizing;
 use crate::account::failure::truncate;
 use crate::account::kubeconfig::Authentication;
 
-/// How much of a server's text is shown, in bytes.
+/// Maximum size of a server's text in a message, in bytes.
 const MAX_SHOWN_BYTES: usize = 400;
-/// How much of it is looked at.
+/// Maximum size of a server's text that is searched for credentials, in bytes.
 const MAX_SCANNED_BYTES: usize = 4096;
-/// Shorter stretches that a text shares with a credential are chance.
+/// Minimum length, in bytes, of a text shared with a credential that is redacted; shorter ones are chance.
 const MIN_MATCH_BYTES: usize = 8;
 const MASK: &str = "[redacted]";
 

@@ -20,7 +20,7 @@ use crate::agent::failure::before_send;
 use crate::wire::common::Failure;
 use crate::wire::common::failure::Class;
 
-/// How many authorities are kept parsed.
+/// Maximum number of parsed authorities kept.
 const MAX_CACHED_AUTHORITIES: u64 = 256;
 
 /// What verifies the certificates of servers. Accounts with the same authority share it; that of the machine is read

@@ -8,7 +8,7 @@ use crate::agent::reactions::{AccountTable, Counts, ListedState};
 use crate::agent::static_accounts::StaticAccountFile;
 use crate::wire::common::Failure;
 
-/// How many accounts one answer names.
+/// Maximum number of accounts in one answer.
 const MAX_ACCOUNTS_SHOWN: usize = 10_000;
 
 /// The accounts of an agent, the first 10,000 by name.

@@ -11,7 +11,7 @@ use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use crate::agent::cluster::Trust;
 use crate::agent::{AgentError, AgentOptions, KeepAlive};
 
-/// From looking the name up to the end of the handshakes.
+/// Time limit from name resolution to the end of the handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How the hub is dialled. Everything that HTTP/2 leaves open is set here.

@@ -18,9 +18,9 @@ use crate::wire::ops::{
 };
 use crate::wire::{MAX_HELD_BYTES, MAX_MESSAGE_BYTES, MESSAGE_HEAD_BYTES, PROTOCOL_VERSION};
 
-/// How long the hub may take to answer the hello.
+/// Time limit for the hub's answer to the hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many frames wait for the network; the rest waits where it comes from.
+/// Maximum number of frames queued for the network; further ones wait at their source.
 const MAX_QUEUED_FRAMES: usize = 16;
 
 /// A stream that the hub has accepted.

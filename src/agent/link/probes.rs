@@ -15,9 +15,9 @@ use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::probe::Target;
 use crate::wire::ops::{Probe, ProbeResult};
 
-/// How many probes run at once.
+/// Maximum number of probes that run at once.
 const MAX_CONCURRENT_PROBES: usize = 16;
-/// How many probes wait for their turn; one more is refused.
+/// Maximum number of probes that wait for their turn; one more is refused.
 const MAX_WAITING_PROBES: usize = 1000;
 
 /// Probes under way, and answers that wait to be sent.

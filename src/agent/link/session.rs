@@ -22,17 +22,17 @@ use crate::wire::ops::{
 };
 use crate::wire::{MAX_BATCH_BYTES, MAX_MESSAGE_BYTES};
 
-/// How often both sides say that they are there, unless the hub says otherwise.
+/// Interval between heartbeats of both sides, unless the hub sets another.
 const DEFAULT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// A hub that misses so many heartbeats is gone.
+/// Number of heartbeats missed after which the hub counts as gone.
 const MAX_MISSED_HEARTBEATS: u32 = 3;
-/// How often an account that takes long is told of.
+/// Interval between Working frames for an account that takes long.
 const WORKING_INTERVAL: Duration = Duration::from_secs(5);
-/// With so many answers waiting for the network, no more commands are read.
+/// Number of answers waiting for the network at which no more commands are read.
 const MAX_WAITING_ANSWERS: usize = 10_000;
 /// What a frame takes beside the accounts in it, in bytes, with room.
 const FRAME_OVERHEAD_BYTES: usize = 1024;
-/// How long a farewell may take.
+/// Time limit for sending the goodbye.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One stream in force.

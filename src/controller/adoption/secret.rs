@@ -12,7 +12,7 @@ use crate::account::owned_secret::{
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
 use crate::controller::owned_secrets::{SecretResponse, place, without_contents};
 
-/// How often a write is tried against others that write the same Secret.
+/// Maximum number of attempts at a write that conflicts with others of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 8;
 /// Crash points of the writes.
 const CRASH_POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::hub::ledger::Moment;
 
-/// The first comparison after something has happened.
+/// Delay of the first comparison after a start or a change.
 const FIRST_CHECK_DELAY: Duration = Duration::from_secs(5);
 
 /// When the rows are read again and mended, though nothing has changed.

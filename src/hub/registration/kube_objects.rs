@@ -23,7 +23,7 @@ use crate::hub::admission_queue::AdmissionClass;
 use crate::leases::Replicas;
 use crate::objects::{too_busy, version_of};
 
-/// How often a write is decided anew after someone else has written.
+/// Maximum number of attempts at a write after conflicts.
 const MAX_CONFLICT_RETRIES: usize = 8;
 /// Bound on one answer of the API server. It begins after the turn to write was given: waiting for that is no fault of the
 /// API server.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time from one write of an object to the next.
+/// Minimum interval between two writes of one object.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_millis(500);
-/// With so many names, those that may be written again are forgotten.
+/// Number of tracked names at which those are dropped that may be written again.
 const MAX_TRACKED_NAMES: usize = 1024;
 
 /// When each object may be written again.

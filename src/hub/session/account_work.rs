@@ -1,4 +1,4 @@
-//! What a session does about its accounts: looks at each, readies its credential, and makes frames of at most 50
+//! The work of a session on its accounts: looks at each, prepares its credential, and makes frames of at most 50
 //! accounts or 1 MiB.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -27,13 +27,13 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::wire::ops::hub_frame::Frame;
 use crate::wire::{MAX_ACCOUNTS_IN_BATCH, MAX_BATCH_BYTES, common, ops};
 
-/// How many credentials a session asks for at once.
+/// Maximum number of credentials that one session reads at once.
 const MAX_CREDENTIAL_READS: usize = 32;
-/// How long a credential may take once it is its turn.
+/// Time limit for reading a credential, without the wait for its turn.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
-/// When an account is looked at again that could not be sent: the leader decides meanwhile.
+/// Delay before an account that could not be sent is looked at again: the leader decides meanwhile.
 const UNSENT_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// Room for what stands around the accounts in a frame.
+/// Size of a frame beside the accounts in it, in bytes.
 const FRAME_OVERHEAD_BYTES: usize = 1024;
 
 /// An account that is ready to be sent, or why it is not.

@@ -38,12 +38,12 @@ const REGISTRATION_RETRY_DELAYS: [Duration; 6] = [
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
-/// An agent that could not be registered does not come again sooner.
+/// Minimum delay given to an agent whose registration failed.
 const REGISTRATION_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// When an agent comes again whose object calls another process connected, at another replica: that replica may be about
 /// to write that it has left, or to be taken for dead.
 const CONNECTED_AT_PEER_RETRY_DELAY: Duration = Duration::from_secs(5);
-/// How long the former stream of the same process may take to end.
+/// Time limit for the former stream of the same process to end.
 const FORMER_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the stream of one agent lives through.

@@ -1,4 +1,4 @@
-//! What an agent is told that cannot be taken now: when it has its turn.
+//! The answer to an agent that cannot be admitted now: when to dial again.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -18,10 +18,10 @@ fn too_many_unapproved() -> HelloRefusal {
     HelloRefusal::for_now(Reason::Overloaded, message, UNAPPROVED_RETRY_DELAY)
 }
 
-/// An agent that is refused because the replica stops does not come sooner.
+/// Minimum delay given to an agent that is refused by a draining replica.
 const MIN_DRAIN_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// So many accounts of a zone tell whether an agent needs any.
+/// Maximum number of a zone's accounts checked for one that an agent needs.
 const MAX_ACCOUNTS_CHECKED: usize = 1000;
 
 /// An agent that waits here to be registered, for as long as this lives.

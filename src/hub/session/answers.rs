@@ -1,4 +1,4 @@
-//! What an agent says on its stream, frame by frame.
+//! The frames of an agent, one by one: its answers are recorded in the ledger.
 
 use std::ops::ControlFlow;
 

@@ -19,7 +19,7 @@ pub(in crate::hub) const MAX_FOREIGN: usize = 10_000;
 pub(in crate::hub) const MAX_FOREIGN_OF_REPLICA: usize = 200_000;
 /// With more claims than these, the accounts must have been listed: before that all of them look foreign.
 const MAX_UNLISTED: usize = 1000;
-/// Bound on the wait for the list of accounts; an agent waits longer for an answer to its hello.
+/// Time limit for the list of accounts; an agent waits longer for an answer to its hello.
 const ACCOUNT_LIST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time after which an agent comes again that could not be judged before the accounts were listed.
 const UNLISTED_RETRY: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Work that goes on while its session stands still.
+//! Work that continues while the loop of its session is blocked.
 
 use std::future::Future;
 

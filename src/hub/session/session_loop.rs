@@ -1,4 +1,4 @@
-//! The life of a session that stands: one loop that never waits for anything but its next turn.
+//! The loop of a connected session, which never waits for anything but its next turn.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::hub::fences;
 use crate::hub::hello::millis;
 use crate::wire::ops::{self, hub_frame};
 
-/// How many accounts are looked at in one turn.
+/// Maximum number of accounts looked at in one turn.
 const MAX_ACCOUNTS_PER_TURN: usize = 200;
-/// An agent that takes no frame for this long is cut off.
+/// Time limit for an agent to take a frame; then its stream is cut.
 const FRAME_SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an agent may take to leave after Drain.
+/// Time limit for an agent to leave after Drain.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a session ended, and the status that the stream ends with.

@@ -27,9 +27,9 @@ use crate::wire::ops::hub_frame::Frame;
 use crate::wire::ops::probe::Target;
 use crate::wire::{common, ops};
 
-/// How many clusters a session looks up at once.
+/// Maximum number of clusters that one session looks up at once.
 const MAX_TARGET_LOOKUPS: usize = 16;
-/// How long a credential may take.
+/// Time limit for reading a credential.
 const CREDENTIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A question whose cluster was looked up, or could not be.

@@ -1,4 +1,4 @@
-//! What every database must do with fences, told as stories, with a writer that stands for the stream of objects: it
+//! The contract of every database about fences, as tests, with a writer that stands for the stream of objects: it
 //! passes the fence, writes into a table of its own what it has let through, and commits.
 
 use std::sync::Arc;

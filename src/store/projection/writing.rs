@@ -11,13 +11,13 @@ use super::state::{DesiredRow, WriteTask};
 use crate::crash;
 use crate::store::{Changes, StoreError};
 
-/// How many rows one transaction takes at most; the rest is the next one.
+/// Maximum number of rows in one transaction; further ones are the next one.
 const MAX_ROWS_PER_TRANSACTION: usize = 2_048;
-/// How often an idle database is asked whether it is still there.
+/// Interval between checks of an idle database.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-/// How long the last rows may take when the program ends.
+/// Time limit for the last rows when the program ends.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest wait between two tries, before the jitter that at most doubles it.
+/// Maximum delay between two attempts, before the jitter that at most doubles it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 impl Projection {

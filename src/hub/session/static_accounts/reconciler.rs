@@ -20,11 +20,11 @@ use crate::telemetry::outages::warn_unless_away;
 use crate::wire::common::failure::Class;
 use crate::wire::ops::StaticAnswer;
 
-/// Objects that are written at once.
+/// Maximum number of objects written at once.
 const MAX_CONCURRENT_WRITES: usize = 8;
-/// How often an object is judged anew in one go after somebody else has written it.
+/// Maximum number of decisions about one object in one pass after conflicts.
 const MAX_CONFLICT_RETRIES: usize = 4;
-/// Waits between the tries; the last one stays.
+/// Delays between attempts; the last one repeats.
 const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
@@ -32,7 +32,7 @@ const RETRY_DELAYS: [Duration; 5] = [
     Duration::from_secs(10),
     Duration::from_secs(30),
 ];
-/// A name that somebody else has is looked at again so often: it may become free.
+/// Interval between looks at a name that another account has: it may become free.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// What is kept is looked at again after this time, or soon after a change of it is told: a person may have deleted or
