@@ -1,5 +1,7 @@
 //! A second API server of a control plane, on the same etcd, as a highly available cluster has them.
 
+use kube::Client;
+
 use super::{ControlPlane, START, client_from, ready};
 use crate::harness::{etcd_proxy::EtcdProxy, ports, process::Process, wait::try_eventually};
 
@@ -30,12 +32,29 @@ impl ControlPlane {
         let client = client_from(&second.instead(&self.admin_kubeconfig(), self)).await?;
         try_eventually("a second kube-apiserver", START, async || match second.process.check_running() {
             Err(reason) => Ok(Err(reason)),
-            Ok(()) => ready(&client).await.map(Ok),
+            Ok(()) => async {
+                ready(&client).await?;
+                watched(&client).await
+            }
+            .await
+            .map(Ok),
         })
         .await
         .map_err(|reason| format!("{reason}\n{}", second.process.log_tail(20)))??;
         Ok(second)
     }
+}
+
+/// Our objects can be watched. Until its cache is filled a server refuses that, and whoever tries again lists what is so
+/// now.
+async fn watched(client: &Client) -> Result<(), String> {
+    for plural in ["kubesvcaccounts", "kubesvcagents"] {
+        let path =
+            format!("/apis/kubesvc.io/v1alpha1/{plural}?watch=true&resourceVersion=0&timeoutSeconds=1");
+        let request = http::Request::get(&path).body(Vec::new()).map_err(|e| e.to_string())?;
+        client.request_text(request).await.map_err(|e| format!("{path}: {e}"))?;
+    }
+    Ok(())
 }
 
 impl SecondServer {
