@@ -44,8 +44,10 @@ struct AgentIndexState {
 }
 
 impl AgentIndexState {
-    fn insert(&mut self, name: &str, agent: KubesvcAgent) {
+    fn insert(&mut self, name: &str, mut agent: KubesvcAgent) {
         self.remove(name);
+        // Nobody here asks who wrote which field, and that is most of what an object takes in memory.
+        agent.metadata.managed_fields = None;
         self.malformed.remove(name);
         self.by_id.entry(agent.spec.agent_id.clone()).or_default().insert(name.to_owned());
         if !agent.was_approved() {
@@ -410,6 +412,20 @@ mod tests {
 
     fn version(agents: &AgentIndex, name: &str) -> Option<u64> {
         agents.get(name).map(|agent| version_of(&*agent))
+    }
+
+    #[test]
+    fn an_object_is_kept_without_who_wrote_which_field() {
+        let agents = AgentIndex::default();
+        let written = |name: &str, version: u64| {
+            let mut agent = agent(name, version);
+            agent.metadata.managed_fields = Some(vec![Default::default()]);
+            agent
+        };
+        agents.seen(written("watched", 10));
+        agents.read(vec![written("read", 11)]);
+        let kept: Vec<_> = agents.all().iter().map(|agent| agent.metadata.managed_fields.is_some()).collect();
+        assert_eq!(kept, [false, false]);
     }
 
     #[test]
