@@ -38,23 +38,54 @@ pub(in crate::hub) struct ReportedList {
     pub(in crate::hub) problem: Option<ListProblem>,
 }
 
+/// Answers on their way from the tasks that keep lists. There is no channel before the first list is complete: most agents
+/// never send one, and even an empty channel takes 3 KiB.
+#[derive(Default)]
+struct Answers(Option<(mpsc::Sender<ops::StaticAnswer>, mpsc::Receiver<ops::StaticAnswer>)>);
+
+impl Answers {
+    /// For a task that answers.
+    fn sender(&mut self) -> mpsc::Sender<ops::StaticAnswer> {
+        self.0.get_or_insert_with(|| mpsc::channel(MAX_WAITING_ANSWERS)).0.clone()
+    }
+
+    /// Waits for answers: at most 50. Where there is no channel it waits for ever; whoever makes one waits anew.
+    async fn next(&mut self) -> Vec<ops::StaticAnswer> {
+        let Some((_, waiting)) = &mut self.0 else { return std::future::pending().await };
+        let mut answers = Vec::new();
+        // The sender lives as long as self, so this never ends empty.
+        answers.extend(waiting.recv().await);
+        while answers.len() < MAX_ACCOUNTS_IN_BATCH
+            && let Ok(answer) = waiting.try_recv()
+        {
+            answers.push(answer);
+        }
+        answers
+    }
+}
+
 pub(super) struct StaticAccountSync {
     hub: Arc<Hub>,
     session: Arc<Session>,
     incoming: IncomingList,
     /// The answer to a list that is refused as a whole.
     refusal: Option<ops::StaticAnswer>,
-    sender: mpsc::Sender<ops::StaticAnswer>,
-    answers: mpsc::Receiver<ops::StaticAnswer>,
+    answers: Answers,
     /// Ends the task of the list before.
     running: CancellationToken,
 }
 
 impl StaticAccountSync {
     pub(super) fn new(hub: Arc<Hub>, session: Arc<Session>) -> Self {
-        let (sender, answers) = mpsc::channel(MAX_WAITING_ANSWERS);
         let running = session.ended.child_token();
-        Self { hub, session, incoming: IncomingList::default(), refusal: None, sender, answers, running }
+        Self {
+            hub,
+            session,
+            incoming: IncomingList::default(),
+            refusal: None,
+            answers: Answers::default(),
+            running,
+        }
     }
 
     /// Takes in a frame of a list.
@@ -71,15 +102,7 @@ impl StaticAccountSync {
         if let Some(refusal) = self.refusal.take() {
             return vec![refusal];
         }
-        let mut answers = Vec::new();
-        // The sender lives as long as self, so this never ends empty.
-        answers.extend(self.answers.recv().await);
-        while answers.len() < MAX_ACCOUNTS_IN_BATCH
-            && let Ok(answer) = self.answers.try_recv()
-        {
-            answers.push(answer);
-        }
-        answers
+        self.answers.next().await
     }
 
     /// The list is not taken; the one before stays in force.
@@ -113,7 +136,7 @@ impl StaticAccountSync {
         let keeper = StaticAccountReconciler::new(
             Arc::clone(&self.hub),
             Arc::clone(&self.session),
-            self.sender.clone(),
+            self.answers.sender(),
         );
         let running = self.running.clone();
         self.hub.tasks.spawn(async move {
@@ -137,5 +160,26 @@ impl Hub {
         let uids: Vec<_> = uids.into_iter().filter(is_static).collect();
         session.wakes.wake_all(uids.iter().cloned());
         self.leader.wake_all(uids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_list_there_is_no_channel_and_with_one_fifty_answers_come_at_once() {
+        let mut answers = Answers::default();
+        assert!(answers.next().now_or_never().is_none());
+        assert!(answers.0.is_none(), "waiting makes none");
+        let task = answers.sender();
+        for _ in 0..60 {
+            task.try_send(ops::StaticAnswer::default()).expect("there is room");
+        }
+        assert_eq!((answers.next().await.len(), answers.next().await.len()), (50, 10));
+        drop(task);
+        assert!(answers.next().now_or_never().is_none(), "no task is left, and another may come");
     }
 }
