@@ -18,7 +18,7 @@
 //! | [`policy`] | which servers an agent may dial, and which ways in it may use |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
 //! | [`source_rules`] | which accounts may use credentials that are not in their own namespace |
-//! | [`ids`] | the epochs of grants and of elections |
+//! | [`ids`] | ids, and the epochs of grants and of elections |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
 //! | [`name_precedence`] | which of several objects with one account name has it |
@@ -51,7 +51,7 @@ pub mod status;
 pub mod zones;
 
 pub use agent_resource::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus};
-pub use ids::{CachingEpoch, GrantEpoch};
+pub use ids::{BootId, CachingEpoch, GrantEpoch, SessionId};
 pub use spec::{KubesvcAccount, KubesvcAccountSpec};
 pub use state::{DesiredState, GrantPhase, State};
 pub use status::{CachingAssignment, Grant, KubesvcAccountStatus, ListingAgent, NameHolder};

@@ -9,6 +9,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ids::{BootId, SessionId};
 use super::lifecycle::SessionEnding;
 use super::outbox::OutboxEntry;
 use super::{KubesvcAccount, names};
@@ -104,9 +105,11 @@ pub struct KubesvcAgentStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentSession {
     /// A ULID for each stream.
-    pub id: String,
+    #[schemars(with = "String")]
+    pub id: SessionId,
     /// A ULID for each process of the agent.
-    pub boot_id: String,
+    #[schemars(with = "String")]
+    pub boot_id: BootId,
     /// Counts the connections of that process; the greater takes over.
     pub connect_seq: i64,
     /// The replica that holds the stream.

@@ -14,6 +14,7 @@ use std::cmp::Reverse;
 
 use sha2::{Digest, Sha256};
 
+use super::ids::BootId;
 use super::lifecycle::{Presence, SessionEnding, Tick};
 
 /// Whether a session holds the account, under the epoch of the grant.
@@ -35,7 +36,7 @@ pub struct CachingCandidate<'a> {
     /// The agent.
     pub agent_id: &'a str,
     /// Its process; empty where that is not known.
-    pub boot_id: &'a str,
+    pub boot_id: &'a BootId,
     /// Whether its session stands.
     pub presence: Presence,
     /// Since when, where it does.
@@ -58,7 +59,7 @@ pub struct Election<'s, 'a> {
     /// When this leader began; nobody was away for this leader before.
     pub leading_since: Tick,
     /// Agent and process that were elected last.
-    pub current: Option<(&'s str, &'s str)>,
+    pub current: Option<(&'s str, &'s BootId)>,
     /// Somebody asks for an election.
     pub asked: bool,
     /// The agents of the zone.
@@ -73,7 +74,7 @@ pub enum ElectionOutcome<'a> {
     /// It stays as it is, at least until this tick.
     StaysUntil(Tick),
     /// This process of this agent streams from now on.
-    Goes(&'a str, &'a str),
+    Goes(&'a str, &'a BootId),
 }
 
 /// For how many ticks an agent may be away before another one is elected.
@@ -130,7 +131,7 @@ impl<'s, 'a> Election<'s, 'a> {
     }
 
     /// The seat of an agent: of this process if it is connected, else of another one that is, else of one that is away.
-    fn candidate_of(&self, agent: &str, boot: &str) -> Option<&'s CachingCandidate<'a>> {
+    fn candidate_of(&self, agent: &str, boot: &BootId) -> Option<&'s CachingCandidate<'a>> {
         let rank = |candidate: &&CachingCandidate<'_>| {
             (candidate.presence == Presence::Connected, candidate.boot_id == boot)
         };

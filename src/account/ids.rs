@@ -1,5 +1,7 @@
-//! Epochs as types of their own: the number of a grant and the number of an election never stand for one another.
+//! Ids and epochs as types of their own: an agent's id never stands for its zone, nor the number of a grant for that of an
+//! election. They become plain text and numbers again at the edges: on the wire, in SQL, in a URL, in a metric's label.
 
+use std::borrow::Borrow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -57,9 +59,122 @@ epoch! {
     CachingEpoch
 }
 
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// No id: the empty text.
+            pub const NONE: Self = Self(String::new());
+
+            /// The id as plain text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// Whether it is [`Self::NONE`].
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(id: &str) -> Self {
+                Self(id.to_owned())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(id: String) -> Self {
+                Self(id)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                self.0 == *other
+            }
+        }
+    };
+}
+
+text_id! {
+    /// One stream of one process of an agent: a ULID.
+    SessionId
+}
+
+text_id! {
+    /// One process of an agent: a ULID.
+    BootId
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+
+    #[test]
+    fn ids_are_plain_text_in_json_and_in_logs() {
+        let id = SessionId::from("s\"1");
+        assert_eq!(serde_json::to_string(&id).ok().as_deref(), Some(r#""s\"1""#));
+        assert_eq!(serde_json::from_str::<BootId>(r#""b""#).ok(), Some(BootId::from("b")));
+        assert_eq!(
+            (format!("{id}"), format!("{id:>5}"), format!("{id:?}")),
+            ("s\"1".into(), "  s\"1".into(), r#""s\"1""#.into())
+        );
+    }
+
+    #[test]
+    fn a_map_by_id_is_looked_into_by_text() {
+        let by_id = HashMap::from([(BootId::from("b"), 1)]);
+        assert_eq!((by_id.get("b"), by_id.get("c")), (Some(&1), None));
+    }
+
+    #[test]
+    fn the_absent_id_is_empty() {
+        assert!(SessionId::default().is_empty());
+        assert!(!SessionId::from("s").is_empty());
+    }
 
     #[test]
     fn epochs_are_plain_numbers_in_json() {

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
-use super::ids::{CachingEpoch, GrantEpoch};
+use super::ids::{BootId, CachingEpoch, GrantEpoch};
 use super::state::{GrantPhase, State};
 
 /// The longest `errorMessage`, in bytes.
@@ -175,8 +175,8 @@ pub struct CachingAssignment {
     pub agent_id: Option<String>,
     /// The agent's process.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 26))]
-    pub boot_id: Option<String>,
+    #[schemars(with = "Option<String>", length(max = 26))]
+    pub boot_id: Option<BootId>,
     /// Grows with each change; the database takes nothing that was streamed under a lesser one.
     #[schemars(with = "i64", range(min = 1, max = MAX_EPOCH))]
     pub epoch: CachingEpoch,

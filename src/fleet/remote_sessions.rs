@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Ticks;
 use crate::account::lifecycle::{AgentProcess, Fact, Presence, SessionEnding, SessionFact, Tick};
 use crate::account::outbox::OutboxEntry;
-use crate::account::{KubesvcAccount, KubesvcAgent, zones};
+use crate::account::{BootId, KubesvcAccount, KubesvcAgent, SessionId, zones};
 use crate::leases::Replicas;
 use crate::objects::{AccountIndex, AgentIndex};
 use crate::wake_set::WakeSet;
@@ -281,7 +281,7 @@ impl RemoteAgentEntry {
     }
 
     /// What matters to every account of its zone.
-    fn standing(&self) -> (Presence, bool, Option<&str>, [Option<&Vec<String>>; 2]) {
+    fn standing(&self) -> (Presence, bool, Option<&SessionId>, [Option<&Vec<String>>; 2]) {
         (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
     }
 
@@ -306,7 +306,7 @@ impl RemoteAgentEntry {
             approved: self.agent.spec.approved,
             presence: self.presence,
             process: AgentProcess {
-                boot_id: boot_of(&self.agent).unwrap_or_default().to_owned(),
+                boot_id: boot_of(&self.agent).cloned().unwrap_or_default(),
                 since: self.since,
                 ending: self.ending,
                 remote: true,
@@ -322,12 +322,12 @@ impl RemoteAgentEntry {
     }
 }
 
-fn session_of(agent: &KubesvcAgent) -> Option<&str> {
-    Some(agent.status.as_ref()?.session.as_ref()?.id.as_str())
+fn session_of(agent: &KubesvcAgent) -> Option<&SessionId> {
+    Some(&agent.status.as_ref()?.session.as_ref()?.id)
 }
 
-fn boot_of(agent: &KubesvcAgent) -> Option<&str> {
-    Some(agent.status.as_ref()?.session.as_ref()?.boot_id.as_str())
+fn boot_of(agent: &KubesvcAgent) -> Option<&BootId> {
+    Some(&agent.status.as_ref()?.session.as_ref()?.boot_id)
 }
 
 /// What it tells of the accounts of its own file; absent until it has listed them.

@@ -189,9 +189,8 @@ impl AssignmentWriter {
             let held = session.held_name(&uid).map(|account| {
                 let caching = self.hub.accounts.by_uid(&uid).is_some_and(|account| {
                     let status = account.status_or_default();
-                    let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_deref());
-                    status.caching_agent() == Some(&session.agent_id)
-                        && process == Some(session.boot_id.as_str())
+                    let process = status.caching.as_ref().and_then(|caching| caching.boot_id.as_ref());
+                    status.caching_agent() == Some(&session.agent_id) && process == Some(&session.boot_id)
                 });
                 HoldChange::As(AssignmentKey { account, agent: session.agent_id.clone() }, caching)
             });

@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 
-use crate::account::{CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
+use crate::account::{BootId, CachingEpoch, GrantEpoch, GrantPhase, KubesvcAccount};
 
 /// The process of an agent, as elections name it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachingProcess<'a> {
     pub(super) agent_id: &'a str,
-    pub(super) boot_id: &'a str,
+    pub(super) boot_id: &'a BootId,
     pub(super) zone: &'a str,
     /// Whether it is approved, and holds the account.
     pub(super) holds: bool,
@@ -112,7 +112,7 @@ fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<Cach
     let status = account.status_or_default();
     let caching = status.caching.as_ref()?;
     let is_it = caching.agent_id.as_deref() == Some(process.agent_id)
-        && caching.boot_id.as_deref() == Some(process.boot_id)
+        && caching.boot_id.as_ref() == Some(process.boot_id)
         && status.phase() == GrantPhase::Open
         && status.granted_zone() == Some(process.zone);
     is_it.then_some(caching.epoch)
@@ -120,11 +120,16 @@ fn elected(process: CachingProcess<'_>, account: &KubesvcAccount) -> Option<Cach
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::account::{CachingAssignment, Grant, KubesvcAccountSpec, KubesvcAccountStatus, State};
 
-    const PROCESS: CachingProcess<'static> =
-        CachingProcess { agent_id: "a", boot_id: "1", zone: "z", holds: true };
+    static FIRST: LazyLock<BootId> = LazyLock::new(|| "1".into());
+
+    fn process() -> CachingProcess<'static> {
+        CachingProcess { agent_id: "a", boot_id: &FIRST, zone: "z", holds: true }
+    }
 
     fn account(agent: Option<&str>, boot: &str, epoch: i64) -> KubesvcAccount {
         let mut account = KubesvcAccount::new("one", KubesvcAccountSpec::default());
@@ -136,7 +141,7 @@ mod tests {
             grant: Some(Grant { phase: GrantPhase::Open, zone: Some("z".into()), ..Grant::default() }),
             caching: Some(CachingAssignment {
                 agent_id: agent.map(str::to_owned),
-                boot_id: agent.map(|_| boot.to_owned()),
+                boot_id: agent.map(|_| boot.into()),
                 epoch: CachingEpoch(epoch),
             }),
             ..KubesvcAccountStatus::default()
@@ -147,32 +152,32 @@ mod tests {
     #[test]
     fn an_agent_is_started_once_and_only_when_the_fence_stands() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
-        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Nothing);
+        assert_eq!(cached.command(process(), &elected), CachingCommand::Nothing);
         assert_eq!(
-            cached.to_raise(CachingProcess { holds: false, ..PROCESS }, &elected),
+            cached.to_raise(CachingProcess { holds: false, ..process() }, &elected),
             None,
             "it does not hold it yet"
         );
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)));
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
         cached.fenced("u", CachingEpoch(2));
-        assert_eq!(cached.to_raise(PROCESS, &elected), None);
+        assert_eq!(cached.to_raise(process(), &elected), None);
         assert_eq!(
-            cached.command(CachingProcess { holds: false, ..PROCESS }, &elected),
+            cached.command(CachingProcess { holds: false, ..process() }, &elected),
             CachingCommand::Nothing
         );
         assert_eq!(
-            (cached.command(PROCESS, &elected), cached.command(PROCESS, &elected)),
+            (cached.command(process(), &elected), cached.command(process(), &elected)),
             (CachingCommand::Start(CachingEpoch(2)), CachingCommand::Nothing)
         );
         let mut renewed = elected.clone();
         renewed.metadata.generation = Some(2);
         assert_eq!(
-            cached.command(PROCESS, &renewed),
+            cached.command(process(), &renewed),
             CachingCommand::Start(CachingEpoch(2)),
             "with the generation as it is now"
         );
         for other in [account(Some("b"), "1", 2), account(Some("a"), "0", 2)] {
-            assert_eq!(cached.to_raise(PROCESS, &other), None, "it was not elected");
+            assert_eq!(cached.to_raise(process(), &other), None, "it was not elected");
         }
     }
 
@@ -181,20 +186,20 @@ mod tests {
         let mut cached = CachingCommands::default();
         cached.seed("u", CachingEpoch(3));
         assert_eq!(
-            cached.command(PROCESS, &account(Some("b"), "1", 2)),
+            cached.command(process(), &account(Some("b"), "1", 2)),
             CachingCommand::Nothing,
             "that was before"
         );
         assert_eq!(
-            cached.command(PROCESS, &account(Some("b"), "1", 4)),
+            cached.command(process(), &account(Some("b"), "1", 4)),
             CachingCommand::Stop(CachingEpoch(3))
         );
-        assert_eq!(cached.command(PROCESS, &account(Some("b"), "1", 4)), CachingCommand::Nothing);
+        assert_eq!(cached.command(process(), &account(Some("b"), "1", 4)), CachingCommand::Nothing);
         cached.seed("u", CachingEpoch(3));
         let mut revoked = account(None, "", 4);
         revoked.status.get_or_insert_default().grant.get_or_insert_default().phase = GrantPhase::Revoking;
         assert_eq!(
-            cached.command(PROCESS, &revoked),
+            cached.command(process(), &revoked),
             CachingCommand::Nothing,
             "it is told to drop the account"
         );
@@ -204,9 +209,9 @@ mod tests {
     fn an_agent_is_started_again_after_reconnect() {
         let (mut cached, elected) = (CachingCommands::default(), account(Some("a"), "1", 2));
         cached.seed("u", CachingEpoch(2));
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)), "its stream ends here now");
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)), "its stream ends here now");
         cached.fenced("u", CachingEpoch(2));
-        assert_eq!(cached.command(PROCESS, &elected), CachingCommand::Start(CachingEpoch(2)));
+        assert_eq!(cached.command(process(), &elected), CachingCommand::Start(CachingEpoch(2)));
     }
 
     #[test]
@@ -219,6 +224,6 @@ mod tests {
             "the object will tell"
         );
         assert_eq!(cached.compare(&HashMap::from([("u".to_owned(), CachingEpoch(0))])), ["u"]);
-        assert_eq!(cached.to_raise(PROCESS, &elected), Some(CachingEpoch(2)));
+        assert_eq!(cached.to_raise(process(), &elected), Some(CachingEpoch(2)));
     }
 }

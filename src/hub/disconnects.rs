@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Hub;
 use super::session::Session;
-use crate::account::KubesvcAgent;
 use crate::account::agent_resource::SessionEnd;
+use crate::account::{KubesvcAgent, SessionId};
 use crate::telemetry::outages::warn_unless_away;
 
 /// Objects written at once, and failures in one go after which no further write is begun.
@@ -30,7 +30,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 pub(super) struct Disconnect {
     pub(super) agent_id: String,
     pub(super) zone: String,
-    pub(super) session_id: String,
+    pub(super) session_id: SessionId,
     pub(super) end: SessionEnd,
 }
 

@@ -237,7 +237,7 @@ impl FenceReconciler {
             uid: uid.to_owned(),
             epoch,
             agent_id: Some(session.agent_id.clone()),
-            boot_id: Some(session.boot_id.clone()),
+            boot_id: Some(session.boot_id.to_string()),
             replica_id: Some(self.hub.settings.replica_id.clone()),
         };
         Some((fence, Some(session)))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::account::{CachingEpoch, GrantEpoch, names};
+use crate::account::{BootId, CachingEpoch, GrantEpoch, names};
 use crate::wire::ops::refused::Reason;
 use crate::wire::{PROTOCOL_VERSION, ops};
 
@@ -26,7 +26,7 @@ const MAX_UID_CHARS: usize = 64;
 pub(super) struct AcceptedHello {
     pub(super) agent_id: String,
     pub(super) zone: String,
-    pub(super) boot_id: String,
+    pub(super) boot_id: BootId,
     pub(super) connect_seq: i64,
     pub(super) version: String,
     /// Uid, name and epoch of what the agent holds.
@@ -121,7 +121,7 @@ pub(super) fn check(hello: ops::Hello, max_message_bytes: usize) -> Result<Accep
     Ok(AcceptedHello {
         agent_id: hello.agent_id,
         zone: hello.zone_id,
-        boot_id: hello.boot_id,
+        boot_id: hello.boot_id.into(),
         connect_seq,
         version: hello.version,
         held,

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::account::agent_resource::SessionEnd;
 use crate::account::outbox::OutboxEntry;
+use crate::account::{BootId, SessionId};
 use crate::hub::admission_queue::AdmissionClass;
 
 pub use kube_objects::KubeAgentObjects;
@@ -24,9 +25,9 @@ pub struct Registration {
     /// Its zone.
     pub zone: String,
     /// The ULID of the session.
-    pub session_id: String,
+    pub session_id: SessionId,
     /// The ULID of the agent's process.
-    pub boot_id: String,
+    pub boot_id: BootId,
     /// Counts the connections of that process.
     pub connect_seq: i64,
     /// The replica that holds the stream.
@@ -73,7 +74,7 @@ pub struct KnownAgent {
     /// Its zone.
     pub zone: String,
     /// Its session in force, or its last one.
-    pub session_id: String,
+    pub session_id: SessionId,
     /// The replica of that session; empty if there was none.
     pub replica: String,
     /// The process of that replica, if it is said.
@@ -161,7 +162,7 @@ pub trait AgentObjects: Send + Sync {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         end: SessionEnd,
     ) -> Result<(), RegistrationError>;
 
@@ -173,7 +174,7 @@ pub trait AgentObjects: Send + Sync {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
     ) -> Result<(), RegistrationError>;
 
     /// Writes what is told of an agent's accounts; nothing is written if the object names another session or says so
@@ -185,7 +186,7 @@ pub trait AgentObjects: Send + Sync {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError>;
 
@@ -197,7 +198,7 @@ pub trait AgentObjects: Send + Sync {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError>;
 

@@ -10,6 +10,7 @@ use super::ledger::Moment;
 use super::session::Session;
 use crate::account::agent_resource::ID_RESERVATION;
 use crate::account::lifecycle::{SessionEnding, Tick};
+use crate::account::{BootId, SessionId};
 
 /// A session that ended, or an agent that an earlier operator had.
 #[derive(Clone)]
@@ -17,7 +18,7 @@ pub(super) struct AwaySession {
     pub(super) approved: bool,
     pub(super) since: Tick,
     pub(super) ending: SessionEnding,
-    pub(super) session_id: String,
+    pub(super) session_id: SessionId,
     /// What it was told and has said; absent for an agent of an earlier operator.
     pub(super) session: Option<Arc<Session>>,
 }
@@ -40,7 +41,7 @@ struct RegistryState {
 
 /// An agent id that only one process may have, until a moment.
 struct ReservedId {
-    boot_id: String,
+    boot_id: BootId,
     until: Moment,
 }
 
@@ -104,8 +105,8 @@ impl Registry {
     }
 
     /// Whether an agent's id is kept for this process since it was disconnected on request.
-    pub(super) fn is_reserved(&self, agent_id: &str, boot_id: &str) -> bool {
-        self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == boot_id)
+    pub(super) fn is_reserved(&self, agent_id: &str, boot_id: &BootId) -> bool {
+        self.inner.read().reserved.get(agent_id).is_some_and(|kept| kept.boot_id == *boot_id)
     }
 
     /// A registered session stands from now on, unless another has taken its agent id meanwhile. Answers whether it is

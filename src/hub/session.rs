@@ -38,7 +38,7 @@ use crate::account::lifecycle::{
     AgentProcess, AgentReport, Fact, Offer, Presence, SessionEnding, SessionFact, Tick,
 };
 use crate::account::outbox::OutboxEntry;
-use crate::account::{GrantEpoch, KubesvcAccount};
+use crate::account::{BootId, GrantEpoch, KubesvcAccount, SessionId};
 use crate::wake_set::WakeSet;
 use claims::ForeignClaims;
 use static_accounts::ReportedList;
@@ -56,10 +56,10 @@ pub(super) struct Session {
     /// Unique in this process.
     pub(super) serial: u64,
     /// A ULID, as the agent and its object know it.
-    pub(super) id: String,
+    pub(super) id: SessionId,
     pub(super) agent_id: String,
     pub(super) zone: String,
-    pub(super) boot_id: String,
+    pub(super) boot_id: BootId,
     pub(super) connect_seq: i64,
     pub(super) version: String,
     pub(super) connected_since: Timestamp,
@@ -117,7 +117,7 @@ impl Session {
         let now = Timestamp::now();
         Self {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
-            id: ulid::Ulid::generate().to_string(),
+            id: ulid::Ulid::generate().to_string().into(),
             agent_id: greeting.agent_id.clone(),
             zone: greeting.zone.clone(),
             boot_id: greeting.boot_id.clone(),

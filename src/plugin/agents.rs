@@ -143,7 +143,7 @@ fn render(agents: &[KubesvcAgent], everywhere: bool, wide: bool, now: Timestamp)
             agent.spec.approved.to_string(),
         ]);
         if wide {
-            cells.extend([agent.name_any(), session.id, session.boot_id]);
+            cells.extend([agent.name_any(), session.id.to_string(), session.boot_id.to_string()]);
         }
         table.row(cells);
     }

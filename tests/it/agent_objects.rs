@@ -68,7 +68,7 @@ async fn an_agents_object_is_noted_on_and_removed_only_as_it_was_seen() {
     let seen = must(agents.known().await.map_err(|error| error.to_string())).remove(0);
     for session in ["s0", "s1", "s1"] {
         eventually("it is its turn to be noted on", PATIENCE, async || {
-            match agents.write_summary("agent-1", "east", session, &note).await {
+            match agents.write_summary("agent-1", "east", &session.into(), &note).await {
                 Ok(true) => Ok(()),
                 Ok(false) => Err("it was written just now".to_owned()),
                 Err(error) => Err(error.to_string()),
@@ -109,12 +109,14 @@ async fn every_replica_keeps_the_id_of_an_agent_that_was_disconnected_on_request
             .await
             .map_err(|error| error.to_string()),
     );
-    here.write_approved("agent-1", "east", "s1").await.expect("it is written");
+    here.write_approved("agent-1", "east", &"s1".into()).await.expect("it is written");
     assert!(
         agent_of(&namespace).await.is_some_and(|agent| agent.status.is_some_and(|one| one.approved_once))
     );
 
-    here.write_disconnected("agent-1", "east", "s1", SessionEnd::Requested).await.expect("it is written");
+    here.write_disconnected("agent-1", "east", &"s1".into(), SessionEnd::Requested)
+        .await
+        .expect("it is written");
     let next = |boot: &str| Registration {
         boot_id: boot.into(),
         connect_seq: 2,

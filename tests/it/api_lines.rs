@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc::account::{KubesvcAccount, SessionId, State};
 
 use crate::faults::proxy::{Line, Proxy};
 use crate::harness::{must, wait::eventually};
@@ -110,7 +110,7 @@ impl Pair {
     }
 
     /// The replica and the session that the agent's object names.
-    async fn session(&self) -> (String, String) {
+    async fn session(&self) -> (String, SessionId) {
         let agent = self.world.agent_object(&self.agent).await.and_then(|agent| agent.status);
         let session = agent.and_then(|status| status.session).expect("it is registered");
         (session.replica, session.id)

@@ -4,7 +4,7 @@
 mod raw;
 mod streams;
 
-use kubesvc::account::State;
+use kubesvc::account::{SessionId, State};
 use serde_json::json;
 
 use crate::world::{Agent, World};
@@ -14,7 +14,7 @@ use crate::world::{Agent, World};
 struct Calm {
     world: World,
     agent: Agent,
-    session: String,
+    session: SessionId,
     writes: usize,
 }
 
@@ -43,7 +43,7 @@ impl Calm {
     }
 }
 
-async fn session_id(world: &World, agent: &Agent) -> String {
+async fn session_id(world: &World, agent: &Agent) -> SessionId {
     let status = world.agent_object(agent).await.and_then(|object| object.status).expect("it is connected");
     status.session.map(|session| session.id).unwrap_or_default()
 }

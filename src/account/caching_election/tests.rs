@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
@@ -6,10 +7,17 @@ use super::*;
 
 const NOW: Tick = 1000;
 
-fn candidate<'a>(agent: &'a str, boot: &'a str) -> CachingCandidate<'a> {
+/// The process with this number.
+fn boot(number: &str) -> &'static BootId {
+    static FIRST: LazyLock<BootId> = LazyLock::new(|| "1".into());
+    static SECOND: LazyLock<BootId> = LazyLock::new(|| "2".into());
+    if number == "1" { &FIRST } else { &SECOND }
+}
+
+fn candidate<'a>(agent: &'a str, number: &str) -> CachingCandidate<'a> {
     CachingCandidate {
         agent_id: agent,
-        boot_id: boot,
+        boot_id: boot(number),
         presence: Presence::Connected,
         since: 0,
         ending: SessionEnding::Cut,
@@ -28,13 +36,13 @@ fn away<'a>(agent: &'a str, since: Tick, ending: SessionEnding) -> CachingCandid
 }
 
 fn election<'s, 'a>(
-    current: Option<(&'s str, &'s str)>,
+    current: Option<(&'s str, &'s BootId)>,
     candidates: &'s [CachingCandidate<'a>],
 ) -> Election<'s, 'a> {
     Election { uid: "u", now: NOW, leading_since: 0, current, asked: false, candidates }
 }
 
-fn elected<'a>(current: Option<(&str, &str)>, candidates: &[CachingCandidate<'a>]) -> ElectionOutcome<'a> {
+fn elected<'a>(current: Option<(&str, &BootId)>, candidates: &[CachingCandidate<'a>]) -> ElectionOutcome<'a> {
     elect(&election(current, candidates))
 }
 
@@ -46,7 +54,7 @@ fn the_one_that_streams_the_fewest_accounts_is_elected_among_those_that_hold_it(
     let failed = CachingCandidate { holds: Holding::No, ..candidate("d", "1") };
     let gone = away("e", 0, SessionEnding::Cut);
     let candidates = [busy, idle, none, failed, gone];
-    assert_eq!(elected(None, &candidates), ElectionOutcome::Goes("b", "1"));
+    assert_eq!(elected(None, &candidates), ElectionOutcome::Goes("b", boot("1")));
     assert_eq!(elected(None, &candidates[2..]), ElectionOutcome::Stays);
 }
 
@@ -55,7 +63,7 @@ fn the_elected_agent_stays_however_idle_the_others_are() {
     let busy = CachingCandidate { load: 900, ..candidate("a", "1") };
     let again = CachingCandidate { holds: Holding::NotYet, ..busy.clone() };
     for current in [busy, again] {
-        assert_eq!(elected(Some(("a", "1")), &[current, candidate("b", "1")]), ElectionOutcome::Stays);
+        assert_eq!(elected(Some(("a", boot("1"))), &[current, candidate("b", "1")]), ElectionOutcome::Stays);
     }
 }
 
@@ -67,11 +75,11 @@ fn another_one_has_it_when_the_time_is_over_and_not_before() {
         let due = NOW + ticks + 1;
         let candidates = [away("a", NOW, ending), candidate("b", "1")];
         for now in NOW..due {
-            let election = Election { now, ..election(Some(("a", "1")), &candidates) };
+            let election = Election { now, ..election(Some(("a", boot("1"))), &candidates) };
             assert_eq!(elect(&election), ElectionOutcome::StaysUntil(due), "{ending:?}, {} ticks", now - NOW);
         }
-        let late = Election { now: due, ..election(Some(("a", "1")), &candidates) };
-        assert_eq!(elect(&late), ElectionOutcome::Goes("b", "1"));
+        let late = Election { now: due, ..election(Some(("a", boot("1"))), &candidates) };
+        assert_eq!(elect(&late), ElectionOutcome::Goes("b", boot("1")));
         let alone = Election { candidates: &candidates[..1], ..late };
         assert_eq!(elect(&alone), ElectionOutcome::Stays, "there is nobody else");
     }
@@ -80,51 +88,51 @@ fn another_one_has_it_when_the_time_is_over_and_not_before() {
 #[test]
 fn a_leader_that_has_just_begun_counts_anew() {
     let candidates = [away("a", 0, SessionEnding::Cut), candidate("b", "1")];
-    let new = Election { leading_since: NOW - 5, ..election(Some(("a", "1")), &candidates) };
+    let new = Election { leading_since: NOW - 5, ..election(Some(("a", boot("1"))), &candidates) };
     assert_eq!(elect(&new), ElectionOutcome::StaysUntil(NOW - 5 + 11));
     let unseen = Election { candidates: &candidates[1..], ..new };
     assert_eq!(elect(&unseen), ElectionOutcome::StaysUntil(NOW - 5 + 61), "it may not have come back yet");
-    assert_eq!(elected(Some(("a", "1")), &candidates[1..]), ElectionOutcome::Goes("b", "1"));
+    assert_eq!(elected(Some(("a", boot("1"))), &candidates[1..]), ElectionOutcome::Goes("b", boot("1")));
 }
 
 #[test]
 fn another_process_of_the_agent_has_it_as_soon_as_it_holds_the_account() {
     let next = CachingCandidate { load: 9, since: NOW - 3, ..candidate("a", "2") };
     let candidates = [next.clone(), candidate("b", "1")];
-    assert_eq!(elected(Some(("a", "1")), &candidates), ElectionOutcome::Goes("a", "2"));
+    assert_eq!(elected(Some(("a", boot("1"))), &candidates), ElectionOutcome::Goes("a", boot("2")));
     let starting = [CachingCandidate { holds: Holding::NotYet, ..next.clone() }, candidate("b", "1")];
-    assert_eq!(elected(Some(("a", "1")), &starting), ElectionOutcome::StaysUntil(NOW + 8));
-    let late = Election { now: NOW + 8, ..election(Some(("a", "1")), &starting) };
-    assert_eq!(elect(&late), ElectionOutcome::Goes("b", "1"));
+    assert_eq!(elected(Some(("a", boot("1"))), &starting), ElectionOutcome::StaysUntil(NOW + 8));
+    let late = Election { now: NOW + 8, ..election(Some(("a", boot("1"))), &starting) };
+    assert_eq!(elect(&late), ElectionOutcome::Goes("b", boot("1")));
     let failed = [CachingCandidate { holds: Holding::No, ..next }, candidate("b", "1")];
-    assert_eq!(elected(Some(("a", "1")), &failed), ElectionOutcome::Goes("b", "1"));
+    assert_eq!(elected(Some(("a", boot("1"))), &failed), ElectionOutcome::Goes("b", boot("1")));
 }
 
 #[test]
 fn the_session_in_force_counts_where_a_former_one_is_still_shown() {
     let former = CachingCandidate { presence: Presence::Away(0), ..candidate("a", "1") };
     let candidates = [former, candidate("a", "1"), candidate("b", "1")];
-    assert_eq!(elected(Some(("a", "1")), &candidates), ElectionOutcome::Stays);
+    assert_eq!(elected(Some(("a", boot("1"))), &candidates), ElectionOutcome::Stays);
 }
 
 #[test]
 fn one_that_has_lost_the_account_is_replaced_if_another_one_holds_it() {
     let lost = CachingCandidate { holds: Holding::No, ..candidate("a", "1") };
     assert_eq!(
-        elected(Some(("a", "1")), &[lost.clone(), candidate("b", "1")]),
-        ElectionOutcome::Goes("b", "1")
+        elected(Some(("a", boot("1"))), &[lost.clone(), candidate("b", "1")]),
+        ElectionOutcome::Goes("b", boot("1"))
     );
-    assert_eq!(elected(Some(("a", "1")), &[lost]), ElectionOutcome::Stays);
+    assert_eq!(elected(Some(("a", boot("1"))), &[lost]), ElectionOutcome::Stays);
 }
 
 #[test]
 fn an_election_that_is_asked_for_goes_to_another_one_or_begins_anew() {
     let candidates = [candidate("a", "1"), CachingCandidate { load: 9, ..candidate("b", "1") }];
-    let asked = Election { asked: true, ..election(Some(("a", "1")), &candidates) };
-    assert_eq!(elect(&asked), ElectionOutcome::Goes("b", "1"));
+    let asked = Election { asked: true, ..election(Some(("a", boot("1"))), &candidates) };
+    assert_eq!(elect(&asked), ElectionOutcome::Goes("b", boot("1")));
     assert_eq!(
         elect(&Election { candidates: &candidates[..1], ..asked.clone() }),
-        ElectionOutcome::Goes("a", "1")
+        ElectionOutcome::Goes("a", boot("1"))
     );
     assert_eq!(
         elect(&Election { candidates: &[], ..asked }),
@@ -177,7 +185,7 @@ fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {
     let holds =
         prop_oneof![Just(Holding::Yes), Just(Holding::Perhaps), Just(Holding::NotYet), Just(Holding::No)];
     let times = (NOW - 70..=NOW, any::<bool>(), 0..3_usize);
-    (agent, prop_oneof![Just("1"), Just("2")], ending, holds, times).prop_map(
+    (agent, prop_oneof![Just(boot("1")), Just(boot("2"))], ending, holds, times).prop_map(
         |(agent_id, boot_id, ending, holds, (since, connected, load))| {
             let presence = if connected { Presence::Connected } else { Presence::Away(since) };
             CachingCandidate { agent_id, boot_id, presence, since, ending, holds, load }
@@ -191,7 +199,7 @@ proptest! {
     #[test]
     fn no_election_breaks_a_rule(
         candidates in prop::collection::vec(any_candidate(), 0..6),
-        current in prop::option::of((prop_oneof![Just("a"), Just("b"), Just("d")], prop_oneof![Just("1"), Just("2")])),
+        current in prop::option::of((prop_oneof![Just("a"), Just("b"), Just("d")], prop_oneof![Just(boot("1")), Just(boot("2"))])),
         asked in any::<bool>(),
         leading_since in NOW - 80..=NOW,
     ) {

@@ -5,9 +5,12 @@ use super::context::{LifecycleContext, earlier};
 use super::observation::{AgentReport, SessionFact};
 use super::write::StatusDraft;
 use super::{Decision, retry};
-use crate::account::ELECT_CACHING_ANNOTATION;
 use crate::account::caching_election::{CachingCandidate, Election, ElectionOutcome, Holding, elect};
 use crate::account::state::State;
+use crate::account::{BootId, ELECT_CACHING_ANNOTATION};
+
+/// The process where the status names none.
+static UNKNOWN_PROCESS: BootId = BootId::NONE;
 
 /// What is to be done for an ACTIVE account that needs nothing else.
 pub(super) fn maintain_election(context: &LifecycleContext<'_>, zone: &str, decision: Decision) -> Decision {
@@ -45,8 +48,9 @@ fn outcome<'a>(context: &LifecycleContext<'a>, zone: &str) -> ElectionOutcome<'a
         uid: context.observation.account.uid(),
         now: context.observation.now,
         leading_since: context.observation.leading_since,
-        current: caching
-            .and_then(|one| Some((one.agent_id.as_deref()?, one.boot_id.as_deref().unwrap_or_default()))),
+        current: caching.and_then(|one| {
+            Some((one.agent_id.as_deref()?, one.boot_id.as_ref().unwrap_or(&UNKNOWN_PROCESS)))
+        }),
         asked: requested_election(context).is_some(),
         candidates: &candidates,
     })

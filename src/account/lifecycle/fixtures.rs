@@ -119,7 +119,7 @@ pub(super) trait AccountFixture: Sized {
         self.map(|account| {
             account.status.get_or_insert_default().caching = Some(CachingAssignment {
                 agent_id: Some(agent.to_owned()),
-                boot_id: Some(format!("boot-of-{agent}")),
+                boot_id: Some(format!("boot-of-{agent}").into()),
                 epoch: CachingEpoch(1),
             });
         })
@@ -226,7 +226,7 @@ pub(super) fn session(agent: &str, zone: &str) -> SessionFact {
         zone: zone.to_owned(),
         approved: true,
         presence: Presence::Connected,
-        process: AgentProcess { boot_id: format!("boot-of-{agent}"), ..AgentProcess::default() },
+        process: AgentProcess { boot_id: format!("boot-of-{agent}").into(), ..AgentProcess::default() },
         report: None,
         silent_for: Some(0),
         offer: None,
@@ -301,7 +301,7 @@ impl SessionFixture for SessionFact {
     }
 
     fn of_process(mut self, boot: &str) -> Self {
-        self.process.boot_id = boot.to_owned();
+        self.process.boot_id = boot.into();
         self
     }
 

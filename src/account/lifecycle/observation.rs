@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use crate::account::failure::Failure;
-use crate::account::{GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
+use crate::account::{BootId, GrantEpoch, KubesvcAccount, ListingAgent, NameHolder};
 
 /// A second of the leader, counted from its start, and only while it leads.
 pub type Tick = u64;
@@ -117,7 +117,7 @@ pub enum SessionEnding {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentProcess {
     /// The ULID of the process; empty where it is not known.
-    pub boot_id: String,
+    pub boot_id: BootId,
     /// Since when its session stands, where it does.
     pub since: Tick,
     /// How its session ended, where it has.

@@ -6,13 +6,13 @@ use super::cluster_identity::{self, IdentityCondition};
 use super::context::LifecycleContext;
 use super::observation::{AgentReport, ClusterIdentity, Fact, Presence, Tick};
 use super::{Action, Decision, caching_agent, listed, retry};
-use crate::account::CachingEpoch;
 use crate::account::conditions::{self, CLUSTER_IDENTITY, ConditionSummary, LISTED_BY_AGENT};
 use crate::account::failure::{Failure, FailureClass, Outlook};
 use crate::account::state::{GrantPhase, State};
 use crate::account::status::{
     CachingAssignment, Grant, KubesvcAccountStatus, MAX_AGENTS_SHOWN, MAX_TRIED_ZONES, NameHolder,
 };
+use crate::account::{BootId, CachingEpoch};
 
 /// A status to be written, and the Event that tells of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -179,9 +179,10 @@ impl<'a> StatusDraft<'a> {
     }
 
     /// This process caches the account from now on.
-    pub(super) fn cached_by(mut self, agent_id: &str, boot_id: &str) -> Self {
+    pub(super) fn cached_by(mut self, agent_id: &str, boot_id: &BootId) -> Self {
         let epoch = self.next_caching_epoch();
-        let (agent_id, boot_id) = (some(agent_id), some(boot_id));
+        let agent_id = some(agent_id);
+        let boot_id = (!boot_id.is_empty()).then(|| boot_id.clone());
         self.status.caching = Some(CachingAssignment { agent_id, boot_id, epoch });
         self
     }

@@ -6,8 +6,8 @@
 use super::leader::Pending;
 use super::shared::{Encode, Shared, WorldDigest, digest};
 use super::world::{
-    AgentObjectVersions, HubSession, ModelProcess, ModelReplica, ModelWorld, SessionId, ToAgent, number_of,
-    session_of,
+    AgentObjectVersions, HubSession, ModelProcess, ModelReplica, ModelWorld, SessionNumber, ToAgent,
+    number_of, session_of,
 };
 use crate::account::lifecycle::{Action, AgentReport};
 use crate::account::outbox::OutboxEntry;
@@ -80,7 +80,7 @@ impl Encode for KubesvcAgent {
         let Some(status) = &self.status else { return };
         bytes.push(u8::from(status.connected));
         if let Some(session) = &status.session {
-            text(&session.boot_id, bytes);
+            text(session.boot_id.as_str(), bytes);
             text(&session.replica, bytes);
         }
         status.outbox.iter().for_each(|entry| entry.encode(bytes));
@@ -198,10 +198,10 @@ impl Encode for Pending {
 }
 
 /// Names sessions in the order in which they are come across.
-struct SessionNames(Vec<SessionId>);
+struct SessionNames(Vec<SessionNumber>);
 
 impl SessionNames {
-    fn of(&mut self, id: SessionId) -> u8 {
+    fn of(&mut self, id: SessionNumber) -> u8 {
         let known = self.0.iter().position(|one| *one == id);
         let place = known.unwrap_or_else(|| {
             self.0.push(id);

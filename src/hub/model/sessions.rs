@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shared::Shared;
-use super::world::{HubSession, ModelWorld, REPLICA_NAMES, SessionId, ToAgent, number_of, session_of};
+use super::world::{HubSession, ModelWorld, REPLICA_NAMES, SessionNumber, ToAgent, number_of, session_of};
 use jiff::Timestamp;
 
 use crate::account::agent_resource::SessionEnd;
@@ -88,14 +88,14 @@ impl ModelWorld {
     }
 
     /// Writes the session into the agent's object.
-    fn register(&mut self, process: usize, replica: usize, id: SessionId) -> bool {
+    fn register(&mut self, process: usize, replica: usize, id: SessionNumber) -> bool {
         let one = &self.processes[process];
         let place = one.agent;
         let registration = Registration {
             agent_id: one.agent_id.to_owned(),
             zone: one.zone.to_owned(),
-            session_id: id.to_string(),
-            boot_id: one.boot.to_string(),
+            session_id: id.to_string().into(),
+            boot_id: one.boot.to_string().into(),
             connect_seq: i64::from(one.seq + 1),
             replica: REPLICA_NAMES[replica].to_owned(),
             version: String::new(),
@@ -311,7 +311,7 @@ impl ModelWorld {
         if may_stand || session.reported == outbox {
             return false;
         }
-        let (place, id) = (session.agent, session.id.to_string());
+        let (place, id) = (session.agent, session.id.to_string().into());
         let agent = self.agents[place].clone();
         match agent.as_ref().and_then(|agent| Some((agent, status::reported(agent, &id, &outbox)?))) {
             Some((agent, status)) => {
@@ -364,8 +364,12 @@ impl ModelWorld {
     pub(super) fn tell_ended(&mut self, index: usize) -> bool {
         let session = self.sessions.remove(index);
         if let Some(agent) = self.agents[session.agent].clone()
-            && let Some(status) =
-                status::disconnected(&agent, &session.id.to_string(), SessionEnd::Cut, Timestamp::UNIX_EPOCH)
+            && let Some(status) = status::disconnected(
+                &agent,
+                &session.id.to_string().into(),
+                SessionEnd::Cut,
+                Timestamp::UNIX_EPOCH,
+            )
         {
             self.put_agent(session.agent, &agent, status);
         }

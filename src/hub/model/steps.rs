@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::leader::Mood;
 use super::scenario::PersonAction;
-use super::world::{ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionId, ZONES, made, session_of};
+use super::world::{
+    ModelReplica, ModelWorld, REPLICA_NAMES, REPLICAS, SessionNumber, ZONES, made, session_of,
+};
 use crate::account::DesiredState;
 
 /// One thing that happens. Replicas, sessions and processes are named by their places in the world before it.
@@ -28,7 +30,7 @@ pub(super) enum ModelStep {
     /// A replica dies, and begins anew.
     Crash(u8),
     /// A session has been away for the grace, says the leader.
-    Gone(u8, SessionId),
+    Gone(u8, SessionNumber),
     /// A session looks at its accounts.
     Look(u8),
     ToAgent(u8),
@@ -151,7 +153,7 @@ impl ModelWorld {
     }
 
     /// Sessions that a replica sees to be away and that may come back, as far as it knows.
-    pub(super) fn away_from(&self, number: usize) -> Vec<SessionId> {
+    pub(super) fn away_from(&self, number: usize) -> Vec<SessionNumber> {
         let replica = &self.replicas[number];
         let away = replica.agents.iter().flatten().filter_map(|agent| {
             let status = agent.status.as_ref()?;
@@ -288,7 +290,7 @@ impl ModelWorld {
     }
 
     /// What was on its way to the agent never arrives.
-    fn lose_frames(&mut self, stream: Option<SessionId>) {
+    fn lose_frames(&mut self, stream: Option<SessionNumber>) {
         let session = self.sessions.iter_mut().find(|session| Some(session.id) == stream);
         if let Some(session) = session.filter(|session| !session.to_agent.is_empty()) {
             session.edit().to_agent.clear();

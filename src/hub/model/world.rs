@@ -22,7 +22,7 @@ pub(super) const REPLICA_NAMES: [&str; REPLICAS] = ["0", "1"];
 pub(super) const NOW: u64 = 1000;
 
 /// Counts sessions; what it counts to is no part of a world.
-pub(super) type SessionId = u32;
+pub(super) type SessionNumber = u32;
 
 /// The agents' objects, by the place of the agent; absent: it never connected.
 pub(super) type AgentObjectVersions = Arc<Vec<Option<Shared<KubesvcAgent>>>>;
@@ -107,7 +107,7 @@ pub(super) enum ToAgent {
 /// A stream at a replica.
 #[derive(Clone, Debug)]
 pub(super) struct HubSession {
-    pub(super) id: SessionId,
+    pub(super) id: SessionNumber,
     pub(super) replica: usize,
     pub(super) process: usize,
     /// The place of its agent.
@@ -140,7 +140,7 @@ pub(super) struct ModelProcess {
     pub(super) seq: u32,
     pub(super) table: AccountTable,
     /// The session at the other end of its stream.
-    pub(super) stream: Option<SessionId>,
+    pub(super) stream: Option<SessionNumber>,
     pub(super) starting: BTreeMap<String, (Attempt, AccountRef)>,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct SessionReading {
     pub(super) uid: u8,
     pub(super) epoch: i64,
     /// Sessions from this one on were registered later.
-    pub(super) before: SessionId,
+    pub(super) before: SessionNumber,
 }
 
 /// One replica of the operator.
@@ -163,13 +163,13 @@ pub(super) struct ModelReplica {
     /// The term under which it believes that it leads.
     pub(super) leads: Option<u32>,
     /// Sessions that have been away for the grace, by its ticks.
-    pub(super) gone: BTreeSet<SessionId>,
+    pub(super) gone: BTreeSet<SessionNumber>,
     /// It has read the sessions, and decides next.
     pub(super) has_read: Option<SessionReading>,
     /// What it has decided, and sleeps before it does it.
     pub(super) pending: Option<Shared<Pending>>,
     /// When it began: sessions that it had before this one are lost.
-    pub(super) since: SessionId,
+    pub(super) since: SessionNumber,
 }
 
 /// All of it.
@@ -193,7 +193,7 @@ pub(super) struct ModelWorld {
     pub(super) replicas: [ModelReplica; REPLICAS],
     pub(super) sessions: Vec<Shared<HubSession>>,
     pub(super) processes: Vec<Shared<ModelProcess>>,
-    pub(super) next_session: SessionId,
+    pub(super) next_session: SessionNumber,
     /// Words that agents have sent: uid, epoch and zone of what was held.
     pub(super) held: Arc<BTreeSet<(u8, i64, &'static str)>>,
     /// What is wrong, as soon as something is.
@@ -208,8 +208,8 @@ pub(super) fn number_of(uid: &str) -> u8 {
 }
 
 /// The session that an agent's object names.
-pub(super) fn session_of(agent: &KubesvcAgent) -> Option<SessionId> {
-    agent.status.as_ref()?.session.as_ref()?.id.parse().ok()
+pub(super) fn session_of(agent: &KubesvcAgent) -> Option<SessionNumber> {
+    agent.status.as_ref()?.session.as_ref()?.id.as_str().parse().ok()
 }
 
 /// An account that a person has just made.

@@ -16,7 +16,7 @@ use super::{
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::Fact;
 use crate::account::outbox::{OutboxEntry, OutboxResult};
-use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, names};
+use crate::account::{FIELD_MANAGER, KubesvcAgent, KubesvcAgentStatus, SessionId, names};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
 use crate::hub::admission_queue::AdmissionClass;
@@ -180,7 +180,7 @@ impl AgentObjects for KubeAgentObjects {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
@@ -205,7 +205,7 @@ impl AgentObjects for KubeAgentObjects {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
@@ -227,7 +227,7 @@ impl AgentObjects for KubeAgentObjects {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
     ) -> Result<(), RegistrationError> {
         let name = names::agent_object_name(agent_id, zone);
         self.gate.pass(&name).await;
@@ -245,7 +245,7 @@ impl AgentObjects for KubeAgentObjects {
         &self,
         agent_id: &str,
         zone: &str,
-        session_id: &str,
+        session_id: &SessionId,
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
         if !self.budget.try_take() {
@@ -367,8 +367,8 @@ mod tests {
         Registration {
             agent_id: agent_id.to_owned(),
             zone: "z".to_owned(),
-            session_id: "s".to_owned(),
-            boot_id: "b".to_owned(),
+            session_id: "s".into(),
+            boot_id: "b".into(),
             connect_seq: 1,
             replica: "r-0".to_owned(),
             version: String::new(),
@@ -439,18 +439,18 @@ mod tests {
         let paced = objects(api_server(Some(&agent)));
         let objects = paced.paced(Budget::default(), answers.clone(), Budget::default());
         answers.pause(REQUEST_TIMEOUT * 3);
-        objects.write_disconnected("a", "z", "s", SessionEnd::Cut).await.expect("it is only late");
+        objects.write_disconnected("a", "z", &"s".into(), SessionEnd::Cut).await.expect("it is only late");
         assert!(began.elapsed() >= REQUEST_TIMEOUT * 3);
         answers.pause(REQUEST_TIMEOUT * 3);
-        objects.write_approved("a", "z", "s").await.expect("it is only late");
+        objects.write_approved("a", "z", &"s".into()).await.expect("it is only late");
         assert!(began.elapsed() >= REQUEST_TIMEOUT * 6);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_api_server_that_does_not_answer_is_given_up_and_said_to() {
         let objects = objects(silent_api_server());
-        let left = objects.write_disconnected("a", "z", "s", SessionEnd::Cut).await;
-        let approved = objects.write_approved("a", "z", "s").await;
+        let left = objects.write_disconnected("a", "z", &"s".into(), SessionEnd::Cut).await;
+        let approved = objects.write_approved("a", "z", &"s".into()).await;
         for problem in [left, approved] {
             let problem = problem.expect_err("there is no answer").to_string();
             assert!(problem.contains("does not answer within 10s"), "{problem}");

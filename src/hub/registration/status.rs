@@ -9,7 +9,7 @@ use super::{AgentSummary, KnownAgent, Registration, RegistrationError};
 use crate::account::agent_resource::{AgentSession, SessionEnd};
 use crate::account::failure::{FailureClass, truncate};
 use crate::account::outbox::OutboxEntry;
-use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, ZONE_LABEL, names};
+use crate::account::{KubesvcAgent, KubesvcAgentSpec, KubesvcAgentStatus, SessionId, ZONE_LABEL, names};
 
 /// The condition about the accounts of the agent's own file.
 const STATIC_ACCOUNTS: &str = "StaticAccounts";
@@ -84,12 +84,12 @@ pub(in crate::hub) fn registered(
 /// The status of an agent whose session has ended; absent: there is nothing to write.
 pub(in crate::hub) fn disconnected(
     agent: &KubesvcAgent,
-    session_id: &str,
+    session_id: &SessionId,
     end: SessionEnd,
     now: Timestamp,
 ) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref().filter(|status| status.connected)?;
-    let session = status.session.as_ref().filter(|session| session.id == session_id)?;
+    let session = status.session.as_ref().filter(|session| session.id == *session_id)?;
     let session =
         AgentSession { ended: Some(end), ended_at: Some(Time(next_second(now))), ..session.clone() };
     Some(KubesvcAgentStatus { connected: false, session: Some(session), ..status.clone() })
@@ -97,31 +97,31 @@ pub(in crate::hub) fn disconnected(
 
 /// The status with the approval written down that a person has given; absent: it says so, none is given, or it is of
 /// another session.
-pub(super) fn approved(agent: &KubesvcAgent, session_id: &str) -> Option<KubesvcAgentStatus> {
+pub(super) fn approved(agent: &KubesvcAgent, session_id: &SessionId) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref().filter(|status| agent.spec.approved && !status.approved_once)?;
-    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
     ours.then(|| KubesvcAgentStatus { approved_once: true, ..status.clone() })
 }
 
 /// The status with the answers that accounts wait for; absent: it is of another session.
 pub(in crate::hub) fn reported(
     agent: &KubesvcAgent,
-    session_id: &str,
+    session_id: &SessionId,
     outbox: &[OutboxEntry],
 ) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref()?;
-    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
     ours.then(|| KubesvcAgentStatus { outbox: outbox.to_vec(), ..status.clone() })
 }
 
 /// The status with what is told of the agent's accounts; absent: it says so already, or is of another session.
 pub(super) fn noted(
     agent: &KubesvcAgent,
-    session_id: &str,
+    session_id: &SessionId,
     note: &AgentSummary,
 ) -> Option<KubesvcAgentStatus> {
     let status = agent.status.as_ref()?;
-    let ours = status.session.as_ref().is_some_and(|session| session.id == session_id);
+    let ours = status.session.as_ref().is_some_and(|session| session.id == *session_id);
     let noted = KubesvcAgentStatus {
         held: Some(note.held),
         failed: Some(note.failed),
@@ -253,7 +253,7 @@ mod tests {
             Err(RegistrationError::ConnectedElsewhere(replica)) if replica == "r"
         ));
         assert!(of(&agent, &elsewhere("b2"), false).is_ok(), "nobody holds a stream at a dead replica");
-        let ended = disconnected(&agent, "s1", SessionEnd::Cut, at(0)).expect("it stood");
+        let ended = disconnected(&agent, &"s1".into(), SessionEnd::Cut, at(0)).expect("it stood");
         assert!(of(&with(agent.clone(), ended), &elsewhere("b2"), true).is_ok());
         let later = Registration { connect_seq: 3, ..elsewhere("b1") };
         assert!(of(&agent, &later, true).is_ok(), "the same process has moved");
@@ -261,7 +261,8 @@ mod tests {
 
     #[test]
     fn only_its_own_process_has_the_id_of_an_agent_that_was_disconnected_on_request() {
-        let ended = disconnected(&registered(), "s1", SessionEnd::Requested, at(100)).expect("it stood");
+        let ended =
+            disconnected(&registered(), &"s1".into(), SessionEnd::Requested, at(100)).expect("it stood");
         let agent = with(registered(), ended);
         let comes = |boot: &str, now| {
             let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
@@ -289,20 +290,20 @@ mod tests {
             unapproved,
             KubesvcAgentStatus { approved_once: false, ..registered().status.expect("it stands") },
         );
-        assert_eq!(approved(&given, "s1"), None);
+        assert_eq!(approved(&given, &"s1".into()), None);
         given.spec.approved = true;
-        assert_eq!(approved(&given, "s0"), None, "another session writes it");
-        let status = approved(&given, "s1").expect("it is new");
+        assert_eq!(approved(&given, &"s0".into()), None, "another session writes it");
+        let status = approved(&given, &"s1".into()).expect("it is new");
         assert!(status.approved_once);
-        assert_eq!(approved(&with(given, status), "s1"), None);
+        assert_eq!(approved(&with(given, status), &"s1".into()), None);
     }
 
     #[test]
     fn answers_are_those_of_the_session_in_force() {
         let outbox = [OutboxEntry { uid: "u".into(), epoch: GrantEpoch(1), ..OutboxEntry::default() }];
         let agent = registered();
-        assert_eq!(reported(&agent, "s0", &outbox), None);
-        let agent = with(agent.clone(), reported(&agent, "s1", &outbox).expect("it is in force"));
+        assert_eq!(reported(&agent, &"s0".into(), &outbox), None);
+        let agent = with(agent.clone(), reported(&agent, &"s1".into(), &outbox).expect("it is in force"));
         assert_eq!(agent.status.as_ref().map(|status| status.outbox.len()), Some(1));
         let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
         let status = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
@@ -312,7 +313,7 @@ mod tests {
     #[test]
     fn what_an_agent_lists_stands_for_the_life_of_its_process() {
         let agent = registered();
-        let agent = with(agent.clone(), noted(&agent, "s1", &note()).expect("it is new"));
+        let agent = with(agent.clone(), noted(&agent, &"s1".into(), &note()).expect("it is new"));
         let listed = |boot: &str| {
             let next = Registration { boot_id: boot.into(), connect_seq: 3, ..registration() };
             super::registered(&agent, &next, |_| true, at(0)).expect("it is free").static_accounts
@@ -332,12 +333,12 @@ mod tests {
     #[test]
     fn only_the_session_in_force_is_marked_as_ended() {
         let agent = registered();
-        assert_eq!(disconnected(&agent, "s0", SessionEnd::Goodbye, at(0)), None);
-        let ended = disconnected(&agent, "s1", SessionEnd::Goodbye, at(0)).expect("it stood");
+        assert_eq!(disconnected(&agent, &"s0".into(), SessionEnd::Goodbye, at(0)), None);
+        let ended = disconnected(&agent, &"s1".into(), SessionEnd::Goodbye, at(0)).expect("it stood");
         assert!(!ended.connected);
         assert_eq!(ended.session.as_ref().and_then(|one| one.ended), Some(SessionEnd::Goodbye));
         let agent = KubesvcAgent { status: Some(ended), ..agent };
-        assert_eq!(disconnected(&agent, "s1", SessionEnd::Cut, at(0)), None);
+        assert_eq!(disconnected(&agent, &"s1".into(), SessionEnd::Cut, at(0)), None);
         let next = Registration { connect_seq: 3, session_id: "s3".into(), ..registration() };
         let again = super::registered(&agent, &next, |_| true, at(0)).expect("it is later");
         assert_eq!(again.session.and_then(|one| one.ended), None, "it stands again");
@@ -360,29 +361,31 @@ mod tests {
     #[test]
     fn a_note_is_written_once_and_only_by_the_session_in_force() {
         let agent = registered();
-        assert_eq!(noted(&agent, "s0", &note()), None);
-        let status = noted(&agent, "s1", &note()).expect("it is new");
+        assert_eq!(noted(&agent, &"s0".into(), &note()), None);
+        let status = noted(&agent, &"s1".into(), &note()).expect("it is new");
         assert_eq!((status.held, status.failed), (Some(3), Some(1)));
         let agent = with(agent, status);
-        assert_eq!(noted(&agent, "s1", &note()), None);
+        assert_eq!(noted(&agent, &"s1".into(), &note()), None);
         let unlisted = AgentSummary { static_accounts: None, ..note() };
-        assert_eq!(noted(&agent, "s1", &unlisted), None, "what was listed last stands");
+        assert_eq!(noted(&agent, &"s1".into(), &unlisted), None, "what was listed last stands");
     }
 
     #[test]
     fn what_is_wrong_with_an_agents_own_accounts_is_a_condition_while_it_is_so() {
         let problem = Some(("ListRefused".to_owned(), "x".repeat(5000)));
-        let status = noted(&registered(), "s1", &AgentSummary { problem, ..note() }).expect("it is new");
+        let status =
+            noted(&registered(), &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is new");
         let condition = &status.conditions[0];
         assert_eq!((condition.type_.as_str(), condition.status.as_str()), ("StaticAccounts", "False"));
         assert_eq!((condition.reason.as_str(), condition.message.len()), ("ListRefused", 1024));
         let since = condition.last_transition_time.clone();
         let mut agent = with(registered(), status);
         let problem = Some(("AccountsRefused".to_owned(), "one".to_owned()));
-        let status = noted(&agent, "s1", &AgentSummary { problem, ..note() }).expect("it is another one");
+        let status =
+            noted(&agent, &"s1".into(), &AgentSummary { problem, ..note() }).expect("it is another one");
         assert_eq!(status.conditions[0].last_transition_time, since, "it is False all the time");
         agent = with(agent, status);
-        assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
+        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
     }
 
     #[test]
@@ -390,12 +393,12 @@ mod tests {
         let agent = registered();
         assert_eq!(agent.status.as_ref().and_then(|status| status.cluster_uid.as_deref()), Some("c1"));
         let kept = AgentSummary { kept_from: Some("account \"a\" is bound".into()), ..note() };
-        let status = noted(&agent, "s1", &kept).expect("it is new");
+        let status = noted(&agent, &"s1".into(), &kept).expect("it is new");
         let told: Vec<_> =
             status.conditions.iter().map(|one| (one.type_.as_str(), one.reason.as_str())).collect();
         assert_eq!(told, [("SameCluster", "ClusterMismatch")]);
         let agent = with(agent, status);
-        assert_eq!(noted(&agent, "s1", &note()).map(|status| status.conditions), Some(Vec::new()));
+        assert_eq!(noted(&agent, &"s1".into(), &note()).map(|status| status.conditions), Some(Vec::new()));
     }
 
     #[test]

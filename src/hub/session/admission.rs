@@ -359,7 +359,7 @@ fn duplicate(session: &Session, taken: &ClaimError) -> HelloRefusal {
 
 fn accepted_frame(hub: &Hub, session: &Session) -> ops::Accepted {
     ops::Accepted {
-        session_id: session.id.clone(),
+        session_id: session.id.to_string(),
         replica_id: hub.settings.replica_id.clone(),
         approved: session.is_approved(),
         protocol: PROTOCOL_VERSION,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::support::*;
 use crate::account::agent_resource::SessionEnd;
 use crate::account::lifecycle::SessionEnding;
-use crate::account::{CachingAssignment, CachingEpoch, KubesvcAccount, State};
+use crate::account::{BootId, CachingAssignment, CachingEpoch, KubesvcAccount, State};
 use crate::fleet::Fleet;
 use crate::hub::agent_collection::{self, AbsentAgents};
 use crate::hub::disconnects::Disconnect;
@@ -156,11 +156,8 @@ fn elected(boot: Option<&str>, epoch: i64) -> KubesvcAccount {
     with(account("one"), |status| {
         status.state = Some(State::Active);
         let agent_id = boot.map(|_| "a".to_owned());
-        status.caching = Some(CachingAssignment {
-            agent_id,
-            boot_id: boot.map(str::to_owned),
-            epoch: CachingEpoch(epoch),
-        });
+        status.caching =
+            Some(CachingAssignment { agent_id, boot_id: boot.map(BootId::from), epoch: CachingEpoch(epoch) });
     })
 }
 
@@ -353,7 +350,7 @@ async fn the_sweep_and_the_stop_wait_for_no_write_about_agents_that_left() {
             approved: true,
             since: 0,
             ending: SessionEnding::Cut,
-            session_id: "gone".to_owned(),
+            session_id: "gone".into(),
             session: None,
         };
         hub.hub.registry.remember(agent, "z", away);
@@ -373,7 +370,7 @@ async fn a_write_about_an_agent_that_left_holds_up_none_about_others() {
     let left = |agent_id: String| Disconnect {
         agent_id,
         zone: "z".to_owned(),
-        session_id: "gone".to_owned(),
+        session_id: "gone".into(),
         end: SessionEnd::Cut,
     };
     let hung: Vec<_> = (0..8).map(|one| format!("hung-{one}")).collect();

@@ -21,7 +21,7 @@ use crate::account::outbox::OutboxEntry;
 use crate::account::spec::{KubeconfigSource, SecretKeyReference};
 use crate::account::{
     Grant, GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountSpec, KubesvcAccountStatus, KubesvcAgent,
-    KubesvcAgentSpec, KubesvcAgentStatus, State,
+    KubesvcAgentSpec, KubesvcAgentStatus, SessionId, State,
 };
 use crate::fleet::Ticks;
 use crate::hub::*;
@@ -106,7 +106,7 @@ impl AgentObjects for FakeObjects {
         &self,
         agent: &str,
         _: &str,
-        _: &str,
+        _: &SessionId,
         end: SessionEnd,
     ) -> Result<(), RegistrationError> {
         self.hang(agent).await;
@@ -120,7 +120,7 @@ impl AgentObjects for FakeObjects {
         Ok(())
     }
 
-    async fn write_approved(&self, agent: &str, _: &str, _: &str) -> Result<(), RegistrationError> {
+    async fn write_approved(&self, agent: &str, _: &str, _: &SessionId) -> Result<(), RegistrationError> {
         self.log.lock().push(format!("approved {agent}"));
         Ok(())
     }
@@ -129,7 +129,7 @@ impl AgentObjects for FakeObjects {
         &self,
         _: &str,
         _: &str,
-        _: &str,
+        _: &SessionId,
         note: &AgentSummary,
     ) -> Result<bool, RegistrationError> {
         self.notes.lock().push(note.clone());
@@ -145,7 +145,7 @@ impl AgentObjects for FakeObjects {
         &self,
         agent: &str,
         _: &str,
-        _: &str,
+        _: &SessionId,
         outbox: &[OutboxEntry],
     ) -> Result<OutboxWrite, RegistrationError> {
         self.hang(agent).await;

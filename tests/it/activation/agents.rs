@@ -1,6 +1,6 @@
 //! Agents come, go and come back.
 
-use kubesvc::account::{KubesvcAgent, State};
+use kubesvc::account::{BootId, KubesvcAgent, State};
 use serde_json::json;
 
 use super::{let_others_pass, writes};
@@ -37,10 +37,10 @@ async fn an_account_whose_agent_is_killed_is_orphaned_and_recovers() {
 }
 
 /// Waits until a process of the agent with another boot id holds an account.
-async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before: &str, account: &str) {
+async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before: &BootId, account: &str) {
     eventually("the new process that holds the account", PATIENCE, async || {
         let boot = boot_of(world.try_agent_object(agent).await?);
-        if boot == boot_before {
+        if boot == *boot_before {
             return Err(format!("its boot id is still {boot}"));
         }
         let agents = world.try_get("/armory/agents").await?;
@@ -52,11 +52,11 @@ async fn until_held_by_another_process(world: &World, agent: &Agent, boot_before
     .await;
 }
 
-async fn boot_id(world: &World, agent: &Agent) -> String {
+async fn boot_id(world: &World, agent: &Agent) -> BootId {
     boot_of(world.agent_object(agent).await)
 }
 
-fn boot_of(agent: Option<KubesvcAgent>) -> String {
+fn boot_of(agent: Option<KubesvcAgent>) -> BootId {
     let session = agent.and_then(|object| object.status?.session);
     session.map(|session| session.boot_id).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc::account::{BootId, KubesvcAccount, State};
 use serde_json::{Value, json};
 
 use super::hold;
@@ -77,7 +77,7 @@ async fn until_held(world: &World, agent: &Agent, count: usize) {
     .await;
 }
 
-async fn boot_id(world: &World, agent: &Agent) -> Option<String> {
+async fn boot_id(world: &World, agent: &Agent) -> Option<BootId> {
     Some(world.agent_object(agent).await?.status?.session?.boot_id)
 }
 

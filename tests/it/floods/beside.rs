@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
-use kubesvc::account::{KubesvcAccount, State};
+use kubesvc::account::{KubesvcAccount, SessionId, State};
 use kubesvc::wire::ops::hub_frame::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -57,7 +57,7 @@ pub(super) struct Probe {
 pub(super) struct Beside<'w> {
     world: &'w World,
     agent: &'w Agent,
-    session: String,
+    session: SessionId,
     probe: Probe,
     /// The process whose memory is measured, and what it took before the floods.
     process: u32,
@@ -302,7 +302,7 @@ async fn say_hello(hub: u16, introduction: Introduction) -> Result<Introduction,
 }
 
 /// The session in force of an agent.
-async fn session(world: &World, agent: &Agent) -> String {
+async fn session(world: &World, agent: &Agent) -> SessionId {
     let status = world.agent_object(agent).await.and_then(|object| object.status).unwrap_or_default();
     status.session.map(|session| session.id).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Endpoints;
 use kube::api::PostParams;
-use kubesvc::account::State;
+use kubesvc::account::{SessionId, State};
 use serde_json::{Value, json};
 
 use super::{FIRST, SECOND, two};
@@ -30,7 +30,7 @@ async fn until_agents(asked: &Operator, expected: &[(&str, &str, bool)]) {
 }
 
 /// The id of the session that stands in an agent's object.
-async fn session(world: &World, agent: &Agent) -> Option<String> {
+async fn session(world: &World, agent: &Agent) -> Option<SessionId> {
     let status = world.agent_object(agent).await?.status?;
     status.session.filter(|_| status.connected).map(|session| session.id)
 }

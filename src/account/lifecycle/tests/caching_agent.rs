@@ -4,7 +4,7 @@ use super::*;
 use crate::account::{CachingAssignment, CachingEpoch, ELECT_CACHING_ANNOTATION};
 
 fn caching(agent: &str, epoch: i64) -> Option<CachingAssignment> {
-    let boot_id = Some(format!("boot-of-{agent}"));
+    let boot_id = Some(format!("boot-of-{agent}").into());
     Some(CachingAssignment { agent_id: Some(agent.to_owned()), boot_id, epoch: CachingEpoch(epoch) })
 }
 
@@ -75,7 +75,7 @@ fn another_process_of_its_agent_costs_one_write() {
     let back = session("agent-1", "east").held(1).of_process("second");
     let status = seen(account("a").active_in("east")).with(back).written();
     let caching = status.caching.expect("it is cached");
-    assert_eq!((caching.boot_id.as_deref(), caching.epoch), (Some("second"), CachingEpoch(2)));
+    assert_eq!((caching.boot_id, caching.epoch), (Some("second".into()), CachingEpoch(2)));
 }
 
 #[test]

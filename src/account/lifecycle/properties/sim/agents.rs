@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::account::lifecycle::Offer;
-use crate::account::{DesiredState, GrantEpoch};
+use crate::account::{BootId, DesiredState, GrantEpoch};
 
 /// What an agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,8 +105,8 @@ impl SimAgent {
         self.offer = None;
     }
 
-    pub(super) fn boot_id(&self) -> String {
-        format!("{}-{}", self.id, self.boot)
+    pub(super) fn boot_id(&self) -> BootId {
+        format!("{}-{}", self.id, self.boot).into()
     }
 
     /// Whether it holds the account under this epoch and the hub knows.
