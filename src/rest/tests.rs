@@ -74,7 +74,7 @@ fn agent(id: &str) -> AgentView {
 struct NoStore;
 
 #[async_trait]
-impl Store for NoStore {
+impl store::AccountStore for NoStore {
     async fn write(&self, _: &Changes) -> Result<(), StoreError> {
         Ok(())
     }
@@ -83,10 +83,47 @@ impl Store for NoStore {
         Ok(store::StoredAccounts::default())
     }
 
+    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
+        Err(StoreError::unavailable("no database"))
+    }
+}
+
+#[async_trait]
+impl store::NamespaceStore for NoStore {
     async fn put_namespace_lists(&self, _: &[NamespaceList]) -> Result<Vec<String>, StoreError> {
         Ok(Vec::new())
     }
 
+    async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl store::AssignmentStore for NoStore {
+    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl store::FenceStore for NoStore {
     async fn raise_fences(
         &self,
         _: &[store::Fence],
@@ -97,39 +134,17 @@ impl Store for NoStore {
     async fn fences(&self) -> Result<Vec<store::StoredFence>, StoreError> {
         Ok(Vec::new())
     }
+}
 
+#[async_trait]
+impl store::TermStore for NoStore {
     async fn begin_term(&self, _: &str) -> Result<store::Term, StoreError> {
         Err(StoreError::unavailable("nobody leads here"))
     }
+}
 
-    async fn miscounted(&self) -> Result<Vec<String>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn assigned_replicas(&self) -> Result<Vec<String>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn namespaces(&self, _: &str) -> Result<Option<Vec<String>>, StoreError> {
-        Ok(None)
-    }
-
-    async fn write_assignments(&self, _: &str, _: &AssignmentChanges) -> Result<(), StoreError> {
-        Ok(())
-    }
-
-    async fn assignments(&self, _: &str) -> Result<Vec<Assignment>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError> {
-        Ok(Vec::new())
-    }
-
-    async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError> {
-        Err(StoreError::unavailable("no database"))
-    }
-
+#[async_trait]
+impl Store for NoStore {
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }

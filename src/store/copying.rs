@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::rows::TABLE;
-use super::statements::Dialect;
-use super::{Changes, Store, StoreError, VendorTables, open_adapter};
+use super::dialect::Dialect;
+use super::sql::driver::Driver as _;
+use super::sql::session::{RowOf, Session, SqlStore, Transaction};
+use super::sql::statement::Statement;
+use super::sql::table::ColumnType::{self, Bigint, Boolean, Int};
+use super::{Changes, Store, StoreError, VendorTables, open_database};
 
 /// How many rows are written together.
 const ROWS_PER_WRITE: usize = 500;
@@ -41,7 +43,7 @@ pub async fn copy(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Copied, StoreError> {
     let refuse = VendorTables::Refuse;
-    let (from, to) = (open_adapter(from, refuse).await?, open_adapter(to, refuse).await?);
+    let (from, to) = (open_database(from, refuse).await?, open_database(to, refuse).await?);
     let mut copied = Copied::default();
     let held = to.accounts().await?;
     let uids: Vec<String> = held.rows.into_iter().map(|row| row.uid).collect();
@@ -90,9 +92,9 @@ pub async fn copy(
     Ok(copied)
 }
 
-/// What copying needs of an adapter beyond the trait.
+/// What copying needs of a database beyond the store.
 #[async_trait]
-pub(super) trait Adapter: Store {
+pub(super) trait ForeignRowStore: Store {
     /// All rows that are not ours, whole.
     async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError>;
 
@@ -115,17 +117,16 @@ const TEXTS: [&str; 12] = [
     "error_message",
 ];
 
-/// With PostgreSQL's way back from a bigint.
-const NUMBERS: [(&str, &str); 9] = [
-    ("is_dynamic", "::int::boolean"),
-    ("max_watch_age_seconds", ""),
-    ("namespaces_count", "::int"),
-    ("failed_count", "::int"),
-    ("next_retry_time", ""),
-    ("generation", ""),
-    ("observed_generation", ""),
-    ("connections", "::int"),
-    ("last_updated", ""),
+const NUMBERS: [(&str, ColumnType); 9] = [
+    ("is_dynamic", Boolean),
+    ("max_watch_age_seconds", Bigint),
+    ("namespaces_count", Int),
+    ("failed_count", Int),
+    ("next_retry_time", Bigint),
+    ("generation", Bigint),
+    ("observed_generation", Bigint),
+    ("connections", Int),
+    ("last_updated", Bigint),
 ];
 
 /// A whole row of `kubesvc_accounts` that is not ours.
@@ -136,92 +137,60 @@ pub(super) struct ForeignTableRow {
 }
 
 /// Selects all rows that are not ours, as [`read`] reads them.
-pub(super) fn select(dialect: Dialect) -> String {
-    let number = |column: &str| match dialect {
-        Dialect::Sqlite => column.to_owned(),
-        Dialect::MySql => format!("CAST({column} AS SIGNED)"),
-        // A boolean has no way to a bigint but over an int.
-        Dialect::Postgres if column == "is_dynamic" => format!("{column}::int::bigint"),
-        Dialect::Postgres => format!("{column}::bigint"),
-    };
-    let numbers: Vec<String> = NUMBERS.iter().map(|(column, _)| number(column)).collect();
-    format!("SELECT {},{} FROM {TABLE} WHERE uid IS NULL ORDER BY name", TEXTS.join(","), numbers.join(","))
+fn select<D: Dialect>() -> String {
+    let numbers: Vec<String> = NUMBERS.iter().map(|(column, of)| D::as_bigint(column, *of)).collect();
+    format!(
+        "SELECT {},{} FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name",
+        TEXTS.join(","),
+        numbers.join(",")
+    )
 }
 
 /// Inserts one row that is not ours.
-pub(super) fn insert(dialect: Dialect) -> String {
+fn insert<D: Dialect>() -> String {
     let columns: Vec<&str> = TEXTS.into_iter().chain(NUMBERS.map(|(column, _)| column)).collect();
-    let values: Vec<String> = match dialect {
-        Dialect::Postgres => (1..)
-            .zip([""; TEXTS.len()].into_iter().chain(NUMBERS.map(|(_, back)| back)))
-            .map(|(at, back)| if back.is_empty() { format!("${at}") } else { format!("${at}::bigint{back}") })
-            .collect(),
-        _ => vec!["?".to_owned(); columns.len()],
-    };
-    format!("INSERT INTO {TABLE} ({}) VALUES ({})", columns.join(","), values.join(","))
+    let texts = ["?"; TEXTS.len()].into_iter();
+    let values: Vec<&str> = texts.chain(NUMBERS.map(|(_, of)| D::from_bigint(of))).collect();
+    format!("INSERT INTO kubesvc_accounts ({}) VALUES ({})", columns.join(","), values.join(","))
 }
 
-/// A row that [`select`] gave.
-pub(super) fn read<'r, R>(row: &'r R) -> Result<ForeignTableRow, sqlx::Error>
-where
-    R: Row,
-    usize: ColumnIndex<R>,
-    String: Decode<'r, R::Database> + Type<R::Database>,
-    i64: Decode<'r, R::Database> + Type<R::Database>,
-{
-    let texts = (0..TEXTS.len()).map(|column| row.try_get(column)).collect::<Result<_, _>>()?;
-    let numbers =
-        (0..NUMBERS.len()).map(|column| row.try_get(TEXTS.len() + column)).collect::<Result<_, _>>()?;
-    Ok(ForeignTableRow { texts, numbers })
+fn read<D: Dialect>(row: &RowOf<D>) -> Result<ForeignTableRow, sqlx::Error> {
+    let texts = (0..TEXTS.len()).map(|column| D::Database::text(row, column));
+    let numbers = (0..NUMBERS.len()).map(|column| D::Database::bigint(row, TEXTS.len() + column));
+    Ok(ForeignTableRow {
+        texts: texts.collect::<Result<_, _>>()?,
+        numbers: numbers.collect::<Result<_, _>>()?,
+    })
 }
 
-/// Implements [`Adapter`] for an adapter, given how it reads and writes.
-macro_rules! adapter {
-    ($adapter:ident, $dialect:expr, $reader:ident, $writer:ident, $settle:ident) => {
-        #[async_trait::async_trait]
-        impl $crate::store::copying::Adapter for $adapter {
-            async fn others(&self) -> Result<Vec<$crate::store::copying::ForeignTableRow>, StoreError> {
-                let mut connection = self.$reader().await?;
-                let sql = $crate::store::copying::select($dialect);
-                let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_all(&mut *connection).await;
-                let result = rows
-                    .and_then(|rows| {
-                        rows.iter().map($crate::store::copying::read).collect::<Result<Vec<_>, _>>()
-                    })
-                    .map_err(errors::classify);
-                self.$settle(connection, &result);
-                result
-            }
+#[async_trait]
+impl<D: Dialect> ForeignRowStore for SqlStore<D> {
+    async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError> {
+        self.read(async |session| {
+            let mut held = Vec::new();
+            session.each(Statement::new(&select::<D>()), |row| held.push(read::<D>(row))).await?;
+            held.into_iter().collect::<Result<_, _>>().map_err(D::classify)
+        })
+        .await
+    }
 
-            async fn put_others(
-                &self,
-                rows: &[$crate::store::copying::ForeignTableRow],
-            ) -> Result<(), StoreError> {
-                let mut connection = self.$writer().await?;
-                let sql = $crate::store::copying::insert($dialect);
-                let result: Result<(), sqlx::Error> = async {
-                    let mut transaction = connection.begin().await?;
-                    for row in rows {
-                        let mut query = sqlx::query(sqlx::AssertSqlSafe(sql.clone()));
-                        for text in &row.texts {
-                            query = query.bind(text.as_deref());
-                        }
-                        for number in &row.numbers {
-                            query = query.bind(*number);
-                        }
-                        query.execute(&mut *transaction).await?;
-                    }
-                    transaction.commit().await
-                }
-                .await;
-                let result = result.map_err(errors::classify);
-                self.$settle(connection, &result);
-                result
-            }
+    async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError> {
+        self.transact(&Insert(rows)).await
+    }
+}
+
+struct Insert<'r>(&'r [ForeignTableRow]);
+
+impl<D: Dialect> Transaction<D> for Insert<'_> {
+    type Answer = ();
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<(), StoreError> {
+        let sql = insert::<D>();
+        for row in self.0 {
+            let texts = row.texts.iter().map(|text| text.as_deref().into());
+            let numbers = row.numbers.iter().map(|number| (*number).into());
+            session.execute(Statement::new(&sql).bind_all(texts).bind_all(numbers)).await?;
         }
-    };
+        Ok(())
+    }
 }
-pub(super) use adapter;
-
-#[cfg(test)]
-mod tests;

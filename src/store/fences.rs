@@ -8,8 +8,15 @@
 
 use std::collections::HashMap;
 
-use super::StoreError;
-use super::limits;
+use async_trait::async_trait;
+
+use super::dialect::Dialect;
+use super::sql::driver::{ColumnValue as _, Driver as _};
+use super::sql::session::{RowOf, Session, SqlStore, Transaction};
+use super::sql::statement::Statement;
+use super::sql::table::ColumnType::{Bigint, Text};
+use super::sql::table::SqlTable;
+use super::{StoreError, limits, now};
 use crate::account::CachingEpoch;
 use crate::account::row::AccountRow;
 
@@ -85,7 +92,7 @@ pub enum FenceCheck {
 
 impl BatchClaim {
     /// What follows from the row, as its epoch and the last batch written, where it did not let the claim pass.
-    pub(super) fn judge(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
+    fn judge(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
         match row {
             None => FenceCheck::Gone,
             Some((epoch, _)) if epoch > self.epoch => FenceCheck::Higher(epoch),
@@ -98,7 +105,7 @@ impl BatchClaim {
 
 impl Fence {
     /// What follows from the row where it was not raised.
-    pub(super) fn judge(&self, row: Option<(CachingEpoch, i64)>) -> RaiseOutcome {
+    fn judge(&self, row: Option<(CachingEpoch, i64)>) -> RaiseOutcome {
         match row {
             None => RaiseOutcome::Missing,
             Some((epoch, _)) if epoch > self.epoch => RaiseOutcome::Higher(epoch),
@@ -107,13 +114,13 @@ impl Fence {
     }
 
     /// The replica, cut to what fits.
-    pub(super) fn replica(&self) -> Option<String> {
+    fn replica(&self) -> Option<String> {
         self.replica_id.as_ref().map(|id| id.chars().take(MAX_REPLICA_CHARS).collect())
     }
 }
 
 /// Checks fences before they are sent, and gives them in the order in which they are written.
-pub(super) fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
+fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
     let mut sorted: Vec<_> = fences.iter().collect();
     sorted.sort_unstable_by(|one, other| one.uid.cmp(&other.uid));
     for fence in &sorted {
@@ -133,15 +140,15 @@ pub(super) fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
 
 /// The rows of fences that go and come so that each of these accounts has one under its name.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct FenceRowSync<'r> {
+struct FenceRowSync<'r> {
     /// uids of rows that have a name of another account, or another name of theirs.
-    pub(super) deletes: Vec<String>,
+    deletes: Vec<String>,
     /// uid and name of each to be inserted.
-    pub(super) inserts: Vec<(&'r str, &'r str)>,
+    inserts: Vec<(&'r str, &'r str)>,
 }
 
 /// Compares accounts with the rows (uid, name) that have one of their uids or names.
-pub(super) fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRowSync<'r> {
+fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRowSync<'r> {
     let mut missing: HashMap<&str, &str> =
         rows.iter().map(|row| (row.uid.as_str(), row.name.as_str())).collect();
     let mut deletes: Vec<_> = held
@@ -158,207 +165,205 @@ pub(super) fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) 
     FenceRowSync { deletes: deletes.into_iter().map(|(uid, _)| uid).collect(), inserts }
 }
 
+/// What a fence begins as, with its account.
+const FENCES: SqlTable = SqlTable {
+    name: "kubesvc_caching",
+    key: &["account_uid"],
+    columns: &[("account_uid", Text), ("account", Text), ("epoch", Bigint)],
+    ours: None,
+};
+
 /// uids of accounts that have no fence under their name.
-pub(super) const UNFENCED: &str = "SELECT a.uid FROM kubesvc_accounts a LEFT JOIN kubesvc_caching c \
+const UNFENCED: &str = "SELECT a.uid FROM kubesvc_accounts a LEFT JOIN kubesvc_caching c \
      ON c.account_uid = a.uid AND c.account = a.name WHERE a.uid IS NOT NULL AND c.account_uid IS NULL";
 /// uids of fences that have no account.
-pub(super) const STRAY: &str = "SELECT c.account_uid FROM kubesvc_caching c LEFT JOIN kubesvc_accounts a \
+const STRAY: &str = "SELECT c.account_uid FROM kubesvc_caching c LEFT JOIN kubesvc_accounts a \
      ON a.uid = c.account_uid WHERE a.uid IS NULL";
-/// All fences that were ever raised.
-pub(super) const STANDING: &str =
-    "SELECT account_uid, epoch, replica_id FROM kubesvc_caching WHERE epoch > 0";
 
-/// Makes `raise`, `pass` and what is read, for connections of one database. `$p…` are its spellings of parameters in the
-/// order in which they stand, `$run` waits for a statement.
-macro_rules! fences {
-    ($connection:ty, $p1:literal $p2:literal $p3:literal $p4:literal $p5:literal $p6:literal $p7:literal $p8:literal, $run:path, $classify:path) => {
-        async fn read(
-            connection: &mut $connection,
-            uid: &str,
-        ) -> Result<Option<($crate::account::ids::CachingEpoch, i64)>, $crate::store::StoreError> {
-            const READ: &str =
-                concat!("SELECT epoch, committed_seq FROM kubesvc_caching WHERE account_uid = ", $p1);
-            let row: Option<(i64, i64)> =
-                $run(sqlx::query_as(READ).bind(uid).fetch_optional(connection), $classify).await?;
-            Ok(row.map(|(epoch, committed)| ($crate::account::ids::CachingEpoch(epoch), committed)))
-        }
+/// The fences of accounts. Each method is one transaction.
+#[async_trait]
+pub trait FenceStore: Send + Sync {
+    /// Raises the fences of accounts, all or none; each uid once. Answers what became of each.
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
 
-        /// Raises fences, in their order; in a transaction of the caller's. One that stands at the epoch already is
-        /// told where its stream ends now.
-        pub(super) async fn raise(
-            connection: &mut $connection,
-            fences: &[&$crate::store::Fence],
-            now: i64,
-        ) -> Result<Vec<(String, $crate::store::RaiseOutcome)>, $crate::store::StoreError> {
+    /// All fences that were ever raised.
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError>;
+}
+
+#[async_trait]
+impl<D: Dialect> FenceStore for SqlStore<D> {
+    async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError> {
+        self.transact(&Raise(checked(fences)?)).await
+    }
+
+    async fn fences(&self) -> Result<Vec<StoredFence>, StoreError> {
+        self.read(async |session| {
+            let select = "SELECT account_uid, epoch, replica_id FROM kubesvc_caching WHERE epoch > 0";
+            session.all(Statement::new(select), stored::<D>).await
+        })
+        .await
+    }
+}
+
+fn stored<D: Dialect>(row: &RowOf<D>) -> Result<StoredFence, sqlx::Error> {
+    Ok(StoredFence {
+        uid: String::required::<D::Database>(row, 0)?,
+        epoch: CachingEpoch(i64::required::<D::Database>(row, 1)?),
+        replica_id: D::Database::text(row, 2)?,
+    })
+}
+
+/// The epoch of a fence, and the last batch written.
+async fn read<D: Dialect>(
+    session: &mut Session<'_, D>,
+    uid: &str,
+) -> Result<Option<(CachingEpoch, i64)>, StoreError> {
+    let select =
+        Statement::new("SELECT epoch, committed_seq FROM kubesvc_caching WHERE account_uid = ?").bind(uid);
+    let found = session.all(select, |row| {
+        Ok((CachingEpoch(i64::required::<D::Database>(row, 0)?), i64::required::<D::Database>(row, 1)?))
+    });
+    Ok(found.await?.pop())
+}
+
+/// Raises fences, in their order. One that stands at the epoch already is told where its stream ends now.
+struct Raise<'f>(Vec<&'f Fence>);
+
+impl<D: Dialect> Transaction<D> for Raise<'_> {
+    type Answer = Vec<(String, RaiseOutcome)>;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Self::Answer, StoreError> {
+        let (mut raised, now) = (Vec::with_capacity(self.0.len()), now());
+        for fence in &self.0 {
             // From left to right, for a database that assigns so: the first one still sees the old epoch.
-            const RAISE: &str = concat!(
-                "UPDATE kubesvc_caching SET committed_seq = CASE WHEN epoch < ",
-                $p1,
-                " THEN 0 ELSE committed_seq END, epoch = ",
-                $p2,
-                ", agent_id = ",
-                $p3,
-                ", boot_id = ",
-                $p4,
-                ", replica_id = ",
-                $p5,
-                ", last_updated = ",
-                $p6,
-                " WHERE account_uid = ",
-                $p7,
-                " AND epoch <= ",
-                $p8
-            );
-            let mut raised = Vec::with_capacity(fences.len());
-            for fence in fences {
-                let update = sqlx::query(RAISE)
-                    .bind(fence.epoch.0)
-                    .bind(fence.epoch.0)
-                    .bind(fence.agent_id.as_deref())
-                    .bind(fence.boot_id.as_deref())
-                    .bind(fence.replica())
-                    .bind(now)
-                    .bind(fence.uid.as_str())
-                    .bind(fence.epoch.0);
-                let done = $run(update.execute(&mut *connection), $classify).await?;
-                let outcome = match done.rows_affected() {
-                    0 => fence.judge(read(&mut *connection, &fence.uid).await?),
-                    _ => $crate::store::RaiseOutcome::Stands,
-                };
-                raised.push((fence.uid.clone(), outcome));
-            }
-            Ok(raised)
-        }
-
-        /// Passes the fences of these accounts; to be called first of all in the transaction that writes their objects,
-        /// with each account once. What does not pass is to be left out of it.
-        #[cfg_attr(not(test), expect(dead_code, reason = "whoever writes objects calls it; nobody does yet"))]
-        pub(super) async fn pass(
-            connection: &mut $connection,
-            claims: &[$crate::store::BatchClaim],
-            now: i64,
-        ) -> Result<Vec<$crate::store::FenceCheck>, $crate::store::StoreError> {
-            const PASS: &str = concat!(
-                "UPDATE kubesvc_caching SET committed_seq = ",
-                $p1,
-                ", last_updated = ",
-                $p2,
-                " WHERE account_uid = ",
-                $p3,
-                " AND epoch = ",
-                $p4,
-                " AND committed_seq = ",
-                $p5
-            );
-            let mut order: Vec<usize> = (0..claims.len()).collect();
-            // On every transaction the same, so that two never wait for one another in a ring.
-            order.sort_unstable_by(|one, other| claims[*one].uid.cmp(&claims[*other].uid));
-            let mut verdicts = vec![$crate::store::FenceCheck::Gone; claims.len()];
-            for at in order {
-                let claim = &claims[at];
-                let update = sqlx::query(PASS)
-                    .bind(claim.last)
-                    .bind(now)
-                    .bind(claim.uid.as_str())
-                    .bind(claim.epoch.0)
-                    .bind(claim.committed);
-                let done = $run(update.execute(&mut *connection), $classify).await?;
-                verdicts[at] = match done.rows_affected() {
-                    0 => claim.judge(read(&mut *connection, &claim.uid).await?),
-                    _ => $crate::store::FenceCheck::Passed,
-                };
-            }
-            Ok(verdicts)
-        }
-
-        /// All fences that were ever raised.
-        pub(super) async fn standing(
-            connection: &mut $connection,
-        ) -> Result<Vec<$crate::store::StoredFence>, $crate::store::StoreError> {
-            let query = sqlx::query_as($crate::store::fences::STANDING);
-            let rows: Vec<(String, i64, Option<String>)> =
-                $run(query.fetch_all(connection), $classify).await?;
-            let standing = |(uid, epoch, replica_id)| $crate::store::StoredFence {
-                uid,
-                epoch: $crate::account::ids::CachingEpoch(epoch),
-                replica_id,
+            let update = Statement::new(
+                "UPDATE kubesvc_caching SET committed_seq = CASE WHEN epoch < ? THEN 0 ELSE committed_seq END, \
+                 epoch = ?, agent_id = ?, boot_id = ?, replica_id = ?, last_updated = ? \
+                 WHERE account_uid = ? AND epoch <= ?",
+            )
+            .bind(fence.epoch.0)
+            .bind(fence.epoch.0)
+            .bind(fence.agent_id.as_deref())
+            .bind(fence.boot_id.as_deref())
+            .bind(fence.replica().as_deref())
+            .bind(now)
+            .bind(fence.uid.as_str())
+            .bind(fence.epoch.0);
+            let outcome = match session.execute(update).await? {
+                0 => fence.judge(read(session, &fence.uid).await?),
+                _ => RaiseOutcome::Stands,
             };
-            Ok(rows.into_iter().map(standing).collect())
+            raised.push((fence.uid.clone(), outcome));
         }
-
-        /// uids of accounts without a fence, and of fences without an account.
-        pub(super) async fn amiss(
-            connection: &mut $connection,
-        ) -> Result<(Vec<String>, Vec<String>), $crate::store::StoreError> {
-            // Somebody may have written a uid that is no text; such a row is told of elsewhere.
-            let mut uids = [Vec::new(), Vec::new()];
-            let selects = [$crate::store::fences::UNFENCED, $crate::store::fences::STRAY];
-            for (select, uids) in selects.into_iter().zip(&mut uids) {
-                let rows = $run(sqlx::query(select).fetch_all(&mut *connection), $classify).await?;
-                uids.extend(rows.iter().filter_map(|row| sqlx::Row::try_get::<String, _>(row, 0).ok()));
-            }
-            let [unfenced, stray] = uids;
-            Ok((unfenced, stray))
-        }
-    };
+        Ok(raised)
+    }
 }
-pub(super) use fences;
 
-/// Makes `keep` for a database that spells all parameters as question marks.
-macro_rules! keep {
-    ($connection:ty, $run:path, $classify:path) => {
-        static LOOK: std::sync::LazyLock<$crate::store::batches::Statements> = std::sync::LazyLock::new(|| {
-            $crate::store::batches::Statements::new(|size| {
-                let marks = $crate::store::statements::marks(size);
-                format!(
-                    "SELECT account_uid, account FROM kubesvc_caching WHERE account_uid IN ({marks}) UNION \
-                     SELECT account_uid, account FROM kubesvc_caching WHERE account IN ({marks})"
-                )
-            })
-        });
-
-        static INSERT: std::sync::LazyLock<$crate::store::batches::Statements> = std::sync::LazyLock::new(|| {
-            $crate::store::batches::Statements::new(|size| {
-                format!(
-                    "INSERT INTO kubesvc_caching (account_uid, account, epoch, last_updated) VALUES {}",
-                    $crate::store::statements::tuples(size, 4)
-                )
-            })
-        });
-
-        /// Sees that each of these accounts has a fence under its name.
-        pub(super) async fn keep(
-            connection: &mut $connection,
-            rows: &[&$crate::account::row::AccountRow],
-            now: i64,
-        ) -> Result<(), $crate::store::StoreError> {
-            let mut look = sqlx::query_as(LOOK.of(rows.len()));
-            for row in rows {
-                look = look.bind(row.uid.as_str());
-            }
-            for row in rows {
-                look = look.bind(row.name.as_str());
-            }
-            let held = $run(look.fetch_all(&mut *connection), $classify).await?;
-            let keeping = $crate::store::fences::keeping(rows, held);
-            for uid in &keeping.deletes {
-                let delete = sqlx::query("DELETE FROM kubesvc_caching WHERE account_uid = ?").bind(uid.as_str());
-                $run(delete.execute(&mut *connection), $classify).await?;
-            }
-            for piece in $crate::store::batches::pieces(&keeping.inserts, |_| 0, 0) {
-                let mut insert = sqlx::query(INSERT.of(piece.len()));
-                for (uid, name) in piece {
-                    insert = insert.bind(*uid).bind(*name).bind(0_i64).bind(now);
-                }
-                $run(insert.execute(&mut *connection), $classify).await?;
-            }
-            Ok(())
-        }
-    };
+/// Passes the fences of these accounts; to be called first of all in the transaction that writes their objects, with each
+/// account once. What does not pass is to be left out of it.
+#[cfg_attr(not(test), expect(dead_code, reason = "whoever writes objects calls it; nobody does yet"))]
+pub(super) async fn pass<D: Dialect>(
+    session: &mut Session<'_, D>,
+    claims: &[BatchClaim],
+) -> Result<Vec<FenceCheck>, StoreError> {
+    let (mut order, now): (Vec<usize>, _) = ((0..claims.len()).collect(), now());
+    // On every transaction the same, so that two never wait for one another in a ring.
+    order.sort_unstable_by(|one, other| claims[*one].uid.cmp(&claims[*other].uid));
+    let mut verdicts = vec![FenceCheck::Gone; claims.len()];
+    for at in order {
+        let claim = &claims[at];
+        let update = Statement::new(
+            "UPDATE kubesvc_caching SET committed_seq = ?, last_updated = ? \
+             WHERE account_uid = ? AND epoch = ? AND committed_seq = ?",
+        )
+        .bind(claim.last)
+        .bind(now)
+        .bind(claim.uid.as_str())
+        .bind(claim.epoch.0)
+        .bind(claim.committed);
+        verdicts[at] = match session.execute(update).await? {
+            0 => claim.judge(read(session, &claim.uid).await?),
+            _ => FenceCheck::Passed,
+        };
+    }
+    Ok(verdicts)
 }
-pub(super) use keep;
+
+/// uids of accounts without a fence, and of fences without an account.
+pub(super) async fn amiss<D: Dialect>(
+    session: &mut Session<'_, D>,
+) -> Result<(Vec<String>, Vec<String>), StoreError> {
+    // Somebody may have written a uid that is no text; such a row is told of elsewhere.
+    let mut uids = [Vec::new(), Vec::new()];
+    for (select, uids) in [UNFENCED, STRAY].into_iter().zip(&mut uids) {
+        let read = |row: &RowOf<D>| Ok(D::Database::text(row, 0).ok().flatten());
+        uids.extend(session.all(Statement::new(select), read).await?.into_iter().flatten());
+    }
+    let [unfenced, stray] = uids;
+    Ok((unfenced, stray))
+}
+
+/// Sees that each of these accounts has a fence under its name.
+pub(super) async fn keep<D: Dialect>(
+    session: &mut Session<'_, D>,
+    rows: &[&AccountRow],
+    now: i64,
+) -> Result<(), StoreError> {
+    let uids: Vec<_> = rows.iter().map(|row| row.uid.as_str()).collect();
+    let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+    let look = Statement::new("SELECT account_uid, account FROM kubesvc_caching WHERE account_uid ")
+        .one_of(&uids)
+        .text(" UNION SELECT account_uid, account FROM kubesvc_caching WHERE account ")
+        .one_of(&names);
+    let held = session.all(look, |row| {
+        Ok((String::required::<D::Database>(row, 0)?, String::required::<D::Database>(row, 1)?))
+    });
+    let keeping = keeping(rows, held.await?);
+    for piece in session.dialect.pieces(&keeping.deletes, |_| 0) {
+        let delete = Statement::new("DELETE FROM kubesvc_caching WHERE account_uid ").one_of(piece);
+        session.execute(delete).await?;
+    }
+    for piece in session.dialect.pieces(&keeping.inserts, |_| 0) {
+        let rows: Vec<_> =
+            piece.iter().map(|(uid, name)| vec![(*uid).into(), (*name).into(), 0_i64.into()]).collect();
+        session.execute(FENCES.insert(&rows, now)).await?;
+    }
+    Ok(())
+}
 
 #[cfg(test)]
-pub(super) mod contract_tests;
-#[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::store::tests::contract::row;
+
+    fn claim(committed: i64, last: i64) -> BatchClaim {
+        BatchClaim { uid: "u".into(), epoch: CachingEpoch(5), committed, last }
+    }
+
+    #[test]
+    fn what_does_not_pass_says_why() {
+        assert_eq!(claim(3, 5).judge(None), FenceCheck::Gone);
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(6), 0))), FenceCheck::Higher(CachingEpoch(6)));
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(4), 3))), FenceCheck::Lower(CachingEpoch(4)));
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 5))), FenceCheck::Done);
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 9))), FenceCheck::Done);
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 4))), FenceCheck::Rewind(4));
+        assert_eq!(claim(3, 5).judge(Some((CachingEpoch(5), 2))), FenceCheck::Rewind(2));
+    }
+
+    #[test]
+    fn a_fence_comes_where_there_is_none_and_leaves_a_name_to_its_account() {
+        let (one, two) = (row("one", "uid-1"), row("two", "uid-2"));
+        let held = |rows: &[(&str, &str)]| {
+            rows.iter().map(|(uid, name)| ((*uid).to_owned(), (*name).to_owned())).collect::<Vec<_>>()
+        };
+        let keeping = |held| keeping(&[&one, &two], held);
+        assert_eq!(keeping(held(&[("uid-1", "one"), ("uid-2", "two")])), FenceRowSync::default());
+        assert_eq!(keeping(held(&[("uid-1", "one")])).inserts, [("uid-2", "two")]);
+        let renamed = keeping(held(&[("uid-1", "one"), ("old", "two"), ("uid-2", "before")]));
+        assert_eq!(
+            (renamed.deletes.join(" "), renamed.inserts),
+            ("old uid-2".to_owned(), vec![("uid-2", "two")])
+        );
+    }
+}

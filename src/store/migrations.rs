@@ -4,7 +4,8 @@ use std::future::Future;
 
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
-use super::{StoreError, VendorTables, rows};
+use super::accounts::ACCOUNTS;
+use super::{StoreError, VendorTables};
 
 /// Where sqlx keeps which steps were run.
 pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
@@ -19,9 +20,9 @@ pub(super) fn steps(mut steps: Migrator) -> Migrator {
 
 /// The tables of this version, and the columns and the key without which one of them is not ours.
 fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
-    let accounts = rows::COLUMNS.into_iter().chain(["namespaces", "last_updated"]).collect();
+    let accounts = ACCOUNTS.column_names().into_iter().chain(["namespaces", "last_updated"]).collect();
     [
-        (rows::TABLE, accounts, &["name"]),
+        (ACCOUNTS.name, accounts, &["name"]),
         ("kubesvc_locks", vec!["name", "owner", "token", "expires_at"], &["name"]),
         ("kubesvc_meta", vec!["k", "v"], &["k"]),
         (
@@ -48,7 +49,7 @@ fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
 
 /// Steps that add a column to the table of an earlier step: version, table, column. SQLite and MySQL cannot add one "if it
 /// is not there", so whoever runs the steps looks.
-const ADDED: [(i64, &str, &str); 1] = [(6, rows::TABLE, "connections")];
+const ADDED: [(i64, &str, &str); 1] = [(6, ACCOUNTS.name, "connections")];
 
 /// A connection whose schema can be looked at and changed.
 pub(super) trait Schema: Migrate {

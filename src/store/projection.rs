@@ -25,12 +25,6 @@ use state::ProjectionState;
 use writer_role::WriterRole;
 
 mod counters;
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod leading;
-#[cfg(test)]
-mod properties;
 mod state;
 mod table;
 #[cfg(test)]

@@ -2,6 +2,14 @@
 //! leader starts by seeing that its term still is the newest one. It holds the row until it is committed, so that no
 //! other term can begin meanwhile.
 
+use async_trait::async_trait;
+
+use super::StoreError;
+use super::dialect::Dialect;
+use super::sql::driver::ColumnValue as _;
+use super::sql::session::{Session, SqlStore, Transaction};
+use super::sql::statement::Statement;
+
 /// A leader's term. A later one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Term(pub(super) i64);
@@ -13,54 +21,61 @@ impl Term {
     }
 }
 
+/// The terms of leaders.
+#[async_trait]
+pub trait TermStore: Send + Sync {
+    /// Begins a leader's term: whatever is written under an earlier one is [`StoreError::Deposed`] from now on.
+    async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError>;
+}
+
+#[async_trait]
+impl<D: Dialect> TermStore for SqlStore<D> {
+    async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError> {
+        self.transact(&Begin { owner: owner(replica_id) }).await
+    }
+}
+
 /// The longest name of an owner, in characters.
-pub(super) const MAX_OWNER_CHARS: usize = 255;
+const MAX_OWNER_CHARS: usize = 255;
 
 /// What stands in `kubesvc_locks` as the owner: the replica, cut to what fits.
-pub(super) fn owner(replica_id: &str) -> String {
+fn owner(replica_id: &str) -> String {
     replica_id.chars().filter(|one| *one != '\0').take(MAX_OWNER_CHARS).collect()
 }
 
-/// Makes `begin` and `hold` for connections of one database. `$first` and `$second` are its spellings of parameters,
-/// `$insert` makes the row if there is none, `$run` waits for a statement.
-macro_rules! terms {
-    ($connection:ty, $first:literal, $insert:literal, $run:path, $classify:path) => {
-        /// Begins a new term; in a transaction of the caller's.
-        pub(super) async fn begin(
-            connection: &mut $connection,
-            replica_id: &str,
-        ) -> Result<$crate::store::Term, $crate::store::StoreError> {
-            const BEGIN: &str = concat!(
-                "UPDATE kubesvc_locks SET token = token + 1, owner = ",
-                $first,
-                " WHERE name = 'leader'"
-            );
-            let owner = $crate::store::terms::owner(replica_id);
-            let begun = $run(sqlx::query(BEGIN).bind(&owner).execute(&mut *connection), $classify).await?;
-            if begun.rows_affected() == 0 {
-                $run(sqlx::query($insert).execute(&mut *connection), $classify).await?;
-                $run(sqlx::query(BEGIN).bind(&owner).execute(&mut *connection), $classify).await?;
-            }
-            let token = sqlx::query_scalar("SELECT token FROM kubesvc_locks WHERE name = 'leader'");
-            let token: i64 = $run(token.fetch_one(&mut *connection), $classify).await?;
-            Ok($crate::store::terms::Term(token))
-        }
-
-        /// Holds the term until the end of the caller's transaction; without one, anyone may write.
-        pub(super) async fn hold(
-            connection: &mut $connection,
-            term: Option<$crate::store::Term>,
-        ) -> Result<(), $crate::store::StoreError> {
-            const HOLD: &str =
-                concat!("UPDATE kubesvc_locks SET token = token WHERE name = 'leader' AND token = ", $first);
-            let Some(term) = term else { return Ok(()) };
-            let held =
-                $run(sqlx::query(HOLD).bind(term.number()).execute(&mut *connection), $classify).await?;
-            if held.rows_affected() == 0 {
-                return Err($crate::store::StoreError::Deposed);
-            }
-            Ok(())
-        }
-    };
+/// Begins a new term.
+struct Begin {
+    owner: String,
 }
-pub(super) use terms;
+
+impl<D: Dialect> Transaction<D> for Begin {
+    type Answer = Term;
+
+    async fn run(&self, session: &mut Session<'_, D>) -> Result<Term, StoreError> {
+        let next = || {
+            Statement::new("UPDATE kubesvc_locks SET token = token + 1, owner = ? WHERE name = 'leader'")
+                .bind(self.owner.as_str())
+        };
+        if session.execute(next()).await? == 0 {
+            session.execute(Statement::new(D::INSERT_LEADER)).await?;
+            session.execute(next()).await?;
+        }
+        let select = Statement::new("SELECT token FROM kubesvc_locks WHERE name = 'leader'");
+        let token = session.all(select, |row| i64::required::<D::Database>(row, 0)).await?.pop();
+        token.map(Term).ok_or_else(|| StoreError::unavailable("the leader's row in kubesvc_locks is gone"))
+    }
+}
+
+/// Holds the term until the end of the transaction; without one, anyone may write.
+pub(super) async fn hold<D: Dialect>(
+    session: &mut Session<'_, D>,
+    term: Option<Term>,
+) -> Result<(), StoreError> {
+    let Some(term) = term else { return Ok(()) };
+    let hold = Statement::new("UPDATE kubesvc_locks SET token = token WHERE name = 'leader' AND token = ?")
+        .bind(term.0);
+    match session.execute(hold).await? {
+        0 => Err(StoreError::Deposed),
+        _ => Ok(()),
+    }
+}

@@ -3,7 +3,7 @@
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::store::StoreError;
-use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::store::sql::error_class::{DatabaseError, ErrorClass, is_about_tls};
 use crate::store::url::ServerAddress;
 
 fn number(error: &sqlx::Error) -> Option<u16> {

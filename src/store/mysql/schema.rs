@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use super::errors;
 use crate::store::migrations::{self, Schema};
-use crate::store::server;
+use crate::store::sql::session;
 use crate::store::url::ServerAddress;
 use crate::store::{StoreError, VendorTables};
 
@@ -22,7 +22,7 @@ pub(super) async fn migrate(
     vendor: VendorTables,
 ) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);
-    let mut connection = server::connect(options.connect(), at_start).await?;
+    let mut connection = session::connect(options.connect(), at_start).await?;
     let result = async {
         // It counts on the whole server, and goes with the connection. NULL and 0 are: not locked.
         while sqlx::query_scalar::<_, Option<i64>>("SELECT GET_LOCK('kubesvc.migrate', 10)")
@@ -35,7 +35,7 @@ pub(super) async fn migrate(
         }
         migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };
-    let result = server::started(result).await;
+    let result = session::started(result).await;
     if result.is_ok() {
         connection.close().await.map_err(at_start)?;
     }

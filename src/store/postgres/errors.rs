@@ -1,7 +1,7 @@
 //! What PostgreSQL's errors mean for the caller, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
 
 use crate::store::StoreError;
-use crate::store::database_error::{DatabaseError, ErrorClass, is_about_tls};
+use crate::store::sql::error_class::{DatabaseError, ErrorClass, is_about_tls};
 use crate::store::url::ServerAddress;
 
 fn code(error: &sqlx::Error) -> Option<String> {

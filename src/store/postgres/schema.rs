@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 
 use super::errors;
 use crate::store::migrations::{self, Schema};
-use crate::store::server;
+use crate::store::sql::session;
 use crate::store::url::ServerAddress;
 use crate::store::{StoreError, VendorTables};
 
@@ -24,9 +24,9 @@ pub(super) async fn migrate(
     vendor: VendorTables,
 ) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(address, error);
-    let mut connection = server::connect(options.connect(), at_start).await?;
+    let mut connection = session::connect(options.connect(), at_start).await?;
     let result = async {
-        let wait = format!("SET lock_timeout = '{}s'", server::SERVER_STATEMENT_SECONDS);
+        let wait = format!("SET lock_timeout = '{}s'", session::SERVER_STATEMENT_SECONDS);
         sqlx::query(AssertSqlSafe(wait)).execute(&mut connection).await.map_err(at_start)?;
         sqlx::query("SELECT pg_advisory_lock($1)")
             .bind(ADVISORY_LOCK_KEY)
@@ -35,7 +35,7 @@ pub(super) async fn migrate(
             .map_err(at_start)?;
         migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };
-    let result = server::started(result).await;
+    let result = session::started(result).await;
     // The lock goes with the connection.
     if result.is_ok() {
         connection.close().await.map_err(at_start)?;

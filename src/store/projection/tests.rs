@@ -6,12 +6,16 @@ use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::fake::Fake;
+use self::fake::Fake;
 use super::{Projection, Repair};
 use crate::account::lifecycle::RowFact;
 use crate::account::row::AccountRow;
-use crate::store::contract_tests::row;
+use crate::store::tests::contract::row;
 use crate::store::{Malformed, StoreError};
+
+mod fake;
+mod leading;
+mod properties;
 
 /// A projection that runs, and the store under it.
 struct Scene {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::store::StoreError;
-use crate::store::database_error::{DatabaseError, ErrorClass};
+use crate::store::sql::error_class::{DatabaseError, ErrorClass};
 
 /// The primary result code, <https://www.sqlite.org/rescode.html>.
 fn primary(error: &sqlx::Error) -> Option<i32> {

@@ -1,0 +1,172 @@
+//! How PostgreSQL differs: parameters have numbers, and rows travel as arrays, so one prepared statement takes any number
+//! of them.
+
+use std::collections::HashSet;
+
+use sqlx::Arguments as _;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArguments, PgQueryResult, Postgres as Db};
+
+use super::{Postgres, errors};
+use crate::store::StoreError;
+use crate::store::dialect::Dialect;
+use crate::store::sql::batches;
+use crate::store::sql::driver::{ColumnValue as _, Value};
+use crate::store::sql::session::Session;
+use crate::store::sql::statement::Statement;
+use crate::store::sql::table::{ColumnType, SqlTable};
+
+const MAX_ROWS_PER_STATEMENT: usize = 500;
+const MAX_BYTES_PER_STATEMENT: usize = 2 << 20;
+
+fn type_name(of: ColumnType) -> &'static str {
+    match of {
+        ColumnType::Text => "text",
+        ColumnType::Boolean => "boolean",
+        ColumnType::Int => "int",
+        ColumnType::Bigint => "bigint",
+    }
+}
+
+/// Adds a column of rows as an array.
+fn add_column(
+    arguments: &mut PgArguments,
+    of: ColumnType,
+    rows: &[Vec<Value<'_>>],
+    column: usize,
+) -> Result<(), BoxDynError> {
+    /// The values of one type; others are none, which cannot be: each row has the types of its table.
+    macro_rules! array {
+        ($variant:ident) => {
+            rows.iter()
+                .map(|row| match row.get(column) {
+                    Some(Value::$variant(value)) => *value,
+                    _ => None,
+                })
+                .collect::<Vec<_>>()
+        };
+    }
+    match of {
+        ColumnType::Text => arguments.add(array!(Text)),
+        ColumnType::Boolean => arguments.add(array!(Boolean)),
+        ColumnType::Int => arguments.add(array!(Int)),
+        ColumnType::Bigint => arguments.add(array!(Bigint)),
+    }
+}
+
+impl Dialect for Postgres {
+    type Database = Db;
+
+    const NUMBERED_PARAMETERS: bool = true;
+    const ROW_LOCK: Option<&'static str> = Some("FOR NO KEY UPDATE");
+
+    fn classify(error: sqlx::Error) -> StoreError {
+        errors::classify(error)
+    }
+
+    fn rows_affected(done: &PgQueryResult) -> u64 {
+        done.rows_affected()
+    }
+
+    fn pieces<'i, T>(&self, items: &'i [T], weigh: impl Fn(&T) -> usize) -> Vec<&'i [T]> {
+        batches::chunks(items, weigh, MAX_ROWS_PER_STATEMENT, MAX_BYTES_PER_STATEMENT).collect()
+    }
+
+    fn one_of(statement: Statement<Self>, keys: &[&str]) -> Statement<Self> {
+        statement.text("= ANY(?)").add(|arguments: &mut PgArguments| arguments.add(keys))
+    }
+
+    fn pairs(statement: Statement<Self>, pairs: &[(String, String)]) -> Statement<Self> {
+        let (ones, others): (Vec<&str>, Vec<&str>) =
+            pairs.iter().map(|(one, other)| (one.as_str(), other.as_str())).unzip();
+        statement
+            .text("(SELECT * FROM unnest(?::text[], ?::text[]))")
+            .add(|arguments: &mut PgArguments| arguments.add(ones))
+            .add(|arguments: &mut PgArguments| arguments.add(others))
+    }
+
+    fn same_as_parameter(column: &str) -> String {
+        format!("{column} IS NOT DISTINCT FROM ?")
+    }
+
+    fn as_text(column: &str) -> String {
+        format!("\"{column}\"::text")
+    }
+
+    fn as_bigint(column: &str, of: ColumnType) -> String {
+        match of {
+            // A boolean has no way to a bigint but over an int.
+            ColumnType::Boolean => format!("{column}::int::bigint"),
+            _ => format!("{column}::bigint"),
+        }
+    }
+
+    fn from_bigint(of: ColumnType) -> &'static str {
+        match of {
+            ColumnType::Boolean => "?::bigint::int::boolean",
+            ColumnType::Int => "?::bigint::int",
+            ColumnType::Bigint | ColumnType::Text => "?",
+        }
+    }
+
+    fn rows(
+        statement: Statement<Self>,
+        table: &SqlTable,
+        rows: &[Vec<Value<'_>>],
+        now: i64,
+    ) -> Statement<Self> {
+        let arrays: Vec<String> =
+            table.columns.iter().map(|(_, of)| format!("?::{}[]", type_name(*of))).collect();
+        // The time is the last parameter, wherever it stands.
+        let time = format!("${}::bigint", arrays.len() + 1);
+        let statement = statement.text(&format!("SELECT *, {time} FROM unnest({})", arrays.join(",")));
+        let columns = table.columns.iter().enumerate();
+        let statement = columns.fold(statement, |statement, (column, (_, of))| {
+            statement.add(|arguments: &mut PgArguments| add_column(arguments, *of, rows, column))
+        });
+        statement.bind(now)
+    }
+
+    fn write_over(table: &SqlTable) -> String {
+        table.on_conflict("IS DISTINCT FROM")
+    }
+
+    fn delete_assignments_of(uids: &[&str]) -> Statement<Self> {
+        Statement::new(
+            "DELETE FROM kubesvc_assignments s USING kubesvc_accounts a WHERE s.account_name = a.name AND a.uid ",
+        )
+        .one_of(uids)
+    }
+
+    fn count_connections(names: &[&str], now: i64) -> Statement<Self> {
+        Statement::new(
+            "UPDATE kubesvc_accounts a SET connections = h.held, last_updated = ? FROM \
+             (SELECT n.name, COUNT(DISTINCT s.agent_id)::int AS held FROM unnest(?::text[]) AS n(name) \
+             LEFT JOIN kubesvc_assignments s ON s.account_name = n.name AND s.reachable GROUP BY n.name) h \
+             WHERE a.name = h.name AND a.uid IS NOT NULL AND a.connections <> h.held",
+        )
+        .bind(now)
+        .add(|arguments: &mut PgArguments| arguments.add(names))
+    }
+
+    /// All in one statement.
+    async fn put_namespaces(
+        session: &mut Session<'_, Self>,
+        lists: &[(&str, String)],
+        now: i64,
+    ) -> Result<Vec<String>, StoreError> {
+        let (uids, texts): (Vec<&str>, Vec<&str>) =
+            lists.iter().map(|(uid, list)| (*uid, list.as_str())).unzip();
+        let update = Statement::new(
+            "UPDATE kubesvc_accounts a SET namespaces = l.list, \
+             last_updated = CASE WHEN a.namespaces IS NOT DISTINCT FROM l.list THEN a.last_updated ELSE ? END \
+             FROM unnest(?::text[], ?::text[]) AS l(uid, list) WHERE a.uid = l.uid RETURNING a.uid",
+        )
+        .bind(now)
+        .add(|arguments: &mut PgArguments| arguments.add(&uids))
+        .add(|arguments: &mut PgArguments| arguments.add(texts));
+        let there = session.all(update, |row| String::required::<Db>(row, 0)).await?;
+        let there: HashSet<&str> = there.iter().map(String::as_str).collect();
+        Ok(uids.into_iter().filter(|uid| !there.contains(uid)).map(str::to_owned).collect())
+    }
+}

@@ -1,0 +1,9 @@
+//! What all databases share: statements, connections, transactions, and the class of an error.
+
+pub(super) mod batches;
+pub(super) mod driver;
+pub(super) mod error_class;
+pub(super) mod pools;
+pub(super) mod session;
+pub(super) mod statement;
+pub(super) mod table;
