@@ -306,7 +306,10 @@ impl Spec {
     pub(crate) fn is_guarded(&self, path: &[KeySegment]) -> bool {
         self.guarded.iter().any(|group| {
             let group = pattern(group);
-            let same = |(step, name): (&KeySegment, &String)| matches!(step, KeySegment::Name(n) if fold(n) == *name);
+            let same = |(step, name): (&KeySegment, &String)| match step {
+                KeySegment::Name(written) => fold(written) == *name,
+                KeySegment::Index(_) => name == "[]",
+            };
             path.len() >= group.len() && path.iter().zip(&group).all(same)
         })
     }

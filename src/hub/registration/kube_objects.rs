@@ -451,7 +451,8 @@ mod tests {
         let objects = objects(silent_api_server());
         let left = objects.write_disconnected("a", "z", &"s".into(), SessionEnd::Cut).await;
         let approved = objects.write_approved("a", "z", &"s".into()).await;
-        for problem in [left, approved] {
+        let registered = objects.register(&registration("a", AdmissionClass::Returning)).await.map(drop);
+        for problem in [left, approved, registered] {
             let problem = problem.expect_err("there is no answer").to_string();
             assert!(problem.contains("does not answer within 10s"), "{problem}");
         }
