@@ -187,7 +187,6 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let projection = &controller.context.projection;
     let mut trouble = projection.watch();
-    let mut is_second = false;
     loop {
         let due = async {
             tokio::select! {
@@ -203,22 +202,14 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
         let compared = projection.repair(|| expected_rows(&controller.context));
         match stop.run_until_cancelled(compared).await {
             None => return,
-            Some(Ok(repair)) if repair.is_nothing() => is_second = false,
-            Some(Ok(repair)) => {
-                info!(
-                    inserted = repair.inserted,
-                    updated = repair.updated,
-                    deleted = repair.deleted,
-                    refused = repair.refused,
-                    "rows repaired"
-                );
-                // An object that changed during the comparison may have found its row as it should be, just before the
-                // comparison wrote it as the object had been.
-                is_second = !is_second;
-                if is_second {
-                    period.reset_immediately();
-                }
-            }
+            Some(Ok(repair)) if repair.is_nothing() => {}
+            Some(Ok(repair)) => info!(
+                inserted = repair.inserted,
+                updated = repair.updated,
+                deleted = repair.deleted,
+                refused = repair.refused,
+                "rows repaired"
+            ),
             Some(Err(error)) => {
                 warn!(error = %chain(&error), "rows were not compared; tried again in a minute");
             }

@@ -35,6 +35,9 @@ pub(super) struct ProjectionState {
     strays: Vec<String>,
     /// The table must be read before anything is written.
     stale: bool,
+    /// Objects are being compared with the table. What is said of one meanwhile waits even if the table holds it: the
+    /// comparison may be about to write the object as it was.
+    pub(super) comparing: bool,
 }
 
 impl Default for ProjectionState {
@@ -49,6 +52,7 @@ impl Default for ProjectionState {
             deleted: DeletedUids::default(),
             strays: Vec::new(),
             stale: true,
+            comparing: false,
         }
     }
 }
@@ -127,7 +131,7 @@ impl ProjectionState {
         match self.waiting.get(&row.uid) {
             Some(job) if job.want.is(&row) => return false,
             Some(_) => {}
-            None if self.is_coming(&row) => return false,
+            None if !self.comparing && self.is_coming(&row) => return false,
             None if self.refused.get(&row.uid).is_some_and(|refused| **refused == row) => return false,
             None => {}
         }

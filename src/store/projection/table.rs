@@ -47,9 +47,13 @@ impl Projection {
             let _table = self.table.lock().await;
             self.begin_leading().await.inspect_err(|error| self.fail(error))?;
             self.may_write()?;
+            self.state.lock().comparing = true;
             let expected = expected();
-            self.read().await.inspect_err(|error| self.fail(error))?;
-            self.state.lock().repair(expected)
+            let read = self.read().await.inspect_err(|error| self.fail(error));
+            let mut state = self.state.lock();
+            state.comparing = false;
+            read?;
+            state.repair(expected)
         };
         self.changed();
         let mut repair = Repair::default();

@@ -284,6 +284,22 @@ async fn one_refused_row_does_not_hold_up_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_object_that_changes_during_a_comparison_has_its_row_as_it_is_now() {
+    let scene = Scene::new().await;
+    let (was, now) = (updated(one(), 1), updated(one(), 2));
+    // A crash has left the row as the object is going to be.
+    scene.projection.insert(now.clone()).await.expect("inserted");
+    let expected = || {
+        // Once it was asked for, the object changes, and its row is that already.
+        scene.projection.upsert(now.clone());
+        vec![was.clone()]
+    };
+    assert_eq!(scene.projection.repair(expected).await.expect("compared"), Repair::default());
+    assert_eq!(scene.projection.repair(|| vec![now.clone()]).await.expect("compared"), Repair::default());
+    assert_eq!(scene.fake.rows(), [now]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn repair_undoes_what_was_done_by_hand() {
     let scene = Scene::new().await;
     let (two, three, gone) = (row("two", "uid-2"), row("three", "uid-3"), row("gone", "uid-gone"));
