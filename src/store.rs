@@ -1,13 +1,15 @@
-//! The database: ports for each family of tables, and one implementation in SQL of them all. Rows never escape as SQL.
+//! The database: one port for each family of tables, and one SQL implementation of all ports. SQL rows never leave
+//! this module.
 //!
-//! A family is one file: its port, its rows, and its statements, written once (`accounts`, `namespaces`, `assignments`,
-//! `fences`, `terms`). What differs between the databases is in their [`Dialect`](dialect::Dialect) (`sqlite/dialect.rs`,
-//! `mysql/dialect.rs`, `postgres/dialect.rs`); connections, transactions and timeouts are in `sql`. [`open`] gives the
-//! store that a URL names. [`projection`] keeps its rows in step with the objects; nothing else writes
-//! `kubesvc_accounts`.
+//! Each family is one file that holds its port, its row types and its statements, each written once (`accounts`,
+//! `namespaces`, `assignments`, `fences`, `terms`). What differs between databases is in their
+//! [`Dialect`](dialect::Dialect) (`sqlite/dialect.rs`, `mysql/dialect.rs`, `postgres/dialect.rs`); connections,
+//! transactions and timeouts are in `sql`. [`open`] returns the store for a URL. [`projection`] keeps the rows in
+//! step with the objects; nothing else writes `kubesvc_accounts`.
 //!
-//! Adding a family: a file with its port, and a step in `migrations/` for each database. Adding a database: a folder with
-//! a dialect, errors and a schema, which passes `tests/contract.rs`, and a folder of migrations with the same numbers.
+//! To add a family: a file with its port, and a step in `migrations/` for each database. To add a database: a folder
+//! with a dialect, error mapping and schema that passes `tests/contract.rs`, and a folder of migrations with the same
+//! numbers.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,55 +45,58 @@ mod terms;
 mod tests;
 mod url;
 
-/// A database. Each method of its ports is one transaction, and what is committed survives a loss of power.
+/// A database. Each method of its ports is one transaction; committed data survives a loss of power.
 ///
-/// `last_updated` is stamped with this process' clock, and only on rows that change.
+/// `last_updated` is stamped with this process's clock, and only on rows that change.
 #[async_trait]
 pub trait Store: AccountStore + NamespaceStore + AssignmentStore + FenceStore + TermStore {
-    /// Whether it answers.
+    /// Checks that the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Its pools of connections; none where it keeps none.
+    /// The connection pools; empty if the store keeps none.
     fn pools(&self) -> Vec<PoolSettings> {
         Vec::new()
     }
 }
 
-/// Opens the database that a URL names, and brings its schema up to date.
+/// Opens the database at a URL and migrates its schema to the current version.
 ///
-/// `sqlite:///var/lib/kubesvc/kubesvc.db` is an absolute path, `sqlite://kubesvc.db` one from the working directory;
-/// a file that is not there is made. `mysql://user:password@host:port/database` (or `mariadb://`) and
-/// `postgres://user:password@host:port/database` are servers; the database must be there. [`StoreError::Unfit`] says in
-/// one line what is wrong and what to do, and never holds a password.
+/// `sqlite:///var/lib/kubesvc/kubesvc.db` is an absolute path, `sqlite://kubesvc.db` is relative to the working
+/// directory; a missing file is created. `mysql://user:password@host:port/database` (or `mariadb://`) and
+/// `postgres://user:password@host:port/database` are servers, where the database must exist.
+///
+/// # Errors
+///
+/// [`StoreError::Unfit`] says in one line what is wrong and what to do; it never contains a password.
 pub async fn open(url: &str, vendor: VendorTables) -> Result<Arc<dyn Store>, StoreError> {
     Ok(open_database(url, vendor).await?)
 }
 
-/// What becomes of tables of another product that stand under the names of kubesvc's.
+/// What to do with another product's tables that have the names of kubesvc's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VendorTables {
-    /// The database is not touched: [`StoreError::Unfit`] says which they are.
+    /// Leave the database unchanged and fail with [`StoreError::Unfit`], which names the tables.
     Refuse,
-    /// They are renamed to `NAME_vendor`, and kept with all they hold.
+    /// Rename them to `NAME_vendor`, with all their data.
     Rename,
 }
 
-/// Looks whether a URL can name a database, without opening it. The message is as [`open`]'s.
+/// Checks that a URL can name a database, without opening it. The error is the same as from [`open`].
 pub fn check_url(url: &str) -> Result<(), StoreError> {
     url::parse(url).map(drop)
 }
 
-/// The warning about a connection to a database beyond this machine that is in plain text or verifies nobody.
+/// A warning if the connection leaves this machine and is in plain text or does not verify the server.
 pub fn exposure(url: &str) -> Option<String> {
     url::exposure(&url::parse(url).ok()?)
 }
 
-/// Whether the database that a URL names can serve several replicas.
+/// Whether the database at this URL can serve several replicas.
 pub fn serves_several(url: &str) -> bool {
     !matches!(url::parse(url), Ok(url::DatabaseUrl::Sqlite(_)))
 }
 
-/// Whether a server's database may be spoken to without TLS beyond this machine.
+/// Whether the settings allow a connection without TLS to a database server on another machine.
 pub fn may_be_plaintext(url: &str) -> bool {
     match url::parse(url) {
         Ok(url::DatabaseUrl::MySql(address) | url::DatabaseUrl::Postgres(address)) => {
@@ -112,7 +117,7 @@ async fn open_database(
     })
 }
 
-/// Epoch milliseconds, for `last_updated`.
+/// The current time in epoch milliseconds, for `last_updated`.
 fn now() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

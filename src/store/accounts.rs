@@ -1,4 +1,4 @@
-//! The table `kubesvc_accounts`: the rows of accounts, each with its fence in `kubesvc_caching`, and rows of others.
+//! The table `kubesvc_accounts`: kubesvc's own rows, each with its fence in `kubesvc_caching`, and foreign rows.
 
 use std::sync::Arc;
 
@@ -19,19 +19,20 @@ pub(super) use columns::{ACCOUNTS, weight};
 pub(super) use conflicts::ReplacedRows;
 pub use foreign::VENDOR_TABLE;
 
-/// Changes to be written together. A uid stands in it once, and so does a name among the rows.
+/// Changes to write in one transaction. Each uid appears once, and each name appears once among the rows.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// uids whose rows go, in all tables. They go first, so that their names are free. One without rows is no error.
+    /// uids whose rows are deleted from all tables. Deletes run first, to free their names. A uid without rows is not
+    /// an error.
     pub deletes: Vec<String>,
-    /// Rows of `kubesvc_accounts`, each written as a whole, with its row in `kubesvc_caching` where there is none. A row
-    /// of the same name with another uid of ours is replaced, together with what belonged to it; a row of the same name
-    /// without a uid is not ours, and refused.
+    /// Rows of `kubesvc_accounts`, each written whole, with a row in `kubesvc_caching` if it has none. A row of
+    /// kubesvc with the same name and another uid is replaced, together with its dependent rows. A row of the same
+    /// name without a uid is foreign, and the put is refused.
     pub puts: Vec<Arc<AccountRow>>,
-    /// As `puts`, but each takes the place of a row of that name that is not ours, also in [`VENDOR_TABLE`]. One whose
-    /// name a row with another uid has is refused.
+    /// Like `puts`, but each row replaces a foreign row of that name, also in [`VENDOR_TABLE`]. Refused if a row with
+    /// another uid has the name.
     pub adopts: Vec<Arc<AccountRow>>,
-    /// The leader's term that they are written under; absent: whoever writes is the only one.
+    /// The leader's term to check the write against; `None` if this process is the only writer.
     pub term: Option<Term>,
 }
 
@@ -42,14 +43,14 @@ impl Changes {
     }
 }
 
-/// What `kubesvc_accounts` holds of ours.
+/// kubesvc's own rows in `kubesvc_accounts`, and what is wrong with them.
 #[derive(Clone, Debug, Default)]
 pub struct StoredAccounts {
-    /// The rows that can be read, by name.
+    /// Rows that can be read, by name.
     pub rows: Vec<AccountRow>,
-    /// The rows that cannot: somebody wrote them by hand.
+    /// Rows that cannot be read, because someone edited them by hand.
     pub malformed: Vec<Malformed>,
-    /// uids of rows that have no row in `kubesvc_caching`, or one under another name.
+    /// uids of rows without a row in `kubesvc_caching`, or with one under another name.
     pub unfenced: Vec<String>,
     /// uids of rows in `kubesvc_caching` that no account has.
     pub stray_fences: Vec<String>,
@@ -58,17 +59,17 @@ pub struct StoredAccounts {
 /// The rows of accounts. Each method is one transaction.
 #[async_trait]
 pub trait AccountStore: Send + Sync {
-    /// Writes all of these changes or none. [`StoreError::Refused`] if a single row of them is at fault; it does not
-    /// always say which.
+    /// Writes all of these changes or none. Returns [`StoreError::Refused`] if any row is invalid; the error does not
+    /// always name the row.
     async fn write(&self, changes: &Changes) -> Result<(), StoreError>;
 
-    /// All rows of `kubesvc_accounts` that are ours (uid not NULL).
+    /// All rows of `kubesvc_accounts` that kubesvc owns (uid not NULL).
     async fn accounts(&self) -> Result<StoredAccounts, StoreError>;
 
-    /// Rows of `kubesvc_accounts` that are not ours (uid NULL).
+    /// The foreign rows of `kubesvc_accounts` (uid NULL).
     async fn foreign(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
-    /// The rows of [`VENDOR_TABLE`], as far as they have columns that say something; none if there is no such table.
+    /// The rows of [`VENDOR_TABLE`], reduced to the columns kubesvc understands; empty if the table does not exist.
     async fn vendor(&self) -> Result<Vec<ForeignRow>, StoreError>;
 
     /// Writes rows of `kubesvc_accounts`; see [`Changes::puts`].
@@ -77,7 +78,7 @@ pub trait AccountStore: Send + Sync {
         self.write(&Changes { puts, ..Changes::default() }).await
     }
 
-    /// Deletes every row of the account with this uid, in all tables. None is success.
+    /// Deletes every row of the account with this uid, in all tables. Succeeds if there are none.
     async fn delete_account(&self, uid: &str) -> Result<(), StoreError> {
         self.write(&Changes { deletes: vec![uid.to_owned()], ..Changes::default() }).await
     }
@@ -125,7 +126,7 @@ impl<D: Dialect> Transaction<D> for Changes {
     }
 }
 
-/// The order in which rows are written, on every database: two writers rarely wait for one another in a ring.
+/// Sorts rows into the order in which every database writes them, so that two writers rarely deadlock.
 fn sorted(rows: &[Arc<AccountRow>]) -> Vec<&AccountRow> {
     let mut rows: Vec<&AccountRow> = rows.iter().map(AsRef::as_ref).collect();
     rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -140,7 +141,7 @@ fn uids<'r>(rows: &[&'r AccountRow]) -> Vec<&'r str> {
     rows.iter().map(|row| row.uid.as_str()).collect()
 }
 
-/// Deletes the rows of these uids, in all tables: what goes with them, and then the rows.
+/// Deletes the rows of these uids from all tables: the dependent rows first, then the accounts.
 async fn delete<D: Dialect>(session: &mut Session<'_, D>, uids: &[String]) -> Result<(), StoreError> {
     let mut uids: Vec<&str> = uids.iter().map(String::as_str).collect();
     uids.sort_unstable();
@@ -154,7 +155,7 @@ async fn delete<D: Dialect>(session: &mut Session<'_, D>, uids: &[String]) -> Re
     Ok(())
 }
 
-/// Writes rows, each as a whole. No name and no uid may stand among them twice.
+/// Writes rows, each whole. No name and no uid may appear twice.
 async fn put<D: Dialect>(
     session: &mut Session<'_, D>,
     rows: &[Arc<AccountRow>],
@@ -173,7 +174,7 @@ async fn put<D: Dialect>(
         })?;
         fences::keep(session, piece, now).await?;
         if D::ROW_LOCK.is_some() {
-            // Somebody else's row that came since it was looked was locked by the upsert, and left as it is.
+            // The upsert locked a foreign row inserted since `make_way` looked, and left it unchanged.
             let select = Statement::new("SELECT name FROM kubesvc_accounts WHERE name ")
                 .one_of(&names(piece))
                 .text(" AND uid IS NULL");
@@ -184,8 +185,8 @@ async fn put<D: Dialect>(
     Ok(())
 }
 
-/// Removes rows that stand in the way: of the name with another uid or none, or of the uid with another name. What may
-/// not be taken the place of refuses these.
+/// Deletes conflicting rows: those with one of these names and another uid or none, and those with one of these uids
+/// and another name. Returns an error if `replaced` does not allow a row to be replaced.
 pub(super) async fn make_way<D: Dialect>(
     session: &mut Session<'_, D>,
     rows: &[&AccountRow],

@@ -1,5 +1,5 @@
-//! The table `kubesvc_assignments`: which agent of which replica holds an account. In the same transaction
-//! `kubesvc_accounts` is told by how many agents an account is held.
+//! The table `kubesvc_assignments`: which agent of which replica holds an account. The same transaction updates the
+//! number of agents that hold each account in `kubesvc_accounts`.
 
 use async_trait::async_trait;
 
@@ -14,30 +14,30 @@ use super::{StoreError, Term, limits, now, terms};
 /// A row of `kubesvc_assignments`: an agent of one replica and an account that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// The account's name.
+    /// Name of the account.
     pub account_name: String,
-    /// The agent.
+    /// id of the agent.
     pub agent_id: String,
-    /// How many streams of the agent have it: 1 while it is connected.
+    /// Number of streams of the agent that have the account: 1 while it is connected.
     pub connections: i32,
     /// Whether this agent streams the account's objects.
     pub caching: bool,
-    /// Whether operations can be sent to it.
+    /// Whether operations can be sent to the agent.
     pub reachable: bool,
 }
 
-/// Changes of the assignments of one replica, to be written together. In the same transaction the rows of ours in
-/// `kubesvc_accounts` that are concerned are told by how many agents they are held: over all replicas, each agent once, and
-/// only agents that can be reached.
+/// Changes to the assignments of one replica, written in one transaction. The same transaction updates `connections`
+/// of the affected kubesvc rows in `kubesvc_accounts`: the number of reachable agents that hold the account, over all
+/// replicas, each agent counted once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AssignmentChanges {
-    /// Account name and agent of rows that go. One that is not there is no error.
+    /// Account name and agent of rows to delete. A missing row is not an error.
     pub deletes: Vec<(String, String)>,
-    /// Rows to be there; account name and agent stand in it once.
+    /// Rows to write; each pair of account name and agent appears once.
     pub puts: Vec<Assignment>,
-    /// Names of accounts whose `connections` are to be counted, beside those of all rows above.
+    /// Names of further accounts whose `connections` are recounted, besides those of all rows above.
     pub recounts: Vec<String>,
-    /// The leader's term, where it is the leader who writes for a replica that is gone; absent: the replica itself does.
+    /// The leader's term if the leader writes for a replica that is gone; `None` if the replica writes its own rows.
     pub term: Option<Term>,
 }
 
@@ -55,8 +55,7 @@ const ASSIGNMENTS: SqlTable = SqlTable {
     ours: None,
 };
 
-/// The names of accounts of ours whose `connections` differ from their assignments, as [`Dialect::count_connections`]
-/// would count them.
+/// Names of kubesvc's accounts whose `connections` differ from what [`Dialect::count_connections`] would write.
 const SELECT_MISCOUNTED: &str = "SELECT a.name FROM kubesvc_accounts a LEFT JOIN \
      (SELECT account_name, COUNT(DISTINCT agent_id) AS held FROM kubesvc_assignments WHERE reachable \
      GROUP BY account_name) h ON h.account_name = a.name \
@@ -75,7 +74,7 @@ pub trait AssignmentStore: Send + Sync {
     /// All assignments of a replica.
     async fn assignments(&self, replica_id: &str) -> Result<Vec<Assignment>, StoreError>;
 
-    /// Names of rows of ours in `kubesvc_accounts` whose `connections` are not what the assignments say.
+    /// Names of kubesvc's rows in `kubesvc_accounts` whose `connections` do not match the assignments.
     async fn miscounted(&self) -> Result<Vec<String>, StoreError>;
 
     /// The replicas that have assignments, each once.
@@ -146,15 +145,14 @@ fn values<'v>(row: &'v Assignment, replica_id: &'v str) -> Vec<Value<'v>> {
     ]
 }
 
-/// Assignments in the order in which they are written: two writers rarely wait for one another in a ring.
+/// Sorts assignments into the order in which they are written, so that two writers rarely deadlock.
 fn sorted(rows: &[Assignment]) -> Vec<&Assignment> {
     let mut rows: Vec<&Assignment> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (&a.account_name, &a.agent_id).cmp(&(&b.account_name, &b.agent_id)));
     rows
 }
 
-/// The names of the accounts whose connections are to be counted after these changes, in the order in which rows are
-/// written.
+/// Names of the accounts whose connections are recounted after these changes, in write order.
 fn recounted(changes: &AssignmentChanges) -> Vec<&str> {
     let deleted = changes.deletes.iter().map(|(account, _)| account);
     let put = changes.puts.iter().map(|row| &row.account_name);
@@ -164,7 +162,7 @@ fn recounted(changes: &AssignmentChanges) -> Vec<&str> {
     names
 }
 
-/// Changes of a replica.
+/// The transaction that writes the changes of one replica.
 #[derive(Clone, Copy)]
 struct Write<'c> {
     replica_id: &'c str,
@@ -193,8 +191,8 @@ impl<D: Dialect> Transaction<D> for Write<'_> {
         }
         for piece in session.dialect.pieces(&recounted(changes), |_| 0) {
             if let Some(lock) = D::ROW_LOCK {
-                // In the order of their names. Whoever counts after that sees what others have committed, and nobody else
-                // counts until this transaction ends.
+                // Lock the accounts in name order. The count then sees what other transactions have committed, and no
+                // other transaction counts until this one ends.
                 let rows = Statement::new("SELECT name FROM kubesvc_accounts WHERE name ")
                     .one_of(piece)
                     .text(" AND uid IS NOT NULL ORDER BY name ")

@@ -1,4 +1,4 @@
-//! Copying the accounts of one database to another, of any kind.
+//! Copies the accounts of one database to another, also between different kinds.
 
 use std::collections::HashSet;
 
@@ -11,31 +11,35 @@ use super::sql::statement::Statement;
 use super::sql::table::ColumnType::{self, Bigint, Boolean, Int};
 use super::{Changes, Store, StoreError, VendorTables, open_database};
 
-/// How many rows are written together.
+/// Maximum number of rows in one write.
 const ROWS_PER_WRITE: usize = 500;
 
-/// What was copied.
+/// Result of a copy, in numbers of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Rows of kubesvc's.
+    /// kubesvc's own rows.
     pub accounts: usize,
-    /// Among them, those with a list of namespaces.
+    /// Those of `accounts` that have a list of namespaces.
     pub namespaces: usize,
-    /// Rows of somebody else's.
+    /// Foreign rows.
     pub others: usize,
-    /// Rows of somebody else's that were left out: the target has a row of that name.
+    /// Foreign rows that were skipped because the target has a row of that name.
     pub others_there: usize,
-    /// Rows of kubesvc's that cannot be read, and were left out.
+    /// kubesvc's own rows that were skipped because they cannot be read.
     pub malformed: usize,
-    /// Rows that were in the target and are deleted.
+    /// Rows deleted from the target.
     pub deleted: usize,
 }
 
-/// Copies the rows of `kubesvc_accounts`, with namespaces, also those that are not kubesvc's, from one database to
-/// another. Both schemas are brought up to date before. `progress` hears how many rows of how many are done.
+/// Copies all rows of `kubesvc_accounts`, foreign rows included, with their namespaces from one database to another,
+/// after migrating both schemas to the current version. `progress` receives the number of rows done and the total.
 ///
-/// A target that holds rows of kubesvc's is refused ([`StoreError::Unfit`]) unless they may be overwritten: then they
-/// are deleted first. Assignments are not copied: they tell of streams, and there are none.
+/// Assignments are not copied: they describe streams, and the target has none.
+///
+/// # Errors
+///
+/// [`StoreError::Unfit`] if the target holds rows of kubesvc and `overwrite` is false. With `overwrite` they are
+/// deleted first.
 pub async fn copy(
     from: &str,
     to: &str,
@@ -92,13 +96,13 @@ pub async fn copy(
     Ok(copied)
 }
 
-/// What copying needs of a database beyond the store.
+/// What copying needs from a database beyond [`Store`].
 #[async_trait]
 pub(super) trait ForeignRowStore: Store {
-    /// All rows that are not ours, whole.
+    /// All foreign rows, with every column.
     async fn others(&self) -> Result<Vec<ForeignTableRow>, StoreError>;
 
-    /// Inserts rows that are not ours, all or none. One whose name is there is refused.
+    /// Inserts foreign rows, all or none. Refused if a row of the same name exists.
     async fn put_others(&self, rows: &[ForeignTableRow]) -> Result<(), StoreError>;
 }
 
@@ -129,14 +133,14 @@ const NUMBERS: [(&str, ColumnType); 9] = [
     ("last_updated", Bigint),
 ];
 
-/// A whole row of `kubesvc_accounts` that is not ours.
+/// A foreign row of `kubesvc_accounts`, with every column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ForeignTableRow {
     pub(super) texts: Vec<Option<String>>,
     pub(super) numbers: Vec<Option<i64>>,
 }
 
-/// Selects all rows that are not ours, as [`read`] reads them.
+/// Selects all foreign rows, in the column order of [`read`].
 fn select<D: Dialect>() -> String {
     let numbers: Vec<String> = NUMBERS.iter().map(|(column, of)| D::as_bigint(column, *of)).collect();
     format!(
@@ -146,7 +150,7 @@ fn select<D: Dialect>() -> String {
     )
 }
 
-/// Inserts one row that is not ours.
+/// Inserts one foreign row.
 fn insert<D: Dialect>() -> String {
     let columns: Vec<&str> = TEXTS.into_iter().chain(NUMBERS.map(|(column, _)| column)).collect();
     let texts = ["?"; TEXTS.len()].into_iter();

@@ -1,5 +1,5 @@
-//! What differs between the databases: how a statement is spelled, what locks, how much is sent at once, and what an
-//! error means. The statements themselves stand with their table (`accounts.rs`, `assignments.rs`, …), once for all.
+//! What differs between databases: spelling of statements, locks, statement size, and the meaning of errors. The
+//! statements themselves are written once, in the file of their table (`accounts.rs`, `assignments.rs`, …).
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,92 +15,93 @@ use super::sql::table::{self, ColumnType, SqlTable};
 use super::{Assignment, StoreError, namespaces};
 use crate::account::row::AccountRow;
 
-/// A kind of database. What is not overridden is what most of them have.
+/// A kind of database. The defaults are what most of them have in common.
 pub(super) trait Dialect: Sized + Send + Sync + 'static {
-    /// Its driver.
+    /// The sqlx driver.
     type Database: Driver<Connection: Schema>;
 
-    /// Whether parameters are `$1`, `$2` …, and not question marks.
+    /// Whether parameters are `$1`, `$2`, … instead of question marks.
     const NUMBERED_PARAMETERS: bool = false;
-    /// Begins a transaction that writes; none: as the driver does.
+    /// Statement that begins a write transaction; `None`: the driver's default.
     const BEGIN: Option<&'static str> = None;
-    /// Locks the rows of a `SELECT` until the transaction ends; none: it has the whole database anyhow.
+    /// Clause that locks the rows of a `SELECT` until the transaction ends; `None`: the transaction has the whole
+    /// database.
     const ROW_LOCK: Option<&'static str>;
-    /// Time limit for a statement, or for one row of an answer; none: it never hangs.
+    /// Timeout for a statement, or for one row of a result; `None`: statements never hang.
     const STATEMENT_TIMEOUT: Option<Duration> = Some(STATEMENT_TIMEOUT);
-    /// Makes the leader's row if there is none.
+    /// Inserts the leader's row if it is missing.
     const INSERT_LEADER: &'static str =
         "INSERT INTO kubesvc_locks (name) VALUES ('leader') ON CONFLICT (name) DO NOTHING";
 
-    /// What an error means for the caller.
+    /// Maps a driver error to what it means for the caller.
     fn classify(error: sqlx::Error) -> StoreError;
 
-    /// How many rows a statement has found or changed.
+    /// Number of rows that a statement matched or changed.
     fn rows_affected(done: &<Self::Database as Database>::QueryResult) -> u64;
 
-    /// Cuts rows into pieces, each for one statement. `weigh` says how many bytes one takes, about.
+    /// Splits rows into slices of one statement each. `weigh` returns the approximate size of a row in bytes.
     fn pieces<'i, T>(&self, items: &'i [T], weigh: impl Fn(&T) -> usize) -> Vec<&'i [T]>;
 
-    /// Refuses a row that this database does not take, where others do.
+    /// Refuses a row that only this database does not accept.
     fn check_account(&self, _: &AccountRow) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Refuses an assignment that this database does not take, where others do.
+    /// Refuses an assignment that only this database does not accept.
     fn check_assignment(_: &Assignment, _replica_id: &str) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// A condition: what stands before it is one of these.
+    /// Appends a condition: the preceding expression equals one of `keys`.
     fn one_of(statement: Statement<Self>, keys: &[&str]) -> Statement<Self> {
         let statement = statement.text(&format!("IN ({})", marks(keys.len())));
         statement.bind_all(keys.iter().map(|key| Value::from(*key)))
     }
 
-    /// The right side of `IN`: these pairs.
+    /// Appends the right side of `IN`: these pairs.
     fn pairs(statement: Statement<Self>, pairs: &[(String, String)]) -> Statement<Self>;
 
-    /// A condition: a text of any type, in a table of somebody else's, is one of these, byte by byte.
+    /// Appends a condition: a text column of any type, in a foreign table, equals one of `texts` byte by byte.
     fn text_is_one_of(statement: Statement<Self>, column: &str, texts: &[&str]) -> Statement<Self> {
         statement.text(&Self::as_text(column)).text(" ").one_of(texts)
     }
 
-    /// A condition: the column `name` is this, byte by byte.
+    /// Appends a condition: the column `name` equals `name` byte by byte.
     fn name_is(statement: Statement<Self>, name: &str) -> Statement<Self> {
         statement.text("name = ?").bind(name)
     }
 
-    /// A condition: a column and the next parameter are the same, byte by byte, or both NULL.
+    /// A condition: a column and the next parameter are equal byte by byte, or both NULL.
     fn same_as_parameter(column: &str) -> String;
 
-    /// A column of any type as a text.
+    /// Expression for a column of any type as a text.
     fn as_text(column: &str) -> String;
 
-    /// A column of this type as a bigint.
+    /// Expression for a column of this type as a bigint.
     fn as_bigint(column: &str, _: ColumnType) -> String {
         column.to_owned()
     }
 
-    /// The next parameter, a bigint, as what a column of this type takes.
+    /// Expression that converts the next parameter, a bigint, to the type of this column.
     fn from_bigint(_: ColumnType) -> &'static str {
         "?"
     }
 
-    /// The rows of an `INSERT`, each with the time as its last value.
+    /// Appends the rows of an `INSERT`, each with `now` as its last value.
     fn rows(statement: Statement<Self>, _: &SqlTable, rows: &[Vec<Value<'_>>], now: i64) -> Statement<Self> {
         table::values(statement, rows, now)
     }
 
-    /// The end of an `INSERT` that writes a row over the one of the same key; see [`SqlTable::upsert`].
+    /// The end of an `INSERT` that overwrites a row with the same key; see [`SqlTable::upsert`].
     fn write_over(table: &SqlTable) -> String;
 
     /// Deletes the assignments of accounts with these uids.
     fn delete_assignments_of(uids: &[&str]) -> Statement<Self>;
 
-    /// Writes down by how many agents the accounts of these names are held, where that is not what stands there.
+    /// Updates `connections` of these accounts where it differs from the number of agents that hold them.
     fn count_connections(names: &[&str], now: i64) -> Statement<Self>;
 
-    /// Removes the rows that stand in the way of these; see [`accounts::make_way`].
+    /// Deletes rows that conflict with these; see [`accounts::make_way`].
     fn make_way(
         session: &mut Session<'_, Self>,
         rows: &[&AccountRow],
@@ -109,7 +110,7 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
         accounts::make_way(session, rows, replaced)
     }
 
-    /// Writes lists of namespaces, each with its uid; answers with the uids that have no row.
+    /// Writes lists of namespaces, each with its uid. Returns the uids that have no row.
     fn put_namespaces(
         session: &mut Session<'_, Self>,
         lists: &[(&str, String)],
@@ -118,7 +119,7 @@ pub(super) trait Dialect: Sized + Send + Sync + 'static {
         namespaces::put_each(session, lists, now)
     }
 
-    /// The text in the first column of a row, as far as it can be read.
+    /// The text in the first column of a row; empty if it cannot be read.
     fn readable_name(row: &RowOf<Self>) -> String {
         Self::Database::text(row, 0).ok().flatten().unwrap_or_default()
     }

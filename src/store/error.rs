@@ -1,49 +1,49 @@
-//! What goes wrong with the database, as callers see it.
+//! Errors of the database, as callers see them.
 
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// What went wrong with the database. It is cheap to clone, so that all who wait for one commit hear the same.
+/// An error of the database. Cheap to clone, because every waiter of a commit receives it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be reached, is locked, full or read-only: try again.
+    /// The database is unreachable, locked, full or read-only. Retry.
     #[error("the database cannot be used now")]
     Unavailable(#[source] Arc<dyn Error + Send + Sync>),
-    /// The statement or its data are at fault: trying again is of no use.
+    /// The statement or its data are invalid. Retrying does not help.
     #[error("the database refuses {what}")]
     Refused {
         /// The table and the row's key.
         what: String,
-        /// What it said.
+        /// The error reported by the database.
         #[source]
         source: Arc<dyn Error + Send + Sync>,
     },
-    /// The settings or the schema do not fit; the message says what to do.
+    /// The settings or the schema do not fit. The message says what to do.
     #[error("{0}")]
     Unfit(String),
-    /// Another replica leads: a later term has begun, and nothing was written.
+    /// Another replica leads under a later term; nothing was written.
     #[error("another replica leads: a later term has begun in kubesvc_locks")]
     Deposed,
 }
 
 impl StoreError {
-    /// An [`StoreError::Unavailable`] because of this.
+    /// Returns [`StoreError::Unavailable`] with this source.
     pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Unavailable(Arc::from(source.into()))
     }
 
-    /// A [`StoreError::Refused`] of this table and row because of this.
+    /// Returns [`StoreError::Refused`] for a table and row, with this source.
     pub fn refused(what: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Refused { what: what.into(), source: Arc::from(source.into()) }
     }
 
-    /// The error and what caused it, in one line. It holds no row data.
+    /// The error and its causes in one line, without row data.
     pub fn in_full(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
-            // Some errors say their cause themselves.
+            // Some errors include their source in their own text.
             let said = error.to_string();
             if !text.ends_with(&said) {
                 text.push_str(": ");
@@ -55,18 +55,18 @@ impl StoreError {
     }
 }
 
-/// A row with a value that its column cannot have.
+/// A row with a value that is invalid for its column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// The table.
     pub table: &'static str,
-    /// The row's name, as far as it can be read.
+    /// Name of the row, as far as it can be read.
     pub name: String,
-    /// Its uid, if that can be read.
+    /// uid of the row, if it can be read.
     pub uid: Option<String>,
-    /// The first column at fault.
+    /// The first invalid column.
     pub column: String,
-    /// What is wrong with it.
+    /// What is wrong with the value.
     pub why: String,
 }
 

@@ -1,10 +1,10 @@
-//! The fence of each account in `kubesvc_caching`: from which process of which agent its objects are taken, and how far
-//! they are.
+//! The fence of each account in `kubesvc_caching`: the process whose objects are accepted, and the last batch
+//! written.
 //!
-//! A row is inserted with the account's, under epoch 0, and goes with it. Whoever has the session of the agent that was
-//! elected *raises* the fence to the epoch of the election, never lower. Every transaction that writes objects of
-//! accounts begins by *passing* the fence of each: one conditional update that is fence, record of what was written
-//! before, and lock, all in one. Of two writers at most one passes, whatever either believes.
+//! A row is inserted together with its account's, under epoch 0, and deleted with it. The replica that has the
+//! session of the elected agent *raises* the fence to the epoch of the election, never lower. Every transaction that
+//! writes objects first *passes* the fence of each account: one conditional update that is fence check, record of
+//! progress, and lock in one. Of two concurrent writers at most one passes, whatever they believe about the election.
 
 use std::collections::HashMap;
 
@@ -20,36 +20,36 @@ use super::{StoreError, limits, now};
 use crate::account::CachingEpoch;
 use crate::account::row::AccountRow;
 
-/// The longest id of a replica that is kept, in characters.
+/// Maximum length of a stored replica id, in characters.
 const MAX_REPLICA_CHARS: usize = 191;
 
-/// A fence to be raised.
+/// A fence to raise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// uid of the account.
     pub uid: String,
-    /// The epoch of caching, from 1.
+    /// Epoch of caching, from 1.
     pub epoch: CachingEpoch,
-    /// Whose objects are taken; absent: nobody's.
+    /// id of the agent whose objects are accepted; `None`: nobody's.
     pub agent_id: Option<String>,
-    /// Of which of its processes.
+    /// The process of that agent.
     pub boot_id: Option<String>,
-    /// The replica that has its stream.
+    /// The replica that has the agent's stream.
     pub replica_id: Option<String>,
 }
 
-/// What became of raising a fence.
+/// Result of raising a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RaiseOutcome {
-    /// It stands at this epoch. Where it did before, what was written under it stands too.
+    /// The fence is at this epoch. If it was before, what was written under it still counts.
     Stands,
-    /// It stands higher, and was left there: somebody else was elected.
+    /// The fence is at this higher epoch and was left there: another process was elected.
     Higher(CachingEpoch),
-    /// There is none: the account's row is not there yet, or no longer.
+    /// There is no fence: the account's row does not exist yet, or no longer.
     Missing,
 }
 
-/// A fence as it stands.
+/// A fence as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredFence {
     /// uid of the account.
@@ -60,38 +60,38 @@ pub struct StoredFence {
     pub replica_id: Option<String>,
 }
 
-/// What a writer is about to write for one account: everything after `committed` up to `last`, under an epoch.
+/// What a writer is about to write for one account: every batch after `committed` up to `last`, under an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchClaim {
     /// uid of the account.
     pub uid: String,
-    /// The epoch that its agent was told.
+    /// The epoch that the agent was assigned.
     pub epoch: CachingEpoch,
-    /// The number of the last batch that is known to be written; 0: none.
+    /// Number of the last batch known to be written; 0 if none.
     pub committed: i64,
-    /// The number of the last batch of this transaction.
+    /// Number of the last batch in this transaction.
     pub last: i64,
 }
 
-/// Whether an account's objects may be written in the transaction that asked.
+/// Whether the transaction may write an account's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceCheck {
-    /// They may, and nobody else's until the transaction ends.
+    /// It may; no other transaction can until this one ends.
     Passed,
-    /// They were written before: the answer was lost.
+    /// The batches were written before: the answer was lost.
     Done,
-    /// What was written ends here: the agent goes on from there.
+    /// The last batch written is this one: the agent continues after it.
     Rewind(i64),
-    /// The fence is not raised yet, and stands here: try again once it is.
+    /// The fence is not raised yet, and is at this epoch: retry once it is raised.
     Lower(CachingEpoch),
-    /// Somebody else was elected, under this epoch: stop.
+    /// Another process was elected, under this epoch: stop.
     Higher(CachingEpoch),
-    /// The account is gone, or is another one under its name: stop.
+    /// The account is gone, or another one has its name: stop.
     Gone,
 }
 
 impl BatchClaim {
-    /// What follows from the row, as its epoch and the last batch written, where it did not let the claim pass.
+    /// The verdict for a claim that did not pass, from the epoch and last batch of the row.
     fn judge(&self, row: Option<(CachingEpoch, i64)>) -> FenceCheck {
         match row {
             None => FenceCheck::Gone,
@@ -104,7 +104,7 @@ impl BatchClaim {
 }
 
 impl Fence {
-    /// What follows from the row where it was not raised.
+    /// The outcome for a fence that was not raised, from the row.
     fn judge(&self, row: Option<(CachingEpoch, i64)>) -> RaiseOutcome {
         match row {
             None => RaiseOutcome::Missing,
@@ -113,13 +113,13 @@ impl Fence {
         }
     }
 
-    /// The replica, cut to what fits.
+    /// The replica id, truncated to [`MAX_REPLICA_CHARS`].
     fn replica(&self) -> Option<String> {
         self.replica_id.as_ref().map(|id| id.chars().take(MAX_REPLICA_CHARS).collect())
     }
 }
 
-/// Checks fences before they are sent, and gives them in the order in which they are written.
+/// Validates fences and sorts them into write order.
 fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
     let mut sorted: Vec<_> = fences.iter().collect();
     sorted.sort_unstable_by(|one, other| one.uid.cmp(&other.uid));
@@ -138,16 +138,16 @@ fn checked(fences: &[Fence]) -> Result<Vec<&Fence>, StoreError> {
     Ok(sorted)
 }
 
-/// The rows of fences that go and come so that each of these accounts has one under its name.
+/// Fence rows to delete and insert so that each account has one under its name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct FenceRowSync<'r> {
-    /// uids of rows that have a name of another account, or another name of theirs.
+    /// uids of rows that have the name of another account, or an old name of their own.
     deletes: Vec<String>,
-    /// uid and name of each to be inserted.
+    /// uid and name of each row to insert.
     inserts: Vec<(&'r str, &'r str)>,
 }
 
-/// Compares accounts with the rows (uid, name) that have one of their uids or names.
+/// Compares accounts with `held`: uid and name of each row that has one of their uids or names.
 fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRowSync<'r> {
     let mut missing: HashMap<&str, &str> =
         rows.iter().map(|row| (row.uid.as_str(), row.name.as_str())).collect();
@@ -155,7 +155,7 @@ fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRow
         .into_iter()
         .filter(|(uid, name)| missing.remove(uid.as_str()).is_none_or(|wanted| wanted != name))
         .collect();
-    // One that goes is inserted again under its own name.
+    // A row deleted because of its name is inserted again under the right one.
     let gone = |row: &&&'r AccountRow| deletes.iter().any(|(uid, _)| *uid == row.uid);
     missing.extend(rows.iter().filter(gone).map(|row| (row.uid.as_str(), row.name.as_str())));
     deletes.sort_unstable();
@@ -165,7 +165,7 @@ fn keeping<'r>(rows: &[&'r AccountRow], held: Vec<(String, String)>) -> FenceRow
     FenceRowSync { deletes: deletes.into_iter().map(|(uid, _)| uid).collect(), inserts }
 }
 
-/// What a fence begins as, with its account.
+/// The columns of a fence when it is inserted with its account.
 const FENCES: SqlTable = SqlTable {
     name: "kubesvc_caching",
     key: &["account_uid"],
@@ -173,17 +173,17 @@ const FENCES: SqlTable = SqlTable {
     ours: None,
 };
 
-/// uids of accounts that have no fence under their name.
+/// uids of accounts without a fence under their name.
 const UNFENCED: &str = "SELECT a.uid FROM kubesvc_accounts a LEFT JOIN kubesvc_caching c \
      ON c.account_uid = a.uid AND c.account = a.name WHERE a.uid IS NOT NULL AND c.account_uid IS NULL";
-/// uids of fences that have no account.
+/// uids of fences without an account.
 const STRAY: &str = "SELECT c.account_uid FROM kubesvc_caching c LEFT JOIN kubesvc_accounts a \
      ON a.uid = c.account_uid WHERE a.uid IS NULL";
 
 /// The fences of accounts. Each method is one transaction.
 #[async_trait]
 pub trait FenceStore: Send + Sync {
-    /// Raises the fences of accounts, all or none; each uid once. Answers what became of each.
+    /// Raises the fences of accounts, all or none; each uid appears once. Returns the outcome of each.
     async fn raise_fences(&self, fences: &[Fence]) -> Result<Vec<(String, RaiseOutcome)>, StoreError>;
 
     /// All fences that were ever raised.
@@ -213,7 +213,7 @@ fn stored<D: Dialect>(row: &RowOf<D>) -> Result<StoredFence, sqlx::Error> {
     })
 }
 
-/// The epoch of a fence, and the last batch written.
+/// The epoch of a fence and the last batch written.
 async fn read<D: Dialect>(
     session: &mut Session<'_, D>,
     uid: &str,
@@ -226,7 +226,7 @@ async fn read<D: Dialect>(
     Ok(found.await?.pop())
 }
 
-/// Raises fences, in their order. One that stands at the epoch already is told where its stream ends now.
+/// Raises fences in order. A fence already at its epoch keeps `committed_seq` and gets the new process and replica.
 struct Raise<'f>(Vec<&'f Fence>);
 
 impl<D: Dialect> Transaction<D> for Raise<'_> {
@@ -235,7 +235,7 @@ impl<D: Dialect> Transaction<D> for Raise<'_> {
     async fn run(&self, session: &mut Session<'_, D>) -> Result<Self::Answer, StoreError> {
         let (mut raised, now) = (Vec::with_capacity(self.0.len()), now());
         for fence in &self.0 {
-            // From left to right, for a database that assigns so: the first one still sees the old epoch.
+            // `committed_seq` comes first because MySQL assigns from left to right: it must still see the old epoch.
             let update = Statement::new(
                 "UPDATE kubesvc_caching SET committed_seq = CASE WHEN epoch < ? THEN 0 ELSE committed_seq END, \
                  epoch = ?, agent_id = ?, boot_id = ?, replica_id = ?, last_updated = ? \
@@ -259,15 +259,15 @@ impl<D: Dialect> Transaction<D> for Raise<'_> {
     }
 }
 
-/// Passes the fences of these accounts; to be called first of all in the transaction that writes their objects, with each
-/// account once. What does not pass is to be left out of it.
+/// Passes the fences of these accounts; each account appears once. Must be called first in the transaction that
+/// writes their objects. Objects of accounts that do not pass must be left out of the transaction.
 #[cfg_attr(not(test), expect(dead_code, reason = "whoever writes objects calls it; nobody does yet"))]
 pub(super) async fn pass<D: Dialect>(
     session: &mut Session<'_, D>,
     claims: &[BatchClaim],
 ) -> Result<Vec<FenceCheck>, StoreError> {
     let (mut order, now): (Vec<usize>, _) = ((0..claims.len()).collect(), now());
-    // On every transaction the same, so that two never wait for one another in a ring.
+    // The same order in every transaction, so that two never deadlock.
     order.sort_unstable_by(|one, other| claims[*one].uid.cmp(&claims[*other].uid));
     let mut verdicts = vec![FenceCheck::Gone; claims.len()];
     for at in order {
@@ -293,7 +293,7 @@ pub(super) async fn pass<D: Dialect>(
 pub(super) async fn amiss<D: Dialect>(
     session: &mut Session<'_, D>,
 ) -> Result<(Vec<String>, Vec<String>), StoreError> {
-    // Somebody may have written a uid that is no text; such a row is told of elsewhere.
+    // A uid edited by hand may be no text; such a row is reported elsewhere.
     let mut uids = [Vec::new(), Vec::new()];
     for (select, uids) in [UNFENCED, STRAY].into_iter().zip(&mut uids) {
         let read = |row: &RowOf<D>| Ok(D::Database::text(row, 0).ok().flatten());
@@ -303,7 +303,7 @@ pub(super) async fn amiss<D: Dialect>(
     Ok((unfenced, stray))
 }
 
-/// Sees that each of these accounts has a fence under its name.
+/// Ensures that each of these accounts has a fence under its name.
 pub(super) async fn keep<D: Dialect>(
     session: &mut Session<'_, D>,
     rows: &[&AccountRow],

@@ -1,11 +1,11 @@
-//! What a row may hold on every database, so that a row which one of them takes is taken by the others too.
+//! What a row may hold on every database, so that a row accepted by one is accepted by all.
 
 use std::collections::HashSet;
 
 use super::{AssignmentChanges, Changes, StoreError};
 use crate::account::row::AccountRow;
 
-/// Checks changes before they are sent: each uid and each name once, no text too long, none with a NUL.
+/// Checks changes before they are sent: each uid and name once, no text too long, no NUL.
 pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
     let rows = || changes.puts.iter().chain(&changes.adopts);
     let mut names = HashSet::with_capacity(rows().count());
@@ -27,7 +27,7 @@ pub(super) fn check(changes: &Changes) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The refusal of a row, by its key.
+/// Returns the refusal of a row, named by its key.
 pub(super) fn refused(
     row: &AccountRow,
     why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -39,7 +39,7 @@ fn key(row: &AccountRow) -> String {
     format!("kubesvc_accounts row {:?} (uid {:?})", row.name, row.uid)
 }
 
-/// The refusal of a statement with this one row names it; other errors stay as they are.
+/// Names the row in the refusal of a statement that holds only this row. Returns other errors unchanged.
 pub(super) fn of_row(row: &AccountRow, error: StoreError) -> StoreError {
     match error {
         StoreError::Refused { source, .. } => StoreError::Refused { what: key(row), source },
@@ -47,7 +47,7 @@ pub(super) fn of_row(row: &AccountRow, error: StoreError) -> StoreError {
     }
 }
 
-/// Checks assignments before they are sent, as [`check`] does rows.
+/// Checks assignments before they are sent, like [`check`] does for rows.
 pub(super) fn check_assignments(replica_id: &str, changes: &AssignmentChanges) -> Result<(), StoreError> {
     let refused = |account: &str, agent: &str, why: String| {
         Err(StoreError::refused(
@@ -72,12 +72,12 @@ pub(super) fn check_assignments(replica_id: &str, changes: &AssignmentChanges) -
     Ok(())
 }
 
-/// What is wrong with a text.
+/// Why a text does not fit a column of at most `most` characters; `None` if it fits.
 pub(super) fn unfit(column: &str, text: &str, most: usize) -> Option<String> {
     if text.contains('\0') {
         return Some(format!("column {column} holds a NUL"));
     }
-    // A character is one byte at least, so a short text need not be counted.
+    // A character is at least one byte, so a short text need not be counted.
     (text.len() > most && text.chars().count() > most)
         .then(|| format!("column {column} has more than {most} characters"))
 }

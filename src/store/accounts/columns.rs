@@ -1,4 +1,4 @@
-//! The columns of `kubesvc_accounts`, as every database gives and takes them.
+//! The columns of `kubesvc_accounts`, as every database reads and writes them.
 
 use crate::account::row::AccountRow;
 use crate::store::dialect::Dialect;
@@ -61,7 +61,7 @@ pub(super) fn values(row: &AccountRow) -> Vec<Value<'_>> {
     ]
 }
 
-/// Selects all rows of ours.
+/// Selects all rows that kubesvc owns.
 pub(super) fn select_ours() -> String {
     format!(
         "SELECT {} FROM {} WHERE uid IS NOT NULL ORDER BY name",
@@ -70,7 +70,7 @@ pub(super) fn select_ours() -> String {
     )
 }
 
-/// How many bytes a row takes in a statement, about.
+/// The approximate size of a row in a statement, in bytes.
 pub(in crate::store) fn weight(row: &AccountRow) -> usize {
     const NUMBERS_BYTES: usize = 256;
     let texts = [&row.name, &row.uid, &row.status, &row.origin, &row.definition, &row.props];
@@ -90,7 +90,7 @@ pub(in crate::store) fn weight(row: &AccountRow) -> usize {
 type ColumnFault = (&'static str, String);
 
 fn get<D: Dialect, T: ColumnValue>(row: &RowOf<D>, column: usize) -> Result<T, ColumnFault> {
-    // A driver may take NULL for an empty text or for zero.
+    // A driver may decode NULL as an empty text or as zero.
     maybe::<D, T>(row, column)?.ok_or_else(|| (ACCOUNTS.columns[column].0, "it is NULL".to_owned()))
 }
 
@@ -128,7 +128,7 @@ fn read<D: Dialect>(row: &RowOf<D>) -> Result<AccountRow, ColumnFault> {
     })
 }
 
-/// Puts a row that [`select_ours`] gave to the others.
+/// Adds a row from [`select_ours`] to `accounts`: readable ones to `rows`, others to `malformed`.
 pub(super) fn collect<D: Dialect>(row: &RowOf<D>, accounts: &mut StoredAccounts) {
     match read::<D>(row) {
         Ok(account) => accounts.rows.push(account),

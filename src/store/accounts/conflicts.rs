@@ -1,21 +1,21 @@
-//! Rows that stand in the way of others: what is theirs to replace, and what refuses them. Decisions without a database.
+//! Conflicts between rows to write and rows in the table: which are replaced, and which cause a refusal. No I/O.
 
 use std::collections::HashMap;
 
 use crate::account::row::AccountRow;
 use crate::store::{StoreError, limits};
 
-/// Whose rows a row takes the place of.
+/// Which rows a write may replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum ReplacedRows {
-    /// Ours: [`Changes::puts`](crate::store::Changes::puts).
+    /// kubesvc's own rows: [`Changes::puts`](crate::store::Changes::puts).
     Ours,
-    /// Somebody else's: [`Changes::adopts`](crate::store::Changes::adopts).
+    /// Foreign rows: [`Changes::adopts`](crate::store::Changes::adopts).
     Theirs,
 }
 
 impl ReplacedRows {
-    /// What is to be done about the row that has the name of `row`; `ours` if it has another uid of ours.
+    /// Checks whether `row` may replace the row that has its name; `ours` if that row has another uid of kubesvc.
     pub(in crate::store) fn judge(self, row: &AccountRow, ours: bool) -> Result<(), StoreError> {
         match (self, ours) {
             (Self::Ours, true) | (Self::Theirs, false) => Ok(()),
@@ -25,17 +25,17 @@ impl ReplacedRows {
     }
 }
 
-/// What must go before rows can be written.
+/// Rows to delete before others can be written.
 #[derive(Debug, Default)]
 pub(in crate::store) struct ConflictingRows {
-    /// uids of ours: of the name with another uid, or of the uid with another name.
+    /// uids of kubesvc's own rows: same name with another uid, or same uid with another name.
     pub(in crate::store) uids: Vec<String>,
-    /// Names of rows that are not ours.
+    /// Names of foreign rows.
     pub(in crate::store) foreign: Vec<String>,
 }
 
-/// What is in the way of these rows. `held` are name and uid of the rows that have one of the names or one of the
-/// uids. What these rows may not take the place of refuses them.
+/// Returns the rows that conflict with `rows`. `held` is the name and uid of each row in the table that has one of
+/// the names or uids. Returns an error if `taking` does not allow one of them to be replaced.
 pub(in crate::store) fn conflicting_rows(
     rows: &[&AccountRow],
     held: Vec<(Option<String>, Option<String>)>,
@@ -66,9 +66,9 @@ pub(in crate::store) fn conflicting_rows(
     Ok(way)
 }
 
-/// The refusal of the first row that has one of these names, which the database takes for its name.
+/// Refuses the first of `rows` that the database considers to have one of these names.
 pub(in crate::store) fn not_ours(rows: &[&AccountRow], names: &[String]) -> Result<(), StoreError> {
-    // To MySQL a name is the same with spaces after it.
+    // MySQL ignores trailing spaces when it compares names.
     let same = |name: &str, row: &AccountRow| name == row.name || name.trim_end_matches(' ') == row.name;
     match rows.iter().find(|row| names.iter().any(|name| same(name, row))) {
         Some(row) => Err(limits::refused(row, NAME_HAS_FOREIGN_ROW)),
@@ -76,10 +76,10 @@ pub(in crate::store) fn not_ours(rows: &[&AccountRow], names: &[String]) -> Resu
     }
 }
 
-/// Why a row is refused whose name somebody else's row has.
+/// Reason for refusing a put whose name belongs to a foreign row.
 pub(in crate::store) const NAME_HAS_FOREIGN_ROW: &str = "a row of that name without a uid is there already and is not kubesvc's; \
                         delete it, or give the account another name";
 
-/// Why a row is refused that is to take the place of somebody else's, where one of ours stands.
+/// Reason for refusing an adoption whose name belongs to one of kubesvc's own rows.
 pub(in crate::store) const NAME_HAS_OUR_ROW: &str = "a row of that name with another uid is there already; if no object has that uid, it goes \
                      within a minute";

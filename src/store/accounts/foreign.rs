@@ -1,5 +1,5 @@
-//! Rows that are not ours: those without a uid in `kubesvc_accounts`, and the vendor's own table of accounts. Nobody
-//! outside knows all columns of the latter, so it is read by those that it has.
+//! Foreign rows: those without a uid in `kubesvc_accounts`, and those of the vendor's own table of accounts. The
+//! vendor's columns are not fully known, so its table is read by the columns it has.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use crate::store::sql::session::{RowOf, Session};
 use crate::store::sql::statement::Statement;
 use crate::store::{ForeignRow, StoreError};
 
-/// The table of another product that stood under the name `kubesvc_accounts`, as the first start renamed it.
+/// Another product's table that was called `kubesvc_accounts`, as renamed at the first start.
 pub const VENDOR_TABLE: &str = "kubesvc_accounts_vendor";
 
-/// What of a row says something, in the order in which [`read`] reads it; each under the names that it may have.
+/// The columns that [`read`] understands, in its order; each with its possible names.
 const COLUMNS: [&[&str]; 5] =
     [&["name"], &["status"], &["zone_id", "zoneId"], &["definition", "def"], &["props", "properties"]];
 
-/// The columns of the vendor's table that say something, each as the table writes it.
+/// The columns of the vendor's table that kubesvc understands, each spelled as the table spells it.
 #[derive(Debug)]
 struct Columns([Option<String>; COLUMNS.len()]);
 
 impl Columns {
-    /// Of all columns of the table; none if it has no names of accounts, or is not there.
+    /// Selects from all columns of the table; `None` if there is no column `name`, or no table.
     fn of(all: &[String]) -> Option<Self> {
         let column = |names: &[&str]| {
             let found = names.iter().find_map(|name| all.iter().find(|held| held.eq_ignore_ascii_case(name)));
             found.cloned()
         };
-        // The statement that deletes knows the column by this very name.
+        // The `DELETE` statement uses the column under exactly this name.
         all.iter().any(|held| held == "name").then(|| Self(COLUMNS.map(column)))
     }
 
-    /// Selects all rows, as [`read`] reads them.
+    /// Selects all rows, in the column order of [`read`].
     fn select<D: Dialect>(&self) -> String {
         let columns = self.0.iter().map(|column| match column {
             None => "NULL".to_owned(),
@@ -43,7 +43,7 @@ impl Columns {
     }
 }
 
-/// A row of somebody else's. What cannot be read of it is absent.
+/// Decodes a foreign row. Values that cannot be read are `None`; without a name there is no row.
 fn read<D: Dialect>(row: &RowOf<D>) -> Option<ForeignRow> {
     let text = |column: usize| D::Database::text(row, column).ok().flatten();
     Some(ForeignRow {
@@ -61,7 +61,7 @@ async fn select<D: Dialect>(session: &mut Session<'_, D>, sql: &str) -> Result<V
     Ok(held)
 }
 
-/// All rows of `kubesvc_accounts` that are not ours.
+/// All foreign rows of `kubesvc_accounts`.
 pub(super) async fn foreign<D: Dialect>(session: &mut Session<'_, D>) -> Result<Vec<ForeignRow>, StoreError> {
     let sql = "SELECT name, status, zone_id, definition, props FROM kubesvc_accounts WHERE uid IS NULL ORDER BY name";
     select(session, sql).await
@@ -75,8 +75,8 @@ pub(super) async fn vendor<D: Dialect>(session: &mut Session<'_, D>) -> Result<V
     }
 }
 
-/// Deletes what the vendor's table has of these accounts, and nothing else: it may compare names in another way than ours
-/// does.
+/// Deletes these accounts from the vendor's table, matching names byte by byte: that table may compare names
+/// differently from kubesvc's.
 pub(super) async fn leave_vendor<D: Dialect>(
     session: &mut Session<'_, D>,
     rows: &[Arc<AccountRow>],
