@@ -1,4 +1,4 @@
-//! Bringing a schema up to date, and tables that somebody else left under our names. The same on every database.
+//! Schema migrations, and foreign tables under kubesvc's names. The same code for every database.
 
 use std::future::Future;
 
@@ -7,18 +7,18 @@ use sqlx::migrate::{Migrate, MigrateError, Migrator};
 use super::accounts::ACCOUNTS;
 use super::{StoreError, VendorTables};
 
-/// Where sqlx keeps which steps were run.
+/// The table in which sqlx records the applied migrations.
 pub(super) const HISTORY_TABLE: &str = "kubesvc_schema_migrations";
 
-/// Sets up the steps of a folder. Each can be run again, and they are run under a lock of ours: sqlx's own is none on
-/// MariaDB and SQLite.
+/// Configures the migrations of a folder. Each can run again. They run under a lock taken by the caller, because
+/// sqlx's own lock does nothing on MariaDB and SQLite.
 pub(super) fn steps(mut steps: Migrator) -> Migrator {
     steps.dangerous_set_table_name(HISTORY_TABLE);
     steps.set_locking(false).set_ignore_missing(true);
     steps
 }
 
-/// The tables of this version, and the columns and the key without which one of them is not ours.
+/// The tables of this version, with the columns and the unique key that identify each as kubesvc's.
 fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
     let accounts = ACCOUNTS.column_names().into_iter().chain(["namespaces", "last_updated"]).collect();
     [
@@ -47,42 +47,42 @@ fn tables() -> [(&'static str, Vec<&'static str>, &'static [&'static str]); 5] {
     ]
 }
 
-/// Steps that add a column to the table of an earlier step: version, table, column. SQLite and MySQL cannot add one "if it
-/// is not there", so whoever runs the steps looks.
+/// Migrations that add a column to the table of an earlier one: version, table, column. SQLite and MySQL have no `ADD
+/// COLUMN IF NOT EXISTS`, so [`note_added`] checks.
 const ADDED: [(i64, &str, &str); 1] = [(6, ACCOUNTS.name, "connections")];
 
-/// A connection whose schema can be looked at and changed.
+/// A connection whose schema can be inspected and changed.
 pub(super) trait Schema: Migrate {
-    /// The names of a table's columns; none if there is no such table.
+    /// Names of a table's columns; empty if there is no such table.
     fn columns_of(&mut self, table: &str) -> impl Future<Output = Result<Vec<String>, sqlx::Error>> + Send;
 
-    /// Whether a table has a unique key of just these columns.
+    /// Whether a table has a unique key of exactly these columns.
     fn has_key(
         &mut self,
         table: &str,
         columns: &[&str],
     ) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
 
-    /// The steps that were run.
+    /// Versions of the migrations that were applied.
     fn applied(&mut self) -> impl Future<Output = Result<Vec<i64>, sqlx::Error>> + Send;
 
-    /// Runs a statement whose text is ours alone.
+    /// Runs a statement whose text contains no outside input.
     fn run(&mut self, sql: String) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 }
 
-/// The unique keys of a table from (key, column) pairs in the keys' order.
+/// Whether a table has a unique key of exactly these columns; `pairs` are (key, column), sorted by key.
 pub(super) fn has_key(pairs: &[(String, String)], columns: &[&str]) -> bool {
     pairs.chunk_by(|a, b| a.0 == b.0).any(|key| {
         key.len() == columns.len() && columns.iter().all(|column| key.iter().any(|(_, held)| held == column))
     })
 }
 
-/// Brings the schema up to date. It can be run any number of times, and goes on where an earlier run ended. The
-/// caller holds a lock that keeps other processes from the same.
+/// Migrates the schema to the current version. Can run any number of times, and continues where an earlier run ended.
+/// The caller holds a lock that keeps other processes from migrating.
 ///
-/// A table of another product under one of our names, which lacks columns or a key of ours, is renamed to
-/// `NAME_vendor` and kept with all it holds, where that is asked for; else nothing is touched. A database that a newer version has changed is refused, except for one
-/// step ahead: new steps only ever add, so that the version before can still run beside it.
+/// A foreign table under one of kubesvc's names (it lacks a column or key of kubesvc's) is renamed to `NAME_vendor`
+/// with all its data if `vendor` says so; otherwise nothing is changed. A database migrated by a newer version is
+/// refused, except for one step ahead: migrations only add, so the previous version can run beside the new one.
 pub(super) async fn migrate<C: Schema>(
     connection: &mut C,
     steps: &Migrator,
@@ -92,7 +92,7 @@ pub(super) async fn migrate<C: Schema>(
 ) -> Result<(), StoreError> {
     let mut applied: Vec<i64> = Vec::new();
     if !connection.columns_of(HISTORY_TABLE).await.map_err(&at_start)?.is_empty() {
-        // A step that is half done: every step has one effect and looks whether it is there, so it is run again.
+        // A migration that did not finish is run again: each has one effect and checks whether it is already there.
         let clean = format!("DELETE FROM {HISTORY_TABLE} WHERE NOT success");
         connection.run(clean).await.map_err(&at_start)?;
         applied = connection.applied().await.map_err(&at_start)?;
@@ -121,8 +121,8 @@ pub(super) async fn migrate<C: Schema>(
     Ok(())
 }
 
-/// Enters steps of [`ADDED`] into the history whose column is there without an entry: a process died between the two, or
-/// the history was lost. It comes after the tables of others have gone, for they may have such a column too.
+/// Records migrations of [`ADDED`] whose column exists without a record, because a process died in between or the
+/// history was lost. Runs after foreign tables were renamed, since those may have such a column too.
 async fn note_added<C: Schema>(
     connection: &mut C,
     steps: &Migrator,
@@ -148,7 +148,7 @@ async fn note_added<C: Schema>(
     Ok(())
 }
 
-/// What a table lacks to be ours; none if nothing.
+/// Returns what a table lacks to be kubesvc's; `None` if nothing.
 async fn lack<C: Schema>(
     connection: &mut C,
     table: &str,
@@ -165,7 +165,7 @@ async fn lack<C: Schema>(
     Ok(Some(format!("the unique key ({})", key.join(", "))))
 }
 
-/// The tables that stand there before their step was run, and are not ours: somebody else made them.
+/// Tables that existed before their migration ran and are not kubesvc's.
 async fn foreign_tables<C: Schema>(
     connection: &mut C,
     applied: &[i64],

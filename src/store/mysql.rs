@@ -1,8 +1,8 @@
 //! MySQL and MariaDB: a database for several replicas.
 //!
-//! Rows are sorted by key, so that two writers rarely wait for one another in a ring; where they do, the transaction
-//! is tried again as a whole. Texts are compared byte by byte but for spaces at their end, which these databases pass
-//! over: a key that ends with one is refused.
+//! Rows are sorted by key, so that two writers rarely deadlock; when they do, the whole transaction is retried. Texts
+//! are compared byte by byte except for trailing spaces, which these databases ignore: a key that ends with a space
+//! is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,24 +22,25 @@ mod dialect;
 mod errors;
 mod schema;
 
-/// How long the server keeps a connection that is not used: longer than the pool does, so that it ends only those of
-/// a process that stands still. MySQL has no shorter time for one in a transaction, whose locks hold up everybody else.
+/// Seconds after which the server closes an idle connection. Longer than the pool keeps one, so that only the
+/// connections of a stalled process are affected. MySQL has no shorter limit for a connection in a transaction, whose
+/// locks block all others.
 const IDLE_TIMEOUT_SECONDS: u64 = 11 * 60;
 
-/// A database of MySQL's or MariaDB's.
+/// A MySQL or MariaDB database.
 pub(super) struct MySql {
-    /// `max_allowed_packet` of the newest connection.
+    /// `max_allowed_packet` of the newest connection, in bytes.
     packet: Arc<AtomicUsize>,
 }
 
-/// Connects, and brings the schema up to date.
+/// Connects and migrates the schema.
 pub(super) async fn open(
     address: &ServerAddress,
     vendor: VendorTables,
 ) -> Result<SqlStore<MySql>, StoreError> {
     let connect = options(address)?;
     schema::migrate(&connect, address, vendor).await?;
-    // What stands between /*M! and */ is for MariaDB alone.
+    // Only MariaDB reads what is between /*M! and */.
     let session = format!(
         "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'), autocommit = 1, \
          innodb_lock_wait_timeout = {LOCK_TIMEOUT_SECONDS}, wait_timeout = {IDLE_TIMEOUT_SECONDS} \

@@ -9,30 +9,30 @@ use super::sql::session::{Session, SqlStore, Transaction};
 use super::sql::statement::Statement;
 use super::{Malformed, StoreError, now};
 
-/// How many namespaces of an account are kept at most.
+/// Maximum number of namespaces stored for one account.
 pub const MAX_NAMESPACES: usize = 10_000;
 
 /// The namespaces of an account, as an agent saw them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceList {
-    /// uid of the object.
+    /// uid of the account.
     pub uid: String,
-    /// Their names.
+    /// Names of the namespaces.
     pub namespaces: Vec<String>,
 }
 
 /// The lists of namespaces of accounts. Each method is one transaction.
 #[async_trait]
 pub trait NamespaceStore: Send + Sync {
-    /// Replaces the lists of namespaces of accounts, all or none; more than [`MAX_NAMESPACES`] in one are refused. No
-    /// uid may stand among them twice. Answers with those that have no row; nothing is kept of them.
+    /// Replaces the lists of namespaces of accounts, all or none. Each uid appears once; a list of more than
+    /// [`MAX_NAMESPACES`] is refused. Returns the uids that have no row; their lists are dropped.
     async fn put_namespace_lists(&self, lists: &[NamespaceList]) -> Result<Vec<String>, StoreError>;
 
-    /// The namespaces of an account of ours, by its name; absent if there is no such row or no list.
+    /// The namespaces of one of kubesvc's accounts, by name; `None` without such a row or without a list.
     async fn namespaces(&self, account_name: &str) -> Result<Option<Vec<String>>, StoreError>;
 
-    /// Replaces the list of namespaces of one account; see [`NamespaceStore::put_namespace_lists`]. False if it has no
-    /// row.
+    /// Replaces the list of namespaces of one account; see [`NamespaceStore::put_namespace_lists`]. Returns `false`
+    /// if the account has no row.
     async fn put_namespaces(&self, uid: &str, namespaces: &[String]) -> Result<bool, StoreError> {
         let list = NamespaceList { uid: uid.to_owned(), namespaces: namespaces.to_vec() };
         Ok(self.put_namespace_lists(&[list]).await?.is_empty())
@@ -57,7 +57,7 @@ impl<D: Dialect> NamespaceStore for SqlStore<D> {
     }
 }
 
-/// Replaces lists, each with its uid.
+/// The transaction that replaces lists, each with its uid.
 struct Put<'l>(Vec<(&'l str, String)>);
 
 impl<D: Dialect> Transaction<D> for Put<'_> {
@@ -68,14 +68,14 @@ impl<D: Dialect> Transaction<D> for Put<'_> {
     }
 }
 
-/// Replaces lists, one after the other; answers with the uids that have no row.
+/// Replaces lists one by one. Returns the uids that have no row.
 pub(super) async fn put_each<D: Dialect>(
     session: &mut Session<'_, D>,
     lists: &[(&str, String)],
     now: i64,
 ) -> Result<Vec<String>, StoreError> {
     let mut missing = Vec::new();
-    // From left to right, for a database that assigns so: the first assignment still sees the old list.
+    // `last_updated` comes first because MySQL assigns from left to right: it must still see the old list.
     let sql = format!(
         "UPDATE kubesvc_accounts SET last_updated = CASE WHEN {} THEN last_updated ELSE ? END, namespaces = ? \
          WHERE uid = ?",
@@ -84,7 +84,7 @@ pub(super) async fn put_each<D: Dialect>(
     for (uid, list) in lists {
         let list = list.as_str();
         let update = Statement::new(&sql).bind(list).bind(now).bind(list).bind(*uid);
-        // Rows that match are counted, changed or not.
+        // Counts the rows that match, changed or not.
         if session.execute(update).await? == 0 {
             missing.push((*uid).to_owned());
         }
@@ -92,7 +92,7 @@ pub(super) async fn put_each<D: Dialect>(
     Ok(missing)
 }
 
-/// Lists of namespaces as they are stored, each with its uid, in the order in which they are written.
+/// Encodes lists as they are stored, each with its uid, in write order.
 fn encode_lists(lists: &[NamespaceList]) -> Result<Vec<(&str, String)>, StoreError> {
     let encode = |list: &NamespaceList| encode(&list.uid, &list.namespaces);
     let encoded = lists.iter().map(|list| Ok((list.uid.as_str(), encode(list)?)));
@@ -109,7 +109,7 @@ fn encode(uid: &str, namespaces: &[String]) -> Result<String, StoreError> {
     serde_json::to_string(namespaces).map_err(|error| StoreError::refused(what(), error))
 }
 
-/// The namespaces of an account from what is stored.
+/// Decodes the stored namespaces of an account.
 fn decode(name: &str, list: Option<String>) -> Result<Option<Vec<String>>, StoreError> {
     let Some(list) = list else { return Ok(None) };
     serde_json::from_str(&list).map(Some).map_err(|error| {

@@ -1,7 +1,7 @@
 //! PostgreSQL: a database for several replicas.
 //!
-//! Rows travel as arrays, so one prepared statement takes any number of them. A transaction that meets another one is
-//! tried again as a whole.
+//! Rows are sent as arrays, so that one prepared statement takes any number of them. A transaction that conflicts
+//! with another one is retried as a whole.
 
 use secrecy::ExposeSecret as _;
 use sqlx::pool::PoolOptions;
@@ -18,10 +18,10 @@ mod dialect;
 mod errors;
 mod schema;
 
-/// A database of PostgreSQL's.
+/// A PostgreSQL database.
 pub(super) struct Postgres;
 
-/// Connects, and brings the schema up to date.
+/// Connects and migrates the schema.
 pub(super) async fn open(
     address: &ServerAddress,
     vendor: VendorTables,
@@ -41,7 +41,8 @@ pub(super) async fn open(
     Ok(SqlStore { pools, retry: error_class::retry(MAX_BUSY_RETRIES), dialect: Postgres })
 }
 
-/// How to connect to this address. Values that are not in the URL do not come from elsewhere, the password aside.
+/// Connect options for this address. Except for the password, nothing that the URL leaves out is taken from
+/// elsewhere.
 fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
     let mut options = PgConnectOptions::new_without_pgpass()
         .host(&address.host)
@@ -52,7 +53,7 @@ fn options(address: &ServerAddress) -> Result<PgConnectOptions, StoreError> {
     if let Some(password) = &address.password {
         options = options.password(password.expose_secret());
     }
-    // Also the default, or PGSSLMODE would be read.
+    // Set the default explicitly, or sqlx would read PGSSLMODE.
     options = options.ssl_mode(match &address.tls_mode {
         Some(mode) => mode.parse().map_err(|error| errors::at_start(address, error))?,
         None => PgSslMode::Prefer,

@@ -1,4 +1,4 @@
-//! What all databases share: statements, connections, transactions, and the class of an error.
+//! What all databases share: statements, connections, transactions, and error classes.
 
 pub(super) mod batches;
 pub(super) mod driver;

@@ -1,9 +1,9 @@
 //! SQLite: the embedded database for one replica.
 //!
-//! One connection writes, in `BEGIN IMMEDIATE` transactions that are on the disk when they return (WAL with
-//! `synchronous=FULL`); a few others read. The file must lie on a local disk: WAL does not work over a network.
-//! `PATH.lock` is held for as long as the store lives, so that two processes never write one file. All of these files
-//! are their owner's alone.
+//! One connection writes, in `BEGIN IMMEDIATE` transactions that are on disk when they return (WAL with
+//! `synchronous=FULL`); a few others read. The file must be on a local disk: WAL does not work over a network.
+//! `PATH.lock` is held as long as the store lives, so that two processes never write the same file. Only the owner
+//! can read or write these files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,12 +20,12 @@ mod errors;
 mod file;
 mod schema;
 
-/// A file of SQLite's.
+/// A SQLite file.
 pub(super) struct Sqlite {
     _lock: file::Lock,
 }
 
-/// How long to bear with others, and, for tests, how large the file may grow.
+/// Lock timeouts and, for tests, the maximum size of the file.
 pub(super) struct SqliteTuning {
     pub(super) busy_timeout: Duration,
     pub(super) busy_retries: usize,
@@ -34,12 +34,12 @@ pub(super) struct SqliteTuning {
 
 impl Default for SqliteTuning {
     fn default() -> Self {
-        // Accounts do not wait for the database once it is known to be locked, so it is known soon.
+        // Short, because accounts stop waiting for the database only once it is known to be locked.
         Self { busy_timeout: Duration::from_secs(1), busy_retries: 2, max_pages: None }
     }
 }
 
-/// Opens the file, or makes it, and brings its schema up to date.
+/// Opens the file, or creates it, and migrates its schema.
 pub(super) async fn open(path: &Path, vendor: VendorTables) -> Result<SqlStore<Sqlite>, StoreError> {
     open_with(path, vendor, &SqliteTuning::default()).await
 }

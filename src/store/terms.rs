@@ -1,6 +1,6 @@
-//! The leader's term in `kubesvc_locks`: who begins one ends that of whoever led before, and every transaction of a
-//! leader starts by seeing that its term still is the newest one. It holds the row until it is committed, so that no
-//! other term can begin meanwhile.
+//! The leader's term in `kubesvc_locks`. Beginning a term ends the previous leader's. Every transaction of a leader
+//! first checks that its term is still the newest, and locks the row until it commits, so that no other term can
+//! begin meanwhile.
 
 use async_trait::async_trait;
 
@@ -15,7 +15,7 @@ use super::sql::statement::Statement;
 pub struct Term(pub(super) i64);
 
 impl Term {
-    /// As it stands in `kubesvc_locks`.
+    /// The number stored in `kubesvc_locks`.
     pub fn number(self) -> i64 {
         self.0
     }
@@ -24,7 +24,7 @@ impl Term {
 /// The terms of leaders.
 #[async_trait]
 pub trait TermStore: Send + Sync {
-    /// Begins a leader's term: whatever is written under an earlier one is [`StoreError::Deposed`] from now on.
+    /// Begins a leader's term: from now on, writes under an earlier one fail with [`StoreError::Deposed`].
     async fn begin_term(&self, replica_id: &str) -> Result<Term, StoreError>;
 }
 
@@ -35,15 +35,15 @@ impl<D: Dialect> TermStore for SqlStore<D> {
     }
 }
 
-/// The longest name of an owner, in characters.
+/// Maximum length of an owner, in characters.
 const MAX_OWNER_CHARS: usize = 255;
 
-/// What stands in `kubesvc_locks` as the owner: the replica, cut to what fits.
+/// The owner stored in `kubesvc_locks`: the replica id, truncated to [`MAX_OWNER_CHARS`].
 fn owner(replica_id: &str) -> String {
     replica_id.chars().filter(|one| *one != '\0').take(MAX_OWNER_CHARS).collect()
 }
 
-/// Begins a new term.
+/// The transaction that begins a new term.
 struct Begin {
     owner: String,
 }
@@ -66,7 +66,7 @@ impl<D: Dialect> Transaction<D> for Begin {
     }
 }
 
-/// Holds the term until the end of the transaction; without one, anyone may write.
+/// Checks the term and locks its row until the transaction ends. Without a term, any writer is allowed.
 pub(super) async fn hold<D: Dialect>(
     session: &mut Session<'_, D>,
     term: Option<Term>,

@@ -1,5 +1,5 @@
-//! The URL of a database. No message holds more of it than its scheme, host, path and the names of its parameters:
-//! there may be a password in it.
+//! Database URLs. Error messages contain only the scheme, host, path and parameter names of a URL, since it may hold
+//! a password.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use url::Url;
 
 use super::StoreError;
 
-/// What a URL names.
+/// A parsed database URL.
 #[derive(Debug)]
 pub(super) enum DatabaseUrl {
-    /// A file of SQLite's.
+    /// A SQLite file.
     Sqlite(PathBuf),
-    /// A database on a server of MySQL's or MariaDB's.
+    /// A database on a MySQL or MariaDB server.
     MySql(ServerAddress),
-    /// A database on a server of PostgreSQL's.
+    /// A database on a PostgreSQL server.
     Postgres(ServerAddress),
 }
 
@@ -29,15 +29,15 @@ pub(super) struct ServerAddress {
     pub(super) user: String,
     pub(super) password: Option<SecretString>,
     pub(super) database: String,
-    /// What kind of TLS, in the database's own word.
+    /// The TLS mode, spelled as the database spells it.
     pub(super) tls_mode: Option<String>,
-    /// Files in PEM: whom to trust, our certificate and its key.
+    /// PEM files: the trusted CA, the client certificate and its key.
     pub(super) authority: Option<String>,
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
 }
 
-/// Without user and password, as messages show it.
+/// Without user and password, for messages.
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} on {}:{}", self.database, self.host, self.port)
@@ -139,14 +139,14 @@ fn server(url: &str, default_port: u16, modes: &[&str]) -> Result<ServerAddress,
         address.set(&name, value.into_owned(), modes)?;
     }
     if address.authority.is_some() && address.tls_mode.is_none() {
-        // Who names an authority wants the server held to it; the driver's own default would encrypt at best.
+        // A configured CA means that the server shall be verified; the driver's default would only encrypt.
         address.tls_mode = modes.last().map(|strictest| (*strictest).to_owned());
     }
     Ok(address)
 }
 
-/// What whoever is between kubesvc and its database can do, as a warning for the log; none for a file, a server on
-/// this machine, and a connection that verifies its server.
+/// A warning about what an attacker between kubesvc and its database can do. `None` for a file, a server on this
+/// machine, and a connection that verifies the server.
 pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
     let (DatabaseUrl::MySql(address) | DatabaseUrl::Postgres(address)) = database else { return None };
     if address.is_on_this_machine() {
@@ -156,7 +156,7 @@ pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
     let mode = mode.to_ascii_lowercase().replace('-', "_");
     let what = match mode.as_str() {
         "verify_ca" | "verify_full" | "verify_identity" => return None,
-        // The driver knows no upgrade from `allow`.
+        // The driver does not upgrade a connection with `allow`.
         "disable" | "disabled" | "allow" => "is in plain text: its password and rows can be read on the way",
         "require" | "required" => {
             "is encrypted, but the server's certificate is not verified: anybody on the way can pose as it"
@@ -178,14 +178,14 @@ pub(super) fn exposure(database: &DatabaseUrl) -> Option<String> {
 }
 
 impl ServerAddress {
-    /// A loopback address, `localhost`, or the path of a socket.
+    /// Whether the host is a loopback address, `localhost`, or the path of a socket.
     fn is_on_this_machine(&self) -> bool {
         self.host.starts_with('/')
             || self.host.eq_ignore_ascii_case("localhost")
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
-    /// Whether nothing in the URL makes sure of TLS on a way that leaves this machine.
+    /// Whether the URL allows an unencrypted connection to another machine.
     pub(super) fn may_be_plaintext(&self) -> bool {
         let has_tls = match self.tls_mode.as_deref() {
             None => self.authority.is_some(),
@@ -283,7 +283,7 @@ mod tests {
         for (url, mode) in [
             ("mysql://u@h/d?ssl-ca=/ca.pem", Some("VERIFY_IDENTITY")),
             ("postgres://u@h/d?sslrootcert=/ca.pem", Some("verify-full")),
-            // What is said counts, and so does its order.
+            // An explicit mode wins, whatever the order of the parameters.
             ("postgres://u@h/d?sslrootcert=/ca.pem&sslmode=verify-ca", Some("verify-ca")),
             ("mysql://u@h/d?ssl-mode=REQUIRED&ssl-ca=/ca.pem", Some("REQUIRED")),
             ("mysql://u@h/d", None),

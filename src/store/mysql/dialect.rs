@@ -1,5 +1,5 @@
-//! How MySQL and MariaDB differ: texts are compared byte by byte but for spaces at their end, and the server takes no
-//! more than `max_allowed_packet` at once.
+//! The MySQL and MariaDB dialect: texts are compared byte by byte except for trailing spaces, and the server accepts
+//! at most `max_allowed_packet` bytes at once.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::store::sql::table::{ColumnType, SqlTable};
 use crate::store::{Assignment, StoreError, limits};
 
 impl MySql {
-    /// The most bytes that the server takes at once.
+    /// Maximum size of a packet that the server accepts, in bytes.
     fn packet(&self) -> usize {
         self.packet.load(Ordering::Relaxed)
     }
@@ -45,7 +45,7 @@ impl Dialect for MySql {
             let why = "its name ends with a space, and MySQL takes it for the name without";
             return Err(limits::refused(row, why));
         }
-        // The server would cut the connection.
+        // The server would close the connection.
         if weight(row) > self.packet() - self.packet() / 8 {
             return Err(limits::refused(row, "it is larger than the server's max_allowed_packet"));
         }

@@ -1,4 +1,4 @@
-//! What the errors of MySQL and MariaDB mean for the caller, <https://mariadb.com/kb/en/mariadb-error-codes/>.
+//! Maps errors of MySQL and MariaDB, <https://mariadb.com/kb/en/mariadb-error-codes/>, to [`StoreError`].
 
 use sqlx::mysql::MySqlDatabaseError;
 
@@ -10,7 +10,7 @@ fn number(error: &sqlx::Error) -> Option<u16> {
     Some(error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
 
-/// The class of an error.
+/// Classifies an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
     let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     let Some(number) = number(&error) else {
@@ -50,8 +50,8 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
-/// server that cannot be reached is not: it may come.
+/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
+/// unreachable server is not: it may become available.
 pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match number(&error) {

@@ -1,5 +1,5 @@
-//! The schema of a database of MySQL's. These databases commit with each change of a table, so a step has one such
-//! change that can be run again, and an interrupted one is.
+//! The schema of a MySQL database. MySQL commits after each DDL statement, so a migration has one such statement,
+//! which can run again after an interruption.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/mysql")));
 
-/// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
+/// Migrates the schema on a dedicated connection that holds the lock; see [`migrations::migrate`].
 pub(super) async fn migrate(
     options: &MySqlConnectOptions,
     address: &ServerAddress,
@@ -24,7 +24,8 @@ pub(super) async fn migrate(
     let at_start = |error| errors::at_start(address, error);
     let mut connection = session::connect(options.connect(), at_start).await?;
     let result = async {
-        // It counts on the whole server, and goes with the connection. NULL and 0 are: not locked.
+        // The lock is global to the server and is released with the connection. NULL and 0 mean that it was not
+        // acquired.
         while sqlx::query_scalar::<_, Option<i64>>("SELECT GET_LOCK('kubesvc.migrate', 10)")
             .fetch_one(&mut connection)
             .await

@@ -1,5 +1,5 @@
-//! How PostgreSQL differs: parameters have numbers, and rows travel as arrays, so one prepared statement takes any number
-//! of them.
+//! The PostgreSQL dialect: parameters are numbered, and rows are sent as arrays, so that one prepared statement takes
+//! any number of them.
 
 use std::collections::HashSet;
 
@@ -28,14 +28,14 @@ fn type_name(of: ColumnType) -> &'static str {
     }
 }
 
-/// Adds a column of rows as an array.
+/// Binds one column of the rows as an array.
 fn add_column(
     arguments: &mut PgArguments,
     of: ColumnType,
     rows: &[Vec<Value<'_>>],
     column: usize,
 ) -> Result<(), BoxDynError> {
-    /// The values of one type; others are none, which cannot be: each row has the types of its table.
+    /// Collects the values of one type. Other types would become NULL, but each row has the types of its table.
     macro_rules! array {
         ($variant:ident) => {
             rows.iter()
@@ -95,7 +95,7 @@ impl Dialect for Postgres {
 
     fn as_bigint(column: &str, of: ColumnType) -> String {
         match of {
-            // A boolean has no way to a bigint but over an int.
+            // PostgreSQL casts a boolean to a bigint only by way of an int.
             ColumnType::Boolean => format!("{column}::int::bigint"),
             _ => format!("{column}::bigint"),
         }
@@ -117,7 +117,7 @@ impl Dialect for Postgres {
     ) -> Statement<Self> {
         let arrays: Vec<String> =
             table.columns.iter().map(|(_, of)| format!("?::{}[]", type_name(*of))).collect();
-        // The time is the last parameter, wherever it stands.
+        // The time is bound last, wherever it is used.
         let time = format!("${}::bigint", arrays.len() + 1);
         let statement = statement.text(&format!("SELECT *, {time} FROM unnest({})", arrays.join(",")));
         let columns = table.columns.iter().enumerate();
@@ -149,7 +149,7 @@ impl Dialect for Postgres {
         .add(|arguments: &mut PgArguments| arguments.add(names))
     }
 
-    /// All in one statement.
+    /// One statement for all lists.
     async fn put_namespaces(
         session: &mut Session<'_, Self>,
         lists: &[(&str, String)],

@@ -1,4 +1,4 @@
-//! What PostgreSQL's errors mean for the caller, <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+//! Maps errors of PostgreSQL, <https://www.postgresql.org/docs/current/errcodes-appendix.html>, to [`StoreError`].
 
 use crate::store::StoreError;
 use crate::store::sql::error_class::{DatabaseError, ErrorClass, is_about_tls};
@@ -8,7 +8,7 @@ fn code(error: &sqlx::Error) -> Option<String> {
     Some(error.as_database_error()?.code()?.into_owned())
 }
 
-/// The class of an error.
+/// Classifies an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
     let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     let Some(code) = code(&error) else {
@@ -53,8 +53,8 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The class of an error at the start, where a database, a user or a right that is not there is a matter of settings. A
-/// server that cannot be reached is not: it may come.
+/// Classifies an error at startup, where a missing database, user or privilege is a configuration error. An
+/// unreachable server is not: it may become available.
 pub(super) fn at_start(address: &ServerAddress, error: sqlx::Error) -> StoreError {
     let unfit = |what: &str, todo: &str| StoreError::Unfit(format!("{what} ({error}): {todo}"));
     match code(&error).as_deref() {

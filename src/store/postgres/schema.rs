@@ -1,4 +1,4 @@
-//! The schema of a database of PostgreSQL's. Each step is one transaction, together with its entry in the history.
+//! The schema of a PostgreSQL database. Each migration is one transaction, together with its record in the history.
 
 use std::sync::LazyLock;
 
@@ -14,10 +14,10 @@ use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/postgres")));
 
-/// The key of the advisory lock: "kubesvc" in ASCII. It counts within one database.
+/// Key of the advisory lock: "kubesvc" in ASCII. Its scope is one database.
 const ADVISORY_LOCK_KEY: i64 = 0x006b_7562_6573_7663;
 
-/// Brings the schema up to date, on a connection of its own that holds the lock; see [`migrations::migrate`].
+/// Migrates the schema on a dedicated connection that holds the lock; see [`migrations::migrate`].
 pub(super) async fn migrate(
     options: &PgConnectOptions,
     address: &ServerAddress,
@@ -36,7 +36,7 @@ pub(super) async fn migrate(
         migrations::migrate(&mut connection, &STEPS, &address.to_string(), vendor, at_start).await
     };
     let result = session::started(result).await;
-    // The lock goes with the connection.
+    // The lock is released with the connection.
     if result.is_ok() {
         connection.close().await.map_err(at_start)?;
     }

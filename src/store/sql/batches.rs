@@ -1,9 +1,9 @@
-//! Rows cut into pieces, each for one statement.
+//! Splits rows into slices of one statement each.
 
-/// How many rows one statement takes: few sizes, so that few statements are prepared once and stay so.
+/// Numbers of rows in one statement. Only a few sizes, so that few statements are prepared, and those stay prepared.
 const BATCH_SIZES: [usize; 4] = [256, 64, 8, 1];
 
-/// Cuts a list into pieces of these sizes, none heavier than `most` unless it is a single item.
+/// Splits a list into slices of these sizes, none heavier than `most` unless it is a single item.
 pub(in crate::store) fn pieces<T>(
     mut items: &[T],
     weigh: impl Fn(&T) -> usize,
@@ -20,7 +20,7 @@ pub(in crate::store) fn pieces<T>(
     })
 }
 
-/// Cuts a list into pieces of at most so many items, none heavier than `most` unless it is a single item.
+/// Splits a list into slices of at most `count` items, none heavier than `most` unless it is a single item.
 pub(in crate::store) fn chunks<T>(
     mut items: &[T],
     weigh: impl Fn(&T) -> usize,

@@ -1,4 +1,4 @@
-//! The drivers of sqlx behind one trait, so that a statement is written once for all databases.
+//! The sqlx drivers behind one trait, so that a statement is written once for all databases.
 
 use std::future::Future;
 
@@ -18,7 +18,7 @@ pub(in crate::store) enum Value<'v> {
     Bigint(Option<i64>),
 }
 
-/// Makes a [`Value`] of a type, and of an option of it.
+/// Implements `From` for [`Value`] for a type and for an option of it.
 macro_rules! values {
     ($($variant:ident: $plain:ty),+) => {
         $(impl<'v> From<$plain> for Value<'v> {
@@ -36,12 +36,12 @@ macro_rules! values {
 }
 values! { Text: &'v str, Boolean: bool, Int: i32, Bigint: i64 }
 
-/// A type that a column is read as.
+/// A type that a column can be read as.
 pub(in crate::store) trait ColumnValue: Sized {
-    /// The value in this column; absent for NULL.
+    /// The value in this column; `None` for NULL.
     fn read<DB: Driver>(row: &DB::Row, column: usize) -> Result<Option<Self>, sqlx::Error>;
 
-    /// The value in this column, which is never NULL.
+    /// The value in this column. NULL is an error.
     fn required<DB: Driver>(row: &DB::Row, column: usize) -> Result<Self, sqlx::Error> {
         Self::read::<DB>(row, column)?
             .ok_or_else(|| sqlx::Error::Decode(format!("column {column} is NULL").into()))
@@ -72,8 +72,8 @@ impl ColumnValue for i64 {
     }
 }
 
-/// A database of sqlx that takes and gives every [`Value`]. All of them do: it is implemented once, below, which keeps the
-/// bounds that sqlx needs for it in one place.
+/// A sqlx database that accepts and returns every [`Value`]. One blanket implementation covers all of them and keeps
+/// the bounds that sqlx needs in one place.
 pub(in crate::store) trait Driver: Database {
     /// Adds a value to a statement's arguments.
     fn add(arguments: &mut Self::Arguments, value: Value<'_>) -> Result<(), BoxDynError>;
@@ -85,7 +85,7 @@ pub(in crate::store) trait Driver: Database {
         arguments: Self::Arguments,
     ) -> impl Future<Output = Result<Self::QueryResult, sqlx::Error>> + Send;
 
-    /// Runs a statement that answers with rows.
+    /// Runs a statement that returns rows.
     fn fetch<'c>(
         connection: &'c mut Self::Connection,
         sql: String,

@@ -1,4 +1,4 @@
-//! Why a database cannot be used now.
+//! Why a database is unavailable.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use backon::ExponentialBuilder;
 
 use crate::store::StoreError;
 
-/// What is wrong, in words that say what to do.
+/// An error of the database, in words that say what to do.
 #[derive(Debug)]
 pub(in crate::store) struct DatabaseError {
     kind: ErrorClass,
@@ -15,14 +15,14 @@ pub(in crate::store) struct DatabaseError {
     source: Option<sqlx::Error>,
 }
 
-/// What helps.
+/// What resolves the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum ErrorClass {
-    /// Somebody else is at it: the same transaction may go a moment later.
+    /// Retrying: another transaction holds a lock, and the same transaction may succeed a moment later.
     Busy,
-    /// The connections lead to a server that may only be read.
+    /// New connections: the current ones lead to a read-only server.
     WrongServer,
-    /// Waiting, or a person.
+    /// Waiting, or an administrator.
     Other,
 }
 
@@ -39,7 +39,7 @@ impl std::error::Error for DatabaseError {
 }
 
 impl DatabaseError {
-    /// The error for the caller.
+    /// Returns [`StoreError::Unavailable`] with this error.
     pub(in crate::store) fn unavailable(
         kind: ErrorClass,
         what: &'static str,
@@ -54,30 +54,30 @@ impl DatabaseError {
     }
 }
 
-/// Whether the same transaction may go a moment later.
+/// Whether the same transaction may succeed a moment later.
 pub(in crate::store) fn is_busy(error: &StoreError) -> bool {
     DatabaseError::kind(error) == Some(ErrorClass::Busy)
 }
 
-/// Whether all connections should be made anew.
+/// Whether all connections should be replaced.
 pub(in crate::store) fn is_wrong_server(error: &StoreError) -> bool {
     DatabaseError::kind(error) == Some(ErrorClass::WrongServer)
 }
 
-/// Whether the connection that gave this error may be in a state that its driver does not know.
+/// Whether the connection that returned this error may be in a state unknown to its driver.
 pub(in crate::store) fn leaves_suspect(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable(_) | StoreError::Unfit(_)) && !is_busy(error)
 }
 
-/// Whether the server was reached and TLS with it failed: a certificate that does not verify comes as an error of the
-/// stream, and no waiting helps.
+/// Whether the server was reached but TLS failed. A certificate that does not verify is reported as an I/O error, and
+/// waiting does not help.
 pub(in crate::store) fn is_about_tls(error: &sqlx::Error) -> bool {
     let sqlx::Error::Io(error) = error else { return false };
     let Some(inner) = error.get_ref() else { return false };
     inner.is::<rustls::Error>()
 }
 
-/// The pauses between tries of a busy database.
+/// Back-off between attempts on a busy database: 10 ms to 1 s, with jitter, `times` retries.
 pub(in crate::store) fn retry(times: usize) -> ExponentialBuilder {
     ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(10))

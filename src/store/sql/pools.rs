@@ -1,4 +1,4 @@
-//! The connections to a database: one that writes, and a few that read.
+//! The connections to a database: one for writes, and a few for reads.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -10,38 +10,38 @@ use sqlx::{Connection, Database};
 use super::error_class;
 use crate::store::StoreError;
 
-/// Time limit for a connection to a server, or for the check that it is still good.
+/// Time limit for connecting to a server, or for checking that a connection still works.
 pub(super) const CONNECTION_TIMEOUT: Duration = Duration::from_secs(4);
-/// Maximum number of connections that read.
+/// Maximum number of connections for reads.
 pub(in crate::store) const MAX_READERS: u32 = 4;
 
-/// What holds of a borrowed connection.
+/// Invariant of a borrowed connection.
 const CONNECTION_IS_PRESENT: &str = "it is there until it is given back";
 
-/// A pool of connections: what it is set to, and how it is used now.
+/// A connection pool: its settings and its current use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
-    /// What its connections do: `writer` or `readers`.
+    /// Purpose of its connections: `writer` or `readers`.
     pub name: &'static str,
-    /// The database, as its URL begins: `sqlite`, `mysql` (also MariaDB) or `postgres`.
+    /// The scheme of the database's URL: `sqlite`, `mysql` (also MariaDB) or `postgres`.
     pub database: &'static str,
-    /// How many connections there may be.
+    /// Maximum number of connections.
     pub max_connections: u32,
-    /// How many are kept open.
+    /// Number of connections kept open.
     pub min_connections: u32,
-    /// How long a connection is waited for.
+    /// Time limit for acquiring a connection.
     pub acquire_timeout: Duration,
-    /// How long one may be unused; none: without an end.
+    /// Time after which an idle connection is closed; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// How long one is used at all; none: without an end.
+    /// Maximum age of a connection; `None`: unlimited.
     pub max_lifetime: Option<Duration>,
-    /// How many there are now.
+    /// Current number of connections.
     pub connections: u32,
-    /// How many of them nobody uses now.
+    /// Number of these that are idle.
     pub idle_connections: usize,
 }
 
-/// The connections to a database.
+/// The connection pools of a database.
 pub(in crate::store) struct Pools<DB: Database> {
     writer: RwLock<Pool<DB>>,
     readers: RwLock<Pool<DB>>,
@@ -49,7 +49,7 @@ pub(in crate::store) struct Pools<DB: Database> {
     classify: fn(sqlx::Error) -> StoreError,
 }
 
-/// How to make the pools of a server anew.
+/// What is needed to replace the pools of a server.
 struct ServerPools<DB: Database> {
     options: PoolOptions<DB>,
     connect: <DB::Connection as Connection>::Options,
@@ -62,7 +62,7 @@ impl<DB: Database> ServerPools<DB> {
 }
 
 impl<DB: Database> Pools<DB> {
-    /// Those of a file.
+    /// The pools of a file.
     pub(in crate::store) fn of_file(
         writer: Pool<DB>,
         readers: Pool<DB>,
@@ -71,7 +71,7 @@ impl<DB: Database> Pools<DB> {
         Self { writer: RwLock::new(writer), readers: RwLock::new(readers), server: None, classify }
     }
 
-    /// Those of a server, which connect when first asked to.
+    /// The pools of a server. They connect on first use.
     pub(in crate::store) fn of_server(
         options: PoolOptions<DB>,
         connect: <DB::Connection as Connection>::Options,
@@ -86,13 +86,13 @@ impl<DB: Database> Pools<DB> {
         Self { writer, readers, server: Some(server), classify }
     }
 
-    /// The connection that writes. Whoever has it gives it back with [`Pools::settle`].
+    /// Borrows the connection for writes. The caller returns it with [`Pools::settle`].
     pub(in crate::store) async fn writer(&self) -> Result<Borrowed<DB>, StoreError> {
         let pool = self.writer.read().clone();
         self.borrow(pool).await
     }
 
-    /// A connection that reads. Whoever has it gives it back with [`Pools::settle`].
+    /// Borrows a connection for reads. The caller returns it with [`Pools::settle`].
     pub(in crate::store) async fn reader(&self) -> Result<Borrowed<DB>, StoreError> {
         let pool = self.readers.read().clone();
         self.borrow(pool).await
@@ -103,9 +103,10 @@ impl<DB: Database> Pools<DB> {
         Ok(Borrowed { connection, close_if_abandoned: self.server.is_some() })
     }
 
-    /// Gives a connection back, unless what came of it says that it should not be used again: a server may answer what
-    /// was asked before, and after a full disk or a failed read SQLite may have ended the transaction by itself, which
-    /// sqlx does not see. A new connection starts clean.
+    /// Returns a connection to its pool, or closes it if `result` says that it is suspect: a server may still send
+    /// the answer to an earlier statement, and after a full disk or a failed read SQLite may have rolled back by
+    /// itself, which sqlx does not notice. A new connection starts clean. If the server is read-only, all connections
+    /// are replaced.
     pub(in crate::store) fn settle<T>(&self, mut connection: Borrowed<DB>, result: &Result<T, StoreError>) {
         let held = connection.connection.take();
         let Err(error) = result else { return };
@@ -119,12 +120,12 @@ impl<DB: Database> Pools<DB> {
         }
     }
 
-    /// What the two pools are set to, and how they are used.
+    /// The settings and current use of both pools.
     pub(in crate::store) fn settings(&self) -> Vec<PoolSettings> {
         vec![settings("writer", &self.writer.read()), settings("readers", &self.readers.read())]
     }
 
-    /// All connections are made anew: the name of the server may lead elsewhere by now.
+    /// Replaces all connections: the server's name may resolve to another server by now.
     fn renew(&self) {
         if let Some(server) = &self.server {
             *self.writer.write() = server.pool(1);
@@ -148,9 +149,8 @@ fn settings<DB: Database>(name: &'static str, pool: &Pool<DB>) -> PoolSettings {
     }
 }
 
-/// A connection of a pool. One to a server is closed unless it is [given back](Pools::settle): whoever was cancelled in
-/// the middle of a statement leaves one that may never answer again, and the pool would ask it for ever whether it is
-/// good.
+/// A pooled connection. A connection to a server is closed unless it is [returned](Pools::settle): a caller cancelled
+/// in the middle of a statement leaves one that may never answer again, and the pool would wait forever to check it.
 pub(in crate::store) struct Borrowed<DB: Database> {
     connection: Option<PoolConnection<DB>>,
     close_if_abandoned: bool,

@@ -1,7 +1,7 @@
-//! A database that is spoken to in SQL: its transactions and reads, and an end to every wait.
+//! Transactions and reads in SQL, each wait with a time limit.
 //!
-//! A server that hangs keeps its connections open and answers nothing, and the driver would wait for ever. So every
-//! statement is waited for at most [`STATEMENT_TIMEOUT`], and every connection at most
+//! A server that hangs keeps its connections open and answers nothing, and the driver would wait forever. Every
+//! statement is therefore limited to [`STATEMENT_TIMEOUT`], and acquiring a connection to
 //! [`CONNECTION_TIMEOUT`](super::pools::CONNECTION_TIMEOUT).
 
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::store::dialect::Dialect;
 use crate::store::migrations::Schema as _;
 use crate::store::{Store, StoreError};
 
-/// Time limit for one statement, or for one row of an answer.
+/// Time limit for one statement, or for one row of a result.
 pub(in crate::store) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(6);
-/// Time limit, in seconds, after which the server ends a statement by itself.
+/// Time limit, in seconds, after which the server itself cancels a statement.
 pub(in crate::store) const SERVER_STATEMENT_SECONDS: u64 = 60;
 /// Time limit, in seconds, for a row lock that another transaction holds.
 pub(in crate::store) const LOCK_TIMEOUT_SECONDS: u64 = 1;
@@ -33,29 +33,29 @@ pub(in crate::store) type RowOf<D> = <<D as Dialect>::Database as Database>::Row
 /// A connection to a database.
 pub(in crate::store) type ConnectionOf<D> = <<D as Dialect>::Database as Database>::Connection;
 
-/// What is done in one transaction: all of it or nothing. It is done again from its beginning where it met another one.
+/// The body of one transaction: all of it is committed, or nothing. It runs again from the start after a conflict.
 pub(in crate::store) trait Transaction<D: Dialect>: Sync {
-    /// What it answers once it is committed.
+    /// Result of the transaction, valid once it is committed.
     type Answer: Send;
 
-    /// Does it; whoever calls begins and ends the transaction.
+    /// Runs the statements. The caller begins and ends the transaction.
     fn run(
         &self,
         session: &mut Session<'_, D>,
     ) -> impl Future<Output = Result<Self::Answer, StoreError>> + Send;
 }
 
-/// The store in a database.
+/// A store in a SQL database.
 pub(in crate::store) struct SqlStore<D: Dialect> {
     pub(in crate::store) pools: Pools<D::Database>,
-    /// The pauses between the tries of a transaction that conflicts with another.
+    /// Back-off between attempts of a transaction that conflicts with another.
     pub(in crate::store) retry: ExponentialBuilder,
-    // After the connections: what it holds is let go of last.
+    // Declared after the pools so that it is dropped after them.
     pub(in crate::store) dialect: D,
 }
 
 impl<D: Dialect> SqlStore<D> {
-    /// Does a transaction, and does it again as a whole where it met another.
+    /// Runs a transaction, and retries it as a whole after a conflict.
     pub(in crate::store) async fn transact<T: Transaction<D>>(
         &self,
         transaction: &T,
@@ -81,14 +81,14 @@ impl<D: Dialect> SqlStore<D> {
         let result = work.run(&mut Session { dialect: &self.dialect, connection: &mut transaction }).await;
         match result {
             Ok(done) => bounded::<D, _>(transaction.commit()).await.map(|()| done),
-            // The connection is closed, and the transaction with it.
+            // The connection is closed, which ends the transaction.
             Err(error) if error_class::leaves_suspect(&error) => Err(error),
-            // After some errors a server has undone the last statement alone.
+            // After some errors a server has rolled back only the last statement.
             Err(error) => bounded::<D, _>(transaction.rollback()).await.and(Err(error)),
         }
     }
 
-    /// Reads, outside of a transaction.
+    /// Reads outside of a transaction.
     pub(in crate::store) async fn read<T>(
         &self,
         work: impl AsyncFnOnce(&mut Session<'_, D>) -> Result<T, StoreError>,
@@ -114,21 +114,21 @@ impl<D: Dialect> Store for SqlStore<D> {
     }
 }
 
-/// A connection in use, and what its database is.
+/// A connection in use, with the dialect of its database.
 pub(in crate::store) struct Session<'c, D: Dialect> {
     pub(in crate::store) dialect: &'c D,
     connection: &'c mut ConnectionOf<D>,
 }
 
 impl<D: Dialect> Session<'_, D> {
-    /// Runs a statement; answers how many rows it has found or changed.
+    /// Runs a statement. Returns the number of rows that it matched or changed.
     pub(in crate::store) async fn execute(&mut self, statement: Statement<D>) -> Result<u64, StoreError> {
         let (sql, arguments) = statement.into_parts().map_err(D::classify)?;
         let done = bounded::<D, _>(D::Database::execute(self.connection, sql, arguments)).await?;
         Ok(D::rows_affected(&done))
     }
 
-    /// The rows of a short answer, which is waited for as a whole.
+    /// Reads the rows of a short result, with one time limit for all.
     pub(in crate::store) async fn all<T: Send>(
         &mut self,
         statement: Statement<D>,
@@ -140,7 +140,7 @@ impl<D: Dialect> Session<'_, D> {
         rows.iter().map(read).collect::<Result<_, _>>().map_err(D::classify)
     }
 
-    /// Gives each row of an answer that may be long. Each is waited for by itself.
+    /// Calls `take` for each row of a result that may be long, with a time limit for each row.
     pub(in crate::store) async fn each(
         &mut self,
         statement: Statement<D>,
@@ -154,13 +154,13 @@ impl<D: Dialect> Session<'_, D> {
         Ok(())
     }
 
-    /// The names of a table's columns; none if there is no such table.
+    /// Names of a table's columns; empty if there is no such table.
     pub(in crate::store) async fn columns_of(&mut self, table: &str) -> Result<Vec<String>, StoreError> {
         bounded::<D, _>(self.connection.columns_of(table)).await
     }
 }
 
-/// Waits for a statement, for at most [`Dialect::STATEMENT_TIMEOUT`].
+/// Awaits a statement for at most [`Dialect::STATEMENT_TIMEOUT`].
 async fn bounded<D: Dialect, T>(
     statement: impl Future<Output = Result<T, sqlx::Error>> + Send,
 ) -> Result<T, StoreError> {
@@ -171,7 +171,7 @@ async fn bounded<D: Dialect, T>(
     }
 }
 
-/// Waits for the first connection of all to a server.
+/// Awaits the first connection to a server, for at most [`STATEMENT_TIMEOUT`].
 pub(in crate::store) async fn connect<C>(
     connection: impl Future<Output = Result<C, sqlx::Error>>,
     at_start: impl Fn(sqlx::Error) -> StoreError,
@@ -182,7 +182,7 @@ pub(in crate::store) async fn connect<C>(
     }
 }
 
-/// Waits for what a server does at the start: bringing the schema up to date, or waiting until another process has.
+/// Awaits a migration at startup, including the wait for another process that migrates, for at most two minutes.
 pub(in crate::store) async fn started(
     work: impl Future<Output = Result<(), StoreError>>,
 ) -> Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! A statement: its text, and the values of its parameters.
+//! A statement: its text and the values of its parameters.
 
 use sqlx::Database;
 use sqlx::error::BoxDynError;
@@ -6,10 +6,10 @@ use sqlx::error::BoxDynError;
 use super::driver::{Driver, Value};
 use crate::store::dialect::Dialect;
 
-/// The arguments of a database's statements.
+/// The arguments of a statement in this dialect.
 pub(in crate::store) type ArgumentsOf<D> = <<D as Dialect>::Database as Database>::Arguments;
 
-/// A statement of a database. In its text each parameter is a question mark, whatever the database calls it.
+/// A SQL statement. Each parameter is a question mark in its text, whatever the syntax of the database.
 pub(in crate::store) struct Statement<D: Dialect> {
     sql: String,
     arguments: ArgumentsOf<D>,
@@ -24,7 +24,7 @@ impl<D: Dialect> Statement<D> {
             .text(text)
     }
 
-    /// Goes on with this text.
+    /// Appends text.
     pub(in crate::store) fn text(mut self, text: &str) -> Self {
         if !D::NUMBERED_PARAMETERS {
             self.sql.push_str(text);
@@ -41,18 +41,18 @@ impl<D: Dialect> Statement<D> {
         self
     }
 
-    /// Gives the next parameter its value.
+    /// Binds a value to the next parameter.
     pub(in crate::store) fn bind<'v>(self, value: impl Into<Value<'v>>) -> Self {
         let value = value.into();
         self.add(|arguments| D::Database::add(arguments, value))
     }
 
-    /// Gives the next parameters their values.
+    /// Binds values to the next parameters.
     pub(in crate::store) fn bind_all<'v>(self, values: impl IntoIterator<Item = Value<'v>>) -> Self {
         values.into_iter().fold(self, Self::bind)
     }
 
-    /// Gives the next parameter a value that this database alone knows.
+    /// Binds a value of a type that only this database has to the next parameter.
     pub(in crate::store) fn add(
         mut self,
         add: impl FnOnce(&mut ArgumentsOf<D>) -> Result<(), BoxDynError>,
@@ -63,19 +63,19 @@ impl<D: Dialect> Statement<D> {
         self
     }
 
-    /// A condition: what stands before it is one of these keys.
+    /// Appends a condition: the preceding expression equals one of these keys.
     pub(in crate::store) fn one_of<K: AsRef<str>>(self, keys: &[K]) -> Self {
         let keys: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
         D::one_of(self, &keys)
     }
 
-    /// Its text so far.
+    /// The text so far.
     #[cfg(test)]
     pub(super) fn sql(&self) -> &str {
         &self.sql
     }
 
-    /// What is sent: its text and its arguments.
+    /// The text and the arguments to send.
     pub(super) fn into_parts(self) -> Result<(String, ArgumentsOf<D>), sqlx::Error> {
         match self.fault {
             Some(fault) => Err(sqlx::Error::Encode(fault)),
@@ -84,12 +84,12 @@ impl<D: Dialect> Statement<D> {
     }
 }
 
-/// Question marks with commas.
+/// `count` question marks, separated by commas.
 pub(in crate::store) fn marks(count: usize) -> String {
     vec!["?"; count].join(",")
 }
 
-/// So many rows in parentheses, of so many question marks each.
+/// `rows` tuples in parentheses, of `columns` question marks each.
 pub(in crate::store) fn tuples(rows: usize, columns: usize) -> String {
     vec![format!("({})", marks(columns)); rows].join(",")
 }

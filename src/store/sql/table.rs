@@ -1,4 +1,4 @@
-//! A table that is written, and the two ways to write a row over another.
+//! Tables that kubesvc writes, and the two syntaxes of an upsert.
 
 use std::fmt::Write as _;
 
@@ -15,22 +15,22 @@ pub(in crate::store) enum ColumnType {
     Bigint,
 }
 
-/// A table that we write, with the columns in the order in which they are bound. `last_updated` comes after them.
+/// A table that kubesvc writes, with its columns in the order in which they are bound. `last_updated` follows them.
 pub(in crate::store) struct SqlTable {
     pub(in crate::store) name: &'static str,
     pub(in crate::store) key: &'static [&'static str],
     pub(in crate::store) columns: &'static [(&'static str, ColumnType)],
-    /// A row in which this column is NULL is somebody else's, and never written over.
+    /// Rows in which this column is NULL are foreign and never overwritten.
     pub(in crate::store) ours: Option<&'static str>,
 }
 
 impl SqlTable {
-    /// The names of its columns.
+    /// Names of the columns.
     pub(in crate::store) fn column_names(&self) -> Vec<&'static str> {
         self.columns.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The columns that are not of the key.
+    /// The columns that are not part of the key.
     fn written(&self) -> Vec<&'static str> {
         self.column_names().into_iter().filter(|column| !self.key.contains(column)).collect()
     }
@@ -41,13 +41,14 @@ impl SqlTable {
         D::rows(Statement::new(&into), self, rows, now)
     }
 
-    /// Inserts rows, or writes each over the row of the same key. A row that is the same already is not touched, and
-    /// keeps its `last_updated`.
+    /// Inserts rows, each overwriting the row with the same key. An identical row is not changed and keeps its
+    /// `last_updated`.
     pub(in crate::store) fn upsert<D: Dialect>(&self, rows: &[Vec<Value<'_>>], now: i64) -> Statement<D> {
         self.insert(rows, now).text(" ").text(&D::write_over(self))
     }
 
-    /// [`SqlTable::upsert`]'s end where `ON CONFLICT` is known. `different` compares two lists that may hold NULL.
+    /// The end of [`SqlTable::upsert`] for databases with `ON CONFLICT`. `different` is an operator that compares two
+    /// lists that may hold NULL.
     pub(in crate::store) fn on_conflict(&self, different: &str) -> String {
         let (name, written) = (self.name, self.written());
         let mut sql = format!("ON CONFLICT ({}) DO UPDATE SET ", self.key.join(","));
@@ -67,10 +68,10 @@ impl SqlTable {
         sql
     }
 
-    /// [`SqlTable::upsert`]'s end where `ON DUPLICATE KEY` is known.
+    /// The end of [`SqlTable::upsert`] for databases with `ON DUPLICATE KEY`.
     pub(in crate::store) fn on_duplicate_key(&self) -> String {
         let written = self.written();
-        // From left to right: the first assignment still sees all the old values.
+        // MySQL assigns from left to right: the first assignment still sees all old values.
         let mut same = written
             .iter()
             .map(|column| format!("CAST({column} AS BINARY)<=>CAST(VALUES({column}) AS BINARY)"))
@@ -91,7 +92,7 @@ impl SqlTable {
     }
 }
 
-/// Rows with a question mark for each value; see [`Dialect::rows`].
+/// Appends rows with a question mark for each value; see [`Dialect::rows`].
 pub(in crate::store) fn values<D: Dialect>(
     statement: Statement<D>,
     rows: &[Vec<Value<'_>>],

@@ -1,4 +1,4 @@
-//! How SQLite differs: a transaction has the whole file, and a column may hold values of any type.
+//! The SQLite dialect: a transaction locks the whole file, and a column may hold values of any type.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::store::sql::table::SqlTable;
 impl Dialect for Sqlite {
     type Database = Db;
 
-    // As a deferred one it would be refused where it first writes, however long it may wait.
+    // A deferred transaction may fail at its first write, regardless of the busy timeout.
     const BEGIN: Option<&'static str> = Some("BEGIN IMMEDIATE");
     const ROW_LOCK: Option<&'static str> = None;
     const STATEMENT_TIMEOUT: Option<Duration> = None;
@@ -74,7 +74,7 @@ impl Dialect for Sqlite {
         .text(&format!(" AND uid IS NOT NULL AND connections <> {HELD}"))
     }
 
-    /// The transaction holds the write lock, so nothing comes between.
+    /// The transaction holds the write lock, so nothing can change between the statements.
     async fn make_way(
         session: &mut Session<'_, Self>,
         rows: &[&AccountRow],
@@ -100,7 +100,7 @@ impl Dialect for Sqlite {
         });
         for (rowid, judged) in in_the_way.await?.into_iter().flatten() {
             judged?;
-            // By its rowid: somebody may have written a uid that is no text.
+            // Deletes by rowid, because a uid edited by hand may be no text.
             for statement in [
                 "DELETE FROM kubesvc_assignments WHERE account_name IN \
                  (SELECT name FROM kubesvc_accounts WHERE rowid = ?)",

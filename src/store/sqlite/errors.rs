@@ -1,4 +1,4 @@
-//! What SQLite's errors mean for the caller.
+//! Maps errors of SQLite to [`StoreError`].
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn primary(error: &sqlx::Error) -> Option<i32> {
     Some(code & 0xff)
 }
 
-/// The class of an error.
+/// Classifies an error.
 pub(super) fn classify(error: sqlx::Error) -> StoreError {
     let trouble = |kind, what, source| DatabaseError::unavailable(kind, what, Some(source));
     match primary(&error) {
@@ -45,7 +45,7 @@ pub(super) fn classify(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The class of an error at the start, where a file that cannot be used is a matter of settings.
+/// Classifies an error at startup, where an unusable file is a configuration error.
 pub(super) fn at_start(path: &Path, error: sqlx::Error) -> StoreError {
     let path = path.display();
     match primary(&error) {
@@ -60,7 +60,7 @@ pub(super) fn at_start(path: &Path, error: sqlx::Error) -> StoreError {
     }
 }
 
-/// The message for a file of another kind.
+/// The message for a file that is not a SQLite database.
 pub(super) fn not_a_database(path: &str) -> String {
     format!(
         "{path} is no SQLite database and was left as it is: give kubesvc.database.url another path, or move it away"

@@ -1,4 +1,4 @@
-//! The database's file and the lock beside it.
+//! The database file and its lock file.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -13,7 +13,7 @@ use crate::store::StoreError;
 
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// The path without links and dots, so that one file has one lock whatever name it is called by.
+/// Resolves links and dots in the path, so that one file has one lock whatever path names it.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
     let shown = path.display();
     if let Ok(real) = path.canonicalize() {
@@ -36,7 +36,7 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Looks whether the file is a database that may be written, before SQLite touches it. A missing or an empty file is.
+/// Checks that the file is a writable database before SQLite opens it. A missing or empty file is accepted.
 pub(super) fn inspect(path: &Path) -> Result<(), StoreError> {
     let shown = path.display();
     if path.is_dir() {
@@ -60,11 +60,11 @@ pub(super) fn inspect(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Mode of SQLite's files and of the lock: definitions and zones of all accounts are for their owner alone.
+/// Mode of the database files and of the lock: they hold the definitions and zones of all accounts.
 const OWNER_ONLY_MODE: u32 = 0o600;
 
-/// Makes SQLite's files readable and writable by their owner alone, and makes the database's file if there is none:
-/// SQLite gives `-wal` and `-shm` the mode of the database. A file of another owner keeps its mode, with a warning.
+/// Restricts SQLite's files to their owner, and creates the database file if it is missing: SQLite gives `-wal` and
+/// `-shm` the mode of the database. A file of another owner keeps its mode, and a warning is logged.
 pub(super) fn close_to_others(path: &Path) -> Result<(), StoreError> {
     let opened = open_own(path).map_err(|error| barred(path, &error))?;
     restrict(path, &opened);
@@ -78,7 +78,7 @@ pub(super) fn close_to_others(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Opens a file to read and write, without following a link; makes it, for its owner alone, if there is none.
+/// Opens a file to read and write, without following a link. Creates it with [`OWNER_ONLY_MODE`] if it is missing.
 fn open_own(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -114,14 +114,14 @@ fn barred(path: &Path, error: &io::Error) -> StoreError {
     ))
 }
 
-/// `PATH.lock`, held by this process. The system lets go of it when the process ends, however it ends; the file
+/// `PATH.lock`, locked by this process. The kernel releases the lock when the process ends, in whatever way; the file
 /// stays.
 #[derive(Debug)]
 pub(super) struct Lock {
     _file: File,
 }
 
-/// What is written into the lock must not land in another file that its name leads to.
+/// Refuses a lock file that is a link: the owner written into the lock must not overwrite another file.
 fn linked(path: &Path) -> StoreError {
     StoreError::Unfit(format!(
         "{} is a link or no ordinary file, and kubesvc writes only into a lock file of its own: remove it",
@@ -137,7 +137,7 @@ fn unfit_lock(path: &Path, error: &io::Error) -> StoreError {
 }
 
 impl Lock {
-    /// Takes the lock, or says who has it.
+    /// Acquires the lock, or returns an error that names its owner.
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let path = with_suffix(database, ".lock");
         let mut file = open_own(&path).map_err(|error| unfit_lock(&path, &error))?;
@@ -148,7 +148,7 @@ impl Lock {
         restrict(&path, &file);
         match file.try_lock() {
             Ok(()) => {
-                // For people only; whoever cannot write it has the lock all the same.
+                // Only informational: without it the lock is held all the same.
                 let owner =
                     format!("{}:{}", gethostname::gethostname().to_string_lossy(), std::process::id());
                 let _ = file

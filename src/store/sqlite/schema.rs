@@ -1,5 +1,5 @@
-//! The schema of a SQLite file. Each step is one transaction, together with its entry in the history; the lock file
-//! is held by now.
+//! The schema of a SQLite file. Each migration is one transaction, together with its record in the history. The lock
+//! file is already held.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -14,12 +14,12 @@ use crate::store::{StoreError, VendorTables};
 
 static STEPS: LazyLock<Migrator> = LazyLock::new(|| migrations::steps(sqlx::migrate!("migrations/sqlite")));
 
-/// Brings the schema up to date; see [`migrations::migrate`].
+/// Migrates the schema; see [`migrations::migrate`].
 pub(super) async fn migrate(pool: &SqlitePool, path: &Path, vendor: VendorTables) -> Result<(), StoreError> {
     let at_start = |error| errors::at_start(path, error);
     let mut connection = pool.acquire().await.map_err(at_start)?;
     migrations::migrate(&mut *connection, &STEPS, &path.display().to_string(), vendor, at_start).await?;
-    // What was prepared before the tables were changed is not used again.
+    // Statements prepared before the migration are stale.
     connection.clear_cached_statements().await.map_err(at_start)
 }
 
