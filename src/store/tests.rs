@@ -1,4 +1,4 @@
-//! The contract of the store, run against every database, and what each database has beyond it.
+//! Contract tests of the store, run against every database, and tests specific to each database.
 
 pub(super) mod contract;
 mod copying;

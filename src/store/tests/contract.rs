@@ -5,7 +5,7 @@ use crate::store::{
     Assignment, AssignmentChanges, Changes, MAX_NAMESPACES, NamespaceList, Store, StoreError, StoredAccounts,
 };
 
-/// Makes a test of each story. The expression is a future of a fresh store and of what keeps it alive.
+/// Generates one test for each function. The expression is a future of a fresh store and of what keeps it alive.
 macro_rules! contract_tests {
     ($fresh:expr) => {
         $crate::store::tests::contract::contract_tests! { @each $fresh,
@@ -32,7 +32,7 @@ macro_rules! contract_tests {
 }
 pub(super) use contract_tests;
 
-/// A row as an account has it that was just declared.
+/// The row of an account that was just declared.
 pub(in crate::store) fn row(name: &str, uid: &str) -> AccountRow {
     AccountRow {
         name: name.to_owned(),
@@ -93,7 +93,7 @@ pub(super) async fn rows_come_back_as_they_were(store: &dyn Store) {
     };
     put(store, &[full.clone(), bare.clone()]).await;
     assert_eq!(rows(store).await, [bare.clone(), full.clone()]);
-    // What is absent again is no longer there.
+    // A value that becomes absent is removed from the row.
     let bare_again = row("full", "uid-2");
     put(store, std::slice::from_ref(&bare_again)).await;
     assert_eq!(rows(store).await, [bare, bare_again]);
@@ -195,7 +195,7 @@ pub(super) async fn deletes_go_before_rows(store: &dyn Store) {
     };
     store.write(&changes).await.expect("both");
     assert_eq!(rows(store).await, [row("a", "uid-4"), row("c", "uid-3")]);
-    // The refused row takes the deletion with it.
+    // A refused row also prevents the deletion.
     let changes = Changes {
         deletes: vec!["uid-3".to_owned()],
         puts: vec![row("\0", "uid-5").into()],
@@ -242,7 +242,7 @@ pub(super) async fn namespaces_of_many_accounts_are_written_together(store: &dyn
         let expected = expected.map(|names| names.into_iter().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(store.namespaces(name).await.expect("a row"), expected, "{name}");
     }
-    // One that is refused takes the others with it.
+    // A refused list also prevents the others from being written.
     let over = NamespaceList { uid: "uid-1".to_owned(), namespaces: vec![String::new(); MAX_NAMESPACES + 1] };
     store.put_namespace_lists(&[list("uid-2", &["z"]), over]).await.expect_err("too many");
     assert_eq!(store.namespaces("two").await.expect("a row"), None);

@@ -6,7 +6,7 @@ use crate::store::tests::contract::row;
 use crate::store::tests::harness::databases::{Kind, shared};
 use crate::store::{StoreError, VendorTables, open, open_database};
 
-/// A whole row of somebody else's.
+/// A complete foreign row.
 fn other(name: &str) -> ForeignTableRow {
     let text = |value: &str| Some(value.to_owned());
     ForeignTableRow {

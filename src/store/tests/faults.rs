@@ -1,4 +1,4 @@
-//! Tests of a server that fails. [`contract_tests`] runs them against one adapter, each on a server of its own.
+//! Tests of a failing server. [`contract_tests`] runs them against one adapter, each on its own server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::store::{Store, StoreError, VendorTables, open};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Makes a test of each story.
+/// Generates one test for each function.
 macro_rules! contract_tests {
     ($kind:expr) => {
         $crate::store::tests::faults::contract_tests! { @each $kind,
@@ -34,7 +34,7 @@ macro_rules! contract_tests {
 }
 pub(super) use contract_tests;
 
-/// A server of its own, and a database in it.
+/// A dedicated server with a database.
 pub(super) struct FaultyServer {
     pub(super) server: Server,
     pub(super) url: String,
@@ -59,7 +59,7 @@ impl FaultyServer {
         must(self.server.execute(self.database(), sql).await);
     }
 
-    /// A connection of somebody else.
+    /// A connection of another client.
     pub(super) async fn hand(&self) -> OtherClient {
         match self.server.kind() {
             Kind::MariaDb => {
@@ -71,7 +71,7 @@ impl FaultyServer {
         }
     }
 
-    /// Waits until some transaction waits for another.
+    /// Waits until a transaction is blocked by another.
     pub(super) async fn until_blocked(&self) {
         let sql = match self.server.kind() {
             Kind::MariaDb => {
@@ -90,7 +90,7 @@ impl FaultyServer {
     }
 }
 
-/// A connection of somebody else, with a transaction in it.
+/// A connection of another client, with its own transaction.
 pub(super) enum OtherClient {
     MariaDb(MySqlConnection),
     PostgreSql(PgConnection),
@@ -112,7 +112,7 @@ pub(super) async fn rows(store: &dyn Store) -> Vec<AccountRow> {
     store.accounts().await.expect("the accounts").rows
 }
 
-/// Writes until it is written.
+/// Retries the write until it succeeds.
 pub(super) async fn until_written(store: &dyn Store, rows: &[AccountRow]) {
     eventually("a write", TEST_TIMEOUT, async || {
         store.put_accounts(rows).await.map_err(|error| error.in_full())
@@ -139,7 +139,7 @@ pub(super) async fn a_server_that_dies_loses_nothing(house: &FaultyServer) {
     must(house.server.start().await);
     until_written(&*store, &[row("two", "uid-2")]).await;
     assert_eq!(rows(&*store).await, [row("one", "uid-1"), row("two", "uid-2")]);
-    // Ended in order and started again, it is not even noticed: a connection is looked at before it is used.
+    // A graceful restart goes unnoticed: a connection is checked before it is used.
     must(house.server.stop().await);
     must(house.server.start().await);
     store.put_accounts(&[row("three", "uid-3")]).await.expect("written");
@@ -152,7 +152,7 @@ pub(super) async fn a_write_that_a_server_dies_in_is_written_whole_or_not_at_all
         (0..300).map(|at| row(&format!("row-{at:03}"), &format!("uid-{at}"))).collect();
     store.put_accounts(&old).await.expect("written");
     let new: Vec<AccountRow> = old.iter().map(|row| AccountRow { generation: 2, ..row.clone() }).collect();
-    // The last row is locked, so the write stands in its middle.
+    // The last row is locked, so the write blocks before its end.
     let mut hand = house.hand().await;
     hand.run(&["BEGIN", "UPDATE kubesvc_accounts SET zone_id = 'z' WHERE name = 'row-299'"]).await;
     let (written, ()) = tokio::join!(store.put_accounts(&new), async {
@@ -206,7 +206,7 @@ pub(super) async fn a_user_without_rights_is_told_which(house: &FaultyServer) {
     assert!(why.contains("\"reader\"") && why.contains("grant it"), "{why}");
 }
 
-/// The server says what it says when its disk is full.
+/// The server reports the error of a full disk.
 pub(super) async fn a_full_disk_is_unavailable(house: &FaultyServer) {
     let store = house.open().await;
     let (full, room) = match house.server.kind() {
@@ -237,8 +237,8 @@ fn changed() -> [AccountRow; 2] {
 const THEIRS_TO_A: &str = "UPDATE kubesvc_accounts SET zone_id = 'theirs' WHERE name = 'a'";
 const THEIRS_TO_B: &str = "UPDATE kubesvc_accounts SET zone_id = 'theirs' WHERE name = 'b'";
 
-/// It is our transaction that the server ends: MariaDB the one that has done less, PostgreSQL the one that is first to
-/// ask.
+/// The server aborts kubesvc's transaction: MariaDB the one that has changed less, PostgreSQL the first one to check
+/// for a deadlock.
 pub(super) async fn a_deadlock_is_tried_again(house: &FaultyServer) {
     let store = house.open().await;
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
@@ -271,13 +271,13 @@ pub(super) async fn a_lock_that_is_held_for_long_is_unavailable(house: &FaultySe
     let changed = changed();
     let said = unavailable(store.put_accounts(&changed).await);
     assert!(said.contains("in the way"), "{said}");
-    // MariaDB undoes one statement alone, so the rest was rolled back: `a` is not locked, and is as it was.
+    // MariaDB itself rolls back only one statement. kubesvc rolled back the rest: `a` is unlocked and unchanged.
     hand.run(&["UPDATE kubesvc_accounts SET zone_id = zone_id WHERE name = 'a'", "ROLLBACK"]).await;
     assert_eq!(rows(&*store).await, [row("a", "uid-a"), row("b", "uid-b")]);
     store.put_accounts(&changed).await.expect("written");
 }
 
-/// A line to a server that can be lost without a word: the near side keeps its connections, and hears nothing more.
+/// A proxy to a server that can be severed silently: the client keeps its connections, but receives nothing more.
 struct SeverableProxy {
     port: u16,
     lost: watch::Sender<bool>,

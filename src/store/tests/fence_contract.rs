@@ -1,5 +1,5 @@
-//! The contract of every database about fences, as tests, with a writer that stands for the stream of objects: it
-//! passes the fence, writes into a table of its own what it has let through, and commits.
+//! The contract of every database about fences, as tests. A stand-in for the stream of objects passes the fence,
+//! writes the accepted batches into a table of its own, and commits.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::store::sqlite::Sqlite;
 use crate::store::tests::contract::row;
 use crate::store::{BatchClaim, Changes, Fence, FenceCheck, RaiseOutcome, Store, StoreError, fences};
 
-/// Makes a test of each story. The expression is a future of two replicas' stores of one database, and of what keeps it
-/// alive; where one process alone may have the database, both are the same.
+/// Generates one test for each function. The expression is a future of two replicas' stores of one database, and of
+/// what keeps it alive. If only one process can open the database, both are the same store.
 macro_rules! contract_tests {
     ($fresh:expr) => {
         $crate::store::tests::fence_contract::contract_tests! { @each $fresh,
@@ -40,16 +40,17 @@ macro_rules! contract_tests {
 }
 pub(super) use contract_tests;
 
-/// A row that the stand-in has written: uid, epoch, number of the batch, and who.
+/// A row written by the stand-in: uid, epoch, batch number, and writer.
 pub(super) type WrittenRow = (String, i64, i64, String);
 
-/// A store with the writer that stands for the stream.
+/// A store with the writer that stands in for the stream.
 #[async_trait]
 pub(super) trait Streaming: Store {
-    /// Makes the writer's table.
+    /// Creates the writer's table.
     async fn make_table(&self);
 
-    /// One transaction of the writer's. With `pause` it waits, after it has passed the fences, until that is told.
+    /// Runs one transaction of the writer. With `pause`, it notifies the first after it has passed the fences and
+    /// then waits for the second.
     async fn stream(
         &self,
         writer: &str,
@@ -57,11 +58,11 @@ pub(super) trait Streaming: Store {
         pause: Option<(&Notify, &Notify)>,
     ) -> Result<Vec<FenceCheck>, StoreError>;
 
-    /// What was written, in its order.
+    /// The written rows, in write order.
     async fn written(&self) -> Vec<WrittenRow>;
 }
 
-/// How a database spells the writer's table, with a counter.
+/// The writer's table in this database's syntax, with a counter.
 pub(super) trait StreamedTable: Dialect {
     const CREATE: &str;
 }
@@ -178,7 +179,7 @@ async fn raise(store: &StreamingStore, fence: Fence) -> RaiseOutcome {
     raised.first().expect("one was asked for").1
 }
 
-/// The verdict on one claim; whoever meets another transaction tries again.
+/// Returns the verdict on one claim. Retries while the database is busy.
 async fn stream(store: &StreamingStore, writer: &str, claim: BatchClaim) -> FenceCheck {
     for _ in 0..100 {
         match store.stream(writer, std::slice::from_ref(&claim), None).await {
@@ -240,7 +241,7 @@ pub(super) async fn a_fence_is_only_raised(store: &StreamingStore, other: &Strea
     assert_eq!(raise(store, fence("uid-a", 2, "x")).await, RaiseOutcome::Stands);
     assert_eq!(stream(store, "x", claim("uid-a", 2, 0, 3)).await, FenceCheck::Passed);
     assert_eq!(raise(other, fence("uid-a", 1, "y")).await, RaiseOutcome::Higher(CachingEpoch(2)));
-    // The stream of the same process ends at another replica now: what was written stands.
+    // The stream of the same process moved to another replica: what was written stays valid.
     let moved = Fence { replica_id: Some("r".repeat(300)), ..fence("uid-a", 2, "x") };
     assert_eq!(raise(other, moved).await, RaiseOutcome::Stands);
     assert_eq!(standing(other).await[0].2.as_ref().map(String::len), Some(191));
@@ -317,7 +318,7 @@ pub(super) async fn accounts_that_do_not_pass_are_left_out_of_the_batch(
     assert_eq!(store.written().await.len(), 19);
 }
 
-/// Two replicas that each have an agent and believe it was elected: they raise the fence and stream at the same time.
+/// Two replicas each have an agent and believe that it was elected. They raise the fence and stream at the same time.
 pub(super) async fn two_replicas_starting_the_cache_at_once(store: &StreamingStore, other: &StreamingStore) {
     store.make_table().await;
     for round in 0..10 {
@@ -362,7 +363,7 @@ pub(super) async fn an_old_writer_that_slept_writes_nothing_when_it_wakes_up(
     assert_eq!(store.written().await.len(), 3);
 }
 
-/// Both stream as fast as they can, and in the middle of it the fence is raised.
+/// Both stream as fast as they can while the fence is raised.
 pub(super) async fn two_writers_of_different_epochs_never_both_write(
     store: &StreamingStore,
     other: &StreamingStore,
@@ -401,8 +402,8 @@ pub(super) async fn two_writers_of_different_epochs_never_both_write(
     never_backwards(store).await;
 }
 
-/// Only where two processes may have the database: a writer sleeps in the middle of its transaction, and the fence is
-/// not raised before it has ended.
+/// Only for databases that several processes can open: a writer sleeps in its transaction, and the fence is not
+/// raised before the transaction has ended.
 pub(super) async fn a_writer_that_sleeps_in_its_transaction_is_waited_for(
     store: &StreamingStore,
     other: &StreamingStore,
@@ -432,8 +433,8 @@ pub(super) async fn a_writer_that_sleeps_in_its_transaction_is_waited_for(
     never_backwards(store).await;
 }
 
-/// In the order in which rows were written, epochs only grow for each account, each is one writer's, and its batches
-/// follow one another.
+/// Asserts that, in write order, the epochs of each account only grow, each epoch has one writer, and its batches are
+/// consecutive.
 async fn never_backwards(store: &StreamingStore) {
     let mut last = std::collections::HashMap::<String, (i64, i64, String)>::new();
     for (uid, epoch, seq, writer) in store.written().await {

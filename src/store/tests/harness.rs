@@ -1,4 +1,4 @@
-//! The real servers that the tests of the adapters run against, from the harness that all tests share.
+//! The database servers for the adapter tests, from the harness that all tests share.
 #![expect(dead_code, reason = "these tests use a part of the harness")]
 
 #[path = "../../../tests/harness/database_programs.rs"]

@@ -1,4 +1,4 @@
-//! Tests of a server's database that is edited by hand as well. [`contract_tests`] runs them against one adapter.
+//! Tests of a server's database that is also edited by hand. [`contract_tests`] runs them against one adapter.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::store::{
     Assignment, AssignmentChanges, Changes, ForeignRow, Store, StoreError, VendorTables, open,
 };
 
-/// Makes a test of each story, on the shared server of this kind.
+/// Generates one test for each function, on the shared server of this kind.
 macro_rules! contract_tests {
     ($kind:expr) => {
         $crate::store::tests::manual_edits::contract_tests! { @each $kind,
@@ -34,7 +34,7 @@ macro_rules! contract_tests {
 }
 pub(super) use contract_tests;
 
-/// A database of its own on a server.
+/// A dedicated database on a shared server.
 pub(super) struct ServerDatabase {
     pub(super) server: &'static Server,
     pub(super) url: String,
@@ -50,7 +50,7 @@ impl ServerDatabase {
         open(&self.url, VendorTables::Rename).await.unwrap_or_else(|error| must(Err(error.in_full())))
     }
 
-    /// What somebody else does to the database.
+    /// Runs SQL as another client.
     pub(super) async fn by_hand(&self, sql: &str) {
         must(self.try_by_hand(sql).await);
     }
@@ -60,7 +60,7 @@ impl ServerDatabase {
         self.server.execute(name, sql).await
     }
 
-    /// Fails unless this condition holds of the database.
+    /// Panics unless this condition is true in the database.
     async fn holds(&self, condition: &str) {
         let assertion = match self.server.kind() {
             Kind::MariaDb => format!(
@@ -104,7 +104,7 @@ pub(super) async fn last_updated_moves_only_with_the_row(home: &ServerDatabase) 
     store.put_accounts(&both).await.expect("written");
     assert!(store.put_namespaces("uid-3", &["a".to_owned()]).await.expect("a list"));
     home.by_hand("UPDATE kubesvc_accounts SET last_updated = 7").await;
-    // A change that is a space at the end is one.
+    // A change of trailing spaces alone is a change.
     let changed = AccountRow { error_message: Some("x ".to_owned()), ..row("two", "uid-2") };
     store.put_accounts(&[row("one", "uid-1"), changed, row("three", "uid-3")]).await.expect("written");
     assert!(store.put_namespaces("uid-3", &["a".to_owned()]).await.expect("the same list"));
@@ -159,7 +159,7 @@ pub(super) async fn rows_of_others_are_adopted(home: &ServerDatabase) {
         adopts: rows.iter().cloned().map(Arc::new).collect(),
         ..Changes::default()
     };
-    // What stands in the way of one leaves the others alone as well.
+    // A conflict of one row leaves the other rows unwritten.
     let error =
         store.write(&adopts(&[row("left", "uid-2"), row("ours", "uid-3")])).await.expect_err("refused");
     assert!(error.in_full().contains("another uid"), "{}", error.in_full());
@@ -209,7 +209,7 @@ pub(super) async fn rows_of_the_vendors_table_are_adopted(home: &ServerDatabase)
     store.write(&changes).await.expect("written without the table");
 }
 
-/// While we write somebody else inserts, and commits only then: our insert has waited for it.
+/// Another client inserts a row while kubesvc writes, and commits later: kubesvc's insert waits for the commit.
 pub(super) async fn rows_of_others_that_come_between_stay(home: &ServerDatabase) {
     let store = home.open().await;
     let (begin, pause) = match home.server.kind() {
@@ -221,7 +221,7 @@ pub(super) async fn rows_of_others_that_come_between_stay(home: &ServerDatabase)
     );
     let (written, ()) = tokio::join!(
         async {
-            // Some write of ours meets the open transaction of theirs; all are refused once it is committed.
+            // One of the writes meets the other client's open transaction. Once that is committed, all are refused.
             let mut written = Ok(());
             while written.is_ok() {
                 store.delete_account("uid-1").await.expect("deleted");
@@ -230,7 +230,7 @@ pub(super) async fn rows_of_others_that_come_between_stay(home: &ServerDatabase)
             written
         },
         async {
-            // Ours may stand there at the moment.
+            // kubesvc's row may exist at this moment.
             while home.try_by_hand(&theirs).await.is_err() {}
         }
     );
@@ -320,7 +320,7 @@ pub(super) async fn a_schema_that_is_much_newer_is_refused(home: &ServerDatabase
     assert!(why.contains("has schema 1000") && why.contains("newer version"), "{why}");
 }
 
-/// As a process leaves it that is killed between two writes.
+/// The states that a process killed between two writes leaves behind.
 pub(super) async fn a_schema_that_is_half_done_is_finished(home: &ServerDatabase) {
     drop(home.open().await);
     for damage in [
@@ -361,7 +361,7 @@ pub(super) async fn two_processes_may_start_at_once(home: &ServerDatabase) {
     home.holds("(SELECT count(*) FROM kubesvc_schema_migrations) = 6").await;
 }
 
-/// Writes an assignment for each of these agents to an account, or marks it as not reachable.
+/// Writes an assignment of this account for each of these agents, with this `reachable`.
 async fn assign(store: &dyn Store, replica: &str, account: &str, agents: &[&str], reachable: bool) {
     let put = |agent: &&str| Assignment {
         account_name: account.to_owned(),
@@ -385,13 +385,13 @@ pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &Ser
     home.holds(&of("one", 0)).await;
     assign(&*store, "operator-0", "one", &["a", "b"], true).await;
     assign(&*store, "operator-0", "theirs", &["a"], true).await;
-    // An agent that goes from one replica to another is in both for a moment.
+    // An agent that moves between replicas is briefly in both.
     assign(&*store, "operator-1", "one", &["b", "c"], true).await;
     home.holds(&of("one", 3)).await;
     home.holds(&of("two", 0)).await;
     home.holds(&of("theirs", 7)).await;
 
-    // What is the same is not written, neither here nor with the row.
+    // Unchanged rows are not written, neither as assignments nor as accounts.
     home.by_hand("UPDATE kubesvc_accounts SET last_updated = 7").await;
     assign(&*store, "operator-1", "one", &["b", "c"], true).await;
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
@@ -407,7 +407,7 @@ pub(super) async fn a_row_says_by_how_many_agents_its_account_is_held(home: &Ser
     }
     home.holds(&of("one", 0)).await;
 
-    // What somebody has changed is found and counted anew.
+    // Counts edited by hand are found and recounted.
     assign(&*store, "operator-0", "one", &["a"], true).await;
     assert_eq!(store.miscounted().await.expect("read"), Vec::<String>::new());
     home.by_hand("UPDATE kubesvc_accounts SET connections = 9").await;
@@ -467,7 +467,7 @@ pub(super) async fn a_caching_row_that_is_missing_or_left_over_is_told_and_mende
     store.put_accounts(&[row("a", "uid-a"), row("b", "uid-b")]).await.expect("written");
     store.delete_account("uid-c").await.expect("deleted");
     assert_eq!(amiss().await, (vec![], vec![]));
-    // The name of one that is left over goes to the account that has it now.
+    // The name of a leftover fence goes to the account that has the name now.
     home.by_hand("DELETE FROM kubesvc_accounts WHERE name = 'a'").await;
     store.put_accounts(&[row("a", "uid-new")]).await.expect("written");
     assert_eq!(amiss().await, (vec![], vec![]));

@@ -67,7 +67,7 @@ async fn a_standby_is_unavailable_until_it_is_promoted() {
         .map(|error| error.to_string())
         .unwrap_or_default();
     assert!(why.contains("primary"), "{why}");
-    // The address of the primary leads to the standby from now on, as after half of a failover.
+    // From now on the primary's address leads to the standby, as in the middle of a failover.
     must(house.server.stop().await);
     must(standby.take_over(&house.server).await);
     let said = faults::unavailable(store.put_accounts(&[row("two", "uid-2")]).await);

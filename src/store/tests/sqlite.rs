@@ -31,7 +31,7 @@ mod fence_contract {
 
     contract_tests!(fresh());
 
-    /// One process has the file, so there is one store.
+    /// Only one process can open the file, so there is one store.
     async fn fresh() -> (Arc<dyn Streaming>, Arc<dyn Streaming>, TempDir) {
         let home = DatabaseFolder::new();
         let store: Arc<dyn Streaming> = Arc::new(home.open().await.expect("it opens"));
@@ -66,7 +66,7 @@ impl DatabaseFolder {
         open_with(&self.path(), VendorTables::Rename, &tuning).await
     }
 
-    /// What somebody else does to the file.
+    /// Runs SQL on the file as another client.
     async fn by_hand(&self, sql: &'static str) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path()).create_if_missing(true);
         let mut connection = SqliteConnection::connect_with(&options).await.expect("a connection");
@@ -122,12 +122,12 @@ async fn all_files_are_for_their_owner_alone_also_those_of_an_earlier_version() 
         for file in &files {
             assert_eq!(format!("{:o}", mode(file)), "600", "{round}: {}", file.display());
         }
-        // As after a crash: its log is left behind.
+        // Simulates a crash: the write-ahead log is left behind.
         std::mem::forget(store);
         for file in &files {
             std::fs::set_permissions(file, Permissions::from_mode(0o644)).expect("ours");
         }
-        // The store that was left still has the lock.
+        // The leaked store still holds the lock.
         std::fs::remove_file(&files[3]).expect("removed");
     }
 }
@@ -193,7 +193,7 @@ async fn a_second_process_ends_with_a_remedy() {
     {
         assert!(why.contains(part), "{part}: {why}");
     }
-    // Another name of the same file is no way around.
+    // Another name of the same file does not get around the lock.
     let link = home.folder.path().join("link.db");
     std::os::unix::fs::symlink(home.path(), &link).expect("a link");
     assert!(open(&format!("sqlite://{}", link.display()), VendorTables::Refuse).await.is_err());
@@ -226,7 +226,7 @@ async fn files_that_do_not_fit_are_refused_and_left_alone() {
 async fn a_damaged_file_is_named() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
-    // The connections of the store that was dropped close a moment later.
+    // Connections of the dropped store close asynchronously.
     let mut hand = home.by_hand("SELECT 1").await;
     while hand.execute("PRAGMA journal_mode = DELETE").await.is_err() {
         tokio::task::yield_now().await;
@@ -280,7 +280,7 @@ async fn a_locked_database_is_unavailable_until_it_is_free() {
     assert_eq!(rows(&store).await, [], "reading goes on");
     hand.execute("COMMIT").await.expect("free");
     store.put_accounts(&[row("one", "uid-1")]).await.expect("written");
-    // A moment's lock is not seen at all.
+    // A brief lock is not noticed.
     hand.execute("BEGIN IMMEDIATE").await.expect("locked");
     let free = async {
         tokio::time::sleep(Duration::from_millis(30)).await;
@@ -393,7 +393,7 @@ async fn rows_of_the_vendors_table_are_adopted() {
 async fn malformed_rows_are_named_and_can_be_written_over() {
     let home = DatabaseFolder::new();
     drop(home.open().await.expect("it opens"));
-    // A table of ours that takes anything, as a person may have made it.
+    // A table that accepts any value, as a person may have created it.
     drop(
         home.by_hand(
             "CREATE TABLE loose AS SELECT * FROM kubesvc_accounts; DROP TABLE kubesvc_accounts;
