@@ -1,8 +1,8 @@
 //! The controller: observes each account, asks the pure lifecycle what to do, and does it.
 //!
-//! It is level-triggered. A wake-up (a changed object, a word from an agent, a timer, the resync) only says *look
-//! again*; what is done follows from what is then seen. Each action is one write, and a crash before or after it
-//! leaves a state that the next look continues from.
+//! It is level-triggered. A wake-up (a changed object, a report of an agent, a timer, the resync) only says *look
+//! again*; the action follows from what is then observed. Each action is one write, and after a crash before or after
+//! it, the next look continues from the state it left.
 
 mod act;
 mod adoption;
@@ -47,62 +47,62 @@ use crate::wake_set::WakeSet;
 pub use adoption::AdoptedRows;
 pub use metrics::ControllerMetrics;
 
-/// Maximum number of accounts reconciled at once.
+/// Maximum number of accounts reconciled concurrently.
 const MAX_CONCURRENT_ACCOUNTS: usize = 64;
-/// Interval between looks at all accounts, at which unwatched credentials are read again too.
+/// Interval at which all accounts are reconciled and unwatched credentials are read again.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(600);
 /// Interval between comparisons of rows and objects.
 const ROW_COMPARISON_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What the controller works with; the composition root puts it together. Clones share all of it.
+/// Dependencies of the controller, assembled by the composition root. Clones share all of it.
 #[derive(Clone)]
 pub struct ControllerContext {
-    /// The client for objects.
+    /// Client for objects.
     pub client: Client,
-    /// The accounts as last seen.
+    /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
     /// The connected agents.
     pub fleet: Arc<dyn Fleet>,
-    /// The agents' objects as last seen.
+    /// Index of the agents' objects as last seen.
     pub agents: Arc<AgentIndex>,
-    /// Names of those that changed.
+    /// Names of the agents' objects that changed.
     pub changed_agents: Arc<WakeSet<String>>,
-    /// Where credentials come from.
+    /// Resolver of credentials.
     pub credentials: Arc<dyn CredentialSource>,
-    /// The rows.
+    /// Writer of the rows.
     pub projection: Arc<Projection>,
-    /// The database, to be read.
+    /// The database, for reads.
     pub store: Arc<dyn Store>,
-    /// Where rows of somebody else's become accounts; none: they are left alone.
+    /// Where foreign rows become accounts; `None` if they are left alone.
     pub adopts: Option<AdoptedRows>,
-    /// The lifecycle's settings.
+    /// Settings of the lifecycle.
     pub policy: LifecyclePolicy,
-    /// Which accounts may use credentials that are not in their own namespace.
+    /// Which accounts may use credentials outside their own namespace.
     pub source_rules: Arc<SourceRules>,
-    /// The leader's seconds.
+    /// The leader's clock, in seconds.
     pub ticks: Arc<Ticks>,
-    /// uids that the hub wants looked at again.
+    /// uids of accounts that the hub wants reconciled.
     pub wakes: Arc<WakeSet<String>>,
-    /// Secrets that changed, as namespace and name.
+    /// Secrets that changed, by namespace and name.
     pub changed_secrets: Arc<WakeSet<(String, String)>>,
-    /// Secrets that an earlier version of kubesvc may have made, as namespace and name.
+    /// Secrets that an earlier version of kubesvc may have created, by namespace and name.
     pub outdated_secrets: Arc<WakeSet<(String, String)>>,
-    /// How fast transitions may be written.
+    /// Rate limit of writes to the API server.
     pub budget: Budget,
-    /// This replica, for Events.
+    /// id of this replica, for Events.
     pub replica_id: String,
-    /// Counters.
+    /// Metrics of the controller.
     pub metrics: ControllerMetrics,
     /// The right to lead.
     pub mandate: Mandate,
     /// Which replicas are alive.
     pub replicas: Arc<Replicas>,
-    /// Their Leases; absent where there is one replica.
+    /// The replicas' Leases; `None` with a single replica.
     pub leases: Option<LeaseObjects>,
 }
 
-/// Leads until `stop`: works off what is under way, then returns. At `over` the lead is lost, and everything ends at
-/// once, whatever is under way. It may be run again; nothing is remembered but the ticks.
+/// Leads until `stop`, then finishes the work in progress and returns. When `over` is cancelled, leadership is lost
+/// and everything ends immediately. Can be called again; only the ticks carry over.
 pub async fn run(context: ControllerContext, stop: CancellationToken, over: CancellationToken) {
     over.run_until_cancelled(lead(context, stop, over.clone())).await;
 }
@@ -111,7 +111,7 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
     if stop.run_until_cancelled(context.accounts.synced()).await.is_none() {
         return;
     }
-    // An Event that waits goes with the lead.
+    // Queued Events are dropped when leadership ends.
     let telling = over.child_token();
     let events = events::Events::start(context.client.clone(), &context.replica_id, telling.clone());
     let _ended = telling.drop_guard();
@@ -131,8 +131,8 @@ async fn lead(context: ControllerContext, stop: CancellationToken, over: Cancell
     );
 }
 
-/// Advances the leader's seconds. A process that slept finds one tick gone, however long it slept; one whose mandate has
-/// run out meanwhile finds none.
+/// Advances the leader's seconds. For a process that was suspended, one tick passes however long that took, and none
+/// if its mandate expired meanwhile.
 async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -142,7 +142,7 @@ async fn keep_time(controller: &leader::Controller, stop: &CancellationToken) {
             continue;
         }
         controller.context.ticks.advance();
-        // Asked each second, so that a queue that goes on is seen to.
+        // Called every second, so that a backlog that persists is noticed.
         controller.context.replicas.backlog_since(controller.context.ticks.now());
         controller.schedule.wake_due(controller.context.ticks.now());
     }
@@ -155,7 +155,7 @@ async fn follow_fleet(controller: &leader::Controller, stop: &CancellationToken)
     }
 }
 
-/// A Secret changed: accounts that name it have their credential read again.
+/// Rereads the credential of each account that names a changed Secret.
 async fn follow_secrets(controller: &leader::Controller, stop: &CancellationToken) {
     while let Some(changed) = stop.run_until_cancelled(controller.context.changed_secrets.take(1024)).await {
         for (namespace, name) in changed {
@@ -180,8 +180,8 @@ async fn resync(controller: &leader::Controller, stop: &CancellationToken) {
     }
 }
 
-/// Repairs rows that someone edited, or that a crash left behind their object; the first time at once, and whenever
-/// the database is back.
+/// Repairs rows that were edited, or that a crash left behind their object: immediately, then once a minute, and
+/// whenever the database is available again.
 async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) {
     let mut period = tokio::time::interval(ROW_COMPARISON_INTERVAL);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -193,7 +193,7 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
                 _ = period.tick() => {}
                 back = trouble.wait_for(Option::is_some) => drop(back),
             }
-            // A failing database is compared once it answers again.
+            // If the database fails, wait until it answers again.
             drop(trouble.wait_for(Option::is_none).await);
         };
         if stop.run_until_cancelled(due).await.is_none() {
@@ -215,20 +215,20 @@ async fn repair_rows(controller: &leader::Controller, stop: &CancellationToken) 
             }
         }
         foreign_rows::tell(controller);
-        // What was waiting for the database, or for somebody else's row to go, can go on.
+        // Accounts that waited for the database, or for a foreign row to go, can continue.
         let all = controller.context.accounts.all();
         let waiting = all.iter().filter(|one| one.is_being_deleted() || waits_for_its_row(one));
         controller.schedule.wakes.wake_all(waiting.map(|one| AccountKey::of(one)));
     }
 }
 
-/// Whether it has no row because somebody else's is in the way.
+/// Whether the account has no row because a foreign row has its name.
 fn waits_for_its_row(account: &KubesvcAccount) -> bool {
     account.status_or_default().failure_class() == Some(FailureClass::RowExists)
 }
 
-/// The rows there should be: one for each account that has our finalizer and its name to itself. An account that is
-/// being deleted keeps its row, and is given none.
+/// The rows that should exist: one for each account that has kubesvc's finalizer and its name to itself. An account
+/// that is being deleted keeps its row but gets no new one.
 fn expected_rows(context: &ControllerContext) -> Vec<AccountRow> {
     let accounts = context.accounts.all();
     accounts
@@ -238,7 +238,7 @@ fn expected_rows(context: &ControllerContext) -> Vec<AccountRow> {
         .collect()
 }
 
-/// Whether there should be a row for an account, as far as that can be written without more ado.
+/// Whether an account should have a row, and the row can be written without the lifecycle.
 fn calls_for_row(context: &ControllerContext, account: &KubesvcAccount) -> bool {
     let may = match context.projection.fact(account.uid(), account.account_name()) {
         RowFact::Present => true,
@@ -248,13 +248,13 @@ fn calls_for_row(context: &ControllerContext, account: &KubesvcAccount) -> bool 
     may && account.has_finalizer() && rival_of(context, account).is_none() && !awaits_request(account)
 }
 
-/// Another object that has the account's name, because it takes precedence.
+/// The object that takes precedence over this one under the same account name, if any.
 fn rival_of(context: &ControllerContext, account: &KubesvcAccount) -> Option<Arc<KubesvcAccount>> {
     let first = context.accounts.by_account_name(account.account_name()).into_iter().next()?;
     context.accounts.precedence().takes_precedence(&first, account).then_some(first)
 }
 
-/// Whether another object still has a grant under the account's name, though this one takes precedence.
+/// Whether another object still has a grant under the account's name, although this one takes precedence.
 fn is_name_held(context: &ControllerContext, account: &KubesvcAccount) -> bool {
     let namesakes = context.accounts.by_account_name(account.account_name());
     let precedence = context.accounts.precedence();

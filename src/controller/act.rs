@@ -1,4 +1,4 @@
-//! One action, one request.
+//! Carries out actions. Each is one request.
 
 use std::error::Error;
 use std::time::Duration;
@@ -20,21 +20,21 @@ use crate::store::StoreError;
 
 /// Time limit for one request to the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long a credential may take before people are told that it is awaited. An API server under load takes more than a
-/// second for a Secret now and then; telling so would be one more write on it for each account.
+/// Time after which the status says that a credential is awaited. An API server under load sometimes takes more than
+/// a second for a Secret; reporting that would be one more write for each account.
 const SLOW_CREDENTIAL_AFTER: Duration = Duration::from_secs(5);
 
 pub(super) type BoxedError = Box<dyn Error + Send + Sync>;
 
-/// How an action ended.
+/// Result of an action.
 pub(super) enum ActionOutcome {
     /// Done; observe again.
     Done,
-    /// The object has changed since it was observed.
+    /// The object changed since it was observed.
     Conflict,
 }
 
-/// A status alone, as the status subresource takes it.
+/// The request body of the status subresource.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusBody<'a> {
@@ -54,7 +54,7 @@ struct StatusMetadata<'a> {
 }
 
 impl Controller {
-    /// Does it. Every write carries the version it was decided on.
+    /// Carries out an action. Every write carries the resourceVersion that it was decided on.
     pub(super) async fn act(
         &self,
         account: &KubesvcAccount,
@@ -100,13 +100,14 @@ impl Controller {
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         match self.take_row(account).await {
-            // An unavailable database shows in the next observation; the status goes on.
+            // The next observation shows an unavailable database; the status goes on without the row.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
                 foreign_rows::tell(self);
                 let fact = self.context.projection.fact(account.uid(), account.account_name());
                 if fact == RowFact::Foreign {
-                    // A row that is to be adopted and is not counts as somebody else's, until it is looked at again.
+                    // With adoption enabled, a row that was not adopted counts as foreign until adoption tries it
+                    // again.
                     let adopts = self.context.adopts.is_some();
                     self.memories.update(account.uid(), |memory| memory.row_refused = adopts);
                 } else {
@@ -123,8 +124,8 @@ impl Controller {
         Ok(ActionOutcome::Done)
     }
 
-    /// Reads and vets the credential. What takes longer than the patience is shown, then awaited to its
-    /// end.
+    /// Reads and vets the credential. If it takes longer than [`SLOW_CREDENTIAL_AFTER`], records that and returns;
+    /// the next call waits without a limit.
     async fn resolve_credential(&self, account: &KubesvcAccount) {
         let resolve = self.context.credentials.resolve(account, true);
         let verdict = if self.memories.awaits_credential(account.uid()) {
@@ -143,7 +144,8 @@ impl Controller {
         self.memories.judged(account.uid(), verdict);
     }
 
-    /// Reads who is connected in the zone of the grant, or in the one that the account was or is to be in.
+    /// Reads the sessions of the zone of the grant; without a grant, of the zone that the account was in or shall be
+    /// in.
     async fn read_sessions(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
         let status = account.status_or_default();
         let named = account.spec.zone_id.as_deref().or(status.zone_id.as_deref());
@@ -154,7 +156,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes the object as it was observed: one that has changed since, or was made anew under its name, stays.
+    /// Deletes the object as it was observed. An object that changed since, or was recreated under its name, stays.
     async fn delete_object(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         let name = account.metadata.name.as_deref().unwrap_or_default();
         let observed = Preconditions {
@@ -173,7 +175,7 @@ impl Controller {
                     let version = account.metadata.resource_version.clone().unwrap_or_default();
                     self.written(Ok(deleted), &version)
                 }
-                // Nothing kept it: the watch will show that it is gone.
+                // No finalizer was left: the watch will show the deletion.
                 None => Ok(ActionOutcome::Conflict),
             },
             Err(error) => self.written(Err(error), ""),
@@ -222,7 +224,7 @@ impl Controller {
         Ok(outcome)
     }
 
-    /// Tells of a written status: row, Event, log, counter.
+    /// Publishes a written status: row, Event, log, counter.
     fn publish_event(&self, before: &KubesvcAccount, write: &StatusWrite) {
         let (from, to) = (before.status_or_default().state(), write.status.state());
         if let Some(now) = self.context.accounts.by_uid(before.uid()) {
@@ -272,7 +274,7 @@ impl Controller {
                 Ok(ActionOutcome::Done)
             }
             Err(error) => match error.downcast_ref::<kube::Error>() {
-                // 409: someone else wrote. 404: the object went. Either way the watch will show it.
+                // 409: someone else wrote. 404: the object is gone. The watch will show either.
                 Some(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
                     Ok(ActionOutcome::Conflict)
                 }
@@ -293,7 +295,7 @@ impl Controller {
     }
 }
 
-/// What is said, once a generation, of a spec with settings that have no effect.
+/// The Event about settings of the spec that have no effect, once for each generation.
 fn idle_settings(before: &KubesvcAccount, status: &KubesvcAccountStatus) -> Option<EventDraft> {
     let is_news = before.status_or_default().observed_generation != status.observed_generation;
     let idle = if is_news { before.spec.without_effect() } else { Vec::new() };
@@ -304,7 +306,7 @@ fn idle_settings(before: &KubesvcAccount, status: &KubesvcAccountStatus) -> Opti
     })
 }
 
-/// `PUT …/status` with the status alone: the API server takes the rest from the stored object.
+/// `PUT …/status` with only the status: the API server takes the rest from the stored object.
 fn status_request(
     account: &KubesvcAccount,
     version: &str,
@@ -325,7 +327,7 @@ fn status_request(
     Ok(request)
 }
 
-/// Asks the API server, for a bounded time.
+/// Awaits a request to the API server for at most [`REQUEST_TIMEOUT`].
 pub(super) async fn timed<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, BoxedError> {
     match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => Ok(answer?),

@@ -1,15 +1,15 @@
-//! Rows that somebody else wrote become accounts, where `kubesvc.dynamicAccounts.adoptRows` asks for it: those of
-//! `kubesvc_accounts` without a uid, and those of the vendor's table that stood under that name.
+//! Turns foreign rows into accounts if `kubesvc.dynamicAccounts.adoptRows` is set: rows of `kubesvc_accounts` without
+//! a uid, and rows of the vendor's table, which had that name before it was renamed.
 //!
-//! Each write leaves what the next look goes on from:
+//! Each write leaves a state from which the next pass continues:
 //!
 //! | written | if the process dies right after it |
 //! |---|---|
-//! | the Secret, where the row holds a kubeconfig (`adopt-secret`) | no object has the name, so the row is read again |
-//! | the object (`adopt-create`) | the row is still somebody else's: the object takes it as any other takes its row |
-//! | the row, in place of the other (`row-adopt`) | all is done |
+//! | the Secret, if the row holds a kubeconfig (`adopt-secret`) | no object has the name, so the row is read again |
+//! | the object (`adopt-create`) | the row is still foreign: the object takes it like any other account takes its row |
+//! | the row, replacing the foreign one (`row-adopt`) | all is done |
 //!
-//! Only that last commit takes anything from the tables, so a row that cannot be read loses nothing.
+//! Only that last commit removes anything from the tables, so a row that cannot be read loses nothing.
 
 mod secret;
 mod skipped_rows;
@@ -41,36 +41,36 @@ use crate::telemetry::outages::warn_unless_away;
 use secret::SecretOutcome;
 pub(super) use skipped_rows::SkippedRows;
 
-/// Maximum number of rows adopted at once.
+/// Maximum number of rows adopted concurrently.
 const MAX_CONCURRENT_ROWS: usize = 8;
-/// First delay after a failed pass; it doubles up to [`ROW_COMPARISON_INTERVAL`].
+/// Delay after the first failed pass; it doubles up to [`ROW_COMPARISON_INTERVAL`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Where the objects of adopted rows are made.
+/// Where the objects of adopted rows are created.
 #[derive(Clone, Debug)]
 pub struct AdoptedRows {
-    /// Their namespace.
+    /// Namespace of the objects.
     pub namespace: String,
-    /// Whether the operator watches it.
+    /// Whether the operator watches the namespace.
     pub watched: bool,
 }
 
-/// What became of a row.
+/// Result of adopting a row.
 enum AdoptionOutcome {
-    /// It is an account's, or on its way there.
+    /// The row belongs to an account, or will.
     Taken,
-    /// It is left alone, and why.
+    /// The row is left alone, for this reason.
     Left(String),
 }
 
-/// Looks for such rows at the start and once a minute, while the database can be used.
+/// Adopts foreign rows at the start and once a minute, while the database is available.
 pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let Some(home) = &controller.context.adopts else { return };
     let mut trouble = controller.context.projection.watch();
     let mut pause = FIRST_RETRY_DELAY;
     loop {
         let looked = async {
-            // A failing database is looked at once it answers again.
+            // If the database fails, wait until it answers again.
             drop(trouble.wait_for(Option::is_none).await);
             let (wait, next) = match look(controller, home).await {
                 Ok(()) => (ROW_COMPARISON_INTERVAL, FIRST_RETRY_DELAY),
@@ -89,7 +89,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     }
 }
 
-/// Looks at all rows once. An error ends it: what cannot be asked for one row cannot be asked for the others.
+/// Tries all rows once. An error ends the pass, because it would affect the other rows too.
 async fn look(controller: &Controller, home: &AdoptedRows) -> Result<(), BoxedError> {
     let (foreign, vendor) =
         (controller.context.store.foreign().await?, controller.context.store.vendor().await?);
@@ -145,22 +145,22 @@ async fn one(
 }
 
 impl Controller {
-    /// Lets an account that is there have the row of its name.
+    /// Lets an existing account take the row of its name.
     async fn give(&self, account: &Arc<KubesvcAccount>, of_vendor: bool) {
         let fact = self.context.projection.fact(account.uid(), account.account_name());
         if of_vendor && fact == RowFact::Present && calls_for_row(&self.context, account) {
-            // It is the last that tells of where the account came from.
+            // The vendor's row is deleted last, since only it still records where the account came from.
             if let Err(error) = self.context.projection.adopt(row::of(account)).await {
                 warn!(account = account.account_name(), error = %chain(&error), "the vendor's row stays for now");
             }
             return;
         }
-        // What refused it may be gone.
+        // The cause of an earlier refusal may be gone.
         self.memories.update(account.uid(), |memory| memory.row_refused = false);
         self.schedule.wakes.wake(AccountKey::of(account));
     }
 
-    /// Makes the account of a row that has none.
+    /// Creates the account for a row that has none.
     async fn make(&self, adoption: &Adoption) -> Result<AdoptionOutcome, BoxedError> {
         let object = &adoption.object;
         let mut prepared = None;
@@ -191,7 +191,7 @@ impl Controller {
             Err(error) => PermanentRefusal::of(error)?,
         };
         if refused.code == 409 {
-            // Somebody else made it; the watch will show whose it is.
+            // Someone else created it; the watch will show to whom it belongs.
             return Ok(AdoptionOutcome::Taken);
         }
         if let Some((_, version)) = &prepared {
@@ -203,7 +203,7 @@ impl Controller {
         )))
     }
 
-    /// Writes the row of an account, in place of somebody else's where that is asked for.
+    /// Writes the row of an account. Replaces a foreign row if adoption is enabled.
     pub(super) async fn take_row(&self, account: &KubesvcAccount) -> Result<(), StoreError> {
         let migrated = account.label(ORIGIN_LABEL) == Some(ORIGIN_MIGRATED);
         let projection = &self.context.projection;
@@ -216,15 +216,16 @@ impl Controller {
     }
 }
 
-/// A refusal of the API server that trying again at once does not change.
+/// A refusal by the API server that an immediate retry does not change.
 pub(super) struct PermanentRefusal {
     pub(super) code: u16,
-    /// Without a value of what was sent.
+    /// Reason, without any value from the request.
     pub(super) why: String,
 }
 
 impl PermanentRefusal {
-    /// Any other error is one of the API server as such, and given back.
+    /// Extracts a refusal. Returns every other error unchanged, or without its contents if it is about the API server
+    /// itself.
     pub(super) fn of(error: BoxedError) -> Result<Self, BoxedError> {
         let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
         if status.code == 429 || !(400..500).contains(&status.code) {

@@ -1,4 +1,4 @@
-//! What replicas that are gone have left behind: their rows in `kubesvc_assignments`, and their Leases.
+//! Removes what dead replicas left behind: their rows in `kubesvc_assignments`, and their Leases.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::account::lifecycle::Fact;
 use crate::store::{Assignment, AssignmentChanges, StoreError};
 use crate::telemetry::errors::chain;
 
-/// Maximum interval between scans for replicas that are gone.
+/// Maximum interval between scans for dead replicas.
 const SCAN_INTERVAL: Duration = Duration::from_secs(60);
-/// A pause after replicas have changed: several often come or go together.
+/// Delay after a change of replicas, since several often come or go together.
 const SETTLE_DELAY: Duration = Duration::from_secs(1);
-/// Rows in one transaction.
+/// Maximum number of rows in one transaction.
 const MAX_ROWS_PER_TRANSACTION: usize = 2048;
 
-/// Clears up at the start, whenever replicas come or go, and once a minute.
+/// Cleans up at the start, whenever replicas come or go, and once a minute.
 pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
     let mut changes = controller.context.replicas.changes();
     let mut look = tokio::time::interval(SCAN_INTERVAL);
@@ -26,7 +26,7 @@ pub(super) async fn run(controller: &Controller, stop: &CancellationToken) {
         let due = async {
             tokio::select! {
                 _ = look.tick() => {}
-                // The sender lives as long as the replicas.
+                // Never an error: the sender lives as long as `replicas`.
                 _ = changes.changed() => tokio::time::sleep(SETTLE_DELAY).await,
             }
         };
@@ -57,7 +57,7 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
         }
         let rows = context.store.assignments(&replica).await?;
         info!(replica, rows = rows.len(), "the rows of a replica that is gone are removed");
-        // Readers of the table see that nobody reaches the agents there, before the rows go.
+        // Mark the rows unreachable before deleting them, so that readers of the table see it first.
         let reached = rows.iter().filter(|row| row.reachable);
         let marked: Vec<_> = reached.map(|row| Assignment { reachable: false, ..row.clone() }).collect();
         for piece in marked.chunks(MAX_ROWS_PER_TRANSACTION) {
@@ -80,8 +80,8 @@ async fn remove_rows(controller: &Controller) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Writes changes of a replica that is gone; false if it is there after all: the database may have taken its time, and
-/// another process begun under its id.
+/// Writes changes to the rows of a dead replica. Returns `false` if the replica is alive after all: while the
+/// database was slow, another process may have started under its id.
 async fn write(
     controller: &Controller,
     replica: &str,

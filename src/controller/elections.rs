@@ -1,29 +1,29 @@
-//! Elections that are decided and not written yet: accounts that become ACTIVE at the same time count them, so that not
-//! all of them choose the same agent.
+//! Elections that are decided but not yet written. Accounts that become ACTIVE at the same time count them, so that
+//! they do not all choose the same agent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// How many elections of each agent are being written. Bounded by the accounts that are worked on at once.
+/// Number of elections being written for each agent. Bounded by the accounts reconciled concurrently.
 #[derive(Debug, Default)]
 pub(super) struct Elections(Arc<Mutex<HashMap<String, usize>>>);
 
-/// An election that is being written.
+/// An election that is being written. Ends when dropped.
 pub(super) struct PendingElection {
     elections: Arc<Mutex<HashMap<String, usize>>>,
     agent_id: String,
 }
 
 impl Elections {
-    /// An election of this agent is being written, until what is returned is dropped.
+    /// Counts an election of this agent until the returned value is dropped.
     pub(super) fn begin(&self, agent_id: String) -> PendingElection {
         *self.0.lock().entry(agent_id.clone()).or_default() += 1;
         PendingElection { elections: Arc::clone(&self.0), agent_id }
     }
 
-    /// How many of this agent are.
+    /// Number of elections of this agent that are being written.
     pub(super) fn of(&self, agent_id: &str) -> usize {
         self.0.lock().get(agent_id).copied().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Kubernetes Events on transitions. They are news, not truth: at the bound they are dropped and counted.
+//! Kubernetes Events about transitions. They are best effort: beyond the bound they are dropped and counted.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::crash;
 
 /// Maximum number of Events waiting to be written.
 const MAX_WAITING: usize = 1024;
-/// Events a second on average; each is a write on the same API server that transitions need.
+/// Average number of Events per second. Each is a write to the API server that transitions need too.
 const EVENTS_PER_SECOND: u32 = 10;
-/// Events at once, so that a small fleet sees every one.
+/// Maximum burst of Events, so that a small fleet loses none.
 const MAX_BURST: u32 = 100;
 /// Time limit for writing one Event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ impl Events {
         let recorder = Recorder::new(client, reporter);
         tokio::spawn(stop.run_until_cancelled_owned(async move {
             while let Some((account, note)) = waiting.recv().await {
-                // One that cannot even be tried is dropped; those after it are written all the same.
+                // An Event whose write panics is dropped; the following ones are still written.
                 if AssertUnwindSafe(write(&recorder, &account, note)).catch_unwind().await.is_err() {
                     error!(account = account.account_name(), "an Event was dropped: writing it has panicked");
                 }
@@ -52,7 +52,7 @@ impl Events {
         }
     }
 
-    /// Tells of a transition; false if it is not written because there are too many.
+    /// Queues an Event about a transition. Returns `false` if it is dropped because there are too many.
     pub(super) fn publish(&self, account: &KubesvcAccount, note: &EventDraft) -> bool {
         let budget = if note.warning { &self.warning } else { &self.normal };
         if !budget.try_take() {

@@ -1,5 +1,5 @@
-//! Rows of `kubesvc_accounts` that somebody else wrote: they are left alone, and people are told of them, unless
-//! they are [adopted](super::adopt).
+//! Foreign rows of `kubesvc_accounts`: left alone and reported in the log, unless they are
+//! [adopted](super::adoption).
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use tracing::warn;
 
 use super::leader::Controller;
 
-/// Maximum number of names in one log line; its count is of all.
+/// Maximum number of names in one log line; its count covers all rows.
 const MAX_NAMES_LOGGED: usize = 10;
 
-/// The names of these rows, as people were told of them last.
+/// Names of the foreign rows as last logged.
 #[derive(Debug, Default)]
 pub(super) struct ForeignRows(Mutex<BTreeSet<String>>);
 
 impl ForeignRows {
-    /// Takes in the rows as they are now. Answers with what people are to be told, if that is news.
+    /// Records the current rows. Returns the text to log if they changed and there are any.
     fn found(&self, names: BTreeSet<String>) -> Option<String> {
         let mut known = self.0.lock();
         let news = *known != names && !names.is_empty();
@@ -26,12 +26,12 @@ impl ForeignRows {
     }
 }
 
-/// Counts the rows that are known of, and names them in the log where that is news.
+/// Updates the gauge of known foreign rows, and logs their names if they changed.
 pub(super) fn tell(controller: &Controller) {
     let names = controller.context.projection.foreign();
     let count = names.len();
     controller.context.metrics.foreign_rows.set(i64::try_from(count).unwrap_or(i64::MAX));
-    // What is adopted is told of one by one.
+    // With adoption enabled, rows are logged one by one.
     if let Some(names) = controller.foreign.found(names).filter(|_| controller.context.adopts.is_none()) {
         warn!(
             rows = count,

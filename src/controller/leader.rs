@@ -1,4 +1,4 @@
-//! The controller at work: what it was given, and what it keeps.
+//! The controller while it leads: its dependencies and its state.
 
 use super::ControllerContext;
 use super::adoption::SkippedRows;
@@ -10,7 +10,7 @@ use super::memory::Memories;
 use super::schedule::Schedule;
 use crate::account::lifecycle::Tick;
 
-/// The controller at work.
+/// The controller while it leads.
 pub(super) struct Controller {
     pub(super) context: ControllerContext,
     pub(super) schedule: Schedule,
@@ -18,11 +18,11 @@ pub(super) struct Controller {
     pub(super) events: Events,
     /// Elections that are being written.
     pub(super) elections: Elections,
-    /// Rows that somebody else wrote.
+    /// Foreign rows.
     pub(super) foreign: ForeignRows,
-    /// Rows among these that are to be adopted and cannot be.
+    /// Foreign rows that adoption cannot take.
     pub(super) skipped: SkippedRows,
-    /// Account names in agents' own files.
+    /// Account names listed in agents' own files.
     pub(super) listings: Listings,
     pub(super) leading_since: Tick,
 }

@@ -1,5 +1,5 @@
-//! Which agents list which account names in their own files, as their objects tell: what declared accounts of these names
-//! say of it.
+//! Which agents list which account names in their own files, according to the agents' objects. The status of declared
+//! accounts of these names shows it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,29 +12,30 @@ use crate::account::lifecycle::Fact;
 use crate::account::{KubesvcAccount, KubesvcAgent, ListingAgent, names};
 use crate::objects::AccountKey;
 
-/// How many changed agents are taken in at once.
+/// Maximum number of changed agents processed at once.
 const BATCH: usize = 1000;
 
-/// A digest of an account name, as agents' objects have it.
+/// A digest of an account name, as stored in agents' objects.
 type Digest = u64;
 
-/// The names that agents list.
+/// The account names that agents list.
 #[derive(Debug, Default)]
 pub(super) struct Listings(Mutex<Listed>);
 
 #[derive(Debug, Default)]
 struct Listed {
-    /// By name of the agent's object: as it was taken in.
+    /// By name of the agent's object: the object as last processed.
     by_agent: HashMap<String, Arc<KubesvcAgent>>,
     by_digest: BTreeSet<(Digest, Arc<ListingAgent>)>,
-    /// All agents that there are have been taken in once.
+    /// Whether all existing agents were processed once.
     is_complete: bool,
 }
 
 impl Listings {
-    /// Takes in an agent's object as it is now; none: it is gone. The answer is which names are listed, or no more.
+    /// Processes the current object of an agent; `None` if it is gone. Returns the names that are newly listed or no
+    /// longer listed.
     fn take_in(&self, name: &str, agent: Option<Arc<KubesvcAgent>>) -> HashSet<Digest> {
-        // What one says that was never approved counts for no account.
+        // Lists of agents that were never approved do not count.
         let agent = agent.filter(|agent| agent.was_approved() && !listed(agent).is_empty());
         let mut all = self.0.lock();
         let before = match &agent {
@@ -62,8 +63,8 @@ impl Listings {
         self.0.lock().is_complete = true;
     }
 
-    /// An agent that lists the name of a declared account: the one that its status names, if it still does, so that a status
-    /// does not change with each agent that comes or goes; else the first by zone and id.
+    /// An agent that lists the name of a declared account. Prefers the one that the account's status names, so that
+    /// the status does not change with each agent that comes or goes; otherwise the first by zone and id.
     pub(super) fn of(&self, account: &KubesvcAccount) -> Fact<Option<Arc<ListingAgent>>> {
         if account.is_static() {
             return Fact::Known(None);
@@ -84,7 +85,7 @@ impl Listings {
     }
 }
 
-/// Follows the agents' objects, and wakes the declared accounts whose names they list, or list no more.
+/// Follows the agents' objects, and wakes the declared accounts whose names are newly listed or no longer listed.
 pub(super) async fn follow(controller: &Controller, stop: &CancellationToken) {
     let context = &controller.context;
     if stop.run_until_cancelled(context.agents.synced()).await.is_none() {

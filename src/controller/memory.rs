@@ -1,4 +1,4 @@
-//! What the leader remembers of an account beside its object: facts that may be lost at any time and are found again.
+//! The leader's memory of an account beside its object: facts that may be lost at any time and are determined again.
 
 use std::collections::HashMap;
 
@@ -10,44 +10,45 @@ use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{GrantEpoch, KubesvcAccount, State};
 use crate::objects::AccountKey;
 
-/// How long after a credential was read again for an agent's replica it is not for the next one, in ticks; the last one
-/// stays.
+/// Minimum delays, in ticks, before the credential is read again for an agent's replica, after each consecutive time.
+/// The last one repeats.
 const REREAD_DELAYS: [Tick; 4] = [5, 10, 30, 60];
 
-/// What makes a state "the same" for the clock of retries.
+/// While this is unchanged, the account is in the same state for the retry clock.
 type RetryStage = (State, GrantEpoch, i32);
 
-/// What is remembered of one account.
+/// The memory of one account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AccountMemory {
-    /// The object's Spinnaker name, to wake a rival when it goes.
+    /// The account's name, to wake a rival when the object goes.
     pub(super) account_name: String,
-    /// The stage last seen, and since when.
+    /// The stage last seen, and the tick since which it lasts.
     stage: Option<RetryStage>,
     pub(super) since: Tick,
-    /// The credential as last judged, for this generation of the spec.
+    /// The verdict on the credential for this generation of the spec.
     pub(super) credential: Fact<Result<CredentialFact, Failure>>,
     generation: i64,
-    /// It is being awaited for longer than patience lasts.
+    /// Resolving the credential takes longer than the limit after which it counts as slow.
     pub(super) credential_slow: bool,
-    /// Read it again, though nothing of the object changed.
+    /// Read the credential again although the object did not change.
     pub(super) recheck: bool,
-    /// It differs from the one that was judged before.
+    /// The credential differs from the one judged before.
     pub(super) credential_changed: bool,
     judged: Option<Result<CredentialFact, Failure>>,
     credential_mismatches: CredentialMismatches,
-    /// The sessions of its zone were read since the last look. While a revoke waits, others may register.
+    /// The sessions of the zone were read since the last look. Valid for one look: while a revoke waits, others may
+    /// register.
     pub(super) sessions_are_read: bool,
     /// The database refuses the row: the status goes on without it.
     pub(super) row_refused: bool,
-    /// The version of the object that the row was said of.
+    /// The resourceVersion for which the row was last projected.
     row_said: Option<String>,
-    /// How many requests failed in a row.
+    /// Number of consecutive failed requests.
     pub(super) errors: u32,
 }
 
-/// How often in a row the credential was read again because an agent's replica found another one, and when it may be the
-/// next time.
+/// How many times in a row the credential was read again because an agent's replica found another one, and the
+/// earliest tick for the next time.
 #[derive(Clone, Copy, Debug, Default)]
 struct CredentialMismatches {
     count: usize,
@@ -61,12 +62,12 @@ pub(super) struct Memories(Mutex<MemoryShards>);
 #[derive(Debug, Default)]
 struct MemoryShards {
     by_uid: HashMap<String, AccountMemory>,
-    /// uids seen at a key; more than one while a name is used again.
+    /// uids seen under a key; more than one while a name is reused.
     uids: HashMap<AccountKey, Vec<String>>,
 }
 
 impl Memories {
-    /// The memory of an account, brought up to the object as it is now. A reading of sessions is in it once.
+    /// Returns the memory of an account, updated to its current object. `sessions_are_read` is returned only once.
     pub(super) fn look(&self, account: &KubesvcAccount, now: Tick) -> AccountMemory {
         let status = account.status_or_default();
         let stage = (status.state(), status.epoch, status.failed_count);
@@ -75,7 +76,7 @@ impl Memories {
             shelves.uids.entry(AccountKey::of(account)).or_default().push(account.uid().to_owned());
         }
         let memory = shelves.by_uid.entry(account.uid().to_owned()).or_insert_with(|| AccountMemory {
-            // Judged once, though nothing of the object changed: the Secret may have, while nobody led.
+            // Judge once even if the object did not change: the Secret may have changed while no replica led.
             recheck: is_read_by_operator(account.spec.agent_source()),
             account_name: account.account_name().to_owned(),
             ..AccountMemory::default()
@@ -102,7 +103,7 @@ impl Memories {
         }
     }
 
-    /// The credential was judged.
+    /// Records the verdict on a credential.
     pub(super) fn judged(&self, uid: &str, verdict: Result<CredentialFact, Failure>) {
         self.update(uid, |memory| {
             memory.credential_changed |=
@@ -114,7 +115,7 @@ impl Memories {
         });
     }
 
-    /// A status was written: what was judged for it is not judged for the next.
+    /// Records that a status was written: the verdict it was based on does not apply to the next.
     pub(super) fn wrote_status(&self, uid: &str, now: Tick) {
         self.update(uid, |memory| {
             memory.stage = None;
@@ -127,12 +128,13 @@ impl Memories {
         });
     }
 
-    /// Whether the credential is already known to take long.
+    /// Whether resolving the credential is known to take long.
     pub(super) fn awaits_credential(&self, uid: &str) -> bool {
         self.0.lock().by_uid.get(uid).is_some_and(|memory| memory.credential_slow)
     }
 
-    /// The row is said of this object as it is; false if it was already, so that nothing of it can have changed.
+    /// Records that the row is projected for this version of the object. Returns `false` if it was already, so that
+    /// nothing can have changed.
     pub(super) fn row_is_current(&self, account: &KubesvcAccount) -> bool {
         let version = &account.metadata.resource_version;
         let mut news = true;
@@ -143,20 +145,20 @@ impl Memories {
         news
     }
 
-    /// The credential is to be read again.
+    /// Requests that the credential is read again.
     pub(super) fn recheck_credential(&self, uid: &str) {
         self.update(uid, |memory| memory.recheck = true);
     }
 
-    /// The uids and account names that objects at a key have had.
+    /// The uids and account names that objects under a key have had.
     pub(super) fn known(&self, key: &AccountKey) -> Vec<(String, String)> {
         let shelves = self.0.lock();
         let uids = shelves.uids.get(key).into_iter().flatten();
         uids.filter_map(|uid| Some((uid.clone(), shelves.by_uid.get(uid)?.account_name.clone()))).collect()
     }
 
-    /// An agent's replica finds another credential than the granted one: it is to be read again, now or, where it was
-    /// just now, at the tick that is answered.
+    /// Records that an agent's replica found another credential than the granted one. The credential is read again
+    /// now or, if that was done recently, at the returned tick.
     pub(super) fn credential_mismatched(&self, uid: &str, now: Tick) -> Option<Tick> {
         let mut later = None;
         self.update(uid, |memory| {
@@ -172,12 +174,12 @@ impl Memories {
         later
     }
 
-    /// Nobody finds another credential any more.
+    /// Records that no replica finds another credential any more.
     pub(super) fn credential_matched(&self, uid: &str) {
         self.update(uid, |memory| memory.credential_mismatches.count = 0);
     }
 
-    /// The object at a key is gone: the uids and account names it had.
+    /// Forgets the object under a key. Returns the uids and account names it had.
     pub(super) fn forget(&self, key: &AccountKey) -> Vec<(String, String)> {
         let mut shelves = self.0.lock();
         let uids = shelves.uids.remove(key).unwrap_or_default();
@@ -187,7 +189,7 @@ impl Memories {
     }
 }
 
-/// Whether a verdict is about something else than the one before, or judges it otherwise.
+/// Whether two verdicts differ in the credential or in the judgement.
 fn differ(before: &Result<CredentialFact, Failure>, now: &Result<CredentialFact, Failure>) -> bool {
     match (before, now) {
         (Ok(before), Ok(now)) => !now.is(before.version.as_deref()),

@@ -1,4 +1,4 @@
-//! What the controller counts.
+//! Metrics of the controller.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -13,7 +13,7 @@ pub(super) struct Transition {
     pub(super) to: &'static str,
 }
 
-/// Counters of the controller; clones share them.
+/// Metrics of the controller. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct ControllerMetrics {
     pub(super) transitions: Family<Transition, Counter>,
@@ -29,7 +29,7 @@ pub struct ControllerMetrics {
 }
 
 impl ControllerMetrics {
-    /// Registers the counters under `kubesvc_controller_…`.
+    /// Registers the metrics under `kubesvc_controller_…`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("kubesvc_controller");
         registry.register("transitions", "State changes written", self.transitions.clone());

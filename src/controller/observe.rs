@@ -1,4 +1,4 @@
-//! Fills the observation; decides nothing.
+//! Builds the observation. Decides nothing.
 
 use jiff::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::account::lifecycle::{
 use crate::account::secret_reference::is_read_by_operator;
 use crate::account::{DesiredState, GrantPhase, KubesvcAccount, State};
 
-/// When a credential is read again.
+/// When to read a credential again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RereadReason {
     Never,
@@ -20,7 +20,7 @@ enum RereadReason {
 }
 
 impl Controller {
-    /// What is to be done for an account, as it is seen now.
+    /// Decides what to do for an account as observed now.
     pub(super) fn decide(&self, account: &KubesvcAccount, memory: &AccountMemory) -> Decision {
         let context = &self.context;
         let mut sessions: Vec<SessionFact> = context.fleet.sessions(account.uid());
@@ -68,8 +68,8 @@ impl Controller {
         decision
     }
 
-    /// When the credential is read again because a session finds another one. Of a Secret that is not watched nobody
-    /// else tells.
+    /// When to read the credential again because a session finds another one. For a Secret that is not watched, this
+    /// is the only signal.
     fn when_mismatched(&self, account: &KubesvcAccount) -> RereadReason {
         let is_asked_for = account.status_or_default().state() != State::Failed;
         if !is_asked_for || !is_read_by_operator(account.spec.agent_source()) {
@@ -87,14 +87,14 @@ impl Controller {
     fn row_fact(&self, account: &KubesvcAccount, memory: &AccountMemory) -> RowFact {
         match self.context.projection.fact(account.uid(), account.account_name()) {
             RowFact::Absent if memory.row_refused && !account.is_being_deleted() => RowFact::Unavailable,
-            // The lifecycle inserts its row, and that takes the place of the other.
+            // The lifecycle then inserts the row, which replaces the foreign one.
             RowFact::Foreign if self.context.adopts.is_some() && !memory.row_refused => RowFact::Absent,
             fact => fact,
         }
     }
 }
 
-/// Whether a changed credential would change what is to be done.
+/// Whether a changed credential could change the next action.
 fn may_need_its_credential(account: &KubesvcAccount) -> bool {
     let status = account.status_or_default();
     let awaits = matches!(status.state(), State::Failed | State::ToMigrate);

@@ -1,4 +1,5 @@
-//! The Secret of our own making at the end of its account, and that of an earlier version of kubesvc.
+//! Secrets created by kubesvc: deletion at the end of their account, and update of those created by an earlier
+//! version.
 
 use std::time::Duration;
 
@@ -19,26 +20,26 @@ use crate::crash;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-/// Maximum number of attempts at a write that conflicts with others of the same Secret.
+/// Maximum number of attempts at a write that conflicts with other writes of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 5;
-/// Maximum number of Secrets of an earlier version updated at once.
+/// Maximum number of Secrets of an earlier version updated concurrently.
 const MAX_CONCURRENT_UPDATES: usize = 8;
-/// Delay before failed updates are tried again.
+/// Delay before failed updates are retried.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Maximum number of Secrets taken from the wake set at once.
 const MAX_SECRETS_PER_BATCH: usize = 1024;
 
-/// An answer about a Secret: what was refused says nothing of what was sent.
+/// The API server's response about a Secret. A refusal contains nothing of the request.
 pub(super) enum SecretResponse<T> {
     Done(T),
-    /// It is there already, another version, or gone.
+    /// The Secret already exists, has another version, or is gone.
     Changed,
     Refused(String),
 }
 
 impl Controller {
-    /// Deletes the Secret that was made for an account, as the last step before its finalizer goes. A conflict: the
-    /// account is another one than it was. That it is refused does not keep the account.
+    /// Deletes the Secret that was created for an account, as the last step before its finalizer is removed. Returns
+    /// a conflict if the account was replaced by another. A refusal to delete the Secret does not keep the account.
     pub(super) async fn delete_secret(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         if account.is_static() {
             return Ok(ActionOutcome::Done); // None is ever made for it.
@@ -57,7 +58,8 @@ impl Controller {
             if !is_ours(&read, place) {
                 return Ok(ActionOutcome::Done);
             }
-            // Made anew under the name, it would be that account's. It cannot be as long as this one stands.
+            // If the account was recreated under its name, the Secret belongs to the new one. It cannot be recreated
+            // while this one exists.
             let now = timed(self.api(account).get_metadata_opt(object)).await?;
             if now.is_none_or(|now| now.metadata.uid != account.metadata.uid) {
                 return Ok(ActionOutcome::Conflict);
@@ -75,7 +77,8 @@ impl Controller {
         Err(format!("others write the Secret {namespace}/{name} at the same time").into())
     }
 
-    /// Brings a Secret that an earlier version has made for an account to its labels, and takes its owner reference off.
+    /// Sets the current labels on a Secret that an earlier version created for an account, and removes its owner
+    /// reference.
     async fn update_secret(&self, account: &KubesvcAccount) -> Result<(), BoxedError> {
         let place @ (namespace, object) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));
@@ -120,7 +123,7 @@ impl Controller {
         judge(answer)
     }
 
-    /// Deletes a Secret as it was read or written.
+    /// Deletes a Secret in exactly the version that was read or written.
     pub(super) async fn remove_secret(
         &self,
         api: &Api<Secret>,
@@ -145,8 +148,8 @@ impl Controller {
     }
 }
 
-/// Brings Secrets of an earlier version up to date, as the watch shows them. Only those that an account names: others wait
-/// for the garbage collector.
+/// Updates Secrets of an earlier version as the watch shows them. Only those that an account names: the others are
+/// left to the garbage collector.
 pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationToken) {
     let outdated = &controller.context.outdated_secrets;
     while let Some(found) = stop.run_until_cancelled(outdated.take(MAX_SECRETS_PER_BATCH)).await {
@@ -163,7 +166,7 @@ pub(super) async fn keep_updated(controller: &Controller, stop: &CancellationTok
     }
 }
 
-/// The answer is which failed, and why.
+/// Returns the Secrets that could not be updated, with their errors.
 async fn update(
     controller: &Controller,
     secrets: &[(String, String)],
@@ -210,7 +213,7 @@ fn judge<T>(answer: Result<T, BoxedError>) -> Result<SecretResponse<T>, BoxedErr
     })
 }
 
-/// An error of a request that may have held a kubeconfig.
+/// Strips the error of a request that may have contained a kubeconfig.
 pub(super) fn without_contents(error: BoxedError) -> BoxedError {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => {

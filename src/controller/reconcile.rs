@@ -1,4 +1,4 @@
-//! One look at one account: observe, decide, act, until there is nothing to do now.
+//! Reconciles one account: observe, decide, act, until there is nothing to do now.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::objects::AccountKey;
 use crate::telemetry::errors::chain;
 use crate::telemetry::outages::warn_unless_away;
 
-/// Maximum number of actions of one account before other accounts have their turn.
+/// Maximum number of actions of one account before other accounts get their turn.
 const MAX_ACTIONS_PER_PASS: usize = 8;
-/// Delay, in ticks, before an object that may be gone is read again.
+/// Delay, in ticks, before checking again whether an object is gone.
 const GONE_RECHECK_TICKS: Tick = 5;
 /// Time limit for a new list of all accounts that a worker waits for.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +25,8 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_ERROR_PAUSE_TICKS: Tick = 30;
 
 impl Controller {
-    /// Looks at one account until there is nothing to do now, or the action is done at which `stop` came.
+    /// Reconciles one account until there is nothing to do now. After `stop`, finishes the current action and
+    /// returns.
     pub(super) async fn reconcile(&self, key: &AccountKey, stop: &CancellationToken) {
         self.context.metrics.looks.inc();
         for _ in 0..MAX_ACTIONS_PER_PASS {
@@ -33,7 +34,8 @@ impl Controller {
                 return;
             }
             if !self.context.mandate.holds() {
-                // It slept, or is cut off from the API server. If nobody else leads, it goes on in a moment.
+                // The process was suspended, or is cut off from the API server. If no other replica leads, it
+                // continues in a moment.
                 self.schedule.look_again(key, Some(self.context.ticks.now() + 1));
                 return;
             }
@@ -54,7 +56,7 @@ impl Controller {
             match self.act(&account, action).await {
                 Ok(ActionOutcome::Done) => {}
                 Ok(ActionOutcome::Conflict) => {
-                    // Someone else wrote; the watch will show it and wake us.
+                    // Someone else wrote; the watch will show it and wake the account.
                     self.context.metrics.conflicts.inc();
                     self.schedule.look_again(key, Some(self.context.ticks.now() + 5));
                     return;
@@ -71,14 +73,15 @@ impl Controller {
         self.schedule.wakes.wake(key.clone());
     }
 
-    /// Keeps the row in step with the object. A row that was edited since is a matter of the comparison.
+    /// Queues the row of the current object. Rows edited by hand are left to the periodic comparison.
     pub(super) fn project_row(&self, account: &KubesvcAccount) {
         if calls_for_row(&self.context, account) && self.memories.row_is_current(account) {
             self.context.projection.upsert(row::of(account));
         }
     }
 
-    /// Objects that want the account's name, and whose name it is not: one of them may have it still.
+    /// Wakes the objects of the same account name over which this one takes precedence: one of them may still hold
+    /// the name.
     fn wake_younger(&self, account: &KubesvcAccount) {
         let namesakes = self.context.accounts.by_account_name(account.account_name());
         let precedence = self.context.accounts.precedence();
@@ -86,8 +89,9 @@ impl Controller {
         self.schedule.wakes.wake_all(younger.map(|other| AccountKey::of(other)));
     }
 
-    /// Objects that are gone: their rows go, and whoever waited for their name has a look. The row of one that was deleted
-    /// went before it; where one is left, a watch that shows less than there is may be all there is to it.
+    /// Deletes the rows of objects that are gone, and wakes the accounts that waited for their names. The row of a
+    /// deleted object is deleted before the object; if a row is left, the watch may be incomplete, so the API server
+    /// is asked first.
     async fn confirm_deletion(&self, key: &AccountKey) {
         let known = self.memories.known(key);
         let has_row =
@@ -105,7 +109,7 @@ impl Controller {
         }
     }
 
-    /// Whether the API server itself knows none of these objects any more.
+    /// Whether the API server confirms that none of these objects exists.
     async fn is_gone(&self, key: &AccountKey, known: &[(String, String)]) -> bool {
         let api: Api<KubesvcAccount> = Api::namespaced(self.context.client.clone(), &key.namespace);
         match timed(api.get_metadata_opt(&key.name)).await {

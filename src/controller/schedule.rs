@@ -1,4 +1,4 @@
-//! Which account is looked at when, and that each is looked at by one worker at a time.
+//! When each account is reconciled; no account is reconciled by two workers at once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::account::lifecycle::Tick;
 use crate::objects::AccountKey;
 use crate::wake_set::WakeSet;
 
-/// What waits, what is due later, and what is under way. Bounded by the number of accounts.
+/// Accounts that wait, are due later, or are being reconciled. Bounded by the number of accounts.
 pub(super) struct Schedule {
     pub(super) wakes: Arc<WakeSet<AccountKey>>,
     timers: Mutex<Timers>,
@@ -27,7 +27,7 @@ impl Schedule {
         Self { wakes, timers: Mutex::default(), under_way: Mutex::default() }
     }
 
-    /// Looks at an account again at a tick, or sooner if something wakes it; absent: only then.
+    /// Schedules an account for a tick, or sooner if something wakes it; `None`: only then.
     pub(super) fn look_again(&self, key: &AccountKey, at: Option<Tick>) {
         let mut timers = self.timers.lock();
         if let Some(before) = timers.by_key.remove(key)
@@ -41,7 +41,7 @@ impl Schedule {
         }
     }
 
-    /// Wakes what is due.
+    /// Wakes the accounts that are due.
     pub(super) fn wake_due(&self, now: Tick) {
         let mut timers = self.timers.lock();
         let later = timers.by_tick.split_off(&(now + 1));
@@ -52,7 +52,8 @@ impl Schedule {
         }
     }
 
-    /// Begins to look at an account; false if someone is at it, who will then look once more.
+    /// Begins to reconcile an account. Returns `false` if a worker already does; the account is then woken again
+    /// afterwards.
     pub(super) fn begin(&self, key: &AccountKey) -> bool {
         let mut under_way = self.under_way.lock();
         if let Some(again) = under_way.get_mut(key) {
@@ -63,7 +64,7 @@ impl Schedule {
         true
     }
 
-    /// Ends a look; whoever came meanwhile has theirs.
+    /// Ends a reconciliation. Wakes the account if it was requested meanwhile.
     pub(super) fn end(&self, key: &AccountKey) {
         if self.under_way.lock().remove(key) == Some(true) {
             self.wakes.wake(key.clone());

@@ -1,4 +1,4 @@
-//! The workers: many accounts beside one another.
+//! The workers, which reconcile many accounts concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::leader::Controller;
 use crate::account::lifecycle::Tick;
 use crate::objects::AccountKey;
 
-/// How long what is under way may take once the operator stops: long enough for an action, and short enough that the
-/// last rows are written and the Lease is released in time.
+/// Time limit for work in progress when the operator stops: long enough for one action, and short enough to write the
+/// last rows and release the Lease in time.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay, in ticks, before an account is reconciled again whose reconciliation panicked.
+/// Delay, in ticks, before an account whose reconciliation panicked is reconciled again.
 const PANIC_RETRY_TICKS: Tick = 30;
 
-/// Works until stopped, then waits for the actions under way, for at most 5 s; what is not done by then is a look that was
-/// not finished. When the lead is over, nothing is waited for.
+/// Reconciles until stopped, then waits for actions in progress for at most [`FINISH_TIMEOUT`]; the next leader
+/// repeats what is not done by then. When leadership is lost (`over`), waits for nothing.
 pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, over: CancellationToken) {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_ACCOUNTS));
     let (workers, too_late) = (TaskTracker::new(), over.child_token());
@@ -49,7 +49,7 @@ pub(super) async fn run(controller: Arc<Controller>, stop: CancellationToken, ov
     }
 }
 
-/// A look under way. However it ends, the account can be looked at again.
+/// A reconciliation in progress. When dropped, even by a panic, the account can be reconciled again.
 struct ReconcileGuard {
     controller: Arc<Controller>,
     key: AccountKey,

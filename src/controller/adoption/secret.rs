@@ -1,5 +1,5 @@
-//! The Secret for the kubeconfig that a row holds. The rules are REST's: Secret, then object, and a Secret that is not
-//! ours is never touched.
+//! The Secret for the kubeconfig of an adopted row. The rules are REST's: the Secret before the object, and a foreign
+//! Secret is never touched.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -12,23 +12,23 @@ use crate::account::owned_secret::{
 use crate::account::{FIELD_MANAGER, KubesvcAccount, ORIGIN_MIGRATED, names};
 use crate::controller::owned_secrets::{SecretResponse, place, without_contents};
 
-/// Maximum number of attempts at a write that conflicts with others of the same Secret.
+/// Maximum number of attempts at a write that conflicts with other writes of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 8;
 /// Crash points of the writes.
 const CRASH_POINTS: [&str; 2] = ["adopt-secret:before", "adopt-secret:after"];
 
-/// What became of a Secret.
+/// Result of writing a Secret.
 pub(super) enum SecretOutcome {
     /// It holds the kubeconfig, in this version.
     Ready(SecretVersion),
-    /// The object stands.
+    /// The object already exists.
     Stands,
-    /// It cannot be written, and why.
+    /// It cannot be written, for this reason.
     Refused(String),
 }
 
 impl Controller {
-    /// Brings the Secret of an object that is to be made to these contents.
+    /// Writes these contents to the Secret of an object that is about to be created.
     pub(super) async fn keep_secret(
         &self,
         object: &KubesvcAccount,
@@ -42,7 +42,7 @@ impl Controller {
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let present = self.secret(&api, &name).await?;
             let read = present.as_ref().map(|secret| secret.metadata.clone()).unwrap_or_default();
-            // That of an earlier version, which nobody has said to be the account's, may be anybody's.
+            // A Secret of an earlier version that is not marked as the account's may belong to anyone.
             let is_theirs = present.is_some() && !is_ours(&read, place);
             let stands = match &present {
                 Some(_) => timed(self.api(object).get_metadata_opt(object_name)).await?.is_some(),
@@ -85,7 +85,8 @@ impl Controller {
         Err(others_write(namespace, &name))
     }
 
-    /// After the object was made: the Secret holds these contents, though others may have written to it meanwhile.
+    /// Ensures, after the object was created, that the Secret holds these contents, since others may have written to
+    /// it meanwhile.
     pub(super) async fn complete_secret(
         &self,
         made: &KubesvcAccount,
@@ -107,7 +108,7 @@ impl Controller {
         Err(others_write(namespace, &name))
     }
 
-    /// Deletes the Secret that an object was to have, as it was written.
+    /// Deletes the Secret of an object that was not created, in exactly the version that was written.
     pub(super) async fn discard_secret(
         &self,
         object: &KubesvcAccount,

@@ -1,16 +1,16 @@
-//! Rows that are left alone though adoption is asked for: people are told of each once.
+//! Rows that adoption cannot take. Each is logged once for each reason.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use tracing::warn;
 
-/// These rows by name, and why, as people were told of them last. Bounded by the rows there are.
+/// These rows by name, with the reason last logged. Bounded by the number of rows.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct SkippedRows(Mutex<BTreeMap<String, String>>);
 
 impl SkippedRows {
-    /// Takes in the rows as they are now, and tells of those that are news.
+    /// Records the current rows and logs those that are new or have a new reason.
     pub(super) fn log_new(&self, rows: BTreeMap<String, String>) {
         for (row, why) in self.news(rows) {
             warn!(row, why, "a row that is not of kubesvc cannot become an account; it is left as it is");
