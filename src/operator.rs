@@ -1,4 +1,4 @@
-//! The composition root of `kubesvc-operator`: the only place that puts its parts together.
+//! The composition root of `kubesvc-operator`: the only place that assembles its parts.
 
 mod arguments;
 mod cli;

@@ -1,4 +1,4 @@
-//! The flags of a running operator.
+//! The command-line flags of the operator.
 
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ pub(super) struct CopyArguments {
     pub(super) overwrite: bool,
 }
 
-/// Without the URLs: there may be passwords in them.
+/// Omits the URLs, since they may contain passwords.
 impl std::fmt::Debug for CopyArguments {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CopyArguments").field("overwrite", &self.overwrite).finish_non_exhaustive()

@@ -12,7 +12,7 @@ use crate::command_line::{self, FAILURE, USAGE};
 use crate::config::{self, Loaded, operator::OperatorSettings};
 use crate::process::{no_core_dumps, raise_open_files};
 
-/// Files that a process may have open where nobody has said otherwise.
+/// Usual limit of open files, assumed when the real limit cannot be determined.
 const USUAL_OPEN_FILES: u64 = 1024;
 
 const EXAMPLES: &str = "\

@@ -8,7 +8,7 @@ use super::arguments::CopyArguments;
 use crate::command_line::{FAILURE, USAGE};
 use crate::store::{self, copying::Copied};
 
-/// Copies, and gives the line that says what was copied.
+/// Copies the accounts, and returns a one-line summary.
 ///
 /// # Errors
 /// One line that says what is wrong and what to do, and the exit code.
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &CopyArguments) -> Result<String, (String, u8)> {
     copied.map(summary).map_err(|error| (error.in_full(), FAILURE))
 }
 
-/// Shown on a terminal only.
+/// A progress bar on a terminal; hidden otherwise.
 fn bar() -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();

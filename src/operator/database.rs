@@ -1,4 +1,4 @@
-//! The database at the start: one that cannot be reached is waited for.
+//! Opens the database at startup, and waits while it is unreachable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::store::projection::Projection;
 use crate::store::{self, Store, StoreError, VendorTables};
 use crate::telemetry::errors::chain;
 
-/// The longest wait between two tries, before the jitter that at most doubles it.
+/// Maximum delay between two attempts, before jitter, which at most doubles it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Opens the database of this URL, and waits for it while it cannot be reached. None if stopped before.
+/// Opens the database of this URL, and waits while it is unreachable. Returns `None` if stopped before.
 ///
 /// # Errors
-/// One line that says what is wrong with URL, login or schema and what to do: no waiting helps there.
+/// One line that says what is wrong with URL, login or schema and what to do; waiting does not help there.
 pub(super) async fn open(
     url: &str,
     vendor: VendorTables,
@@ -57,7 +57,7 @@ pub(super) async fn open(
     }
 }
 
-/// Reads the rows. A database that has gone since it was opened is read by [`Projection::run`] when it is back.
+/// Reads the rows. If the database has become unavailable since it was opened, [`Projection::run`] reads them later.
 ///
 /// # Errors
 /// One line that says what is wrong with the tables and what to do.

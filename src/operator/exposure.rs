@@ -1,4 +1,4 @@
-//! What the settings leave open to whoever reaches a port: one log line each at start, and a metric.
+//! What the settings leave open to anyone who can reach a port: one log line each at startup, and a metric.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -11,13 +11,13 @@ use crate::store;
 
 const DATABASE_PLAINTEXT: &str = "database-plaintext";
 
-/// One way in that settings can close.
+/// One exposure that settings can close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exposure {
-    /// Its name, which is the metric's label.
+    /// Its name, used as the label of the metric.
     name: &'static str,
     is_open: bool,
-    /// What is open, and how to close it.
+    /// What is exposed, and how to close it.
     what: &'static str,
 }
 
@@ -26,7 +26,7 @@ struct Label {
     door: &'static str,
 }
 
-/// All doors. `foreign`: whether accounts of other namespaces than the operator's own are watched.
+/// All exposures. `foreign`: whether accounts of other namespaces than the operator's own are watched.
 pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure; 8] {
     let any = |namespaces: &[String]| foreign && namespaces.iter().any(|one| one == "*");
     let door = |name, is_open, what| Exposure { name, is_open, what };
@@ -77,7 +77,7 @@ pub(super) fn exposures(settings: &OperatorSettings, foreign: bool) -> [Exposure
     ]
 }
 
-/// Says what is open, one line each. Of the database that is said before it is opened, see [`store::exposure`].
+/// Logs each open exposure. The database's is logged before it is opened, see [`store::exposure`].
 pub(super) fn say(doors: &[Exposure]) {
     for Exposure { name, what, .. } in
         doors.iter().filter(|door| door.is_open && door.name != DATABASE_PLAINTEXT)
@@ -86,7 +86,7 @@ pub(super) fn say(doors: &[Exposure]) {
     }
 }
 
-/// Adds `kubesvc_security_open` to a registry.
+/// Registers the metric `kubesvc_security_open`.
 pub(super) fn register(doors: &[Exposure], registry: &mut Registry) {
     let open: Family<Label, Gauge> = Family::default();
     for door in doors {

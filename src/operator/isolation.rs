@@ -1,5 +1,5 @@
-//! A replica that alone is cut off from the API server sends its agents to the others: their Leases of it have run out,
-//! and they would take its agents for gone.
+//! Detects that only this replica is cut off from the API server, and sends its agents to the others: they consider
+//! its Lease expired and would treat its agents as gone.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,24 +13,24 @@ use crate::hub::Hub;
 use crate::leases::{Isolation, Replicas};
 use crate::peers::Peers;
 
-/// Interval between checks whether the own Lease stands.
+/// Interval between checks of this replica's own Lease.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of checks in a row that must find the Lease too old: a process that slept renews it before that.
+/// Number of consecutive checks that must find the Lease too old. A process that was suspended renews it before that.
 const MIN_LATE_CHECKS: u32 = 3;
 
-/// What it takes to find out.
+/// What the checks need.
 pub(super) struct IsolationWatcher {
     pub(super) replicas: Arc<Replicas>,
     pub(super) peers: Arc<Peers>,
     pub(super) hub: Arc<Hub>,
     pub(super) readiness: Arc<OperatorReadiness>,
-    /// How long a Lease is valid.
+    /// Duration for which a Lease is valid.
     pub(super) duration: Duration,
 }
 
 impl IsolationWatcher {
-    /// Looks until stopped.
+    /// Checks until stopped.
     pub(super) async fn run(self, stop: CancellationToken) {
         let mut isolation = Isolation::default();
         let begun = Instant::now();
@@ -52,7 +52,7 @@ impl IsolationWatcher {
             } else {
                 None
             };
-            // Read after the others were asked: it may have been renewed meanwhile.
+            // Read after asking the others, since the Lease may have been renewed meanwhile.
             let age = self.replicas.lease_age();
             self.set(isolation.judge(begun.elapsed(), self.duration, age, others));
         }

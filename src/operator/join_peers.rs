@@ -1,4 +1,4 @@
-//! Joins the other replicas, as the settings say.
+//! Joins the other replicas according to the settings.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::secrets::SharedKey;
 use crate::shutdown::EssentialTasks;
 use crate::telemetry::errors::chain;
 
-/// The key of the replicas, for the versions of credentials.
+/// The key that the replicas share, for the versions of credentials.
 pub(super) struct KeyOfReplicas(pub(super) Arc<Peers>);
 
 #[async_trait]
@@ -28,7 +28,7 @@ impl SharedKey for KeyOfReplicas {
     }
 }
 
-/// Joins the other replicas, or stays alone.
+/// Joins the other replicas, or runs alone if the settings say so.
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
@@ -65,7 +65,7 @@ pub(super) async fn join(
     Peers::join(identity, lookup, ways, essential, stop).await
 }
 
-/// The client for finding replicas: the operator's own, unless the settings say otherwise.
+/// The client that discovers replicas: the operator's own, unless the settings say otherwise.
 async fn discovery(settings: &ClusterSettings, location: &RunLocation) -> Result<Client, String> {
     let mut config = match &settings.kubeconfig_file {
         Some(path) => from_file(path).await?,

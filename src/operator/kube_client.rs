@@ -1,4 +1,4 @@
-//! The operator's own API server: how it is found, and whether it has what is needed.
+//! Finds the operator's own API server and checks that it has what kubesvc needs.
 
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -8,14 +8,14 @@ use super::arguments::RunArguments;
 use crate::account::{KubesvcAccount, KubesvcAgent};
 use crate::telemetry::errors::chain;
 
-/// One TLS crypto provider for the whole program.
+/// Installs one TLS crypto provider for the whole program.
 pub(super) fn install_crypto() {
-    // A second installation says that one is there already, which is what is wanted.
+    // An error means that a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The client's configuration: `--kubeconfig`, then `KUBECONFIG`, then the pod's service account. The client repeats
-/// nothing by itself: what is to be repeated is decided here.
+/// The client's configuration: `--kubeconfig`, then `KUBECONFIG`, then the pod's service account. The client's own
+/// retries are off: kubesvc decides what is retried.
 pub(super) async fn config(arguments: &RunArguments) -> Result<Config, String> {
     let options = KubeConfigOptions { context: arguments.context.clone(), ..KubeConfigOptions::default() };
     let mut config = if let Some(path) = &arguments.kubeconfig {
@@ -38,7 +38,7 @@ pub(super) async fn config(arguments: &RunArguments) -> Result<Config, String> {
     Ok(config)
 }
 
-/// Checks that both kinds of objects are there and may be read.
+/// Checks that both kinds of objects exist and can be read.
 pub(super) async fn check(
     client: &Client,
     server: &str,

@@ -1,5 +1,5 @@
-//! Leading: from the moment at which this replica has the mandate, until it is lost or the operator stops. All that only
-//! the leader may do begins and ends here, any number of times in one process.
+//! Leadership, from the moment this replica receives the mandate until it is lost or the operator stops. Everything
+//! that only the leader may do begins and ends here, any number of times in one process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::store::projection::{Confirm, LeaderTerm};
 
 /// Maximum number of wake-ups dropped at once while another replica leads.
 const MAX_DROPPED_WAKES: usize = 4096;
-/// So many durations of the Lease a leader may take to begin: a minute as a rule, in which the slowest list is asked for
-/// more than once.
+/// Time limit for a leader's preparation, in durations of the Lease: usually a minute, enough to retry the slowest
+/// list more than once.
 const MAX_PREPARATION_LEASES: u32 = 4;
 
 /// What a leader works with.
@@ -24,21 +24,21 @@ pub(super) struct Leader {
     pub(super) context: controller::ControllerContext,
     pub(super) hub: Arc<Hub>,
     pub(super) leadership: Arc<Leadership>,
-    /// Whether there may be other replicas.
+    /// Whether other replicas may exist.
     pub(super) has_peers: bool,
-    /// How long the leader's Lease is valid.
+    /// Duration for which the leader's Lease is valid.
     pub(super) lease_duration: Duration,
 }
 
 impl Leader {
-    /// Leads whenever it is this replica's turn, until stopped; then the work under way is done.
+    /// Leads whenever this replica has the mandate, until stopped; then the work in progress is finished.
     pub(super) async fn run(self, stop: CancellationToken) {
         while let Some(mandate) = self.wait(&stop).await {
             self.lead(mandate, &stop).await;
         }
     }
 
-    /// Waits for the mandate; absent: the operator stops.
+    /// Waits for the mandate. Returns `None` if the operator stops.
     async fn wait(&self, stop: &CancellationToken) -> Option<Mandate> {
         let waiting = async {
             tokio::select! {
@@ -49,8 +49,8 @@ impl Leader {
         stop.run_until_cancelled(waiting).await
     }
 
-    /// What a replica does that follows: its time goes on, and what wakes a leader is dropped, because whoever begins to
-    /// lead looks at everything.
+    /// Advances the clock of a follower and drops wake-ups: a replica that starts to lead reconciles every account
+    /// anyway.
     async fn idle(&self) -> std::convert::Infallible {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -66,7 +66,7 @@ impl Leader {
     }
 
     async fn lead(&self, mandate: Mandate, stop: &CancellationToken) {
-        // Ends this lead: the Lease is lost, or the database knows a later term.
+        // Cancelled when this leadership ends: the Lease is lost, or the database has a later term.
         let over = mandate.lost().child_token();
         let prepared = async { stop.run_until_cancelled(self.prepare_in_time(&mandate, &over)).await };
         match over.run_until_cancelled(prepared).await {
@@ -79,7 +79,7 @@ impl Leader {
             None => warn!("this replica leads no more, before it has begun"),
         }
         if stop.is_cancelled() && !over.is_cancelled() {
-            // The last rows are written under this lead, and then the Lease is released.
+            // The last rows are written under this leadership, and then the Lease is released.
             return;
         }
         self.context.projection.follow();
@@ -90,7 +90,7 @@ impl Leader {
         info!("this replica follows");
     }
 
-    /// Prepares, or ends the lead: whoever holds the Lease and cannot begin leaves it to another replica.
+    /// Prepares to lead. If preparation takes too long, ends the leadership so that another replica can take over.
     async fn prepare_in_time(&self, mandate: &Mandate, over: &CancellationToken) {
         let prepared = self.prepare(mandate, over);
         if !self.has_peers {
@@ -103,8 +103,8 @@ impl Leader {
         }
     }
 
-    /// What comes before the first decision: a term of our own, then everything as it is now, so that nothing is decided
-    /// from what was so under an earlier leader.
+    /// Begins a term and then lists everything anew, so that no decision is based on what was true under an earlier
+    /// leader.
     async fn prepare(&self, mandate: &Mandate, over: &CancellationToken) {
         if self.has_peers {
             let lead = LeaderTerm {

@@ -1,4 +1,4 @@
-//! The Leases of this replica: the leader's, for which it stands, and its own.
+//! The Leases of this replica: the leader's, for which it is a candidate, and its own.
 
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use crate::hub::Hub;
 use crate::leases::{Elector, Leadership, LeaseObjects, OwnLease, Replicas, Times};
 use crate::shutdown::EssentialTasks;
 
-/// What this replica has to do with others.
+/// The Leases, and what is derived from them.
 pub(super) struct ReplicaLeases {
-    /// Absent: it is the only one.
+    /// `None` if this is the only replica.
     pub(super) leases: Option<LeaseObjects>,
     replica_id: String,
     times: Times,
@@ -40,7 +40,8 @@ impl ReplicaLeases {
         Self { leases: None, replica_id, times, leadership, replicas }
     }
 
-    /// Starts what keeps the Leases: the leader's until `releasing`, and the replica's own until its agents have `left`.
+    /// Starts the tasks that maintain the Leases: the leader's until `releasing`, and this replica's own until its
+    /// agents have `left`.
     pub(super) fn start(
         self,
         essential: &EssentialTasks,

@@ -1,4 +1,4 @@
-//! Whether the operator is ready, and what is missing if it is not.
+//! Whether the operator is ready, and what is missing if not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use crate::objects::AccountIndex;
 use crate::rest::Readiness;
 use crate::store::projection::Projection;
 
-/// Ready when it listens, the database answers and the watch is synced; whether it leads makes no difference.
+/// Ready once it listens, the database answers and the watch is synced. Leadership makes no difference.
 pub(super) struct OperatorReadiness {
     pub(super) accounts: Arc<AccountIndex>,
     pub(super) projection: Arc<Projection>,
     pub(super) leadership: Arc<Leadership>,
     pub(super) replicas: Arc<Replicas>,
-    /// Whether this replica alone does not reach the API server.
+    /// Whether only this replica cannot reach the API server.
     pub(super) isolated: AtomicBool,
     pub(super) stopping: AtomicBool,
 }

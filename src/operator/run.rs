@@ -1,4 +1,4 @@
-//! Puts the operator together, runs it and takes it down.
+//! Assembles the operator, runs it and shuts it down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,11 +44,11 @@ use crate::telemetry::errors::chain;
 use crate::telemetry::metrics::Metrics;
 use crate::wake_set::WakeSet;
 
-/// Runs the operator until a signal ends it.
+/// Runs the operator until a signal stops it.
 ///
 /// # Errors
-/// One line that says what is missing and what to do: the definitions, a right, the database, a port. Or what has ended
-/// that must go on.
+/// One line that says what is missing and what to do: the definitions, a permission, the database, a port. Or the
+/// essential task that ended.
 pub(super) async fn run(
     arguments: &RunArguments,
     settings: &OperatorSettings,
@@ -74,7 +74,7 @@ pub(super) async fn run(
         HttpServer::new("rest", limits, http.clone())
     };
     let health_server = || HttpServer::new("health", rest::health_limits(), http.clone());
-    // Both ports answer from now on: alive, and not ready.
+    // From now on both ports answer: alive, but not ready.
     let until_started = |listener: TcpListener, server: HttpServer| {
         let (listener, at_start) = rest::second_listener(listener).map_err(|error| error.to_string())?;
         tasks.spawn(server.serve(at_start, rest::starting(starting.clone()), started.clone()));
@@ -83,7 +83,7 @@ pub(super) async fn run(
     let rest_listener = until_started(rest_listener, rest_server())?;
     let health_listener =
         health_listener.map(|listener| until_started(listener, health_server())).transpose()?;
-    // Also where the start fails: whoever asks is not to hear that it goes on.
+    // Dropped also if startup fails, so that probes do not hear that it continues.
     let started = started.drop_guard();
     let vendor = if settings.take_database_over { VendorTables::Rename } else { VendorTables::Refuse };
     let Some(store) = database::open(&settings.database_url, vendor, &starting, &stop).await? else {
@@ -125,7 +125,7 @@ pub(super) async fn run(
     for namespace in settings.secrets.namespaces.iter().filter(|one| !location.watches(one)) {
         watch_secrets_of(Some(namespace.clone()));
     }
-    // While the objects are listed: a start takes as long as the longer of the two.
+    // While the objects are listed, so that startup takes only as long as the slower of the two.
     database::load(&projection).await?;
 
     let peers = ReplicaLeases::new(settings, &location);
@@ -161,7 +161,8 @@ pub(super) async fn run(
     };
     let hub = Hub::new(hub_settings(settings, &location, rest_address.port(), connections), ports);
     if peers.leases.is_some() {
-        // Those that an earlier process of this replica had are away, until they are back. Whoever leads looks anyway.
+        // Agents of an earlier process of this replica count as absent until they reconnect. A leader reads them
+        // anyway.
         hub.remember_agents().await;
     }
     peers.replicas.count_own(hub.backlog());
@@ -249,12 +250,12 @@ pub(super) async fn run(
     if leader.has_peers {
         projection.follow();
     }
-    // The rows are written until the controller has said its last one, and only then is the Lease released.
+    // Rows are written until the controller has queued its last one; only then is the Lease released.
     let (leading, writing, releasing) = (stop.clone(), CancellationToken::new(), CancellationToken::new());
     let left = CancellationToken::new();
     peers.start(&essential, &hub, &releasing, &left);
     let written = writing.clone();
-    // Guards, since also what panics must let the others go on to their end.
+    // Drop guards, so that a panic of one task also lets the others finish.
     let (writing, releasing, left) = (writing.drop_guard(), releasing.drop_guard(), left.drop_guard());
     essential.spawn("rows", async move {
         let _releasing = releasing;
@@ -283,7 +284,7 @@ pub(super) async fn run(
     essential.failed_task().map_or(Ok(()), |why| Err(format!("a task that must go on has ended: {why}")))
 }
 
-/// The agents of all replicas, kept in step until stopped.
+/// The agents of all replicas, kept in sync until stopped.
 #[expect(clippy::too_many_arguments, reason = "it puts parts together")]
 fn cluster_sessions(
     location: &RunLocation,
@@ -310,7 +311,7 @@ fn cluster_sessions(
     Arc::new(ClusterSessions::new(here, elsewhere, accounts, agents, client, &location.namespace))
 }
 
-/// The port that health alone is served on, if it has one.
+/// The listener for the health port, if it is separate.
 async fn health_listener(server: &ServerSettings) -> Result<Option<TcpListener>, String> {
     let Some(port) = server.health_port else { return Ok(None) };
     let address = &server.address;

@@ -1,4 +1,4 @@
-//! Who and where this replica is.
+//! The identity and location of this replica.
 
 use kube::{Client, Config};
 
@@ -6,19 +6,19 @@ use super::arguments::RunArguments;
 use super::{kube_client, kube_connection};
 use crate::config::operator::OperatorSettings;
 
-/// Who and where this replica is.
+/// The identity and location of this replica.
 pub(super) struct RunLocation {
     pub(super) client: Client,
-    /// What the client was made of.
+    /// Configuration that the client was built from.
     pub(super) config: Config,
     pub(super) namespace: String,
     pub(super) replica_id: String,
-    /// The namespaces to watch; absent: all.
+    /// The namespaces to watch; a `None` stands for all.
     pub(super) watched: Vec<Option<String>>,
 }
 
 impl RunLocation {
-    /// Finds it out, and whether the API server has what is needed.
+    /// Determines them, and checks that the API server has what kubesvc needs.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
@@ -40,7 +40,7 @@ impl RunLocation {
         Ok(Self { client, config, namespace, replica_id, watched })
     }
 
-    /// Whether accounts of no other namespace than the operator's own are watched.
+    /// Whether only accounts of the operator's own namespace are watched.
     pub(super) fn watches_own_alone(&self) -> bool {
         self.watched.iter().all(|watched| watched.as_ref() == Some(&self.namespace))
     }

@@ -1,4 +1,4 @@
-//! What each part is told of the settings.
+//! Derives the settings of each part from the operator's settings.
 
 use std::time::Duration;
 
@@ -16,51 +16,52 @@ use crate::hub::{AssignmentChecks, HubSettings, Pings};
 use crate::rest::{BrowserRules, RestSettings};
 use crate::store;
 
-/// How many connections of agents the hub takes.
+/// Maximum number of connections from agents.
 const MAX_AGENT_CONNECTIONS: usize = 20_000;
-/// How many connections REST takes.
+/// Maximum number of REST connections.
 const REST_CONNECTIONS: usize = 4096;
 
-/// Connections that are open at once at most.
+/// Maximum numbers of open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connections {
-    /// Of agents.
+    /// From agents.
     pub(super) agents: usize,
-    /// Of callers of REST.
+    /// From REST clients.
     pub(super) rest: usize,
 }
 
 impl Connections {
-    /// As many as fit into the files that the process may have open: five eighths for agents, a quarter for REST. One
-    /// eighth is left to probes, the API server and the database, so that no crowd keeps those from theirs.
+    /// As many as the limit of open files allows: five eighths for agents, a quarter for REST. One eighth is left for
+    /// probes, the API server and the database, so that no crowd of clients can block them.
     pub(super) fn within(open_files: u64) -> Self {
         let open_files = usize::try_from(open_files).unwrap_or(usize::MAX);
         let (agents, rest) = (open_files / 8 * 5, open_files / 4);
         Self { agents: agents.min(MAX_AGENT_CONNECTIONS), rest: rest.min(REST_CONNECTIONS) }
     }
 
-    /// Whether it is the files that bound them.
+    /// Whether the limit of open files lowers them.
     pub(super) fn are_fewer(self) -> bool {
         self.agents < MAX_AGENT_CONNECTIONS || self.rest < REST_CONNECTIONS
     }
 }
 
-/// Whether there may be other replicas: a file of SQLite's belongs to one.
+/// Whether other replicas may exist. A SQLite file belongs to a single one.
 pub(super) fn may_have_peers(settings: &OperatorSettings) -> bool {
     settings.cluster.mode != ClusterMode::Local && store::serves_several(&settings.database_url)
 }
 
-/// Whether agents are approved when they come.
+/// Whether agents are approved automatically.
 pub(super) fn approves(settings: &OperatorSettings) -> bool {
     settings.agents.approval == Approval::Auto
 }
 
-/// Registrations a second that agents may have which were never approved: a tenth of all, at least one; 0: no bound.
+/// Maximum number of registrations per second of agents that were never approved: a tenth of all, at least one; 0:
+/// unlimited.
 pub(super) fn registrations_of_strangers(registration_qps: u32) -> u32 {
     registration_qps.div_ceil(10)
 }
 
-/// What the hub goes by.
+/// The settings of the hub.
 pub(super) fn hub_settings(
     settings: &OperatorSettings,
     location: &RunLocation,
@@ -103,7 +104,7 @@ pub(super) fn hub_settings(
     }
 }
 
-/// Where accounts that come by REST, from agents' own files, or from rows are made.
+/// Namespace in which accounts from REST, from agents' own files, and from rows are created.
 pub(super) fn accounts_namespace(settings: &OperatorSettings, location: &RunLocation) -> String {
     settings.dynamic_accounts.namespace.clone().unwrap_or_else(|| location.namespace.clone())
 }
@@ -114,7 +115,7 @@ pub(super) fn adopted_rows(settings: &OperatorSettings, location: &RunLocation) 
     AdoptedRows { watched: location.watches(&namespace), namespace }
 }
 
-/// What REST goes by.
+/// The settings of REST.
 pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation) -> RestSettings {
     let accounts_namespace = accounts_namespace(settings, location);
     let accounts_watched = location.watches(&accounts_namespace);
@@ -138,7 +139,7 @@ pub(super) fn rest_settings(settings: &OperatorSettings, location: &RunLocation)
     }
 }
 
-/// What the lifecycle goes by.
+/// The settings of the lifecycle.
 pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
     let accounts = &settings.dynamic_accounts;
     LifecyclePolicy {
@@ -154,7 +155,7 @@ pub(super) fn policy(settings: &OperatorSettings) -> LifecyclePolicy {
     }
 }
 
-/// Which of several objects with one account name has it.
+/// Which of several objects with the same account name has precedence.
 pub(super) fn precedence(settings: &OperatorSettings) -> Precedence {
     Precedence { agent_wins: settings.dynamic_accounts.agent_wins }
 }
