@@ -1,11 +1,11 @@
-//! Settings of the two programs: YAML in the documented shape, the environment, flags.
+//! Settings of the two programs: YAML in the documented shape, the environment, and flags.
 //!
-//! Defaults lie lowest, then each file in order, then the environment, then flags ([`Loaded::set`]). Keys match
-//! without case, hyphens and underscores, and dotted keys are nested keys, as in Spring. One table a program
-//! (`operator/keys.rs`, `agent/keys.rs`) says which keys there are; from it come the checks, `--print-config`
-//! and the [`reference()`]. Every mistake is reported with file, line and key, all at once; a secret is never shown.
+//! Precedence from lowest to highest: defaults, each file in order, the environment, flags ([`Loaded::set`]). Keys
+//! match regardless of case, hyphens and underscores, and dotted keys are nested keys, as in Spring. One table per
+//! program (`operator/keys.rs`, `agent/keys.rs`) lists the keys; the checks, `--print-config` and the [`reference()`]
+//! derive from it. All mistakes are reported at once, each with file, line and key; secrets are never shown.
 //!
-//! `null` leaves a setting as it is. `false`, `0` and empty lists set it.
+//! `null` leaves a setting unchanged. `false`, `0` and empty lists set it.
 
 pub mod agent;
 pub mod operator;
@@ -38,17 +38,17 @@ use layer::Values;
 use operator::OperatorSettings;
 use table::Spec;
 
-/// What to do about a key that no table knows.
+/// How to treat a key that is in no table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownKeys {
-    /// Refuse the configuration.
+    /// Reject the configuration.
     #[default]
     Error,
-    /// Go on without the key, with a warning.
+    /// Ignore the key, with a warning.
     Warn,
 }
 
-/// Which program a list of settings is for.
+/// The program that a list of settings is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `kubesvc-operator`
@@ -66,39 +66,39 @@ impl Program {
     }
 }
 
-/// Settings, and where each came from.
+/// Settings with the origin of each.
 pub struct Loaded<T> {
-    /// What the program goes by.
+    /// The effective settings.
     pub settings: T,
-    /// What a person should know, one line each; for the log.
+    /// Warnings for the log, one line each.
     pub warnings: Vec<String>,
     values: Values,
     build: fn(&Values) -> Result<T, ConfigError>,
 }
 
 impl<T> Loaded<T> {
-    /// Lays a command-line flag over the setting of that documented key; lists take commas.
+    /// Overrides the setting with this documented key by a command-line flag. Lists are comma-separated.
     ///
     /// # Errors
-    /// The value is not allowed, or the key is not one that is read. The settings then stay as they were.
+    /// The value is not allowed, or no setting has the key. The settings are then unchanged.
     pub fn set(&mut self, key: &str, value: &str, flag_name: &str) -> Result<(), ConfigError> {
         self.values.flag(key, value, flag_name)?;
         self.settings = (self.build)(&self.values)?;
         Ok(())
     }
 
-    /// Every setting that is read, as YAML that could be loaded again, each with its origin in a comment.
-    /// Secrets are redacted, and what was given without being read, or is no setting, is named at the end.
+    /// Every setting that is read, as YAML that can be loaded again, each with its origin in a comment. Secrets are
+    /// redacted. Settings that are accepted but not read, and unknown keys, are listed at the end.
     pub fn print(&self) -> String {
         print::effective(&self.values)
     }
 
-    /// Where a setting came from, by its documented key; none for a key that is not read.
+    /// The origin of a setting, by its documented key; `None` for a key that is not read.
     pub fn origin(&self, key: &str) -> Option<&Origin> {
         self.values.slots.get(key).map(|slot| &slot.origin)
     }
 
-    /// The documented keys of settings that are another value in `other`; a list of groups counts as one.
+    /// The documented keys of settings whose values differ in `other`. A list of groups counts as one.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         let value = |values: &Values, id: &String| values.slots.get(id).map(|slot| slot.value.clone());
         let ids = self.values.slots.iter().chain(&other.values.slots);
@@ -129,15 +129,15 @@ impl<T> Loaded<T> {
     }
 }
 
-/// Says what [`Loaded::print`] says, which holds no secret.
+/// Prints the same as [`Loaded::print`], which contains no secrets.
 impl<T> fmt::Debug for Loaded<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.print())
     }
 }
 
-/// Loads the operator's settings from files that may be Clouddriver's own: only `kubesvc`, `armory.kubesvc`,
-/// `server` and `logging` are looked at. Later files lie over earlier ones; `env` lies over them all.
+/// Loads the operator's settings. The files may be Clouddriver's own: only `kubesvc`, `armory.kubesvc`, `server` and
+/// `logging` are read. Later files override earlier ones, and `env` overrides them all.
 ///
 /// # Errors
 /// Everything that is wrong with the files and the environment.
@@ -152,11 +152,11 @@ pub fn load_operator(
     Ok(loaded)
 }
 
-/// Loads the agent's settings: `armory-agent.yml` and over it `armory-agent-local.yml` in `dir`, each perhaps with
-/// the ending `.yaml`. Without either the defaults hold, and a warning names the folder.
+/// Loads the agent's settings from `armory-agent.yml` and, overriding it, `armory-agent-local.yml` in `dir`; each may
+/// end in `.yaml` instead. Without either file the defaults apply, and a warning names the folder.
 ///
 /// # Errors
-/// Everything that is wrong with the files and the environment, or both endings of one file.
+/// Everything that is wrong with the files and the environment, or both endings of one file exist.
 pub fn load_agent(
     dir: &Path,
     env: &dyn Fn(&str) -> Option<String>,
@@ -180,14 +180,14 @@ pub fn load_agent(
 const AGENT_FILES: [&str; 2] = ["armory-agent", "armory-agent-local"];
 const ENDINGS: [&str; 2] = ["yml", "yaml"];
 
-/// Every file that [`load_agent`] would read in this folder, whether it is there or not.
+/// Every file that [`load_agent`] would read in this folder, whether it exists or not.
 pub fn agent_files(dir: &Path) -> Vec<PathBuf> {
     let paths =
         AGENT_FILES.iter().flat_map(|stem| ENDINGS.map(|ending| dir.join(format!("{stem}.{ending}"))));
     paths.collect()
 }
 
-/// The one file of this name, if there is one.
+/// The one file with this name, if any.
 fn either_ending(dir: &Path, stem: &str) -> Result<Option<PathBuf>, ConfigProblem> {
     let unreadable =
         |path: &Path, why: String| ConfigProblem::Unreadable { file: path.display().to_string().into(), why };

@@ -1,4 +1,4 @@
-//! What `kubesvc-agent` reads.
+//! The settings of `kubesvc-agent`.
 
 pub mod accounts;
 mod keys;
@@ -18,55 +18,55 @@ pub(crate) use keys::SPEC;
 pub struct AgentSettings {
     /// The hub to dial.
     pub hub: HubConnectionSettings,
-    /// The zone this agent serves; none: it is made from the names of the deployment and its namespace.
+    /// The zone this agent serves; `None`: derived from the names of the deployment and its namespace.
     pub zone_id: Option<String>,
     /// The health server.
     pub server: HealthServerSettings,
-    /// Where metrics are served; none: nowhere.
+    /// Port of the metrics server; `None`: metrics are not served.
     pub metrics_port: Option<u16>,
-    /// Logs.
+    /// Logging.
     pub logging: LoggingSettings,
-    /// The accounts of `kubernetes.accounts`, at most 1,000, each name once.
+    /// The accounts of `kubernetes.accounts`; at most 1,000, with unique names.
     pub accounts: Vec<AccountSettings>,
-    /// Whether accounts other than those are taken.
+    /// Whether other accounts than those are accepted.
     pub dynamic_accounts: bool,
-    /// Programs that may log in for kubeconfigs of `kubernetes.accounts`: bare names.
+    /// Names, without a path, of the programs that kubeconfigs of `kubernetes.accounts` may run to log in.
     pub exec_commands: Vec<String>,
-    /// What is done for accounts at all.
+    /// Limits that apply to every account.
     pub policy: AgentPolicy,
-    /// The folders in which an account's kubeconfig file may be; absolute.
+    /// Absolute paths of the folders in which an account's kubeconfig file may be.
     pub kubeconfig_folders: Vec<PathBuf>,
 }
 
 /// The hub to dial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HubConnectionSettings {
-    /// Host and port of the hub, or of a gRPC proxy before it.
+    /// Host and port of the hub, or of a gRPC proxy in front of it.
     pub grpc: String,
-    /// Whether the hub is dialled without TLS.
+    /// Whether to dial the hub without TLS.
     pub insecure: bool,
-    /// How long to wait between dials that fail.
+    /// Back-off between failed dials.
     pub backoff: BackoffSettings,
-    /// The shortest wait after a stream that the hub had accepted.
+    /// Minimum delay before dialling again after a stream that the hub had accepted.
     pub reconnect: Duration,
-    /// Pace of HTTP/2 pings; zero: none.
+    /// Interval of HTTP/2 pings; zero: none.
     pub ping_every: Duration,
-    /// Longest wait for the answer to a ping; not zero.
+    /// Time limit for the response to a ping; not zero.
     pub ping_timeout: Duration,
-    /// After so long without any frame the hub is dialled anew; zero: never for that reason.
+    /// Time without any frame after which the hub is dialled again; zero: never for this reason.
     pub idle_timeout: Duration,
 }
 
-/// How long to wait between dials that fail.
+/// Back-off between failed dials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackoffSettings {
-    /// After the first failure.
+    /// Delay after the first failure.
     pub base: Duration,
-    /// How much longer each time.
+    /// Factor by which each delay grows.
     pub multiplier: f64,
-    /// The share by which a wait varies.
+    /// Fraction by which a delay varies.
     pub jitter: f64,
-    /// The longest wait.
+    /// Maximum delay.
     pub max: Duration,
 }
 
@@ -75,11 +75,11 @@ pub struct BackoffSettings {
 pub struct HealthServerSettings {
     /// Address or host name to listen on; `*` for all.
     pub host: String,
-    /// TCP port; 0 lets the system choose a free one.
+    /// TCP port; 0: the system chooses a free one.
     pub port: u16,
 }
 
-/// The wait for a ping's answer where `clouddriver.keepAliveTimeOutSeconds` is 0, as in gRPC itself.
+/// Time limit for a ping's response if `clouddriver.keepAliveTimeOutSeconds` is 0; the same as gRPC's default.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn build(v: &Values) -> Result<AgentSettings, ConfigError> {
@@ -122,7 +122,7 @@ fn hub(v: &Values) -> Result<HubConnectionSettings, ConfigProblem> {
 
 fn policy(v: &Values) -> Result<AgentPolicy, ConfigProblem> {
     Ok(AgentPolicy {
-        // Each was read as an entry before.
+        // Each entry was validated when it was read.
         servers: v.list("kubernetes.policy.servers")?.iter().filter_map(|entry| entry.parse().ok()).collect(),
         loopback: v.boolean("kubernetes.policy.loopback")?,
         insecure: v.boolean("kubernetes.policy.insecure")?,
@@ -131,7 +131,7 @@ fn policy(v: &Values) -> Result<AgentPolicy, ConfigProblem> {
     })
 }
 
-/// The setting has two spellings. Both may be given if they agree.
+/// Resolves the two spellings of the setting. Both may be given if they agree.
 fn dynamic_accounts(v: &Values) -> Result<bool, ConfigProblem> {
     const KEY: &str = "dynamicAccounts.enabled";
     const OLDER: &str = "dynamicAccountsEnabled";

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, said so that a person can mend it.
+//! Errors in a configuration, with what a person needs to fix them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody set it; the program's own default.
+    /// The program's default.
     Default,
     /// A line of a configuration file.
     File {
-        /// The file as it was named on the command line, or found in the folder.
+        /// The file as named on the command line, or as found in the folder.
         file: Arc<str>,
-        /// The line, counted from 1; 0 speaks of the file as a whole.
+        /// The line, counted from 1; 0 stands for the whole file.
         line: usize,
     },
     /// An environment variable, by name.
@@ -33,7 +33,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong. Its text names the place, and never a secret value.
+/// One problem. Its text names the position, and never a secret value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigProblem {
     /// The file or folder cannot be read.
@@ -41,7 +41,7 @@ pub enum ConfigProblem {
     Unreadable {
         /// The file or folder.
         file: Arc<str>,
-        /// What the system said, or what stands there instead.
+        /// The error from the system, or what is at the path instead.
         why: String,
     },
     /// The text is not YAML, or is YAML of a shape that settings never have.
@@ -57,37 +57,37 @@ pub enum ConfigProblem {
     Unknown {
         /// Where it is written.
         place: Origin,
-        /// The key as it is written.
+        /// The key as written.
         key: String,
-        /// The known key that looks most like it.
+        /// The most similar known key.
         nearest: Option<String>,
     },
-    /// The value is of the wrong type or out of bounds.
+    /// The value has the wrong type or is out of bounds.
     #[error("{place}: `{key}` is {read}, but must be {allowed}")]
     Value {
         /// Where it is written.
         place: Origin,
-        /// The key as the documentation spells it.
+        /// The key in its documented spelling.
         key: String,
-        /// What stands there; the words "a value not shown here" for a secret.
+        /// The value; "a value not shown here" for a secret.
         read: String,
-        /// What may stand there.
+        /// The allowed values.
         allowed: String,
     },
-    /// The value may stand there, but not beside the others.
+    /// The value is allowed by itself, but not in combination with others.
     #[error("{place}: `{key}` {why}")]
     Rule {
         /// Where it is written, or the group in which it is missing.
         place: Origin,
-        /// The key as it is written.
+        /// The key as written.
         key: String,
         /// What is wrong, and what to do.
         why: String,
     },
-    /// One setting is given twice in one file, perhaps in two spellings.
+    /// A setting is given twice in one file, possibly in two spellings.
     #[error("{second}: `{key}` was already set in line {first}; keep one of the two")]
     Twice {
-        /// The key as it is written the second time.
+        /// The key as written the second time.
         key: String,
         /// Line of the first.
         first: usize,
@@ -100,14 +100,14 @@ fn hint(nearest: Option<&str>) -> String {
     nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default()
 }
 
-/// Everything that is wrong with a configuration, found in one go. `Display` gives one line each.
+/// All problems of a configuration, found in one pass. `Display` prints one line each.
 #[derive(Debug)]
 pub struct ConfigError {
     /// At least one problem, in the order of the files.
     pub problems: Vec<ConfigProblem>,
 }
 
-/// More lines than this help nobody; the rest is counted.
+/// Maximum number of problems printed; the rest is only counted.
 const MAX_PROBLEMS_SHOWN: usize = 20;
 
 impl fmt::Display for ConfigError {

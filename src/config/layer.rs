@@ -1,4 +1,4 @@
-//! Lays files, environment and flags over the defaults, one setting at a time.
+//! Merges files, environment and flags over the defaults, one setting at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::table::{
 };
 use super::yaml::{self, MappingEntry, YamlNode, shown};
 
-/// After so many problems, or unknown keys, the rest of a file is only skimmed.
+/// Number of problems, or unknown keys, after which the rest of a file is only skimmed.
 const MAX_PROBLEMS: usize = 200;
-/// How many of another program's groups are named.
+/// Maximum number of another program's groups that are named.
 const MAX_PASSED_OVER: usize = 100;
-/// The most names in one key, all groups counted.
+/// Maximum number of names in one key, including its groups.
 const MAX_STEPS: usize = 64;
 
 /// One effective setting.
@@ -27,7 +27,7 @@ pub(crate) struct EffectiveSetting {
     pub(crate) origin: Origin,
 }
 
-/// A setting that was given and is not read: the first place, and how often.
+/// A setting that is given but not read: its first position, and how often it is given.
 #[derive(Debug, Clone)]
 pub(crate) struct UnreadSetting {
     pub(crate) row: &'static SettingRow,
@@ -35,14 +35,14 @@ pub(crate) struct UnreadSetting {
     pub(crate) places: usize,
 }
 
-/// A security setting that was given and is not built, as the last layer that gives it has it.
+/// A security setting that is given but not implemented, from the last layer that gives it.
 struct UnbuiltSetting {
     row: &'static SettingRow,
     refusal: RefusalRule,
-    /// The key as it is written.
+    /// The key as written.
     key: String,
     place: Origin,
-    /// Whether it asks for what happens anyway.
+    /// Whether it asks for the behaviour that kubesvc has anyway.
     harmless: bool,
 }
 
@@ -50,22 +50,22 @@ struct UnbuiltSetting {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SettingList {
     pub(crate) len: usize,
-    /// Where each of its groups begins. One that is only skipped over (`accounts[5].name` alone) has no place.
+    /// Where each group begins. A group that is only skipped (as by `accounts[5].name` alone) has no entry.
     pub(crate) places: BTreeMap<usize, Origin>,
 }
 
-/// All that is known after the layers read so far.
+/// Everything known after the layers read so far.
 pub(crate) struct Values {
     pub(crate) index: SettingIndex,
-    /// By identity; a row without `*` has its key for identity.
+    /// By identity, which is the key for a row without `*`.
     pub(crate) slots: BTreeMap<String, EffectiveSetting>,
     pub(crate) unread: BTreeMap<&'static str, UnreadSetting>,
     /// By identity.
     asked: BTreeMap<String, UnbuiltSetting>,
-    /// Lists of groups, as the last file that gives one has them.
+    /// Lists of groups, from the last file that gives each.
     lists: BTreeMap<String, SettingList>,
     pub(crate) warnings: Vec<String>,
-    /// Those of them that name keys which are no settings of this program.
+    /// The warnings about keys that are no settings of this program.
     pub(crate) ignored: Vec<String>,
     pub(crate) problems: Vec<ConfigProblem>,
 }
@@ -95,7 +95,7 @@ impl Values {
         }
     }
 
-    /// Lays one file over what is there.
+    /// Merges one file.
     pub(crate) fn file(&mut self, file: &Arc<str>, root: &YamlNode, unknown: UnknownKeys) {
         let mut walk = Walk {
             values: self,
@@ -127,7 +127,7 @@ impl Values {
         }
     }
 
-    /// Lays the environment over what is there.
+    /// Merges the environment.
     pub(crate) fn environment(&mut self, env: &dyn Fn(&str) -> Option<String>) {
         for row in self.index.spec.rows() {
             if !matches!(row.used, Use::Read(_) | Use::Refused(_)) || row.key.contains(['*', '[']) {
@@ -136,7 +136,7 @@ impl Values {
             let name = environment_name(row.key);
             let Some(text) = env(&name).filter(|t| !t.trim().is_empty()) else { continue };
             if text.starts_with("tcp://") || text.starts_with("udp://") {
-                // Kubernetes sets SERVER_PORT=tcp://… in every pod beside a Service named "server".
+                // Kubernetes sets SERVER_PORT=tcp://… in every pod of a namespace with a Service named "server".
                 self.warnings.push(format!(
                     "environment {name} was set by Kubernetes for a Service and is passed over"
                 ));
@@ -154,7 +154,7 @@ impl Values {
         }
     }
 
-    /// Lays one flag over what is there.
+    /// Merges one flag.
     pub(crate) fn flag(&mut self, key: &str, text: &str, flag: &str) -> Result<(), ConfigProblem> {
         let origin = Origin::Flag(flag.to_owned());
         let found = split(key).map(|path| self.index.find(&self.index.spec.settle(&path)));
@@ -168,7 +168,7 @@ impl Values {
         }
     }
 
-    /// Keeps what a layer asks of a security setting that is not built. It is judged when all layers are there.
+    /// Records what a layer asks of a security setting that is not implemented. Judged after all layers are merged.
     fn asked(
         &mut self,
         row: &'static SettingRow,
@@ -199,7 +199,7 @@ impl Values {
         self.asked.insert(id, UnbuiltSetting { row, refusal, key: key.to_owned(), place, harmless });
     }
 
-    /// Refuses each security setting that would not be honoured as written.
+    /// Rejects each security setting that would not be honoured as written.
     fn judge_asked(&mut self) {
         let mut unset: BTreeMap<&'static str, Origin> = BTreeMap::new();
         for UnbuiltSetting { row, refusal, key, place, harmless } in
@@ -244,7 +244,7 @@ impl Values {
         }
     }
 
-    /// A list of groups, such as `kubernetes.accounts`; `None` when no file gives it.
+    /// A list of groups, such as `kubernetes.accounts`; `None` if no file gives it.
     pub(crate) fn listed(&self, key: &str) -> Option<&SettingList> {
         self.lists.get(&fold(key))
     }
@@ -254,12 +254,12 @@ impl Values {
         self.slots.get(&format!("{}.[{place}].{}", fold(list), fold(key)))
     }
 
-    /// Where a setting came from.
+    /// The origin of a setting.
     pub(crate) fn origin(&self, key: &str) -> Origin {
         self.slots.get(key).map_or(Origin::Default, |slot| slot.origin.clone())
     }
 
-    /// Whether somebody set this, so that it is no default.
+    /// Whether the setting was set, and is not the default.
     pub(crate) fn is_given(&self, key: &str) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.origin != Origin::Default)
     }
@@ -269,7 +269,7 @@ impl Values {
         self.warnings.push(warning);
     }
 
-    /// Ends reading: the problems, or the warnings in the order in which they came up.
+    /// Ends reading. Returns the problems; if there are none, completes the warnings.
     pub(crate) fn finish(&mut self) -> Result<(), ConfigError> {
         self.judge_asked();
         if !self.problems.is_empty() {
@@ -285,7 +285,7 @@ impl Values {
                 self.warnings.push(format!("{first}: `{}` is not read yet{}", row.key, more(*places)));
                 continue;
             };
-            // Of the groups of a list, one line for all settings without effect for one reason.
+            // Print one line for all settings of a list's groups that have no effect for the same reason.
             let is_alike = |other: &&UnreadSetting| {
                 row.key.contains("[].")
                     && other.row.key.contains("[].")
@@ -336,7 +336,7 @@ fn wrong(row: &SettingRow, key: &str, read: String, place: Origin) -> ConfigProb
     ConfigProblem::Value { place, key: shown(key), read, allowed }
 }
 
-/// Whether nothing is asked for: empty text, an empty list or group.
+/// Whether the value asks for nothing: empty text, an empty list or group.
 fn is_blank(node: &YamlNode) -> bool {
     match &node.value {
         yaml::YamlValue::Null => true,
@@ -346,7 +346,7 @@ fn is_blank(node: &YamlNode) -> bool {
     }
 }
 
-/// A `${name}` that another program would have filled in.
+/// Whether the value contains a `${name}` that another program would have substituted.
 fn has_placeholder(node: &YamlNode) -> bool {
     match &node.value {
         yaml::YamlValue::Text(text) => text.contains("${"),
@@ -356,7 +356,7 @@ fn has_placeholder(node: &YamlNode) -> bool {
     }
 }
 
-/// One file on its way into [`Values`].
+/// One file being merged into [`Values`].
 struct Walk<'a> {
     values: &'a mut Values,
     file: &'a Arc<str>,
@@ -365,7 +365,7 @@ struct Walk<'a> {
     seen: BTreeMap<String, usize>,
     lists: BTreeMap<String, SettingList>,
     passed_over: BTreeSet<String>,
-    /// How many keys nobody knows.
+    /// Number of unknown keys.
     strangers: usize,
 }
 
@@ -378,7 +378,7 @@ impl Walk<'_> {
         for MappingEntry { key, line, node } in entries {
             let steps = split(key).unwrap_or_else(|| vec![KeySegment::Name(key.clone())]);
             let path: Vec<_> = path.iter().cloned().chain(steps).collect();
-            // `accounts[1].name` makes the list at least two long.
+            // `accounts[1].name` makes the list at least two entries long.
             for (end, step) in path.iter().enumerate() {
                 if let KeySegment::Index(i) = step {
                     let at = self.at(*line);
@@ -434,7 +434,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A list of groups in this file. It takes the place of that of earlier files as a whole.
+    /// The list of groups at this path in this file. It replaces the list from earlier files completely.
     fn list(&mut self, path: &[KeySegment]) -> &mut SettingList {
         let id = folded(path);
         if !self.lists.contains_key(&id) {
@@ -445,7 +445,7 @@ impl Walk<'_> {
         self.lists.entry(id).or_default()
     }
 
-    /// Whether the rows below are places of a list.
+    /// Whether the rows below this path are entries of a list.
     fn takes_list(&self, path: &[KeySegment]) -> bool {
         let place: Vec<_> = path.iter().cloned().chain([KeySegment::Index(0)]).collect();
         !matches!(self.values.index.find(&place), KeyLookup::Nothing)
@@ -475,7 +475,7 @@ impl Walk<'_> {
             KeyOwnership::Shared => {
                 self.passed_over.insert(join(path));
             }
-            // A group that is ours in part, such as `armory`, is named with what is foreign in it.
+            // A group that is only partly kubesvc's, such as `armory`, is named together with its foreign key.
             KeyOwnership::Foreign => {
                 let part_ours = !matches!(self.values.index.find(&path[..1]), KeyLookup::Nothing);
                 let named = if part_ours { path.len().min(2) } else { 1 };

@@ -1,4 +1,4 @@
-//! What both programs take under `logging`.
+//! The `logging` settings of both programs.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::layer::Values;
 use super::setting_type::SettingType;
 use super::table::{SettingRow, inert, read};
 
-/// How a program logs.
+/// Logging settings of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggingSettings {
-    /// The least level that is written.
+    /// The minimum level that is written.
     pub level: LogLevel,
-    /// The shape of a line.
+    /// The format of a line.
     pub format: LogFormat,
-    /// Constant names and values that stand on each line. Names are the user's own.
+    /// Constant fields on each line. Their names are chosen by the user.
     pub fields: BTreeMap<String, String>,
 }
 
@@ -24,27 +24,27 @@ impl Default for LoggingSettings {
     }
 }
 
-/// The least level that is written. The documented `panic` and `fatal` are read as [`LogLevel::Error`].
+/// The minimum level that is written. The documented `panic` and `fatal` are read as [`LogLevel::Error`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// What needs a person.
     Error,
-    /// And what may come to need one.
+    /// Also what may come to need a person.
     Warn,
-    /// And what a person would want to know afterwards.
+    /// Also what a person would want to know afterwards.
     Info,
-    /// And each step of kubesvc itself; libraries stay at [`LogLevel::Info`].
+    /// Also each step of kubesvc itself; libraries stay at [`LogLevel::Info`].
     Debug,
-    /// And all that kubesvc has to say; libraries stay at [`LogLevel::Info`].
+    /// Also everything else that kubesvc logs; libraries stay at [`LogLevel::Info`].
     Trace,
 }
 
-/// The shape of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     Text,
-    /// One JSON object a line, for machines.
+    /// One JSON object per line, for machines.
     Json,
     /// [`LogFormat::Text`] on a terminal, [`LogFormat::Json`] otherwise.
     Auto,
@@ -55,14 +55,14 @@ const LEVELS: SettingType =
 const FORMATS: SettingType = SettingType::Choice(&["text", "json", "auto"]);
 const ROTATION: &str = "logs go to standard output, where the container runtime keeps and rotates them";
 
-/// The rows of both programs.
+/// The settings of both programs.
 pub(crate) const ROWS: &[SettingRow] = &[
     read("logging.level", LEVELS, "info", "least level written; RUST_LOG stands over it"),
     read("logging.format", FORMATS, "auto", "text or json; auto is text on a terminal and json otherwise"),
     read("logging.fields.*", SettingType::Text { max: 1024 }, "", "a constant field on each log line"),
 ];
 
-/// The documented log file, which only the agent's file knows.
+/// The documented log file settings, which exist only in the agent's file.
 pub(crate) const FILE_ROWS: &[SettingRow] = &[
     inert("logging.file", ROTATION, "log file"),
     inert("logging.multiWrite", ROTATION, "log file and standard output at once"),

@@ -1,4 +1,4 @@
-//! What `kubesvc-operator` reads.
+//! The settings of `kubesvc-operator`.
 
 mod cluster;
 mod keys;
@@ -15,47 +15,47 @@ pub(crate) use cluster::notes;
 pub use cluster::{ClusterMode, ClusterSettings};
 pub(crate) use keys::SPEC;
 
-/// No answer to a ping is waited for longer.
+/// Maximum time limit for the response to a ping.
 const MAX_PING_TIMEOUT: Duration = Duration::from_secs(86_400);
-/// The longest time between two heartbeats.
+/// Maximum interval between two heartbeats.
 const MAX_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(365 * 86_400);
 
-/// Every setting of the operator that has an effect. Its `Debug` leaves the database's password out.
+/// Every setting of the operator that has an effect. `Debug` omits the database's password.
 #[derive(Clone, PartialEq)]
 pub struct OperatorSettings {
     /// The REST server.
     pub server: ServerSettings,
     /// The hub that agents dial.
     pub grpc: GrpcServerSettings,
-    /// `sqlite://PATH`, `mysql://…` or `postgres://…`. Holds a password: never log it as it is, see
+    /// `sqlite://PATH`, `mysql://…` or `postgres://…`. May contain a password: log it only through
     /// [`redact_url`](super::redact_url).
     pub database_url: String,
-    /// Whether tables of another product that stand in the way are renamed.
+    /// Whether tables of another product with kubesvc's names are renamed.
     pub take_database_over: bool,
     /// Namespaces whose objects are watched; empty: the operator's own; `["*"]`: all.
     pub watch_namespaces: Vec<String>,
     /// How long a REST caller waits for an operation in a cluster; 1 ms to 1 day.
     pub operation_wait: Duration,
-    /// How long a static account is kept when its zone has no agent, and how long one without a zone of its own waits
-    /// for the agents of the zone that was found for it; 1 s to 365 days.
+    /// How long a static account is kept while its zone has no agent, and how long an account without a zone of its
+    /// own waits for the agents of the zone found for it; 1 s to 365 days.
     pub account_cleanup: Duration,
-    /// What is said regularly of the agents that are connected.
+    /// Periodic checks of the connected agents.
     pub heartbeat: HeartbeatSettings,
-    /// How accounts are added while the programs run.
+    /// How accounts are added at run time.
     pub dynamic_accounts: DynamicAccountsSettings,
     /// Where secret engines read.
     pub secrets: SecretsSettings,
-    /// How much is asked of the operator's own API server.
+    /// Limits on requests to the operator's own API server.
     pub kubernetes: KubernetesBudget,
     /// Which agents may have accounts.
     pub agents: AgentsSettings,
     /// Which accounts may use credentials that are not in their own namespace.
     pub accounts: AccountsSettings,
-    /// How several replicas find one another.
+    /// How replicas find one another.
     pub cluster: ClusterSettings,
-    /// How replicas agree on one that leads.
+    /// How replicas elect a leader.
     pub leader_election: LeaderElectionSettings,
-    /// Logs.
+    /// Logging.
     pub logging: LoggingSettings,
 }
 
@@ -64,15 +64,15 @@ pub struct OperatorSettings {
 pub struct ServerSettings {
     /// Address or host name to listen on; `*` for all.
     pub address: String,
-    /// TCP port; 0 lets the system choose a free one.
+    /// TCP port; 0: the system chooses a free one.
     pub port: u16,
-    /// The largest request body in bytes; 1 KiB to 1 GiB.
+    /// Maximum size of a request body in bytes; 1 KiB to 1 GiB.
     pub max_body_bytes: usize,
-    /// TCP port for health alone.
+    /// Separate TCP port for health only.
     pub health_port: Option<u16>,
-    /// How many connections one address may have open.
+    /// Limits on open connections from one address.
     pub limits: AddressLimits,
-    /// Names under which REST is called; none: any.
+    /// Host names accepted by REST; empty: any.
     pub hosts: Vec<String>,
     /// Origins whose web pages may call REST.
     pub allowed_origins: Vec<String>,
@@ -83,92 +83,92 @@ pub struct ServerSettings {
 pub struct GrpcServerSettings {
     /// Address or host name to listen on; `*` for all.
     pub address: String,
-    /// TCP port; 0 lets the system choose a free one.
+    /// TCP port; 0: the system chooses a free one.
     pub port: u16,
-    /// Whether the standard gRPC health service answers.
+    /// Whether the standard gRPC health service is served.
     pub health_service_enabled: bool,
-    /// The largest message taken from an agent, in bytes; 3136 KiB to 1 GiB.
+    /// Maximum size of a message from an agent, in bytes; 3136 KiB to 1 GiB.
     pub max_inbound_message_size: usize,
-    /// How many connections one address may have open.
+    /// Limits on open connections from one address.
     pub limits: AddressLimits,
-    /// HTTP/2 pings to agents; none: not sent.
+    /// HTTP/2 pings to agents; `None`: not sent.
     pub keepalive: Option<KeepaliveSettings>,
 }
 
 /// HTTP/2 pings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepaliveSettings {
-    /// The pace; 1 s to 1 day.
+    /// Interval between pings; 1 s to 1 day.
     pub every: Duration,
-    /// The longest wait for an answer; then the connection is closed. 1 s to 1 day.
+    /// Time limit for a response, after which the connection is closed; 1 s to 1 day.
     pub timeout: Duration,
 }
 
-/// What is said regularly of the agents that are connected.
+/// Periodic checks of the connected agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeartbeatSettings {
-    /// Whether an agent that sends no heartbeat is cut off; else only the pings of HTTP/2 find that one is gone.
+    /// Whether an agent that sends no heartbeats is disconnected; otherwise only HTTP/2 pings detect a dead agent.
     pub enabled: bool,
-    /// Until `kubesvc_assignments` is first compared with the agents; up to 365 days.
+    /// Delay before `kubesvc_assignments` is first compared with the agents; up to 365 days.
     pub initial_delay: Duration,
-    /// How often it is compared after that; 1 s to 365 days.
+    /// Interval between later comparisons; 1 s to 365 days.
     pub period: Duration,
 }
 
-/// How accounts are added while the programs run.
+/// How accounts are added at run time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DynamicAccountsSettings {
     /// Whether accounts may be added, changed and removed at all.
     pub enabled: bool,
-    /// How often a failed registration is tried again; 0 to 1000.
+    /// Maximum number of retries of a failed registration; 0 to 1000.
     pub max_retries: u32,
-    /// The wait before the first further try; 1 s to 1 day.
+    /// Delay before the first retry; 1 s to 1 day.
     pub retry_frequency: Duration,
-    /// By how much each wait is longer than the last; 1 (the documented fixed pace) to 100.
+    /// Factor by which each delay grows; 1 (the documented fixed interval) to 100.
     pub retry_multiplier: f64,
-    /// The longest wait; never shorter than `retry_frequency`.
+    /// Maximum delay; never shorter than `retry_frequency`.
     pub retry_max_delay: Duration,
-    /// How long an account may be without an agent before another is looked for; 0 to 1 day.
+    /// How long an account may be without an agent before another is chosen; 0 to 1 day.
     pub orphan_grace: Duration,
-    /// Whether rows that somebody else wrote become accounts.
+    /// Whether foreign rows become accounts.
     pub adopt_rows: bool,
-    /// Whether an account of an agent's own file has its name before a declared one.
+    /// Whether an account of an agent's own file takes precedence over a declared one of the same name.
     pub agent_wins: bool,
-    /// Where accounts that come by REST are written; none: the operator's own namespace.
+    /// Namespace in which accounts added by REST are created; `None`: the operator's own.
     pub namespace: Option<String>,
 }
 
 /// Where secret engines read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretsSettings {
-    /// Absolute folders below which the engine `file` reads; none: that engine is off.
+    /// Absolute paths of folders below which the engine `file` reads; empty: the engine is off.
     pub folders: Vec<PathBuf>,
     /// Namespaces, besides an account's own, whose Secrets references of engine `k8s` may name.
     pub namespaces: Vec<String>,
-    /// Whether references of engine `noop` are taken.
+    /// Whether references of engine `noop` are accepted.
     pub noop: bool,
 }
 
-/// How much is asked of the operator's own API server.
+/// Limits on requests to the operator's own API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KubernetesBudget {
-    /// Requests a second over time; 0: no bound.
+    /// Average number of requests per second; 0: unlimited.
     pub qps: u32,
-    /// Requests at once after a pause; at least 1.
+    /// Maximum burst of requests; at least 1.
     pub burst: u32,
-    /// Registrations begun a second; 0: no bound.
+    /// Maximum number of registrations begun per second; 0: unlimited.
     pub registration_qps: u32,
 }
 
-/// How replicas agree on one that leads. `duration` is longer than `renew_deadline`, and that is longer than 1.2 times
+/// How replicas elect a leader. `duration` is longer than `renew_deadline`, which is longer than 1.2 times
 /// `retry_period`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaderElectionSettings {
-    /// A Lease that has not changed for so long has run out; 2 s to 1 hour.
+    /// Time after which an unchanged Lease has expired; 2 s to 1 hour.
     pub duration: Duration,
-    /// A leader that could not renew its Lease for so long leads no more.
+    /// Time after which a leader that could not renew its Lease stops leading.
     pub renew_deadline: Duration,
-    /// The time between two tries.
+    /// Delay between two attempts.
     pub retry_period: Duration,
 }
 
@@ -177,15 +177,14 @@ pub struct LeaderElectionSettings {
 pub struct AgentsSettings {
     /// Who approves an agent that connects for the first time.
     pub approval: Approval,
-    /// Whether a zone may offer to take an account that names none.
+    /// Whether zones may offer to take an account that names none.
     pub offers: bool,
-    /// How long the object of an agent that is away is kept where a person has decided whether it is approved; 600 s to
-    /// ten years.
+    /// How long the object of an absent agent is kept if a person has decided about its approval; 600 s to ten years.
     pub forget_approved_after: Duration,
 }
 
-/// Which accounts may use credentials that are not in their own namespace. `*` stands for all watched namespaces, `.`
-/// for the operator's own; an empty list allows none.
+/// Which accounts may use credentials outside their own namespace. `*` stands for all watched namespaces, `.` for the
+/// operator's own; an empty list allows none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountsSettings {
     /// Namespaces whose accounts may use an agent's files and its service account.
@@ -197,7 +196,7 @@ pub struct AccountsSettings {
 /// Who approves an agent that connects for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Approval {
-    /// It is approved at once.
+    /// It is approved immediately.
     Auto,
     /// A person sets `spec.approved`.
     Manual,
@@ -297,7 +296,7 @@ pub(crate) fn build(v: &Values) -> Result<OperatorSettings, ConfigProblem> {
     })
 }
 
-/// A leader gives up before others may take its Lease, and tries more than once before that.
+/// A leader gives up before other replicas may take its Lease, after more than one attempt to renew it.
 fn leader_election(v: &Values) -> Result<LeaderElectionSettings, ConfigProblem> {
     const DURATION: &str = "kubesvc.leaderElection.leaseDurationSeconds";
     const DEADLINE: &str = "kubesvc.leaderElection.renewDeadlineSeconds";
@@ -315,7 +314,8 @@ fn leader_election(v: &Values) -> Result<LeaderElectionSettings, ConfigProblem> 
     Ok(LeaderElectionSettings { duration, renew_deadline, retry_period })
 }
 
-/// Documented: 0 seconds sends no pings. A wait of 0 closes no connection, which pings without an end do as well.
+/// As documented, a heartbeat of 0 s sends no pings. A timeout of 0 s never closes a connection, which the maximum
+/// timeout amounts to.
 fn keepalive(v: &Values) -> Result<Option<KeepaliveSettings>, ConfigProblem> {
     let every = v.seconds("kubesvc.grpc.server.security.keepAliveHeartbeatSeconds")?;
     let timeout = v.seconds("kubesvc.grpc.server.security.KeepAliveTimeOutSeconds")?;
@@ -339,7 +339,7 @@ fn heartbeat(v: &Values) -> Result<HeartbeatSettings, ConfigProblem> {
     })
 }
 
-/// So many of Java's time units.
+/// Converts a count in one of Java's time units.
 fn in_unit(count: u64, unit: &str) -> Duration {
     let seconds = |each: u64| Duration::from_secs(count.saturating_mul(each));
     match unit {

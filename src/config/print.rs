@@ -1,4 +1,4 @@
-//! Settings for people: what holds, and what there is.
+//! Prints the effective settings and the reference table.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use super::setting_type::{SettingType, SettingValue};
 use super::shapes::{CustomResourceDefinition, RolePermissions};
 use super::table::{RefusalRule, SettingRow, Spec, Use};
 
-/// Stands in place of what is not shown.
+/// Replaces a value that is not shown.
 const HIDDEN_VALUE: &str = "***";
 
 /// See [`Loaded::print`](super::Loaded::print).
@@ -39,7 +39,7 @@ pub(crate) fn effective(values: &Values) -> String {
             let prefix = format!("{}.", groups.join("."));
             for (id, slot) in values.slots.range(prefix.clone()..) {
                 let Some(name) = id.strip_prefix(&prefix) else { break };
-                // Brackets keep the dots of a name from being taken for groups.
+                // Brackets keep the dots of a name from being read as groups.
                 let name = quoted(&if name.contains('.') { format!("[{name}]") } else { name.to_owned() });
                 line(&mut out, depth, &name, &yaml(slot), &slot.origin.to_string());
             }
@@ -64,7 +64,7 @@ fn open_groups(out: &mut String, open: &[&str], groups: &[&str]) {
     }
 }
 
-/// Writes a list of groups, what is set of each.
+/// Writes a list of groups, with what is set in each.
 fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
     let name = list.rsplit('.').next().unwrap_or(list);
     let Some(listed) = values.listed(list) else {
@@ -87,7 +87,7 @@ fn print_list(out: &mut String, values: &Values, list: &str, depth: usize) {
     }
 }
 
-/// A comment that stays one: the names of a file and its keys are not ours to choose.
+/// Replaces control characters, since file names and keys come from outside and must not end the comment.
 fn in_one_line(comment: &str) -> String {
     comment.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -132,13 +132,13 @@ fn texts(items: &[String]) -> String {
     format!("[{}]", items.iter().map(|item| quoted(item)).collect::<Vec<_>>().join(", "))
 }
 
-/// A JSON string is a YAML string.
+/// Quotes text for YAML. Every JSON string is a YAML string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A database's address without its password, and without the values of parameters that look like secrets.
-/// What cannot be told apart from a password, such as an address that is none, gives `***`.
+/// A database URL without its password and without the values of parameters that look like secrets. Returns `***` if
+/// a password cannot be told apart, such as in an invalid URL.
 pub fn redact_url(url: &str) -> String {
     let sqlite = url.starts_with("sqlite:");
     if sqlite && !url.contains('?') {

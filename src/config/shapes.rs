@@ -1,15 +1,15 @@
-//! Settings that are neither one value nor a list of texts.
+//! Settings that are neither a single value nor a list of texts.
 
 use super::setting_type::{one_line, say};
 use super::table::fold;
 use super::yaml::{MappingEntry, YamlNode, YamlValue, shown};
 
-/// The longest role or kind, in characters; also of the object that an account becomes.
+/// Maximum length of a role or kind, in characters; the same as in the account's object.
 const MAX_ROLE_CHARS: usize = 255;
-/// How many roles or kinds there may be.
+/// Maximum number of roles or kinds.
 const MAX_ROLES: usize = 1000;
 
-/// Roles, as they were written: `007` stays `007`, and blanks stay.
+/// Roles as written: `007` stays `007`, and blanks are kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RolePermissions {
     /// Who may see the account.
@@ -23,11 +23,11 @@ pub struct RolePermissions {
 pub struct CustomResourceDefinition {
     /// `Kind.group`
     pub kind: String,
-    /// Whether it is cluster-wide; it is namespaced otherwise.
+    /// Whether it is cluster-wide instead of namespaced.
     pub cluster_scoped: bool,
 }
 
-/// `{READ: [..], WRITE: [..]}`, or a list of such mappings. The error says what stands there.
+/// Parses `{READ: [..], WRITE: [..]}`, or a list of such mappings. The error describes what was found.
 pub(super) fn permissions(node: &YamlNode) -> Result<RolePermissions, String> {
     let mut found = RolePermissions::default();
     match &node.value {
@@ -77,7 +77,7 @@ fn take_permissions(entries: &[MappingEntry], found: &mut RolePermissions) -> Re
     Ok(())
 }
 
-/// A list of `{kind, scope}`. The error says what stands there.
+/// Parses a list of `{kind, scope}`. The error describes what was found.
 pub(super) fn custom_resource_definitions(node: &YamlNode) -> Result<Vec<CustomResourceDefinition>, String> {
     let YamlValue::List(items) = &node.value else { return Err(say(node)) };
     if items.len() > MAX_ROLES {

@@ -1,51 +1,51 @@
-//! One table of settings per program, and how a written key finds its row.
+//! The table of settings of each program, and the lookup of written keys in it.
 
 use super::setting_type::SettingType;
 
 /// One setting.
 #[derive(Debug)]
 pub(crate) struct SettingRow {
-    /// The documented spelling: `[]` stands for the places of a list, `*` for a name of the user's own.
+    /// The documented spelling: `[]` stands for the indexes of a list, `*` for a name chosen by the user.
     pub(crate) key: &'static str,
     /// The type and bounds.
     pub(crate) kind: SettingType,
     /// Whether and when it has an effect.
     pub(crate) used: Use,
-    /// Never shown, not in messages and not by `--print-config`.
+    /// Whether the value is never shown, neither in messages nor by `--print-config`.
     pub(crate) secret: bool,
-    /// What it means, in a few words.
+    /// Its meaning, in a few words.
     pub(crate) about: &'static str,
-    /// Why it changes nothing although it is read: it is passed on, to be seen elsewhere.
+    /// Why the setting has no effect although it is read: it is only passed on, to be displayed elsewhere.
     pub(crate) idle: Option<&'static str>,
 }
 
 /// Whether a setting has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// It is read; this is the default, as it would be written. Empty: not set.
+    /// It is read. Contains the default as it would be written; empty: not set.
     Read(&'static str),
-    /// It is known, and will be read once the capability is there.
+    /// It is known, and will be read once this capability exists.
     Later(Capability),
-    /// It is accepted and has no effect, for this reason.
+    /// It is accepted but has no effect, for this reason.
     Inert(&'static str),
-    /// It protects something in a way that is not built: refused, unless it asks for what happens anyway.
+    /// It protects something in a way that is not implemented: refused, unless it asks for what happens anyway.
     Refused(RefusalRule),
 }
 
-/// When a security setting that is not built is refused, and with which words.
+/// When a security setting that is not implemented is refused, and with which message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RefusalRule {
-    /// The value that asks for what happens anyway, if there is one. An empty value always does.
+    /// The value that asks for what happens anyway, if any. An empty value always does.
     pub(crate) harmless: Option<&'static str>,
     /// What does not happen, and what to do.
     pub(crate) why: &'static str,
-    /// The flag that makes the setting moot where somebody set it to true. Where nobody has set the flag, the setting
-    /// turns it off.
+    /// The flag that makes the setting irrelevant if it is set to true. If the flag is not set, this setting turns it
+    /// off.
     pub(crate) moot_by: Option<&'static str>,
 }
 
-/// What the program will be able to do when a setting of [`Use::Later`] is read. There is none of security: what is not
-/// built there is [`Use::Refused`].
+/// The capability required for a setting of [`Use::Later`]. None concerns security: what is not implemented there is
+/// [`Use::Refused`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Capability {
     Lifecycle,
@@ -55,7 +55,7 @@ pub(crate) enum Capability {
 }
 
 impl Capability {
-    /// Its name in the list of settings.
+    /// Its name in the reference table.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Lifecycle => "lifecycle",
@@ -83,7 +83,7 @@ pub(crate) const fn read(
     }
 }
 
-/// A setting that is known and not read yet.
+/// A setting that is known but not read yet.
 pub(crate) const fn later(
     capability: Capability,
     key: &'static str,
@@ -93,7 +93,7 @@ pub(crate) const fn later(
     SettingRow { key, kind, used: Use::Later(capability), secret: false, about, idle: None }
 }
 
-/// A security setting that is not built, of which only `harmless` and what is empty are taken.
+/// A security setting that is not implemented: only `harmless` and empty values are accepted.
 pub(crate) const fn refused(
     key: &'static str,
     kind: SettingType,
@@ -106,17 +106,17 @@ pub(crate) const fn refused(
 }
 
 impl SettingRow {
-    /// As the row is, for a value that must never be shown.
+    /// Marks the value as never shown.
     pub(crate) const fn secret(self) -> Self {
         Self { secret: true, ..self }
     }
 
-    /// As the row is, of a setting that is read and passed on, and changes nothing for this reason.
+    /// Marks a setting that is read and passed on but has no effect, for this reason.
     pub(crate) const fn idle(self, why: &'static str) -> Self {
         Self { idle: Some(why), ..self }
     }
 
-    /// Why it has no effect, if it has none.
+    /// Why the setting has no effect; `None` if it has one.
     pub(crate) fn without_effect(&self) -> Option<&'static str> {
         match self.used {
             Use::Inert(why) => Some(why),
@@ -124,7 +124,7 @@ impl SettingRow {
         }
     }
 
-    /// As the row is, with the flag that makes a refused setting moot.
+    /// Sets the flag that makes a refused setting irrelevant.
     pub(crate) const fn moot_by(self, flag: &'static str) -> Self {
         match self.used {
             Use::Refused(refusal) => {
@@ -140,7 +140,7 @@ pub(crate) const fn inert(key: &'static str, why: &'static str, about: &'static 
     SettingRow { key, kind: SettingType::Any, used: Use::Inert(why), secret: false, about, idle: None }
 }
 
-/// A whole number without a unit of its own.
+/// An integer without a unit.
 pub(crate) const fn count(min: i64, max: i64) -> SettingType {
     SettingType::Int { min, max, unit: "" }
 }
@@ -155,62 +155,62 @@ pub(crate) const fn seconds(min: i64, max: i64) -> SettingType {
     SettingType::Int { min, max, unit: "of seconds" }
 }
 
-/// A TCP port; 0 lets the system choose a free one.
+/// A TCP port; 0: the system chooses a free one.
 pub(crate) const PORT: SettingType =
     SettingType::Int { min: 0, max: 65535, unit: "(a port; 0 lets the system choose)" };
 
-/// To whom a key belongs that is in no row.
+/// The owner of a key that matches no row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyOwnership {
-    /// Ours: it must be a mistake.
+    /// kubesvc: the key must be a mistake.
     Ours,
-    /// Another program reads the same group: it is passed over.
+    /// Shared with another program that reads the same group: the key is ignored.
     Shared,
-    /// Another program's.
+    /// Another program.
     Foreign,
 }
 
-/// A program's settings as one whole.
+/// A program's settings as a whole.
 pub(crate) struct Spec {
     /// The tables, in the order of printing.
     pub(crate) tables: &'static [&'static [SettingRow]],
-    /// Where a path that begins as the first really stands.
+    /// Prefixes of paths, each with the documented prefix that it stands for.
     pub(crate) moved: &'static [(&'static str, &'static str)],
-    /// Roots that only we read; empty: the whole file is ours.
+    /// Roots that only kubesvc reads; empty: the whole file is kubesvc's.
     pub(crate) ours: &'static [&'static str],
     /// Roots that another program reads too.
     pub(crate) shared: &'static [&'static str],
-    /// Groups that protect something: a key in them that no row has is always an error.
+    /// Security-relevant groups: an unknown key in them is always an error.
     pub(crate) guarded: &'static [&'static str],
 }
 
-/// One step of a written key.
+/// One segment of a written key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeySegment {
     /// A name, as written.
     Name(String),
-    /// A place in a list.
+    /// An index of a list.
     Index(usize),
 }
 
-/// How a written key stands to the table.
+/// Result of looking up a written key.
 pub(crate) enum KeyLookup {
-    /// It is this row; the identity is the same for all spellings of one setting.
+    /// The key is this row. `id` is the same for all spellings of one setting.
     Setting { row: &'static SettingRow, id: String },
-    /// Rows lie below it.
+    /// The key is a group that contains rows.
     Group,
-    /// Rows lie below it, if all its last names are one name of the user's own.
+    /// As `Group`, if all its last names together are one name chosen by the user.
     Stretched,
-    /// Nothing of that name.
+    /// No row matches.
     Nothing,
 }
 
-/// Names are equal without case, hyphens and underscores.
+/// Normalizes a name: names that differ only in case, hyphens and underscores are equal.
 pub(crate) fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
 }
 
-/// Splits a written key at its dots; `a[0]` is a place in a list, `a[b.c]` a name that keeps its dots.
+/// Splits a written key at its dots; `a[0]` is an index of a list, `a[b.c]` a name that keeps its dots.
 pub(crate) fn split(key: &str) -> Option<Vec<KeySegment>> {
     let mut steps = Vec::new();
     let mut rest = key;
@@ -241,7 +241,7 @@ pub(crate) fn split(key: &str) -> Option<Vec<KeySegment>> {
     }
 }
 
-/// A path that is the same in all spellings.
+/// The normal form of a path, the same for all spellings.
 pub(crate) fn folded(path: &[KeySegment]) -> String {
     let steps = path.iter().map(|step| match step {
         KeySegment::Name(name) => fold(name),
@@ -268,12 +268,12 @@ pub(crate) fn join(path: &[KeySegment]) -> String {
 }
 
 impl Spec {
-    /// All rows, in the order of printing.
+    /// All rows, in printing order.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &'static SettingRow> {
         self.tables.iter().flat_map(|t| t.iter())
     }
 
-    /// The path under its documented root.
+    /// Moves a path to its documented prefix.
     pub(crate) fn settle(&self, path: &[KeySegment]) -> Vec<KeySegment> {
         for (from, to) in self.moved {
             let from: Vec<_> = from.split('.').collect();
@@ -287,7 +287,7 @@ impl Spec {
         path.to_vec()
     }
 
-    /// Whose a key is that no row has.
+    /// The owner of a key that matches no row.
     pub(crate) fn ground(&self, path: &[KeySegment]) -> KeyOwnership {
         let root = match path.first() {
             Some(KeySegment::Name(name)) => fold(name),
@@ -302,7 +302,7 @@ impl Spec {
         }
     }
 
-    /// Whether the path is one of the groups that protect something, or below one.
+    /// Whether the path is one of the guarded groups, or below one.
     pub(crate) fn is_guarded(&self, path: &[KeySegment]) -> bool {
         self.guarded.iter().any(|group| {
             let group = pattern(group);
@@ -314,7 +314,7 @@ impl Spec {
         })
     }
 
-    /// The known key, or group of keys, that looks most like this one.
+    /// The known key, or group of keys, that is most similar to this one.
     pub(crate) fn nearest(&self, path: &[KeySegment]) -> Option<String> {
         let tidy = |key: &str| fold(key).replace("[]", "");
         let named = path.iter().filter_map(|s| match s {
@@ -329,7 +329,7 @@ impl Spec {
             for known in dots.map(|end| row.key[..end].trim_end_matches("[]")) {
                 let folded = tidy(known);
                 let whole = known.len() == row.key.len();
-                // The right name in the wrong group is nearer than two wrong letters.
+                // The right name in the wrong group is more similar than two wrong letters.
                 let distance = match strsim::osa_distance(&written, &folded) {
                     d if whole && d > 2 && last(&written) == last(&folded) => 2,
                     d => d,
@@ -344,7 +344,7 @@ impl Spec {
     }
 }
 
-/// A [`Spec`] made ready for many look-ups.
+/// A [`Spec`] prepared for many lookups.
 pub(crate) struct SettingIndex {
     pub(crate) spec: &'static Spec,
     rows: Vec<(Vec<String>, &'static SettingRow)>,
@@ -360,7 +360,7 @@ impl SettingIndex {
         }
     }
 
-    /// Looks a settled path up.
+    /// Looks up a path that [`Spec::settle`] returned.
     pub(crate) fn find(&self, path: &[KeySegment]) -> KeyLookup {
         let folded: Vec<_> = path
             .iter()
@@ -385,7 +385,7 @@ impl SettingIndex {
     }
 }
 
-/// A row's key in steps; `a[]` is two of them.
+/// A row's key in segments; `a[]` is two of them.
 fn pattern(key: &str) -> Vec<String> {
     let mut out = Vec::new();
     for name in key.split('.') {
@@ -401,12 +401,12 @@ fn pattern(key: &str) -> Vec<String> {
 enum KeyMatch {
     Whole,
     Part,
-    /// As `Part`, but only since `*` took more than one name.
+    /// As `Part`, but only because `*` matched more than one name.
     Stretched,
     None,
 }
 
-/// `*` takes one name or more, so that a user's name may hold dots.
+/// Compares a path with a pattern. `*` matches one or more names, since a user's name may contain dots.
 fn compare(pattern: &[String], path: &[String]) -> KeyMatch {
     match (pattern, path) {
         ([], []) => KeyMatch::Whole,
@@ -436,7 +436,7 @@ fn compare(pattern: &[String], path: &[String]) -> KeyMatch {
     }
 }
 
-/// The row's key with the places in lists and the user's own names in it, those as they were written.
+/// The row's key with list indexes and the user's names filled in; the names as written.
 fn identity(row: &SettingRow, pattern: &[String], path: &[KeySegment], folded: &[String]) -> String {
     let Some(fixed) = pattern.iter().position(|p| p == "*") else {
         return if row.key.contains('[') { self::folded(path) } else { row.key.to_owned() };

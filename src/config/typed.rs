@@ -1,4 +1,4 @@
-//! Takes checked values out by key and type. A mismatch is a mistake in a table, and the tests find it.
+//! Typed access to checked values by key. A type mismatch is a bug in a table, which the tests detect.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ impl Values {
         }
     }
 
-    /// A value that is within its own bounds, but not together with others.
+    /// The problem of a value that is within its own bounds, but not in combination with others.
     pub(crate) fn out_of_bounds(&self, key: &str, read: String, allowed: String) -> ConfigProblem {
         match self.slot(key) {
             Err(problem) => problem,
@@ -97,7 +97,7 @@ impl Values {
         Ok(self.list(key)?.into_iter().map(PathBuf::from).collect())
     }
 
-    /// The user's own names below `prefix.`, with their texts.
+    /// The names chosen by the user below `prefix.`, with their texts.
     pub(crate) fn names(&self, prefix: &str) -> BTreeMap<String, String> {
         let below = self.slots.iter().filter_map(|(id, slot)| {
             let name = id.strip_prefix(prefix)?.strip_prefix('.')?;

@@ -1,7 +1,7 @@
-//! YAML text to a small tree that remembers its lines.
+//! Parses YAML into a small tree that keeps line numbers.
 //!
-//! Scalars stay the text that was written: only the setting's own type says what `007`, `4MB` or `yes` mean.
-//! Size, depth and repetition through aliases are bounded, so no file can exhaust the process.
+//! Scalars keep their written text: only the type of a setting decides what `007`, `4MB` or `yes` means. Size, depth
+//! and repetition through aliases are bounded, so that no file can exhaust the process.
 
 use std::collections::HashMap;
 use std::io::Read as _;
@@ -12,15 +12,15 @@ use granit_parser::{Event, Parser, ScalarStyle, options};
 
 use super::error::{ConfigProblem, Origin};
 
-/// The largest settings file that is read, in bytes.
+/// Maximum size of a settings file, in bytes.
 pub const MAX_BYTES: u64 = 16 << 20;
-/// The deepest nesting followed, aliases included.
+/// Maximum nesting depth, aliases included.
 const MAX_DEPTH: usize = 64;
-/// The longest key, in bytes.
+/// Maximum length of a key, in bytes.
 const MAX_KEY: usize = 1024;
-/// How much aliases may add, in bytes of text and [`NODE_BYTES`] a value.
+/// Maximum that aliases may add, in bytes of text plus [`NODE_BYTES`] per value.
 const MAX_REPEATED: usize = 16 << 20;
-/// What one value costs besides its text.
+/// Cost of one value besides its text, in bytes.
 const NODE_BYTES: usize = 64;
 
 /// A value and the line on which it begins.
@@ -33,7 +33,7 @@ pub(crate) struct YamlNode {
 /// The shape of a value.
 #[derive(Debug, Clone)]
 pub(crate) enum YamlValue {
-    /// Nothing was written, or `null` or `~`.
+    /// No value, `null` or `~`.
     Null,
     Text(String),
     List(Vec<YamlNode>),
@@ -48,7 +48,7 @@ pub(crate) struct MappingEntry {
     pub(crate) node: YamlNode,
 }
 
-/// Reads and parses one file; an empty one gives [`YamlValue::Null`].
+/// Reads and parses one file. An empty file returns [`YamlValue::Null`].
 pub(crate) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
     let file: Arc<str> = path.display().to_string().into();
     let unreadable = |why: String| ConfigProblem::Unreadable { file: Arc::clone(&file), why };
@@ -74,7 +74,7 @@ pub(crate) fn read(path: &Path) -> Result<(Arc<str>, YamlNode), ConfigProblem> {
     Ok((file, node))
 }
 
-/// Parses the text of one file. The name is only for messages.
+/// Parses the text of one file. `file` is only used in messages.
 pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<YamlNode, ConfigProblem> {
     let options = options! {
         emit_comments: false,
@@ -94,7 +94,7 @@ pub(crate) fn parse(file: &Arc<str>, text: &str) -> Result<YamlNode, ConfigProbl
     Ok(tree.root.unwrap_or(YamlNode { line: 1, value: YamlValue::Null }))
 }
 
-/// A mapping or list that is still being read.
+/// A mapping or list that is not complete yet.
 struct OpenNode {
     anchor: usize,
     node: YamlNode,
@@ -102,7 +102,7 @@ struct OpenNode {
     key: Option<(String, usize)>,
     /// In a mapping: the line of each key so far.
     seen: HashMap<String, usize>,
-    /// In a mapping: what `<<` brought in.
+    /// In a mapping: the entries added by `<<`.
     merged: Vec<MappingEntry>,
 }
 
@@ -114,7 +114,7 @@ struct YamlTree {
     root: Option<YamlNode>,
 }
 
-/// The line and what is wrong there.
+/// A line, and what is wrong there.
 type YamlFault = (usize, String);
 
 impl YamlTree {
@@ -177,7 +177,7 @@ impl YamlTree {
         self.place(node, anchor)
     }
 
-    /// Puts a finished value where it belongs.
+    /// Adds a complete value to its parent.
     fn place(&mut self, node: YamlNode, anchor: usize) -> Result<(), YamlFault> {
         if anchor != 0 {
             self.anchors.insert(anchor, node.clone());
@@ -217,7 +217,7 @@ impl YamlTree {
     }
 }
 
-/// What `<<: *name` or `<<: [*one, *two]` adds; the first to name a key wins.
+/// Adds the entries of `<<: *name` or `<<: [*one, *two]`; the first occurrence of a key wins.
 fn merge(node: YamlNode, line: usize, into: &mut Vec<MappingEntry>) -> Result<(), YamlFault> {
     match node.value {
         YamlValue::Map(entries) => into.extend(entries),
@@ -231,7 +231,7 @@ fn merge(node: YamlNode, line: usize, into: &mut Vec<MappingEntry>) -> Result<()
     Ok(())
 }
 
-/// What a node costs in bytes, and how deep it goes.
+/// The size of a node in bytes, and its depth.
 fn measure(node: &YamlNode) -> (usize, usize) {
     let children: Box<dyn Iterator<Item = (usize, &YamlNode)>> = match &node.value {
         YamlValue::Null => return (NODE_BYTES, 1),
@@ -246,7 +246,7 @@ fn measure(node: &YamlNode) -> (usize, usize) {
     (bytes, height + 1)
 }
 
-/// Text from a file as it may stand in a message: short, on one line, no control characters.
+/// Text from a file for use in a message: at most 80 characters, on one line, without control characters.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut out: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();

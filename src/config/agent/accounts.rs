@@ -11,12 +11,12 @@ use crate::config::setting_type::SettingValue;
 use crate::config::yaml::shown;
 use crate::config::{CustomResourceDefinition, RolePermissions};
 
-/// The engine of secret references that is there on the agent.
+/// The only engine of secret references that the agent has.
 const FILE_ENGINE: &str = "file";
 const ACCOUNTS_KEY: &str = "kubernetes.accounts";
-/// How many accounts a file may list.
+/// Maximum number of accounts in a file.
 const MAX_ACCOUNTS: usize = 1000;
-/// The longest path of a kubeconfig, in bytes; as long as the object takes that the account becomes.
+/// Maximum length of a kubeconfig path, in bytes; the same as in the account's object.
 const MAX_PATH_BYTES: usize = 1024;
 
 /// One account of `kubernetes.accounts`.
@@ -24,48 +24,48 @@ const MAX_PATH_BYTES: usize = 1024;
 pub struct AccountSettings {
     /// Its name in Spinnaker: 1 to 255 characters, no control characters.
     pub name: String,
-    /// How its cluster is reached.
+    /// How to reach the cluster.
     pub source: AccountSource,
-    /// The context of the kubeconfig; none: its current one.
+    /// The context of the kubeconfig; `None`: its current context.
     pub context: Option<String>,
-    /// Whether any certificate of the API server will do.
+    /// Whether the certificate of the API server is not verified.
     pub insecure: bool,
-    /// The roles that may see and change it.
+    /// The roles that may see and change the account.
     pub permissions: RolePermissions,
-    /// The only kinds cached; empty: the usual ones.
+    /// The only kinds that are cached; empty: the default kinds.
     pub kinds: Vec<String>,
-    /// Kinds not cached.
+    /// Kinds that are not cached.
     pub omit_kinds: Vec<String>,
-    /// The only namespaces watched; empty: all.
+    /// The only namespaces that are watched; empty: all.
     pub namespaces: Vec<String>,
-    /// Namespaces not watched.
+    /// Namespaces that are not watched.
     pub omit_namespaces: Vec<String>,
-    /// Whether cluster-wide resources are left alone.
+    /// Whether cluster-wide resources are ignored.
     pub only_namespaced_resources: bool,
-    /// Custom resources that it exposes.
+    /// Custom resources that the account exposes.
     pub custom_resource_definitions: Vec<CustomResourceDefinition>,
-    /// Whether only what Spinnaker deployed is cached.
+    /// Whether only objects deployed by Spinnaker are cached.
     pub only_spinnaker_managed: bool,
     /// Whether pod metrics are sent.
     pub metrics: bool,
-    /// Age up to which a watch is resumed, in milliseconds; none or 0: the hub's default.
+    /// Maximum age at which a watch is resumed, in milliseconds; `None` or 0: the hub's default.
     pub max_resumable_resource_age_ms: Option<u64>,
-    /// Whether the proxy of the environment is passed by.
+    /// Whether to bypass the proxy that the environment sets.
     pub no_proxy: bool,
-    /// What is done for it, where that differs from other accounts.
+    /// Limits of this account that differ from the agent's.
     pub policy: AccountPolicy,
 }
 
-/// How the cluster of an account is reached.
+/// How to reach the cluster of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccountSource {
-    /// With a kubeconfig on the agent; absolute once the settings are loaded.
+    /// With a kubeconfig file on the agent; absolute once the settings are loaded.
     File(PathBuf),
     /// With the agent's own service account.
     ServiceAccount,
 }
 
-/// Reads the list. Every wrong entry is a problem of its own.
+/// Reads the list. Every invalid entry is reported as its own problem.
 pub(super) fn build(v: &Values) -> Result<Vec<AccountSettings>, ConfigError> {
     let Some(listed) = v.listed(ACCOUNTS_KEY) else { return Ok(Vec::new()) };
     if listed.len > MAX_ACCOUNTS {
@@ -98,7 +98,7 @@ pub(super) fn build(v: &Values) -> Result<Vec<AccountSettings>, ConfigError> {
     if problems.is_empty() { Ok(accounts) } else { Err(ConfigError { problems }) }
 }
 
-/// Makes paths absolute: a relative one counts from the folder of the settings.
+/// Makes paths absolute. Relative paths start at the folder of the settings.
 pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -> Result<(), ConfigProblem> {
     let unreadable =
         |path: &Path, why: String| ConfigProblem::Unreadable { file: path.display().to_string().into(), why };
@@ -122,7 +122,7 @@ pub(in crate::config) fn resolve(accounts: &mut [AccountSettings], dir: &Path) -
     Ok(())
 }
 
-/// A folder's absolute path without `..`. Links in it are kept where they can be.
+/// A folder's absolute path without `..`. Links are kept unless the path contains `..`.
 fn plain(dir: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(dir)?;
     if absolute.components().any(|part| part == Component::ParentDir) {
@@ -172,7 +172,7 @@ impl AccountEntry<'_> {
             no_proxy: self.flag("noProxy"),
             policy: AccountPolicy {
                 servers: self.value("policy.servers").map(|_| {
-                    // Each was read as an entry before.
+                    // Each entry was validated when it was read.
                     self.list("policy.servers").iter().filter_map(|entry| entry.parse().ok()).collect()
                 }),
                 insecure: self.optional_flag("policy.insecure"),
@@ -206,7 +206,7 @@ impl AccountEntry<'_> {
         }
     }
 
-    /// The file that a secret reference stands for; what is none stays as it is.
+    /// Resolves a secret reference to the file that it names. Returns other text unchanged.
     fn referred(&self, text: String) -> Result<String, Wrong> {
         if !secret_reference::is_reference(&text) {
             return Ok(text);
@@ -232,7 +232,7 @@ impl AccountEntry<'_> {
         }
     }
 
-    /// What the object that the account becomes would be refused for.
+    /// Checks the rules for which the API server would reject the account's object.
     fn check_rules(&self, account: &AccountSettings) -> Result<(), Wrong> {
         for (key, excluded, both) in [
             ("omitKinds", "kinds", !account.kinds.is_empty() && !account.omit_kinds.is_empty()),
@@ -262,7 +262,7 @@ impl AccountEntry<'_> {
         }
     }
 
-    /// Where a key of this entry is, or else the entry itself, or else any entry of the list.
+    /// The position of a key of this entry; if missing, of the entry itself; if missing, of any entry of the list.
     fn origin(&self, key: &str) -> Origin {
         let entry = self.listed.places.get(&self.place).or_else(|| self.listed.places.values().next());
         self.slot(key).map(|slot| slot.origin.clone()).or_else(|| entry.cloned()).unwrap_or(Origin::Default)

@@ -1,11 +1,11 @@
-//! Every setting that the agent's files may hold.
+//! The table of the agent's settings.
 
 use crate::config::logging;
 use crate::config::setting_type::SettingType;
 use crate::config::table::Capability::{Migration, Operations, Streaming};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
-/// The agent's settings as one whole.
+/// The agent's settings as a whole.
 pub(crate) static SPEC: Spec = Spec {
     tables: &[ROWS, logging::ROWS, logging::FILE_ROWS, REST],
     moved: &[],
@@ -42,7 +42,7 @@ const HEALTH_TLS: &str =
     "health is served without TLS; leave this out, and let nobody but the kubelet reach server.port";
 const VAULT: &str = "Vault is not asked for secrets; leave this out, and give kubeconfigs as files";
 
-/// A setting of the way to the hub that asks for TLS, unless `clouddriver.insecure` is true.
+/// A TLS setting of the connection to the hub; without effect if `clouddriver.insecure` is true.
 const fn tls(
     key: &'static str,
     kind: SettingType,
@@ -263,7 +263,7 @@ const ROWS: &[SettingRow] = &[
         "sign-in plugins of cloud providers are not built in",
         "scopes of a GCP sign-in",
     ),
-    // Of Clouddriver's accounts; people copy them from its file.
+    // Settings of Clouddriver's accounts, because people copy them from its file.
     inert("kubernetes.accounts[].providerVersion", CLOUDDRIVERS, "version of the provider"),
     inert("kubernetes.accounts[].environment", CLOUDDRIVERS, "Spinnaker's environment of the account"),
     inert("kubernetes.accounts[].accountType", CLOUDDRIVERS, "Spinnaker's type of the account"),
@@ -325,10 +325,10 @@ const ROWS: &[SettingRow] = &[
     ),
 ];
 
-/// After the group `logging`, so that groups stay together in print.
+/// Follows the group `logging`, so that groups stay together when printed.
 const REST: &[SettingRow] = &[
     read("dynamicAccounts.enabled", SettingType::Flag, "true", "take accounts other than those of this file"),
-    // Settings of the operator that are also found here.
+    // Settings of the operator that are also found in agents' files.
     later(
         Migration,
         "dynamicAccounts.interceptor.enabled",

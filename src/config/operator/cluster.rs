@@ -1,4 +1,4 @@
-//! How several replicas find one another.
+//! How replicas find one another.
 
 use std::path::PathBuf;
 
@@ -7,31 +7,31 @@ use crate::config::layer::Values;
 
 const MODE: &str = "kubesvc.cluster";
 
-/// How several replicas find one another.
+/// How replicas find one another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// Whether they look for one another at all.
     pub mode: ClusterMode,
-    /// The kubeconfig of the API server that knows their Endpoints; none: the operator's own API server.
+    /// The kubeconfig of the API server that has their Endpoints; `None`: the operator's own API server.
     pub kubeconfig_file: Option<PathBuf>,
-    /// Whether that API server must show a certificate that is trusted.
+    /// Whether that API server's certificate must be trusted.
     pub verify_ssl: bool,
-    /// Where their Endpoints are; none: the operator's own namespace.
+    /// Namespace of their Endpoints; `None`: the operator's own.
     pub namespace: Option<String>,
-    /// The name of the REST port in their Service.
+    /// Name of the REST port in their Service.
     pub http_port_name: String,
-    /// How the name of their Service begins.
+    /// Prefix of their Service's name.
     pub service_name_prefix: String,
-    /// Whether the operator ends when it may not list and watch their Endpoints and EndpointSlices.
+    /// Whether the operator exits if it may not list and watch their Endpoints and EndpointSlices.
     pub fail_fast: bool,
-    /// The domain of pods' names, to reach replicas by; none: they are reached by address.
+    /// Domain of the pod names by which replicas are reached; `None`: they are reached by address.
     pub pod_domain: Option<String>,
 }
 
 /// Whether replicas look for one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterMode {
-    /// There is one replica.
+    /// There is a single replica.
     Local,
     /// They watch their own Endpoints and EndpointSlices.
     Kubernetes,
@@ -52,7 +52,7 @@ pub(super) fn build(v: &Values) -> Result<ClusterSettings, ConfigProblem> {
     })
 }
 
-/// A file of SQLite belongs to one process, so there is nobody to look for. Several replicas, each with a file of its own,
+/// A SQLite file belongs to one process, so there are no other replicas. Several replicas, each with its own file,
 /// would each lead.
 fn mode(v: &Values) -> Result<ClusterMode, ConfigProblem> {
     Ok(match (v.optional(MODE)?.as_deref(), is_sqlite(v)?) {
@@ -75,7 +75,7 @@ fn is_sqlite(v: &Values) -> Result<bool, ConfigProblem> {
     Ok(v.string("kubesvc.database.url")?.starts_with("sqlite:"))
 }
 
-/// What a person should know about these settings, one line each.
+/// Warnings about these settings, one line each.
 pub(crate) fn notes(v: &Values) -> Result<Vec<String>, ConfigProblem> {
     let mode = v.optional(MODE)?;
     let mut notes = Vec::new();

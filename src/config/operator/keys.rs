@@ -1,14 +1,15 @@
-//! Every setting that the operator's files may hold.
+//! The table of the operator's settings.
 
 use crate::config::logging;
 use crate::config::setting_type::SettingType;
 use crate::config::table::Capability::{Lifecycle, Migration, Operations, Streaming};
 use crate::config::table::{PORT, SettingRow, Spec, count, inert, later, millis, read, refused, seconds};
 
-/// What a hello of an agent that holds many accounts takes, in bytes: a smaller bound would keep it out for ever.
+/// Minimum limit on message sizes, in bytes: a smaller one could exclude an agent that holds many accounts for good,
+/// since its hello would not fit.
 const MIN_MESSAGE_BYTES: u64 = 3 * 1024 * 1024 + 64 * 1024;
 
-/// The operator's settings as one whole.
+/// The operator's settings as a whole.
 pub(crate) static SPEC: Spec = Spec {
     tables: &[ROWS, logging::ROWS],
     moved: &[("armory.kubesvc", "kubesvc"), ("logging.level.root", "logging.level")],
