@@ -42,7 +42,7 @@ struct UnbuiltSetting {
     /// The key as written.
     key: String,
     place: Origin,
-    /// Whether it asks for the behaviour that kubesvc has anyway.
+    /// Whether it asks for the behavior that kubesvc has anyway.
     harmless: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Rules of the settings, one table of cases each.
+//! Tests of the settings, each a table of cases.
 
 mod agent_accounts;
 mod agent_files;
@@ -17,7 +17,7 @@ use super::agent::AgentSettings;
 use super::operator::OperatorSettings;
 use super::{Loaded, UnknownKeys, load_agent, load_operator};
 
-/// A folder of files that goes with the test. Messages name files without the folder.
+/// A folder of files, deleted after the test. Messages name files without the folder.
 struct Files {
     dir: tempfile::TempDir,
 }
@@ -61,12 +61,12 @@ impl Files {
     }
 }
 
-/// The operator's settings from one file, `c.yml`.
+/// Loads the operator's settings from one file, `c.yml`.
 fn operator(yaml: &str) -> Result<Loaded<OperatorSettings>, String> {
     Files::new(&[("c.yml", yaml)]).operator(&["c.yml"], UnknownKeys::Error)
 }
 
-/// The agent's settings from one file, `armory-agent.yml`.
+/// Loads the agent's settings from one file, `armory-agent.yml`.
 fn agent(yaml: &str) -> Result<Loaded<AgentSettings>, String> {
     Files::new(&[("armory-agent.yml", yaml)]).agent(UnknownKeys::Error)
 }

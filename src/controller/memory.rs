@@ -189,7 +189,7 @@ impl Memories {
     }
 }
 
-/// Whether two verdicts differ in the credential or in the judgement.
+/// Whether two verdicts differ in the credential or in its validity.
 fn differ(before: &Result<CredentialFact, Failure>, now: &Result<CredentialFact, Failure>) -> bool {
     match (before, now) {
         (Ok(before), Ok(now)) => !now.is(before.version.as_deref()),

@@ -11,7 +11,7 @@ fn accounts(yaml: &str) -> Vec<AccountSettings> {
     agent(yaml).expect(yaml).settings.accounts
 }
 
-/// The one account with these further settings.
+/// The only account, with these additional settings.
 fn account(settings: &str) -> AccountSettings {
     accounts(&format!("kubernetes:\n  accounts:\n    - name: a\n      serviceAccount: true\n{settings}"))
         .remove(0)
@@ -105,7 +105,7 @@ fn the_policy_is_read_and_what_is_no_server_is_refused() {
     }
 }
 
-/// It was taken for a relative path, and the account tried again for ever.
+/// Regression test: a reference was taken for a relative path, and the account was retried forever.
 #[test]
 fn a_secret_reference_is_the_file_it_names_and_an_engine_that_is_not_there_is_named() {
     let read = |path: &str| agent(&format!("kubernetes.accounts: [{{name: a, kubeconfigFile: '{path}'}}]\n"));

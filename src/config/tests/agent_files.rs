@@ -1,4 +1,4 @@
-//! What the agent reads, and from which files.
+//! The agent's settings, and the files they are read from.
 
 use std::path::PathBuf;
 

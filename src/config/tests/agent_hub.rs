@@ -1,4 +1,4 @@
-//! How the agent paces itself, and the settings that have two spellings.
+//! The timing of the agent's connection, and settings that have two spellings.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! Security settings that are not built: what asks for what happens anyway is taken, anything else is refused.
+//! Security settings that are not implemented: values that ask for what happens anyway are accepted, all others
+//! refused.
 
 use super::{Files, agent, error, operator};
 use crate::config::{UnknownKeys, load_agent, load_operator};
 
-/// Settings that are refused, each with where a person is sent for what to do.
+/// Settings that are refused, each with a part of the advice in its message.
 const OPERATOR: &[(&str, &str)] = &[
     ("kubesvc.grpc.server.security.enabled: true", "port 9091"),
     ("armory.kubesvc.grpc.server.security.enabled: yes", "port 9091"),

@@ -1,4 +1,4 @@
-//! The environment over files, and flags over both.
+//! The environment overrides files, and flags override both.
 
 use super::Files;
 use crate::config::operator::OperatorSettings;

@@ -1,4 +1,4 @@
-//! Files that nobody should write, and text that nobody did.
+//! Malicious files, and random text.
 
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ fn unknown_keys_beyond_measure_are_bounded() {
     assert_eq!(warnings[200], "c.yml: further unknown settings are not named");
 }
 
-/// Pieces from which YAML is made, and some of ours.
+/// Fragments of YAML, some of them kubesvc's keys.
 fn yamlish() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "kubesvc",
@@ -225,7 +225,7 @@ proptest! {
                                 .map(|_| ())
                                 .map_err(|problems| problems.to_string()),
                         };
-                        // What a file says may be sound and yet make no account.
+                        // A file without problems may still describe no valid account.
                         let has_accounts = values.listed("kubernetes.accounts").is_some();
                         prop_assert!(
                             built.is_ok() || built.as_ref().is_err_and(|e| has_accounts && e.starts_with("c.yml:")),

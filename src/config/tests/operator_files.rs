@@ -1,4 +1,4 @@
-//! What the operator reads, which file wins, and what is passed over.
+//! The operator's settings, the precedence of files, and what is ignored.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `--print-config` and the list of settings.
+//! `--print-config` and the reference table.
 
 use super::{Files, agent, operator};
 use crate::config::{Program, UnknownKeys, redact_url, reference};

@@ -1,4 +1,4 @@
-//! Keys in their many spellings.
+//! The spellings of keys.
 
 use std::path::PathBuf;
 use std::time::Duration;

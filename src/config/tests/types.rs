@@ -163,7 +163,7 @@ fn sizes() {
         let s = operator(&format!("kubesvc.grpc.server.maxInboundMessageSize: {text}")).expect(text).settings;
         assert_eq!(s.grpc.max_inbound_message_size, want, "{text}");
     }
-    // A hello of an agent that holds many accounts takes as much.
+    // The hello of an agent that holds many accounts can be this large.
     assert_eq!(crate::wire::MIN_MESSAGE_BYTES, 3_211_264);
     for text in
         ["64KB", "3211263", "-1MB", "4M", "4.5MB", "MB", "''", "1TB", "99999999999TB", "18446744073709551616"]
