@@ -1,27 +1,27 @@
-//! The pure core: what an account is and how it lives. No I/O, no clock, no async.
+//! The pure core: what an account is, and its lifecycle. No I/O, no clock, no async.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`spec`], [`status`] | the `KubesvcAccount` object |
-//! | [`agent_resource`], [`outbox`] | the `KubesvcAgent` object, and what it tells the leader |
+//! | [`agent_resource`], [`outbox`] | the `KubesvcAgent` object, and its reports to the leader |
 //! | [`caching_election`] | which agent streams the objects of an account |
-//! | [`definition`] | what of a spec reaches an agent, and when it has changed |
+//! | [`definition`] | which parts of a spec reach an agent, and whether they changed |
 //! | [`lifecycle`] | the decision: one observation in, at most one action out |
-//! | [`conditions`] | how a state reads to `kubectl wait`, Argo CD and Flux |
+//! | [`conditions`] | a state as conditions for `kubectl wait`, Argo CD and Flux |
 //! | [`row`], [`spinnaker`] | the row and the definition that Spinnaker reads |
-//! | [`explain`] | why an account is where it is, and what to do, for a person |
-//! | [`adoption`] | the account that a row of somebody else's tells of |
-//! | [`owned_secret`] | the Secret of our own making that holds an account's kubeconfig |
-//! | [`gitops_owner`] | which GitOps tool keeps an object |
-//! | [`age`] | how long ago, as kubectl writes it |
-//! | [`kubeconfig`] | which kubeconfigs are taken and which are refused |
-//! | [`policy`] | which servers an agent may dial, and which ways in it may use |
+//! | [`explain`] | why an account is in its state, and what a person can do |
+//! | [`adoption`] | the account that a foreign row describes |
+//! | [`owned_secret`] | the Secret that kubesvc creates for an account's kubeconfig |
+//! | [`gitops_owner`] | the GitOps tool that manages an object |
+//! | [`age`] | ages in kubectl's format |
+//! | [`kubeconfig`] | which kubeconfigs are accepted |
+//! | [`policy`] | which servers an agent may dial, and how it may authenticate |
 //! | [`secret_reference`] | Spinnaker's secret references: their grammar, and what of them may be shown |
-//! | [`source_rules`] | which accounts may use credentials that are not in their own namespace |
+//! | [`source_rules`] | which accounts may use credentials outside their own namespace |
 //! | [`ids`] | ids, and the epochs of grants and of elections |
 //! | [`names`] | object names derived from account and agent names |
 //! | [`zones`] | which zones matter to an account |
-//! | [`name_precedence`] | which of several objects with one account name has it |
+//! | [`name_precedence`] | which of several objects has an account name |
 
 pub mod adoption;
 pub mod age;
@@ -58,46 +58,48 @@ pub use status::{CachingAssignment, Grant, KubesvcAccountStatus, ListingAgent, N
 
 /// The API group of all kubesvc objects, and the prefix of its labels and annotations.
 pub const GROUP: &str = "kubesvc.io";
-/// The finalizer that keeps an account until its agents have let go of it and its rows are gone.
+/// The finalizer that keeps an account until its agents have dropped it and its rows are deleted.
 pub const FINALIZER: &str = "kubesvc.io/account";
-/// The field manager of every write; it must not start with `kubectl`, or Flux drops what it set.
+/// The field manager of every write. It must not start with `kubectl`, or Flux drops the fields it set.
 pub const FIELD_MANAGER: &str = "kubesvc-operator";
-/// The field manager of what a person changes with the kubectl plugin; it too must not start with `kubectl`.
+/// The field manager of changes made with the kubectl plugin. It must not start with `kubectl` either.
 pub const PLUGIN_FIELD_MANAGER: &str = "kubesvc-plugin";
-/// Where an account came from: `rest`, `agent`, `migrated`; absent means declared by a person or a GitOps tool.
+/// Label: the origin of an account, one of `rest`, `agent`, `migrated`. Absent: declared by a person or a GitOps
+/// tool.
 pub const ORIGIN_LABEL: &str = "kubesvc.io/origin";
-/// The origin of an account of an agent's own file.
+/// The origin of an account from an agent's own file.
 pub const ORIGIN_AGENT: &str = "agent";
-/// The origin of an account that was made by REST.
+/// The origin of an account created by REST.
 pub const ORIGIN_REST: &str = "rest";
-/// The origin of an account that was a row of somebody else's.
+/// The origin of an account that was a foreign row.
 pub const ORIGIN_MIGRATED: &str = "migrated";
-/// A new value asks for a new try at once; `status.retryHandled` keeps the last one handled.
+/// Annotation: a new value requests an immediate retry; `status.retryHandled` keeps the last one handled.
 pub const RETRY_ANNOTATION: &str = "kubesvc.io/retry";
-/// A new value has the agent that streams the account's objects elected anew; `status.electionHandled` keeps the last one
-/// handled.
+/// Annotation: a new value requests a new election of the agent that streams the account's objects;
+/// `status.electionHandled` keeps the last one handled.
 pub const ELECT_CACHING_ANNOTATION: &str = "kubesvc.io/elect-caching";
-/// On a Secret of ours: which account's object it was made for. The label has the object's name as far as a label may, the
-/// annotation of the same key namespace and name in full.
+/// Label and annotation on a Secret of kubesvc: the account's object it was created for. The label has the object's
+/// name as far as a label allows, the annotation namespace and name in full.
 pub const ACCOUNT_LABEL: &str = "kubesvc.io/account";
-/// Kubernetes' label for the tool that keeps an object.
+/// Kubernetes' label for the tool that manages an object.
 pub const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
-/// Its value on the Secrets of ours.
+/// Value of [`MANAGED_BY_LABEL`] on the Secrets of kubesvc.
 pub const MANAGED_BY: &str = "kubesvc";
-/// On a Secret of ours: a request that makes the account is about to replace its contents.
+/// Annotation on a Secret of kubesvc: a request that creates the account is about to replace its contents.
 pub const CLAIMED_ANNOTATION: &str = "kubesvc.io/claimed";
-/// On a Secret of ours: the uid of the account that its contents were written for by somebody who had seen that account.
+/// Annotation on a Secret of kubesvc: the uid of the account that its contents were written for, if the writer had
+/// seen that account.
 pub const CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/contents-of";
-/// The same of the kubeconfig for agents, where the Secret has one.
+/// Like [`CONTENTS_OF_ANNOTATION`], for the kubeconfig for agents if the Secret has one.
 pub const AGENT_CONTENTS_OF_ANNOTATION: &str = "kubesvc.io/agent-contents-of";
-/// Any value stops the waiting for agents when an account is deleted.
+/// Annotation: any value ends the wait for agents when an account is deleted.
 pub const FORCE_DELETE_ANNOTATION: &str = "kubesvc.io/force-delete";
-/// Secrets with this label set to `true` are watched, so that a changed credential is seen at once.
+/// Label: Secrets with the value `true` are watched, so that a changed credential is noticed immediately.
 pub const WATCH_LABEL: &str = "kubesvc.io/watch";
-/// Marks a KubesvcAgent with its zone.
+/// Label: the zone of a KubesvcAgent.
 pub const ZONE_LABEL: &str = "kubesvc.io/zone";
 
-/// Why no account is made in a namespace, and what to do.
+/// Why no account can be created in a namespace, and what to do.
 pub fn not_watched(namespace: &str) -> String {
     format!(
         "the operator does not watch the namespace {namespace:?}, where it would be made; add it to kubesvc.watchNamespaces"

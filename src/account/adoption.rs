@@ -1,12 +1,12 @@
-//! The account that a row of somebody else's tells of: from the row to the object that stands for it.
+//! Converts a foreign row into the account's object.
 //!
 //! | of the row | becomes |
 //! |---|---|
 //! | `name` | the account's name |
-//! | `definition` | the spec, as REST reads it; a kubeconfig in it goes into a Secret, and only there |
-//! | `props` | the permissions, where the definition has none |
+//! | `definition` | the spec, read the way REST does; a kubeconfig in it goes into a Secret, and only there |
+//! | `props` | the permissions, if the definition has none |
 //! | `zone_id` | the zone |
-//! | `status` | whether it should be active |
+//! | `status` | the desired state |
 
 use std::collections::BTreeMap;
 
@@ -25,27 +25,27 @@ use super::{
     kubeconfig, names,
 };
 
-/// The longest definition that is read, in bytes: a kubeconfig and all else that an account may say.
+/// Maximum length of a definition, in bytes: enough for a kubeconfig and everything else in an account.
 const MAX_DEFINITION_BYTES: usize = 1 << 20;
 
-/// What a row becomes. It has no `Debug`: it may hold a kubeconfig.
+/// The result of adopting a row. Has no `Debug`, because it may hold a kubeconfig.
 pub struct Adoption {
-    /// The object. It comes with its finalizer, so that the operator need not write it once more.
+    /// The object, already with its finalizer, so that the operator need not write it again.
     pub object: KubesvcAccount,
     /// The kubeconfigs for the Secret that the object names, by key.
     pub kubeconfigs: BTreeMap<&'static str, SecretString>,
 }
 
-/// Why a row cannot become an account, and what to do. It holds no value of the definition but names.
+/// Why a row cannot become an account, and what to do. Of the definition it contains only names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct AdoptionError(String);
 
-/// Reads a row as an account whose object stands in this namespace.
+/// Converts a row into an account whose object is in this namespace.
 ///
 /// # Errors
-/// The row tells of no account that could be one: its texts are no JSON, a field is wrong, it has no credential, or one
-/// that is refused.
+/// The row describes no valid account: its texts are not JSON, a field is invalid, the credential is missing, or the
+/// credential is refused.
 pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionError> {
     let mut given = given(row)?;
     if given.source.is_none()
@@ -91,7 +91,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionErro
 const NO_CREDENTIAL: &str = "it has no credential: its definition names none of kubeconfigContents, kubeconfigFile and \
                              serviceAccount; declare the account as an object, and the row becomes its own";
 
-/// A kubeconfig as it is, where a row holds it in base64. No kubeconfig is base64 by itself: it has a colon.
+/// Decodes a kubeconfig that a row holds in base64. No kubeconfig is itself valid base64, since it contains a colon.
 fn decoded(contents: SecretString) -> SecretString {
     let mut bytes: Vec<u8> =
         contents.expose_secret().bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -100,7 +100,7 @@ fn decoded(contents: SecretString) -> SecretString {
     plain.map_or(contents, SecretString::from)
 }
 
-/// Active are those that are, and those on their way.
+/// Active for states that are active, or on the way there.
 fn desired(status: &str) -> DesiredState {
     let active = [State::Active, State::Activating, State::Orphaned, State::ToMigrate];
     if active.iter().any(|state| state.as_str() == status) {
@@ -124,7 +124,7 @@ fn given(row: &ForeignRow) -> Result<AccountInput, AdoptionError> {
             return Err(AdoptionError("its definition is that of an account with another name".to_owned()));
         }
     }
-    // Who may see the account is never lost on the way.
+    // Permissions are never lost in the conversion.
     let silent = fields.get("permissions").is_none_or(Value::is_null);
     if let Some(props) = row.props.as_deref().filter(|text| silent && !text.trim().is_empty())
         && let Some(permissions) = object("props", props)?.remove("permissions")

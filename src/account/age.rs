@@ -1,4 +1,4 @@
-//! How long something has lasted, as kubectl writes it: `42s`, `3m5s`, `17h`, `8d`.
+//! Durations in kubectl's format: `42s`, `3m5s`, `17h`, `8d`.
 
 use jiff::Timestamp;
 
@@ -7,8 +7,8 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// A number of seconds with two units where the smaller still matters, else with one. What is negative reads `0s`:
-/// clocks differ.
+/// Formats seconds with two units if the smaller one still matters, otherwise with one. Negative durations, from
+/// clocks that differ, are `0s`.
 pub fn seconds(total: i64) -> String {
     let total = total.max(0);
     let two = |large: i64, name: char, small: i64, small_name: char| {
@@ -29,7 +29,7 @@ pub fn seconds(total: i64) -> String {
     }
 }
 
-/// How long ago a moment is.
+/// The time since a moment.
 pub fn since(moment: Timestamp, now: Timestamp) -> String {
     seconds(now.as_second().saturating_sub(moment.as_second()))
 }

@@ -1,4 +1,5 @@
-//! The `KubesvcAgent` object: one per agent and zone that has connected, written by the replica that holds its stream.
+//! The `KubesvcAgent` object: one for each agent and zone that has connected, written by the replica that has its
+//! stream.
 #![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
 
 use std::time::Duration;
@@ -125,13 +126,13 @@ pub struct AgentSession {
     pub incarnation: Option<String>,
 }
 
-/// Time for which the id of an agent that was disconnected on request is kept for its process: a stranger that saw the id
-/// must not take the agent's place, and its kubeconfigs, before the agent is back.
+/// Time for which the id of an agent that was disconnected on request is reserved for its process. Another process
+/// that learned the id must not take the agent's place, and its kubeconfigs, before the agent is back.
 pub const ID_RESERVATION: Duration = Duration::from_secs(30);
 
 impl AgentSession {
-    /// Time for which the id is still kept for the process of this session, because its end was requested; at most
-    /// [`ID_RESERVATION`], whatever the clocks of the replicas say.
+    /// Time for which the id is still reserved for the process of this session, because its end was requested; at
+    /// most [`ID_RESERVATION`], whatever the clocks of the replicas say.
     pub fn kept_for(&self, now: Timestamp) -> Option<Duration> {
         let ended_at = self.ended_at.as_ref().filter(|_| self.ended == Some(SessionEnd::Requested))?;
         let since = Duration::try_from(now.duration_since(ended_at.0)).unwrap_or_default();
@@ -140,7 +141,7 @@ impl AgentSession {
 }
 
 impl KubesvcAgent {
-    /// Whether the agent is approved, or was: then it may hold accounts.
+    /// Whether the agent is or was approved, and so may hold accounts.
     pub fn was_approved(&self) -> bool {
         self.spec.approved || self.status.as_ref().is_some_and(|status| status.approved_once)
     }
@@ -165,8 +166,8 @@ pub enum SessionEnd {
 }
 
 impl KubesvcAgentStatus {
-    /// Whether the agent's own file has this account, by its name and with its source; absent until it has listed. An
-    /// earlier operator wrote the names alone.
+    /// Whether the agent's own file has this account, by its name and with its source; `None` until the agent has
+    /// sent its list. For the status of an earlier operator, which has only the names, only the name is compared.
     pub fn lists(&self, account: &KubesvcAccount) -> Option<bool> {
         if let Some(sources) = &self.static_sources {
             return Some(sources.contains(&names::source_digest(account.account_name(), &account.spec)));

@@ -1,14 +1,15 @@
-//! Which agent streams the objects of an account: one process of one agent at a time, for as long as it can. Pure.
+//! Elects the agent that streams the objects of an account: one process of one agent at a time, for as long as
+//! possible. Pure.
 //!
-//! Whoever is elected stays. It is replaced
+//! An elected process stays. It is replaced
 //!
-//! - 2 ticks after it said goodbye, 10 after its stream was cut, 60 after its replica was lost or ended, if by then it is
-//!   not back; where another process of the same agent is back, that one has it as soon as it holds the account;
-//! - at once where it says that it holds the account no longer, or is not approved any more;
-//! - at once where somebody asks for an election.
+//! - 2 ticks after a goodbye, 10 after its stream was cut, 60 after its replica was lost or ended, unless it is back
+//!   by then; if another process of the same agent is back, that one is elected as soon as it holds the account;
+//! - immediately if it reports that it no longer holds the account, or is no longer approved;
+//! - immediately if someone requests an election.
 //!
-//! Of those that hold the account, the one whose agent streams the fewest accounts is elected; among equals the one with
-//! the least digest of the account's uid and the agent's id, so that accounts which begin together spread.
+//! Among the agents that hold the account, the one that streams the fewest accounts is elected. Ties go to the least
+//! digest of the account's uid and the agent's id, so that accounts that start together are spread.
 
 use std::cmp::Reverse;
 
@@ -17,67 +18,67 @@ use sha2::{Digest, Sha256};
 use super::ids::BootId;
 use super::lifecycle::{Presence, SessionEnding, Tick};
 
-/// Whether a session holds the account, under the epoch of the grant.
+/// Whether a session holds the account under the epoch of the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
-    /// It says so.
+    /// The session reported it.
     Yes,
-    /// Another replica has it, where all is well as long as nothing is told.
+    /// Another replica has the session, and there all is well as long as nothing is reported.
     Perhaps,
-    /// It has not said anything of this epoch yet.
+    /// The session has reported nothing for this epoch yet.
     NotYet,
-    /// It failed, has lost or dropped it, reached another cluster, or is not approved.
+    /// The session failed, lost or dropped it, reached another cluster, or is not approved.
     No,
 }
 
 /// An agent of the account's zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachingCandidate<'a> {
-    /// The agent.
+    /// id of the agent.
     pub agent_id: &'a str,
-    /// Its process; empty where that is not known.
+    /// The agent's process; empty if unknown.
     pub boot_id: &'a BootId,
-    /// Whether its session stands.
+    /// Whether its session is connected.
     pub presence: Presence,
-    /// Since when, where it does.
+    /// The tick since which it is connected.
     pub since: Tick,
-    /// How it ended, where it does not.
+    /// How the session ended, if it is not connected.
     pub ending: SessionEnding,
     /// Whether it holds the account.
     pub holds: Holding,
-    /// The objects of how many accounts the agent streams.
+    /// Number of accounts whose objects the agent streams.
     pub load: usize,
 }
 
-/// What there is to decide from.
+/// Input of an election.
 #[derive(Clone, Debug)]
 pub struct Election<'s, 'a> {
     /// The account's uid.
     pub uid: &'s str,
-    /// Now.
+    /// The current tick.
     pub now: Tick,
-    /// When this leader began; nobody was away for this leader before.
+    /// Tick at which this leader began. No absence counts from before.
     pub leading_since: Tick,
-    /// Agent and process that were elected last.
+    /// Agent and process elected last.
     pub current: Option<(&'s str, &'s BootId)>,
-    /// Somebody asks for an election.
+    /// Whether someone requests an election.
     pub asked: bool,
     /// The agents of the zone.
     pub candidates: &'s [CachingCandidate<'a>],
 }
 
-/// What comes of it.
+/// Result of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElectionOutcome<'a> {
-    /// It stays as it is, until something changes.
+    /// The elected process stays until something changes.
     Stays,
-    /// It stays as it is, at least until this tick.
+    /// The elected process stays at least until this tick.
     StaysUntil(Tick),
     /// This process of this agent streams from now on.
     Goes(&'a str, &'a BootId),
 }
 
-/// For how many ticks an agent may be away before another one is elected.
+/// Number of ticks for which an agent may be absent before another one is elected.
 pub fn absence_grace(ending: SessionEnding) -> Tick {
     match ending {
         SessionEnding::Goodbye => 2,
@@ -86,7 +87,7 @@ pub fn absence_grace(ending: SessionEnding) -> Tick {
     }
 }
 
-/// Elects, or leaves it as it is.
+/// Elects a process, or keeps the current one.
 pub fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
     let Some((agent, boot)) = election.current else {
         return election.choice(|_| true).unwrap_or(ElectionOutcome::Stays);
@@ -103,7 +104,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
                 (false, Holding::Yes | Holding::Perhaps) => {
                     return ElectionOutcome::Goes(candidate.agent_id, candidate.boot_id);
                 }
-                // The former process is gone, and this one is on its way.
+                // The former process is gone, and its successor has not reported yet.
                 (false, Holding::NotYet) => after(election.since(candidate.since), SessionEnding::Cut),
             }
         }
@@ -111,7 +112,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
             Presence::Away(since) => after(election.since(since), candidate.ending),
             Presence::Connected => election.now,
         },
-        // Nobody has seen it since this leader began.
+        // Not seen since this leader began.
         None => after(election.leading_since, SessionEnding::ReplicaLost),
     };
     if due > election.now {
@@ -120,7 +121,7 @@ pub fn elect<'a>(election: &Election<'_, 'a>) -> ElectionOutcome<'a> {
     election.choice(|candidate| candidate.agent_id != agent).unwrap_or(ElectionOutcome::Stays)
 }
 
-/// The first tick at which the whole time has passed, however late in its tick it began.
+/// The first tick at which the full grace has passed, however late in its tick it began.
 fn after(since: Tick, ending: SessionEnding) -> Tick {
     since.saturating_add(absence_grace(ending)).saturating_add(1)
 }
@@ -130,7 +131,8 @@ impl<'s, 'a> Election<'s, 'a> {
         since.max(self.leading_since)
     }
 
-    /// The seat of an agent: of this process if it is connected, else of another one that is, else of one that is away.
+    /// The candidate for an agent: this process if connected, else another connected process, else a disconnected
+    /// one.
     fn candidate_of(&self, agent: &str, boot: &BootId) -> Option<&'s CachingCandidate<'a>> {
         let rank = |candidate: &&CachingCandidate<'_>| {
             (candidate.presence == Presence::Connected, candidate.boot_id == boot)
@@ -143,7 +145,7 @@ impl<'s, 'a> Election<'s, 'a> {
             candidate.presence == Presence::Connected
                 && matches!(candidate.holds, Holding::Yes | Holding::Perhaps)
         });
-        // Who says so comes before who may, since it need not be waited for.
+        // `Yes` goes before `Perhaps`, since it needs no wait.
         let key = |candidate: &&CachingCandidate<'_>| {
             (
                 candidate.load,
@@ -157,7 +159,7 @@ impl<'s, 'a> Election<'s, 'a> {
     }
 }
 
-/// A number that has nothing to do with either alone.
+/// A digest of both values, unrelated to either alone.
 fn draw(uid: &str, agent_id: &str) -> [u8; 32] {
     Sha256::new().chain_update(uid).chain_update([0]).chain_update(agent_id).finalize().into()
 }

@@ -1,38 +1,38 @@
-//! Conditions as kstatus reads them, so that `kubectl wait`, Argo CD and Flux understand an account.
+//! Conditions in kstatus' terms, so that `kubectl wait`, Argo CD and Flux understand an account.
 //!
-//! Ready says whether the account is as desired; Reconciling that something is under way or will be tried again by
-//! itself; Stalled that someone must act. Reconciling and Stalled are never both True.
+//! Ready says whether the account is as desired; Reconciling, that something is in progress or will be retried
+//! automatically; Stalled, that a person must act. Reconciling and Stalled are never both True.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::state::{DesiredState, State};
 
-/// The type of the condition that says whether the cluster that was reached is the one an account is bound to. It stands
+/// Type of the condition that says whether the cluster that was reached is the one the account is bound to. Present
 /// beside those of [`tell`] once a cluster was reached.
 pub const CLUSTER_IDENTITY: &str = "ClusterIdentity";
-/// The condition that tells of an agent whose own file lists an account of this name, and which of the two counts.
+/// Type of the condition about an agent whose own file lists an account of this name, and which of the two counts.
 pub const LISTED_BY_AGENT: &str = "ListedByAgent";
 
-/// The reason of an account that is to be ACTIVE while the leader does not know yet who is connected.
+/// Reason while an account shall be ACTIVE and the leader does not know yet which agents are connected.
 pub const AWAITING_AGENTS: &str = "AwaitingAgents";
 
-/// What the conditions are to tell.
+/// What the conditions shall say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionSummary {
     /// Whether the account is as desired.
     pub ready: bool,
-    /// Whether something is under way.
+    /// Whether something is in progress.
     pub reconciling: bool,
-    /// Whether someone must act.
+    /// Whether a person must act.
     pub stalled: bool,
-    /// A word in CamelCase.
+    /// The reason, in CamelCase.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
 }
 
 impl ConditionSummary {
-    /// The story of a state without a failure.
+    /// The summary of a state without a failure.
     pub fn of_state(state: State, desired: DesiredState) -> Self {
         let ready = match state {
             State::Active => desired == DesiredState::Active,
@@ -48,12 +48,12 @@ impl ConditionSummary {
         }
     }
 
-    /// The story of a failure.
+    /// The summary of a failure.
     pub fn failed(reason: &str, message: String, stalled: bool) -> Self {
         Self { ready: false, reconciling: !stalled, stalled, reason: reason.to_owned(), message }
     }
 
-    /// The same, with something still under way that is not as desired.
+    /// Returns this summary as not ready and still reconciling, for this reason.
     #[must_use]
     pub fn still_reconciling(mut self, reason: &str, message: String) -> Self {
         self.ready = false;
@@ -64,7 +64,7 @@ impl ConditionSummary {
     }
 }
 
-/// A state as a reason: a word in CamelCase.
+/// The reason for a state, in CamelCase.
 pub fn state_reason(state: State) -> &'static str {
     match state {
         State::Inactive => "Inactive",
@@ -97,7 +97,8 @@ fn state_message(state: State) -> &'static str {
     }
 }
 
-/// The five conditions; `caching` is the agent that streams the account's objects. The time of one changes only with its status.
+/// The five standard conditions; `caching` is the agent that streams the account's objects. A condition's time
+/// changes only with its status.
 pub fn tell(
     before: &[Condition],
     story: &ConditionSummary,
@@ -127,12 +128,12 @@ pub fn tell(
     ]
 }
 
-/// The condition of a type.
+/// Returns the condition of a type.
 pub fn find<'c>(conditions: &'c [Condition], type_: &str) -> Option<&'c Condition> {
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// One condition. Its time changes only with its status.
+/// Builds a condition. Its time changes only with its status.
 pub fn one(
     before: &[Condition],
     type_: &str,

@@ -1,4 +1,4 @@
-//! The custom resource definitions, as `kubesvc-operator crds` prints them and `crds/` holds them.
+//! The custom resource definitions, as printed by `kubesvc-operator crds` and stored in `crds/`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -7,7 +7,7 @@ use kube::CustomResourceExt;
 
 use super::{KubesvcAccount, KubesvcAgent};
 
-/// The two definitions, each with the name of its file in `crds/`.
+/// The two definitions, each with its file name in `crds/`.
 pub fn all() -> [(&'static str, CustomResourceDefinition); 2] {
     [("kubesvcaccounts.yaml", account()), ("kubesvcagents.yaml", KubesvcAgent::crd())].map(
         |(file, mut crd)| {
@@ -20,7 +20,8 @@ pub fn all() -> [(&'static str, CustomResourceDefinition); 2] {
     )
 }
 
-/// Formats that OpenAPI has in place of Rust's unsigned ones: the API server warns of others at each apply.
+/// Replaces the formats of Rust's unsigned types by those of OpenAPI, since the API server warns about others at each
+/// apply.
 fn use_known_formats(schema: &mut JSONSchemaProps) {
     let bounds = match schema.format.as_deref() {
         Some("uint8") => Some(("int32", Some(f64::from(u8::MAX)))),
@@ -45,8 +46,8 @@ fn use_known_formats(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// An account that no operator has seen yet must read as in progress to kstatus, so that Argo CD and Flux wait for
-/// it: its status starts with an `observedGeneration` that no generation equals.
+/// The definition of accounts. A new account's status starts with an `observedGeneration` that no generation equals,
+/// so that kstatus, and with it Argo CD and Flux, sees it as in progress until an operator has processed it.
 fn account() -> CustomResourceDefinition {
     let mut crd = KubesvcAccount::crd();
     let status = crd

@@ -1,4 +1,4 @@
-//! What of a spec reaches an agent, and when that has changed.
+//! Which parts of a spec reach an agent, and whether they changed.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use super::spec::{ExposedCustomResource, KubeconfigSource, KubesvcAccountSpec};
 
 /// The parts of a spec that `AddAccounts` carries. `permissions`, `environment`, `accountType` and `customResources`
-/// are Spinnaker's alone: a change of them changes the row, and no agent is asked.
+/// are only for Spinnaker: changing them updates the row and involves no agent.
 #[derive(Serialize)]
 struct SentDefinition<'a> {
     kubeconfig: &'a KubeconfigSource,
@@ -24,8 +24,8 @@ struct SentDefinition<'a> {
     max_resumable_resource_age_ms: Option<i64>,
 }
 
-/// A digest of the parts of a spec that agents are sent: 16 hex digits. It holds no credential: a Secret counts by
-/// its version, which stands beside it in the status.
+/// A digest of the parts of a spec that agents receive: 16 hex digits. It covers no credential; a Secret counts by
+/// its version, which is stored beside the digest in the status.
 pub fn digest(spec: &KubesvcAccountSpec) -> String {
     let definition = SentDefinition {
         kubeconfig: spec.agent_source(),

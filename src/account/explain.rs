@@ -1,11 +1,12 @@
-//! Why an account is where it is, what it waits for, and what a person can do: the text behind `kubectl kubesvc why`.
+//! Explains why an account is in its state, what it waits for, and what a person can do: the text of `kubectl kubesvc
+//! why`.
 //!
-//! | file | what it says |
+//! | file | explains |
 //! |---|---|
 //! | `facts.rs` | what is known, read once: the account, its zone, the agents |
 //! | `rules.rs` | which rule of the lifecycle waits for what |
 //! | `failed.rs` | the same for each reason of FAILED |
-//! | `agents.rs` | what the agents that are there, or not, mean for it |
+//! | `agents.rs` | what connected and missing agents mean for it |
 
 mod agents;
 mod facts;
@@ -23,48 +24,48 @@ use super::state::{DesiredState, State};
 use super::{KubesvcAccount, KubesvcAgent, gitops_owner};
 use facts::Facts;
 
-/// All that a person needs to know to go on.
+/// Everything a person needs to know to proceed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// The name of the object.
+    /// Name of the object.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// The name Spinnaker knows it by.
+    /// Name of the account in Spinnaker.
     pub account_name: String,
-    /// What it should be; `deleted` where its deletion was asked for.
+    /// The desired state; `deleted` if deletion was requested.
     pub desired: String,
-    /// Where it is, as every reader is shown it.
+    /// The current state, as shown to every reader.
     pub state: State,
-    /// Whether it is as desired, and the operator has seen all that is desired.
+    /// Whether the account is as desired, and the operator has seen the latest spec.
     pub ready: bool,
-    /// The reason in its condition Ready; absent until an operator has seen it.
+    /// The reason of its condition Ready; `None` until an operator has seen it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when it is there.
+    /// Time since which it is in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// The zone that it is pinned to, or is or was in.
+    /// The zone that it is pinned to, or else is or was in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
     /// Which rule waits for what, in a sentence or two.
     pub waits_for: String,
-    /// Why the last try failed.
+    /// Why the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// How many tries failed in a row.
+    /// Number of consecutive failed attempts.
     pub failed_count: i32,
-    /// When it is tried again by itself; absent: not by a timer.
+    /// Time of the next automatic retry; `None`: none is scheduled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
-    /// The tool that keeps the object, which is where its spec is to be changed.
+    /// The tool that manages the object, where its spec must be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<String>,
-    /// The agents of its zone; of all zones where it has none. Absent: they may not be read.
+    /// The agents of its zone, or of all zones if it has none; `None` if they may not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<ExplainedAgent>>,
-    /// What to do, the likeliest first. Empty: nothing.
+    /// What to do, the most likely first; empty: nothing.
     pub advice: Vec<Advice>,
 }
 
@@ -72,19 +73,19 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExplainedAgent {
-    /// The namespace of its object, which is its operator's.
+    /// Namespace of its object, which is its operator's.
     pub namespace: String,
-    /// Its id.
+    /// id of the agent.
     pub agent_id: String,
-    /// Its zone.
+    /// Zone of the agent.
     pub zone: String,
-    /// Whether its stream stands.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Whether it is given accounts.
+    /// Whether it is approved to receive accounts.
     pub approved: bool,
-    /// Whether it held the account at the account's last change.
+    /// Whether it held the account when the account last changed.
     pub holds: bool,
-    /// Why the account is kept from it, as its object tells.
+    /// Why the account is withheld from it, according to its object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -92,14 +93,14 @@ pub struct ExplainedAgent {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
-    /// What it does, or what to look at.
+    /// What to do or to look at.
     pub text: String,
     /// A command to copy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }
 
-/// What a rule says: what is waited for, and what to do about it.
+/// The result of a rule: what is waited for, and what to do about it.
 #[derive(Debug, Default)]
 struct Finding {
     waits_for: String,
@@ -111,20 +112,20 @@ impl Finding {
         Self { waits_for: text.into(), advice: Vec::new() }
     }
 
-    /// Something to do that is no command.
+    /// Adds advice without a command.
     fn advise(mut self, text: impl Into<String>) -> Self {
         self.advice.push(Advice { text: text.into(), command: None });
         self
     }
 
-    /// Something to do, with its command.
+    /// Adds advice with a command.
     fn command(mut self, text: impl Into<String>, command: impl Into<String>) -> Self {
         self.advice.push(Advice { text: text.into(), command: Some(command.into()) });
         self
     }
 }
 
-/// Explains an account. `fleet` is all agents that could be read, of any zone; absent where they may not be read.
+/// Explains an account. `fleet` is all agents that could be read, of any zone; `None` if they may not be read.
 pub fn explain(account: &KubesvcAccount, fleet: Option<&[KubesvcAgent]>, now: Timestamp) -> Explanation {
     let facts = Facts::new(account, fleet, now);
     let mut verdict = rules::judge(&facts);

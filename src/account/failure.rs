@@ -1,27 +1,27 @@
-//! Why something about an account failed, in classes that say what may be done about it.
+//! Failures of an account, in classes that determine whether they are retried.
 
 use std::fmt;
 
-/// The class of a failure. The wire has the same ones.
+/// The class of a failure. The wire protocol has the same classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
     /// The cluster refused the credential (401).
     Auth,
-    /// The credential lacks a right (403).
+    /// The credential lacks a permission (403).
     Forbidden,
     /// No connection to the cluster.
     Unreachable,
     /// The cluster's certificate is not trusted, or TLS failed otherwise.
     Tls,
-    /// No answer in time.
+    /// No response in time.
     Timeout,
     /// The kubeconfig is refused.
     BadKubeconfig,
-    /// The reference to a credential cannot be resolved as it stands.
+    /// The reference to a credential cannot be resolved as written.
     BadReference,
-    /// A Secret, a key of it, or a file is not there (yet).
+    /// A Secret, a key of it, or a file does not exist (yet).
     CredentialMissing,
-    /// The replica of an agent reads another credential than the leader does.
+    /// An agent's replica reads another credential than the leader does.
     CredentialDiffers,
     /// The account reached another cluster than it is bound to.
     ClusterMismatch,
@@ -29,39 +29,39 @@ pub enum FailureClass {
     ExecForbidden,
     /// The cluster's kinds could not be read.
     Discovery,
-    /// Something else holds what is asked for.
+    /// Something else holds the requested resource.
     Conflict,
-    /// No agent is connected that could take the account.
+    /// No agent that could take the account is connected.
     NoAgent,
-    /// Agents of several zones offer to take the account, it names none, and only one of them can be meant.
+    /// Agents of several zones offer to take an account that names none, and only one of the zones can be meant.
     ZoneAmbiguous,
     /// The account names no zone, and no zone may offer to take it.
     ZoneRequired,
-    /// The agents of the zone are in different clusters, and the account asks for the one they are in.
+    /// The agents of the zone run in different clusters, and the account asks for the cluster they run in.
     ZoneSpansClusters,
-    /// Accounts of its namespace may not use this source of a kubeconfig.
+    /// Accounts of this namespace may not use this source of a kubeconfig.
     SourceForbidden,
     /// Another object has the same account name, and takes precedence.
     DuplicateName,
-    /// The database holds a row of this name that is not ours.
+    /// The database has a foreign row of this name.
     RowExists,
-    /// A fault of ours.
+    /// An internal error of kubesvc.
     Internal,
 }
 
-/// Whether a failure is tried again.
+/// Whether a failure is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// It may pass by itself: tried again for ever, slower and slower.
+    /// May pass by itself: retried forever, at growing intervals.
     MayPass,
-    /// It is tried `maxRetries` times, then someone must act (401 and 403).
+    /// Retried `maxRetries` times; then a person must act (401 and 403).
     NeedsSomeone,
-    /// It cannot pass until the object or its credential changes.
+    /// Cannot pass until the object or its credential changes.
     CannotPass,
 }
 
 impl FailureClass {
-    /// Whether a failure of this class is tried again.
+    /// Whether a failure of this class is retried.
     pub fn outlook(self) -> Outlook {
         match self {
             Self::Unreachable
@@ -87,13 +87,13 @@ impl FailureClass {
         }
     }
 
-    /// Whether agents of another zone may well succeed where this is said: the network between agent and cluster, or a
-    /// file that only some agents have.
+    /// Whether agents of another zone may succeed despite this failure: it concerns the network between agent and
+    /// cluster, or a file that only some agents have.
     pub fn is_of_place(self) -> bool {
         matches!(self, Self::Unreachable | Self::Tls | Self::Timeout | Self::CredentialMissing)
     }
 
-    /// The reason as conditions and Events carry it: a word in CamelCase.
+    /// The reason for conditions and Events, in CamelCase.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Auth => "Unauthorized",
@@ -120,7 +120,7 @@ impl FailureClass {
         }
     }
 
-    /// The class whose [`reason`](Self::reason) this is; how a leader that has just started reads a status.
+    /// Returns the class with this [`reason`](Self::reason); used by a new leader to read a status.
     pub fn from_reason(reason: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|class| class.reason() == reason)
     }
@@ -151,18 +151,18 @@ impl FailureClass {
     ];
 }
 
-/// A failure that a person may read: no credential is in its message.
+/// A failure whose message may be shown: it contains no credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// What kind of failure.
+    /// Class of the failure.
     pub class: FailureClass,
-    /// What happened to what, and what to do, in at most 1 KiB.
+    /// What failed, and what to do; at most 1 KiB.
     pub message: String,
 }
 
 impl Failure {
-    /// A failure; the message is cut at 1 KiB.
+    /// Creates a failure. The message is truncated to 1 KiB.
     pub fn new(class: FailureClass, message: impl Into<String>) -> Self {
         let mut message = message.into();
         truncate(&mut message, super::status::MAX_ERROR_MESSAGE_BYTES);
@@ -170,7 +170,7 @@ impl Failure {
     }
 }
 
-/// Cuts a text to at most `max` bytes, at a character's boundary, and shows that it was cut.
+/// Truncates a text to at most `max` bytes at a character boundary, ending it with an ellipsis.
 pub fn truncate(text: &mut String, max: usize) {
     const ELLIPSIS: &str = "…";
     if text.len() <= max {

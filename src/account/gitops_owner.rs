@@ -1,12 +1,13 @@
-//! Who keeps an object: what a GitOps tool or Helm has applied is changed there, or it would be set back.
+//! The tool that manages an object: changes to objects applied by a GitOps tool or Helm must be made there, or they
+//! are reverted.
 
 use super::KubesvcAccount;
 
-/// The GitOps tool that keeps an account, and what it calls it; absent where there is none. Argo CD and Flux go before
-/// Helm: they render charts as well, and it is they who would set a change back.
+/// The GitOps tool that manages an account, with the name of the tool's own object; `None` if there is none. Argo CD
+/// and Flux take precedence over Helm: they also render charts, and they are the ones that would revert a change.
 pub fn gitops_owner(account: &KubesvcAccount) -> Option<String> {
     let mark = |key: &str| account.annotation(key).or_else(|| account.label(key));
-    // `NS/NAME`, where the tool says which namespace its own object is in.
+    // `NAMESPACE/NAME` if the tool records the namespace of its own object.
     let named = |name: &str, namespace: &str| match mark(namespace).filter(|one| !one.is_empty()) {
         Some(namespace) => format!("{namespace}/{name}"),
         None => name.to_owned(),

@@ -1,5 +1,6 @@
-//! Ids and epochs as types of their own: an agent's id never stands for its zone, nor the number of a grant for that of an
-//! election. They become plain text and numbers again at the edges: on the wire, in SQL, in a URL, in a metric's label.
+//! Ids and epochs as distinct types, so that an agent's id cannot be passed for its zone, nor the epoch of a grant
+//! for that of an election. They become plain text and numbers at the edges: on the wire, in SQL, in a URL, in a
+//! metric's label.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -16,26 +17,26 @@ macro_rules! epoch {
         pub struct $name(pub i64);
 
         impl $name {
-            /// Before the first one.
+            /// The value before the first epoch.
             pub const NONE: Self = Self(0);
 
-            /// Whether it is before the first one.
+            /// Whether this is [`Self::NONE`].
             pub fn is_none(&self) -> bool {
                 *self == Self::NONE
             }
 
-            /// The epoch after this one; [`MAX_EPOCH`] stays.
+            /// The next epoch; [`MAX_EPOCH`] has none and is returned unchanged.
             #[must_use]
             pub fn next(self) -> Self {
                 Self(self.0.saturating_add(1).clamp(1, MAX_EPOCH))
             }
 
-            /// As the wire has it; absent beyond [`MAX_EPOCH`].
+            /// Converts from the wire; `None` above [`MAX_EPOCH`].
             pub fn from_wire(number: u64) -> Option<Self> {
                 i64::try_from(number).ok().filter(|number| *number <= MAX_EPOCH).map(Self)
             }
 
-            /// As the wire has it. An epoch is never negative, but for a status that was edited by hand.
+            /// Converts to the wire. Only a status edited by hand has a negative epoch; it becomes 0.
             pub fn to_wire(self) -> u64 {
                 u64::try_from(self.0).unwrap_or_default()
             }
@@ -50,12 +51,12 @@ macro_rules! epoch {
 }
 
 epoch! {
-    /// The number of a grant: grows with each opening, reopening and revoking.
+    /// The epoch of a grant: grows with each opening, reopening and revoking.
     GrantEpoch
 }
 
 epoch! {
-    /// The number of an election of the agent that streams an account's objects.
+    /// The epoch of an election of the agent that streams an account's objects.
     CachingEpoch
 }
 
@@ -67,7 +68,7 @@ macro_rules! text_id {
         pub struct $name(String);
 
         impl $name {
-            /// No id: the empty text.
+            /// The missing id: the empty text.
             pub const NONE: Self = Self(String::new());
 
             /// The id as plain text.

@@ -1,10 +1,10 @@
-//! What is taken from a kubeconfig, and what is refused.
+//! Which kubeconfigs are accepted, and what is taken from them.
 //!
-//! A kubeconfig that comes over the wire is a stranger's file: it may name programs to run, files to read, proxies
-//! to go through and people to impersonate. [`vet`] takes the chosen context of it apart and keeps one server and
-//! one way to authenticate; whatever else it says is refused with a message that names the key and says what to
-//! use. [`render`] writes the cut-out that may travel. The operator vets before it stores or sends anything, and the
-//! agent vets again before it builds a client.
+//! A kubeconfig received over the wire is untrusted: it may name programs to run, files to read, proxies to use and
+//! users to impersonate. [`vet`] extracts the chosen context and keeps one server and one way to authenticate;
+//! everything else in the context is refused with a message that names the key and says what to use. [`render`]
+//! writes the extract that may be sent. The operator vets before it stores or sends anything, and the agent vets
+//! again before it builds a client.
 
 use std::fmt;
 
@@ -32,41 +32,42 @@ pub use file_path::vet_file_path;
 pub use render::render;
 pub use secret::{Secret, SecretBytes, SecretText};
 
-/// A kubeconfig that was vetted: one server, one way to authenticate, nothing that runs or reads anything.
+/// A vetted kubeconfig: one server, one way to authenticate, and nothing that runs or reads anything.
 ///
-/// `Debug` shows the server and the kind of authentication only.
+/// `Debug` shows only the server and the kind of authentication.
 #[derive(Clone, PartialEq, Eq)]
 pub struct VettedKubeconfig {
-    /// Where the API server is: https, a host that is no link-local address, and perhaps a port and a path prefix.
+    /// URL of the API server: https, a host that is not a link-local address, and optionally a port and a path
+    /// prefix.
     pub server: Url,
-    /// The certificates (PEM, nothing else in it) that the server's certificate must lead to; `None` means those the
-    /// machine trusts.
+    /// The certificates (PEM only) that the server's certificate must chain to; `None`: those that the machine
+    /// trusts.
     pub certificate_authority: Option<Vec<u8>>,
-    /// The server's certificate is not verified. Never together with `certificate_authority`.
+    /// Whether the server's certificate is not verified. Never set together with `certificate_authority`.
     pub insecure_skip_tls_verify: bool,
-    /// The name or address that the server's certificate must be for, where it is not the host of `server`.
+    /// The name or address that the server's certificate must be for, if it is not the host of `server`.
     pub tls_server_name: Option<String>,
-    /// The namespace that the context names.
+    /// The namespace of the context.
     pub namespace: Option<String>,
-    /// How the client says who it is.
+    /// How the client authenticates.
     pub authentication: Authentication,
-    /// The context that was chosen.
+    /// Name of the chosen context.
     pub context: String,
 }
 
-/// How a client says who it is. `Debug` shows the kind only.
+/// How a client authenticates. `Debug` shows only the kind.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Authentication {
-    /// A bearer token: visible ASCII, so it is legal in a header.
+    /// A bearer token of visible ASCII, so that it is valid in a header.
     Token(SecretText),
     /// A TLS client certificate.
     ClientCertificate {
-        /// The certificate and what it was issued by (PEM, nothing else in it).
+        /// The certificate and its chain (PEM only).
         certificate: Vec<u8>,
-        /// Its private key: one, unencrypted, PEM.
+        /// The private key: a single, unencrypted PEM block.
         key: SecretBytes,
     },
-    /// Both, as kubectl allows: the certificate in the handshake, the token in each request.
+    /// Both, as kubectl allows: the certificate in the TLS handshake, the token in each request.
     TokenAndClientCertificate {
         /// As in [`Authentication::Token`].
         token: SecretText,
@@ -106,12 +107,12 @@ impl fmt::Debug for VettedKubeconfig {
 impl VettedKubeconfig {
     /// Applies the account's own `insecure`.
     ///
-    /// Whoever may write an account need not be who wrote the kubeconfig: `insecure` beside a certificate authority would
-    /// send the credential past the authority that its owner pinned.
+    /// The author of an account need not be the author of its kubeconfig: `insecure` together with a certificate
+    /// authority would bypass the authority that the credential's owner pinned.
     ///
     /// # Errors
     ///
-    /// A [`KubeconfigError`] if it is true although there is a certificate authority to verify with.
+    /// A [`KubeconfigError`] if `insecure` is true although the kubeconfig has a certificate authority.
     pub fn with_insecure(self, insecure: bool) -> Result<Self, KubeconfigError> {
         if !insecure {
             return Ok(self);
@@ -127,16 +128,16 @@ impl VettedKubeconfig {
     }
 }
 
-/// Vets the kubeconfig in `bytes` (YAML or JSON) and cuts one context out of it: `context`, or else its
-/// `current-context` (an empty name counts as none).
+/// Vets the kubeconfig in `bytes` (YAML or JSON) and extracts one context: `context`, or else its `current-context`
+/// (an empty name counts as none).
 ///
-/// Certificates and keys are written anew, so text around them and parts of other kinds are left behind; unknown
-/// keys, and everything that belongs to other contexts, are ignored.
+/// Certificates and keys are re-encoded, which drops text around them and PEM blocks of other kinds. Unknown keys,
+/// and everything that belongs to other contexts, are ignored.
 ///
 /// # Errors
 ///
-/// A [`KubeconfigError`] that names the key at fault and says what to use. It holds names of contexts, clusters and users,
-/// lines and columns, and no other value of the file.
+/// A [`KubeconfigError`] that names the key at fault and says what to use. It contains names of contexts, clusters
+/// and users, lines and columns, and no other value of the file.
 pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, KubeconfigError> {
     let document = document::read(document::decode(bytes)?)?;
     let root = Mapping::root(&document)?;
@@ -148,7 +149,7 @@ pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Kube
     let cluster = follow(&root, &chosen, "cluster", "clusters")?;
     let user = follow(&root, &chosen, "user", "users")?;
 
-    // The user first: what runs programs is the gravest, and has a failure class of its own.
+    // The user first: running programs is the most severe problem, and has a failure class of its own.
     user::refuse_foreign(&user)?;
     let ClusterEntry { server, certificate_authority, insecure_skip_tls_verify, tls_server_name } =
         ClusterEntry::vet(&cluster)?;
@@ -163,7 +164,8 @@ pub fn vet(bytes: &[u8], context: Option<&str>) -> Result<VettedKubeconfig, Kube
         authentication,
         context: name.to_owned(),
     };
-    // The cut-out is vetted again where it arrives. Long names full of escapes are all that can make it the longer.
+    // The extract is vetted again where it arrives. Only long names full of escapes can make it longer than the
+    // original.
     if render::rendered(&vetted).len() > MAX_BYTES {
         return Err(KubeconfigError::new(
             "kubeconfig",
@@ -236,7 +238,7 @@ fn expect_value(root: &Mapping<'_, '_>, key: &str, expected: &str) -> Result<(),
     }
 }
 
-/// The name and the body of the context to use.
+/// The name and body of the context to use.
 fn choose_context<'t, 'a>(
     root: &Mapping<'t, 'a>,
     context: Option<&'t str>,
@@ -288,7 +290,7 @@ fn follow<'t, 'a>(
     }
 }
 
-/// The one entry of a list that has this very name.
+/// The single entry of a list that has exactly this name.
 fn find<'t, 'a>(
     root: &Mapping<'t, 'a>,
     list: &str,
@@ -307,7 +309,7 @@ fn find<'t, 'a>(
     }
 }
 
-/// "there are …", with as many names as a message has room for.
+/// "there are …", with at most ten names.
 fn those_there_are(root: &Mapping<'_, '_>, list: &str) -> Result<String, KubeconfigError> {
     const MAX_NAMES_SHOWN: usize = 10;
     let names: Vec<_> = root.list(list)?.iter().filter_map(|entry| entry.name()).collect();
@@ -321,7 +323,7 @@ fn those_there_are(root: &Mapping<'_, '_>, list: &str) -> Result<String, Kubecon
     Ok(format!("there are {told}"))
 }
 
-/// The namespace of the context: it becomes part of a path, so it has to be a name that Kubernetes would take.
+/// The namespace of the context. It becomes part of a path, so it must be a valid Kubernetes name.
 fn namespace(context: &Mapping<'_, '_>) -> Result<Option<String>, KubeconfigError> {
     let Some(name) = context.text("namespace")? else { return Ok(None) };
     let legal = name.len() <= 63
