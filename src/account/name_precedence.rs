@@ -1,4 +1,4 @@
-//! Which of several objects with one account name has it.
+//! Which of several objects has an account name.
 
 use std::cmp::Ordering;
 
@@ -6,43 +6,48 @@ use super::failure::FailureClass;
 use super::lifecycle::{generation_is_unhandled, retry_is_unhandled};
 use super::{GrantEpoch, GrantPhase, KubesvcAccount};
 
-/// The rule by which one of several objects has their account name.
+/// The rule that decides which of several objects has their account name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Precedence {
-    /// An account of an agent's own file comes before a declared one (`kubesvc.dynamicAccounts.agentWins`).
+    /// Whether an account of an agent's own file precedes a declared one (`kubesvc.dynamicAccounts.agentWins`).
     pub agent_wins: bool,
 }
 
 impl Precedence {
-    /// The order of objects with one account name; the first has the name. One that waits for a name of another namespace
-    /// comes last. Else a declared object comes before one of an agent's own file, or the other way round as the setting
-    /// says, then the older before the younger; objects of the same second come in the order of their uids, so that every
-    /// replica agrees, but one that was given to a zone before the other was seen keeps its name. Whether an agent is
-    /// connected plays no part, so that none of them changes places with another when its agent comes and goes.
+    /// The order of objects with the same account name; the first has the name.
+    ///
+    /// 1. Objects that lost the name to one of another namespace come last: first those that have requested it since,
+    ///    then those that wait for a request.
+    /// 2. Declared objects precede those of an agent's own file, or the other way round with `agent_wins`.
+    /// 3. Older objects precede younger ones.
+    /// 4. Objects created in the same second: one that was granted to a zone precedes one that never was, so that it
+    ///    keeps its name; then by uid, so that every replica agrees.
+    ///
+    /// Whether an agent is connected plays no part, so that objects do not change places when an agent comes or goes.
     pub fn order(self, one: &KubesvcAccount, other: &KubesvcAccount) -> Ordering {
         self.key(one).cmp(&self.key(other))
     }
 
-    /// Whether this object has the name that both want.
+    /// Whether `one` precedes `other` for the name that both want.
     pub fn takes_precedence(self, one: &KubesvcAccount, other: &KubesvcAccount) -> bool {
         self.order(one, other) == Ordering::Less
     }
 
     fn key(self, account: &KubesvcAccount) -> (NameClaim, bool, Option<jiff::Timestamp>, bool, &str) {
         let made = account.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        // Epochs never go back, so whoever was first stays so without a grant too.
+        // Epochs never decrease, so the first object keeps its precedence after its grant has ended.
         let was_never_granted = account.status_or_default().epoch == GrantEpoch::NONE;
         let comes_second = account.is_static() != self.agent_wins;
         (claim(account), comes_second, made, was_never_granted, account.uid())
     }
 }
 
-/// What an object has done to get its name.
+/// The claim of an object to its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NameClaim {
-    /// It is its own, as far as anybody has said.
+    /// The name is its own, as far as is known.
     Own,
-    /// An object of another namespace had it, and somebody has asked for it since.
+    /// An object of another namespace had it, and a new spec or a retry has requested it since.
     Requested,
     /// An object of another namespace had it.
     AwaitsRequest,
@@ -51,7 +56,7 @@ enum NameClaim {
 fn claim(account: &KubesvcAccount) -> NameClaim {
     let status = account.status_or_default();
     let holder = status.name_holder.as_ref().map(|holder| holder.namespace.as_str());
-    // A status without a holder is of an earlier version: it is not known to be of the same namespace.
+    // A status without a holder was written by an earlier version: the holder's namespace is unknown.
     let lost = status.failure_class() == Some(FailureClass::DuplicateName)
         && status.phase() == GrantPhase::None
         && holder != account.metadata.namespace.as_deref();
@@ -62,9 +67,9 @@ fn claim(account: &KubesvcAccount) -> NameClaim {
     }
 }
 
-/// Whether the object takes its name, should it be free, only after a retry that is asked for or a new spec: an object of
-/// another namespace had it. Else whoever may make accounts in one namespace could wait there for a name of another to be
-/// deleted and made anew.
+/// Whether the object takes its name, once free, only after a requested retry or a new spec, because an object of
+/// another namespace had it. Otherwise anyone who may create accounts in one namespace could wait there for a name of
+/// another namespace to be deleted and recreated.
 pub fn awaits_request(account: &KubesvcAccount) -> bool {
     claim(account) == NameClaim::AwaitsRequest
 }
@@ -128,7 +133,7 @@ mod tests {
         assert!(takes_precedence(&account("a", 9, None), &given), "an older one was there before");
     }
 
-    /// As it waits for the name that an object of this namespace has.
+    /// An object that waits for the name held by an object of this namespace.
     fn waiting(uid: &str, second: i64, namespace: &str) -> KubesvcAccount {
         let mut waiting = account(uid, second, None);
         waiting.metadata.namespace = Some("team".to_owned());

@@ -1,16 +1,16 @@
-//! Object names derived from names that may hold anything.
+//! Object names derived from arbitrary names.
 
 use sha2::{Digest, Sha256};
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 use super::KubesvcAccountSpec;
 
-/// How much of a name the slug keeps, in bytes.
+/// Maximum length of the slug in an object name, in bytes.
 const MAX_SLUG: usize = 200;
-/// How much of it the value of a label keeps, in bytes: 63 with the dash and the digest.
+/// Maximum length of the slug in a label value, in bytes: 63 with the dash and the digest.
 const MAX_LABEL_SLUG: usize = 54;
 
-/// Whether a name can be the name of an object as it stands: a DNS label of at most 63 characters.
+/// Whether a name can be used as an object name unchanged: a DNS label of at most 63 characters.
 pub fn is_dns_label(name: &str) -> bool {
     let bytes = name.as_bytes();
     let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
@@ -20,15 +20,15 @@ pub fn is_dns_label(name: &str) -> bool {
         && bytes.last() != Some(&b'-')
 }
 
-/// Whether a name can be that of a Secret: DNS labels joined by dots, at most 253 characters in all.
+/// Whether a name can be that of a Secret: DNS labels joined by dots, at most 253 characters in total.
 pub fn is_dns_subdomain(name: &str) -> bool {
     name.len() <= 253
         && name.split('.').all(|label| !label.is_empty() && !label.starts_with('-') && !label.ends_with('-'))
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.'))
 }
 
-/// What is wrong with a character of an agent's id or zone: people judge agents by what a terminal shows of these, so
-/// nothing may be in them that is not seen, turns the text round, or looks like a space and is none.
+/// Why a character is not allowed in an agent's id or zone. People judge agents by what a terminal shows of these, so
+/// they must not contain characters that are invisible, reverse the text, or look like a space but are none.
 fn fault(letter: char) -> Option<&'static str> {
     use GeneralCategory as C;
     match letter.general_category() {
@@ -45,7 +45,7 @@ fn fault(letter: char) -> Option<&'static str> {
 /// Whether a text can be an agent's id or zone.
 ///
 /// # Errors
-/// What it has that it must not have, with the character's number.
+/// The first forbidden character, with its code point.
 pub fn check_agent_name(text: &str) -> Result<(), String> {
     let wrong = text.chars().find_map(|letter| Some((letter, fault(letter)?)));
     wrong.map_or(Ok(()), |(letter, what)| Err(format!("has {what} (U+{:04X})", u32::from(letter))))
@@ -61,13 +61,13 @@ pub fn is_label_value(text: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
-/// The name of the object for an account name: the name itself if it is a DNS label, else a slug of at most 200
-/// characters, a dash and 8 hex digits of its SHA-256.
+/// The object name for an account name: the name itself if it is a DNS label, otherwise a slug of at most 200
+/// characters, a dash and 8 hex digits of the name's SHA-256.
 pub fn object_name(account_name: &str) -> String {
     if is_dns_label(account_name) { account_name.to_owned() } else { derived(&[account_name]) }
 }
 
-/// The name of the object of an agent's own account where a declared one has that of [`object_name`].
+/// The object name for an agent's own account if a declared one has that of [`object_name`].
 pub fn object_name_beside(account_name: &str) -> String {
     derived(&[account_name, "agent"])
 }
@@ -77,30 +77,30 @@ pub fn agent_object_name(agent_id: &str, zone_id: &str) -> String {
     derived(&[agent_id, zone_id])
 }
 
-/// The name of the Secret that holds the kubeconfig of an account made by REST.
+/// The name of the Secret that holds the kubeconfig of an account created by REST.
 pub fn credential_secret_name(object_name: &str) -> String {
     format!("{object_name}-kubeconfig")
 }
 
-/// The value of a label that tells of a name: the name itself where it may be one, else a slug of at most 54 characters, a
-/// dash and 8 hex digits of its SHA-256.
+/// The label value for a name: the name itself if it is a valid value, otherwise a slug of at most 54 characters, a
+/// dash and 8 hex digits of the name's SHA-256.
 pub fn label_value(name: &str) -> String {
     if is_label_value(name) { name.to_owned() } else { shortened(&[name], MAX_LABEL_SLUG) }
 }
 
-/// A name of an object, or the end of one, for anything: a slug of at most 200 characters, a dash and 8 hex digits of
-/// its SHA-256.
+/// An object name, or the end of one, for any text: a slug of at most 200 characters, a dash and 8 hex digits of the
+/// text's SHA-256.
 pub fn derived_name(name: &str) -> String {
     derived(&[name])
 }
 
-/// A digest of an account name, for lists that must stay small: 16 hex digits of its SHA-256.
+/// A digest of an account name for lists that must stay small: 16 hex digits of its SHA-256.
 pub fn digest(account_name: &str) -> String {
     hex::encode(&Sha256::digest(account_name)[..8])
 }
 
-/// A digest of an account name and of what its kubeconfig is, for the same lists: where it comes from, its context, and
-/// whether the server is verified.
+/// A digest, for the same lists, of an account name and its kubeconfig: its source, its context, and whether the
+/// server is verified.
 pub fn source_digest(account_name: &str, spec: &KubesvcAccountSpec) -> String {
     let source = spec.agent_source();
     let mut digest = Sha256::new();

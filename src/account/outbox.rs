@@ -1,6 +1,6 @@
-//! What the replica that holds an agent's stream writes down for the leader: for each account whose status waits for a
-//! word of that session, the word. A function of what is awaited and what was said, and not a mirror of the session: in
-//! a steady state it is empty.
+//! Reports that the replica with an agent's stream writes for the leader: one entry for each account whose status
+//! waits for a report of that session. Computed from what is awaited and what was reported; not a mirror of the
+//! session, so it is empty in a steady state.
 
 mod packing;
 
@@ -14,15 +14,15 @@ use super::{GrantEpoch, GrantPhase, KubesvcAccount, KubesvcAccountStatus, State}
 
 pub use packing::{AnswerUrgency, AwaitedEntry, PackedOutbox, PackingCursor, packed};
 
-/// How many entries an outbox has at most; the rest waits its turn.
+/// Maximum number of entries in an outbox; the rest waits.
 pub const MAX_ENTRIES: usize = 1000;
-/// How many of them carry a reason or an identity: the first ones.
+/// Maximum number of entries, counted from the first, with a reason or an identity.
 pub const MAX_DETAILED: usize = 200;
-/// The longest reason, in bytes.
+/// Maximum length of a reason, in bytes.
 const MAX_REASON_BYTES: usize = 256;
-/// The most bytes that the texts of an outbox may take together.
+/// Maximum total size of an outbox's texts, in bytes.
 const MAX_BYTES: usize = 256 * 1024;
-/// What an entry takes beside its texts, in bytes, as JSON.
+/// Size of an entry besides its texts, in bytes of JSON.
 const ENTRY_BYTES: usize = 128;
 
 /// What a session says of an account.
@@ -98,21 +98,21 @@ pub struct OutboxIdentity {
     pub namespaces_count: u32,
 }
 
-/// What one session has said about one account.
+/// What one session has reported about one account.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SessionReport<'a> {
-    /// Its last word, with the epoch it was said for.
+    /// Its last report, with the epoch that the report is for.
     pub report: Option<&'a (GrantEpoch, AgentReport)>,
-    /// It owes an answer for the status's epoch, and is overdue.
+    /// Set if an answer for the status's epoch is overdue.
     pub overdue: Option<&'a Failure>,
-    /// The credential that its replica reads is another one than the grant's.
+    /// Whether its replica reads another credential than the granted one.
     pub credential_mismatch: bool,
-    /// It could reach the account, and was the first of its zone here to say so.
+    /// Whether it could reach the account, and was the first of its zone at this replica to say so.
     pub offers: bool,
 }
 
-/// The entry that the account's status waits for from a session of this zone; absent: it waits for none, or the session
-/// has not said it yet.
+/// The entry that the account's status waits for from a session of this zone; `None` if it waits for none, or the
+/// session has not reported it yet.
 pub fn awaited(account: &KubesvcAccount, zone: &str, said: SessionReport<'_>) -> Option<AwaitedEntry> {
     let status = account.status_or_default();
     let entry = match status.phase() {
@@ -146,8 +146,8 @@ fn offered(account: &KubesvcAccount, said: SessionReport<'_>) -> Option<OutboxEn
     Some(OutboxEntry { generation: Some(account.generation()), round: Some(round), ..entry })
 }
 
-/// Whether an account with an open grant waits for such a word. A FAILED one knows that it failed, and is healed by who
-/// holds it after all; only that an agent reached another cluster is news to it.
+/// Whether an account with an open grant waits for such a report. A FAILED account recovers through a session that
+/// holds it after all; another failure tells it nothing new, unless an agent reached another cluster.
 fn waits_for(status: &KubesvcAccountStatus, word: &AgentReport) -> bool {
     let failed = status.state() == State::Failed;
     match word {
@@ -190,20 +190,20 @@ impl OutboxEntry {
         }
     }
 
-    /// A failure without a reason: no word yet, but a question to the leader.
+    /// A failure without a reason: not a report, but a question to the leader.
     fn credential_mismatch(uid: &str, epoch: GrantEpoch) -> Self {
         let class = Some(FailureClass::CredentialDiffers.reason().to_owned());
         Self { class, ..Self::new(uid, epoch, OutboxResult::Failed) }
     }
 
-    /// The epoch whose credential is another one, as the session's replica reads it, than the grant's; absent where
-    /// that is not said.
+    /// The epoch for which the session's replica reads another credential than the granted one; `None` if the entry
+    /// does not say so.
     pub fn is_credential_mismatch(&self) -> Option<GrantEpoch> {
         let differs = self.class.as_deref() == Some(FailureClass::CredentialDiffers.reason());
         (differs && self.result == OutboxResult::Failed).then_some(self.epoch)
     }
 
-    /// The word, with the epoch it was said for; absent where the entry is none.
+    /// The report, with the epoch it is for; `None` if the entry is none.
     pub fn report(&self) -> Option<(GrantEpoch, AgentReport)> {
         let word = match self.result {
             OutboxResult::Held => AgentReport::Held(self.identity.as_ref().map(OutboxIdentity::read)?),
@@ -218,8 +218,8 @@ impl OutboxEntry {
         Some((self.epoch, word))
     }
 
-    /// The offer, with the generation it is for; absent where the entry is none, or was for another round than the one
-    /// that the account is in.
+    /// The offer, with the generation it is for; `None` if the entry is none, or was made in another round than the
+    /// account's current one.
     pub fn offer(&self, account: &KubesvcAccount) -> Option<(i64, Offer)> {
         let generation = self.generation.filter(|_| self.result == OutboxResult::Offer)?;
         let counts = self.uid == account.uid()
@@ -235,9 +235,9 @@ impl OutboxEntry {
         Failure::new(class, self.reason.clone().unwrap_or_else(|| class.to_string()))
     }
 
-    /// Whether it may be left standing where nothing waits for it any more; `account` is absent where it is gone. A
-    /// failure may not: it would be the session's last word, though the session may have said something else since. Nor
-    /// may an offer while the account asks: the session has taken it back.
+    /// Whether the entry may stay although nothing waits for it any more; `account` is `None` if it is gone. A
+    /// failure may not: it would count as the session's last report, although the session may have reported something
+    /// else since. An offer may not while the account still asks: the session has withdrawn it.
     pub fn may_stand(&self, account: Option<&KubesvcAccount>) -> bool {
         match self.result {
             OutboxResult::Failed | OutboxResult::Lost => false,
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(awaited(&asking, "y", offers), None, "it is pinned by now");
     }
 
-    /// After FAILED `ZoneAmbiguous` an account asks anew without a failed try, and under the epoch it had.
+    /// After FAILED `ZoneAmbiguous` an account starts a new round without a failed attempt, and under the same epoch.
     #[test]
     fn an_offer_counts_in_the_round_it_was_made_in_and_may_not_stand_while_another_goes_on() {
         let asking = account(State::ToMigrate, GrantPhase::None, 4);

@@ -1,13 +1,15 @@
-//! The Secret of our own making that holds the kubeconfigs of one account, and the rules by which it is written.
+//! The Secret that kubesvc creates for the kubeconfigs of one account, and the rules for writing it.
 //!
-//! It carries labels and an annotation that name the account's object, and no owner reference: a backup that is restored
-//! would name the uid of the object that was, and the garbage collector would take the credential away. The operator
-//! deletes it in the last step before the account's finalizer goes. No other Secret is ever written or deleted.
+//! It carries labels and an annotation that name the account's object, but no owner reference: after a restore from a
+//! backup, that would name the uid of the former object, and the garbage collector would delete the credential. The
+//! operator deletes the Secret in the last step before it removes the account's finalizer. No other Secret is ever
+//! written or deleted.
 //!
-//! REST and the adoption of rows make the Secret before the object. Two of them at once are kept apart by the Secret's
-//! version: who finds a Secret that is there already first *claims* it, which makes it another version, then looks whether
-//! the object stands, and only then replaces it at the claimed version. So whoever has made the object and finds the
-//! Secret as it has prepared it knows that nobody writes over it any more; else it writes its contents once more.
+//! REST and the adoption of rows create the Secret before the object. The Secret's version keeps concurrent requests
+//! apart: a request that finds an existing Secret first *claims* it, which changes its version, then checks whether
+//! the object exists, and only then replaces the Secret at the claimed version. A request that has created the object
+//! and finds the Secret in the version it prepared therefore knows that no other request will overwrite it; otherwise
+//! it writes its contents again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,9 +27,9 @@ use super::{
     MANAGED_BY, MANAGED_BY_LABEL, ORIGIN_LABEL, ORIGIN_MIGRATED, ORIGIN_REST, WATCH_LABEL, names,
 };
 
-/// The key of the Secret for the account's own kubeconfig.
+/// Key of the account's own kubeconfig in the Secret.
 pub const OWN_KEY: &str = DEFAULT_SECRET_KEY;
-/// The key of the Secret for the agents' kubeconfig.
+/// Key of the agents' kubeconfig in the Secret.
 pub const AGENT_KEY: &str = "agent-kubeconfig";
 
 /// Kubeconfigs by their key in the Secret.
@@ -49,30 +51,30 @@ impl SecretVersion {
         Self { uid: metadata.uid.clone(), resource_version: metadata.resource_version.clone() }
     }
 
-    /// The condition that a Secret is still this version.
+    /// The preconditions that the Secret still has this version.
     pub fn preconditions(&self) -> Preconditions {
         Preconditions { uid: self.uid.clone(), resource_version: self.resource_version.clone() }
     }
 }
 
-/// The next step of making the Secret for an account that is to be made.
+/// The next step in preparing the Secret for an account that is about to be created.
 #[derive(Debug, PartialEq)]
 pub enum Preparation {
-    /// It is not there: create it.
+    /// It does not exist: create it.
     Create,
-    /// The object stands: it was made meanwhile.
+    /// The object exists: it was created meanwhile.
     Taken,
-    /// A Secret of somebody else has the name.
+    /// A foreign Secret has the name.
     NotOurs,
-    /// It waits for the garbage collector, which would take the new account's credential away: delete it, and look again.
+    /// The garbage collector will delete it, and with it the new account's credential: delete it, and start again.
     Remove,
-    /// Claim it by [`claim`], and look again.
+    /// Claim it with [`claim`], and start again.
     Claim,
     /// Replace it.
     Replace(Box<Secret>),
 }
 
-/// Decides how the Secret is prepared. `stands`: whether the object stood after the Secret was read.
+/// Decides the next step in preparing the Secret. `stands`: whether the object existed after the Secret was read.
 pub fn preparation(
     present: Option<Secret>,
     stands: bool,
@@ -96,7 +98,7 @@ pub fn preparation(
     Preparation::Replace(Box::new(replaced(present, wanted)))
 }
 
-/// The Secret to write once the account is made, if others have written to the one that was prepared. None: it is as
+/// The Secret to write after the account was created, if others have written to the prepared one. `None` if it is as
 /// prepared, or holds what was stored for the account since.
 pub fn completion(
     present: &Secret,
@@ -117,7 +119,7 @@ pub fn completion(
     Some(secret)
 }
 
-/// The merge patch that claims a Secret at the version that was read.
+/// The merge patch that claims a Secret in the version that was read.
 pub fn claim(read: &ObjectMeta) -> serde_json::Value {
     json!({"metadata": {
         "uid": read.uid,
@@ -126,26 +128,26 @@ pub fn claim(read: &ObjectMeta) -> serde_json::Value {
     }})
 }
 
-/// The reference to a key of the Secret of the account at an object name: [`OWN_KEY`] or [`AGENT_KEY`].
+/// A reference to a key of the Secret of the account with this object name: [`OWN_KEY`] or [`AGENT_KEY`].
 pub fn source(object: &str, key: &str) -> KubeconfigSource {
     let name = names::credential_secret_name(object);
     let key = (key != DEFAULT_SECRET_KEY).then(|| key.to_owned());
     KubeconfigSource { secret_ref: Some(SecretKeyReference { name, key }), ..Default::default() }
 }
 
-/// The keys of the Secret of an account's own object that its spec names.
+/// The keys that the account's spec names in the Secret of its own object.
 pub fn keys_named_by(account: &KubesvcAccount) -> BTreeSet<&str> {
     let secret = names::credential_secret_name(account.metadata.name.as_deref().unwrap_or_default());
     let named = account.spec.sources().filter_map(|(_, source)| source.secret_ref.as_ref());
     named.filter(|named| named.name == secret).map(SecretKeyReference::key).collect()
 }
 
-/// Whether an account's spec names the Secret of its own object.
+/// Whether the account's spec names the Secret of its own object.
 pub fn is_named_by(account: &KubesvcAccount) -> bool {
     !keys_named_by(account).is_empty()
 }
 
-/// The Secret for the object at a place. With an account, its contents are marked as that account's.
+/// The Secret for the object at `place`. With `account`, its contents are marked as that account's.
 pub fn wanted(
     place: ObjectName<'_>,
     origin: &str,
@@ -174,7 +176,7 @@ pub fn wanted(
     }
 }
 
-/// Whether it is the Secret that was made for the object at this place.
+/// Whether this is the Secret that was created for the object at `place`.
 pub fn is_ours(metadata: &ObjectMeta, place: ObjectName<'_>) -> bool {
     let (key, identity) = identity_annotation(place);
     let mut labels = identity_labels(place.1).into_iter();
@@ -182,8 +184,8 @@ pub fn is_ours(metadata: &ObjectMeta, place: ObjectName<'_>) -> bool {
         && annotation(metadata, &key) == Some(identity.as_str())
 }
 
-/// Whether an earlier version of kubesvc has made it for the object at this place: it has none of the labels yet, and
-/// may belong to the object by an owner reference.
+/// Whether an earlier version of kubesvc created it for the object at `place`: it has none of the labels yet, and may
+/// belong to the object by an owner reference.
 pub fn is_of_earlier_version(metadata: &ObjectMeta, (_, object): ObjectName<'_>) -> bool {
     let is_origin = |origin| origin == ORIGIN_REST || origin == ORIGIN_MIGRATED;
     label(metadata, ORIGIN_LABEL).is_some_and(is_origin)
@@ -192,14 +194,14 @@ pub fn is_of_earlier_version(metadata: &ObjectMeta, (_, object): ObjectName<'_>)
         && owners(metadata).iter().all(|owner| is_account(owner) && owner.name == object)
 }
 
-/// Whether a Secret may be one of ours that still has an owner reference, or lacks its labels.
+/// Whether a Secret may be one of kubesvc that still has an owner reference or lacks its labels.
 pub fn may_be_outdated(metadata: &ObjectMeta) -> bool {
     let ours = label(metadata, ORIGIN_LABEL).is_some();
     ours && (label(metadata, MANAGED_BY_LABEL).is_none() || owners(metadata).iter().any(is_account))
 }
 
-/// The merge patch that brings the Secret of an earlier version to the labels, and takes its owner references off. None
-/// if it is not of the object at this place, or as it should be.
+/// The merge patch that sets the labels on a Secret of an earlier version and removes its owner references. `None` if
+/// it is not of the object at `place`, or is up to date.
 pub fn update_of(read: &ObjectMeta, place: ObjectName<'_>) -> Option<serde_json::Value> {
     if !may_be_outdated(read) || !(is_ours(read, place) || is_of_earlier_version(read, place)) {
         return None;
@@ -225,12 +227,12 @@ fn marked_as(metadata: &ObjectMeta, uid: &str) -> impl Iterator<Item = &'static 
     [OWN_KEY, AGENT_KEY].into_iter().filter(move |key| annotation(metadata, mark_of(key)) == Some(uid))
 }
 
-/// The annotation that says whose the contents of a key are.
+/// The annotation that marks the contents of a key as an account's.
 fn mark_of(key: &str) -> &'static str {
     if key == AGENT_KEY { AGENT_CONTENTS_OF_ANNOTATION } else { CONTENTS_OF_ANNOTATION }
 }
 
-/// Gives a Secret the contents that another one has under a key, and says whose they are.
+/// Copies the contents under a key, and their mark, from one Secret to another.
 fn keep(from: &Secret, to: &mut Secret, key: &str) {
     let Some(contents) = from.data.as_ref().and_then(|data| data.get(key)) else { return };
     to.data.get_or_insert_default().insert(key.to_owned(), contents.clone());
@@ -239,8 +241,8 @@ fn keep(from: &Secret, to: &mut Secret, key: &str) {
     }
 }
 
-/// A Secret of ours that stands brought to what is wanted; none if it is that already. Of its contents those stay that
-/// are not wanted otherwise and that the account names by these keys: a change of one kubeconfig loses no other.
+/// Updates an existing Secret of kubesvc to `wanted`. Returns `None` if it is up to date. Contents under the
+/// account's other `keys` are kept, so that changing one kubeconfig does not lose the other.
 pub fn brought_to(present: Secret, wanted: &Secret, keys: &BTreeSet<&str>) -> Option<Secret> {
     let before = present.clone();
     let mut after = replaced(present, wanted);
@@ -251,8 +253,8 @@ pub fn brought_to(present: Secret, wanted: &Secret, keys: &BTreeSet<&str>) -> Op
     (after != before).then_some(after)
 }
 
-/// A Secret of ours without the kubeconfigs that its account does not name: it names these keys alone. None if it has no
-/// others.
+/// Removes the kubeconfigs that the account does not name, from a Secret of kubesvc; the account names `keys`.
+/// Returns `None` if there are none to remove.
 pub fn trimmed(present: &Secret, keys: &BTreeSet<&str>) -> Option<Secret> {
     let is_unused = |key: &str| [OWN_KEY, AGENT_KEY].contains(&key) && !keys.contains(key);
     let mut after = present.clone();
@@ -264,7 +266,7 @@ pub fn trimmed(present: &Secret, keys: &BTreeSet<&str>) -> Option<Secret> {
     (after.data != present.data).then_some(after)
 }
 
-/// Contents, labels and marks as wanted; what others have added stays.
+/// Sets contents, labels and marks as wanted, and keeps what others have added.
 fn replaced(mut present: Secret, wanted: &Secret) -> Secret {
     let metadata = &mut present.metadata;
     metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.clone().unwrap_or_default());
@@ -286,7 +288,7 @@ fn identity_labels(object: &str) -> [(String, String); 2] {
     ]
 }
 
-/// The exact identity, which a label may be too short for, and which a copy in another namespace does not have.
+/// The exact identity: a label may be too short for it, and a copy in another namespace does not match it.
 fn identity_annotation((namespace, object): ObjectName<'_>) -> (String, String) {
     (ACCOUNT_LABEL.to_owned(), format!("{namespace}/{object}"))
 }
@@ -325,7 +327,7 @@ mod tests {
         wanted(PLACE, ORIGIN_REST, &[(OWN_KEY, &SecretString::from(contents.to_owned()))].into(), account)
     }
 
-    /// As an earlier version made it, owned by the account of this uid.
+    /// The Secret as an earlier version created it, owned by the account with this uid.
     fn earlier(uid: Option<&str>) -> Secret {
         let mut secret = secret("old", None);
         let labels = secret.metadata.labels.get_or_insert_default();

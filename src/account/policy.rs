@@ -1,7 +1,8 @@
-//! The owner's last word on an agent: which servers it may dial and which ways in it may use.
+//! The agent owner's limits: which servers an agent may dial, and how it may authenticate.
 //!
-//! The hub says which accounts an agent holds, and a hub may be lied to. What its owner writes into the agent's file can
-//! only be narrowed by it. Everything here is pure: the agent asks before a packet leaves.
+//! The hub says which accounts an agent holds, but a hub may be deceived. The limits in the agent's file restrict
+//! what the hub can request, and the hub cannot relax them. Everything here is pure; the agent consults it before it
+//! sends a packet.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,10 +12,11 @@ use std::sync::Arc;
 
 use super::kubeconfig::{carried_ipv4, refused_address};
 
-/// Upper bound of entries in `servers`.
+/// Maximum number of entries in `servers`.
 pub const MAX_SERVERS: usize = 1000;
 
-/// Networks in which clouds serve metadata, and with it credentials; link-local ones aside, which are refused always.
+/// Networks in which clouds serve metadata, and credentials with it. Link-local ones are not listed, because they are
+/// always refused.
 const METADATA_NETWORKS: [AddressBlock; 4] = [
     AddressBlock { address: IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0)), prefix: 32 },
     AddressBlock { address: IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)), prefix: 32 },
@@ -25,7 +27,7 @@ const METADATA_NETWORKS: [AddressBlock; 4] = [
 /// What an agent may do for an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentPolicy {
-    /// The servers that may be dialled; empty: all.
+    /// The only servers that may be dialled; empty: all.
     pub servers: Arc<[ServerEntry]>,
     /// Whether addresses of the agent's own machine may be dialled.
     pub loopback: bool,
@@ -43,21 +45,21 @@ impl Default for AgentPolicy {
     }
 }
 
-/// What the agent's file says of one of its own accounts; what is absent is as for all accounts.
+/// Overrides for one of the agent's own accounts; what is `None` is as for all accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountPolicy {
-    /// As [`AgentPolicy::servers`].
+    /// Overrides [`AgentPolicy::servers`].
     pub servers: Option<Arc<[ServerEntry]>>,
-    /// As [`AgentPolicy::insecure`].
+    /// Overrides [`AgentPolicy::insecure`].
     pub insecure: Option<bool>,
-    /// As [`AgentPolicy::service_account`].
+    /// Overrides [`AgentPolicy::service_account`].
     pub service_account: Option<bool>,
-    /// As [`AgentPolicy::files`].
+    /// Overrides [`AgentPolicy::files`].
     pub files: Option<bool>,
 }
 
 impl AgentPolicy {
-    /// The policy for an account of the agent's own file, which may always dial loopback addresses.
+    /// The policy for an account of the agent's own file. Such an account may always dial loopback addresses.
     #[must_use]
     pub fn of_own_account(&self, own: &AccountPolicy) -> Self {
         Self {
@@ -69,7 +71,7 @@ impl AgentPolicy {
         }
     }
 
-    /// Why a server may not be dialled whatever its name leads to; `None` while an address may still be fine.
+    /// Why a server may not be dialled, whatever its name resolves to; `None` while an address may still be allowed.
     pub fn refuses_host(&self, host: &str, port: u16) -> Option<String> {
         let hopeless = !self.servers.is_empty()
             && !self.servers.iter().any(|entry| entry.may_fit(host, port))
@@ -77,7 +79,7 @@ impl AgentPolicy {
         hopeless.then(|| not_listed(host, port))
     }
 
-    /// Why an address that this host leads to may not be dialled; `None` where it may.
+    /// Why an address that this host resolves to may not be dialled; `None` if it may.
     pub fn refuses(&self, host: &str, address: SocketAddr) -> Option<String> {
         let (ip, port) = (address.ip(), address.port());
         if self.condemns(ip) || refused_address(ip).is_some() {
@@ -99,14 +101,15 @@ impl AgentPolicy {
         })
     }
 
-    /// Whether one such address condemns all that a name leads to: who controls the name chooses which one is tried.
+    /// Whether this address alone makes a name forbidden that resolves to it: whoever controls the name also chooses
+    /// which of its addresses is tried.
     pub fn condemns(&self, ip: IpAddr) -> bool {
         if refused_address(ip).is_some() {
             return true;
         }
         let within = METADATA_NETWORKS.iter().find(|network| network.contains(ip));
         within.is_some_and(|metadata| {
-            // Listed as such, and not only as a part of the world.
+            // Only an entry at least as specific as the metadata network counts, not one for half the world.
             let listed = |entry: &ServerEntry| match &entry.host {
                 Host::Network(network) => network.prefix >= metadata.prefix && network.contains(ip),
                 Host::Name(_) | Host::Suffix(_) => false,
@@ -121,12 +124,12 @@ fn not_listed(host: &str, port: u16) -> String {
 }
 
 fn is_loopback(ip: IpAddr) -> bool {
-    // 0.0.0.0 and :: lead to the machine itself, too.
+    // 0.0.0.0 and :: also lead to the machine itself.
     let own = |ip: IpAddr| ip.is_loopback() || ip.is_unspecified();
     own(ip) || matches!(ip, IpAddr::V6(v6) if carried_ipv4(v6).is_some_and(|v4| own(IpAddr::V4(v4))))
 }
 
-/// One entry of `kubernetes.policy.servers`: `HOST`, `*.SUFFIX` or `CIDR`, each with `:PORT`, with `:FROM-TO`, or without.
+/// An entry of `kubernetes.policy.servers`: `HOST`, `*.SUFFIX` or `CIDR`, optionally with `:PORT` or `:FROM-TO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerEntry {
     host: Host,
@@ -136,13 +139,13 @@ pub struct ServerEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     Name(String),
-    /// With its dot in front.
+    /// Including its leading dot.
     Suffix(String),
     Network(AddressBlock),
 }
 
 impl ServerEntry {
-    /// Whether the address, or the name that led to it, is this entry's.
+    /// Whether the entry matches the address, or the name that resolved to it.
     fn fits(&self, host: &str, ip: IpAddr, port: u16) -> bool {
         self.ports.contains(&port)
             && match &self.host {
@@ -151,7 +154,7 @@ impl ServerEntry {
             }
     }
 
-    /// Whether the server may be this entry's, as far as its name tells.
+    /// Whether the entry may match the server, as far as its name tells.
     fn may_fit(&self, host: &str, port: u16) -> bool {
         self.ports.contains(&port) && (matches!(self.host, Host::Network(_)) || self.names(host))
     }
@@ -166,7 +169,7 @@ impl ServerEntry {
     }
 }
 
-/// An address and how many of its bits count.
+/// An address and the number of its bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AddressBlock {
     address: IpAddr,
@@ -174,7 +177,7 @@ struct AddressBlock {
 }
 
 impl AddressBlock {
-    /// Whether it contains the address, or the IPv4 address that an IPv6 address carries.
+    /// Whether it contains the address, or the IPv4 address embedded in an IPv6 address.
     fn contains(&self, ip: IpAddr) -> bool {
         let carried = match ip {
             IpAddr::V6(v6) => carried_ipv4(v6).map(IpAddr::V4),
@@ -194,7 +197,7 @@ impl AddressBlock {
     }
 }
 
-/// Why a text is no entry of `kubernetes.policy.servers`.
+/// Why a text is not an entry of `kubernetes.policy.servers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ServerEntryError(&'static str);
@@ -250,14 +253,14 @@ impl fmt::Display for ServerEntry {
     }
 }
 
-/// An address or a CIDR; `None` for what is neither.
+/// Parses an address or a CIDR; `None` if the text is neither.
 fn network(text: &str) -> Result<Option<AddressBlock>, ServerEntryError> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),
     };
     let Ok(address) = address.parse::<IpAddr>() else {
-        // `10.0.0.0/8:6443` has its port behind the prefix.
+        // `10.0.0.0/8:6443` has its port after the prefix.
         return Ok(None);
     };
     let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -272,7 +275,7 @@ fn network(text: &str) -> Result<Option<AddressBlock>, ServerEntryError> {
     Ok(Some(AddressBlock { address, prefix }))
 }
 
-/// What stands before a port: an IPv4 address or CIDR, `*.SUFFIX`, or a name.
+/// Parses the part before a port: an IPv4 address or CIDR, `*.SUFFIX`, or a name.
 fn named(host: &str) -> Result<Host, ServerEntryError> {
     if let Some(network) = network(host)? {
         return Ok(Host::Network(network));
@@ -289,7 +292,7 @@ fn named(host: &str) -> Result<Host, ServerEntryError> {
     if name.len() > 253 || !name.split('.').all(legal) {
         return Err(ServerEntryError("is no host, *.SUFFIX, address or CIDR"));
     }
-    // Resolvers take such a name for an address, which it does not spell plainly.
+    // Resolvers read such a name as an address, but it is not one in plain form.
     if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
         return Err(ServerEntryError("is an address that is not four decimal numbers with dots"));
     }

@@ -1,66 +1,66 @@
-//! The row of `kubesvc_accounts` that an object calls for.
+//! The row of `kubesvc_accounts` for an account's object.
 
 use std::fmt;
 
 use super::lifecycle::displayed_state;
 use super::{KubesvcAccount, ORIGIN_LABEL, spinnaker};
 
-/// A row of `kubesvc_accounts`: what Spinnaker reads. Times are epoch milliseconds.
+/// A row of `kubesvc_accounts`, which Spinnaker reads. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountRow {
     /// The account's name; the primary key.
     pub name: String,
     /// uid of the object.
     pub uid: String,
-    /// The shown state.
+    /// The displayed state.
     pub status: String,
-    /// The zone, the pinned one first.
+    /// The zone; a pinned one takes precedence.
     pub zone_id: Option<String>,
-    /// False for accounts of an agent's own file.
+    /// Whether it is not an account of an agent's own file.
     pub is_dynamic: bool,
     /// `declared`, `rest`, `agent` or `migrated`.
     pub origin: String,
-    /// The account as Spinnaker defines it, in JSON; it holds no credential.
+    /// The account's definition in Spinnaker, as JSON without credentials.
     pub definition: String,
-    /// What the vendor's `props` holds: `{"permissions": …}`.
+    /// Content of the vendor's column `props`: `{"permissions": …}`.
     pub props: String,
     /// URL of the cluster's API server.
     pub kube_host: Option<String>,
     /// Version of the cluster's API server.
     pub kube_version: Option<String>,
-    /// SHA-256 of its certificate.
+    /// SHA-256 of the API server's certificate.
     pub cert_fingerprint: Option<String>,
-    /// uid of its kube-system namespace.
+    /// uid of the cluster's kube-system namespace.
     pub cluster_uid: Option<String>,
-    /// How old a stored resource version may be, as documented: in milliseconds in spite of its name.
+    /// Maximum age of a stored resource version; in milliseconds despite its name, as documented.
     pub max_watch_age_seconds: i64,
-    /// How many namespaces an agent saw.
+    /// Number of namespaces that an agent saw.
     pub namespaces_count: Option<i32>,
-    /// Why the last try failed.
+    /// Why the last attempt failed.
     pub error_message: Option<String>,
-    /// How many tries failed in a row.
+    /// Number of consecutive failed attempts.
     pub failed_count: i32,
-    /// When the next try is due.
+    /// Time of the next retry.
     pub next_retry_time: Option<i64>,
     /// Generation of the spec.
     pub generation: i64,
-    /// Generation that the status speaks of.
+    /// Generation that the status is about.
     pub observed_generation: i64,
 }
 
-/// A row of somebody else's that tells of an account: in `kubesvc_accounts` with the uid NULL, or in a table of the
-/// vendor's. Its `Debug` leaves the definition out: it may hold a kubeconfig.
+/// A foreign row that describes an account: in `kubesvc_accounts` with uid NULL, or in the vendor's table. `Debug`
+/// omits the definition, since it may hold a kubeconfig.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ForeignRow {
     /// The account's name.
     pub name: String,
-    /// Its status, as somebody wrote it.
+    /// Its status as written by someone else.
     pub status: String,
     /// Its zone.
     pub zone_id: Option<String>,
-    /// The account as Spinnaker defines it, in JSON.
+    /// The account's definition in Spinnaker, as JSON.
     pub definition: Option<String>,
-    /// What the vendor's `props` holds, in JSON.
+    /// Content of the vendor's column `props`, as JSON.
     pub props: Option<String>,
 }
 
@@ -74,10 +74,10 @@ impl fmt::Debug for ForeignRow {
     }
 }
 
-/// The default of `maxResumableResourceAgeMs`.
+/// Default of `maxResumableResourceAgeMs`, in milliseconds.
 pub const DEFAULT_RESUMABLE_AGE_MS: i64 = 300_000;
 
-/// The row of an account.
+/// Derives the row of an account.
 pub fn of(account: &KubesvcAccount) -> AccountRow {
     let status = account.status_or_default();
     let origin = account.label(ORIGIN_LABEL).unwrap_or("declared").to_owned();

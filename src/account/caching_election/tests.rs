@@ -194,8 +194,8 @@ fn any_candidate() -> impl Strategy<Value = CachingCandidate<'static>> {
 }
 
 proptest! {
-    /// One process is elected, which is connected and may hold the account; never without a cause; and once nothing is
-    /// waited for, an account that somebody holds has somebody.
+    /// At most one process is elected, and only one that is connected and may hold the account. It is never replaced
+    /// without a cause. Once no wait is pending, an account with a holder has an elected process.
     #[test]
     fn no_election_breaks_a_rule(
         candidates in prop::collection::vec(any_candidate(), 0..6),

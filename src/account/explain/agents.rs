@@ -1,14 +1,14 @@
-//! What the agents that are there, or not, mean for an account.
+//! What connected and missing agents mean for an account.
 
 use super::facts::{Facts, can_take, is_connected, shell};
 use super::{ExplainedAgent, Finding};
 use crate::account::KubesvcAgent;
 use crate::account::lifecycle::{runs_in_another_cluster, short};
 
-/// How much alike two zones have to be for one to be a slip of the other.
+/// Minimum Jaro-Winkler similarity at which one zone is considered a misspelling of another.
 const MIN_SIMILARITY: f64 = 0.8;
 
-/// The agents of the account's zone; of all zones where it has none.
+/// The agents of the account's zone, or of all zones if it has none.
 pub(super) fn views(facts: &Facts<'_>) -> Option<Vec<ExplainedAgent>> {
     let fleet = facts.fleet?;
     let zone = facts.zone();
@@ -34,7 +34,8 @@ fn view(facts: &Facts<'_>, agent: &KubesvcAgent) -> ExplainedAgent {
     }
 }
 
-/// Why the account is kept from a connected agent: it is in another cluster, or lists another account of this name.
+/// Why the account is withheld from a connected agent: the agent runs in another cluster, or lists another account of
+/// this name.
 fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
     let status = agent.status.as_ref().filter(|_| is_connected(agent))?;
     let own = status.cluster_uid.as_deref().unwrap_or_default();
@@ -48,7 +49,7 @@ fn problem(facts: &Facts<'_>, agent: &KubesvcAgent) -> Option<String> {
     told.map(|one| one.message.as_str()).find(|message| message.contains(&name)).map(str::to_owned)
 }
 
-/// Nobody is there to take the account.
+/// No agent is connected that could take the account.
 pub(super) fn nobody(facts: &Facts<'_>) -> Finding {
     match facts.zone() {
         Some(zone) => nobody_in(facts, zone),
@@ -90,7 +91,7 @@ fn nobody_in(facts: &Facts<'_>, zone: &str) -> Finding {
     other_zones(facts, start_one(verdict, Some(zone)), zone)
 }
 
-/// Connected, and not approved.
+/// Whether the agent is connected but not approved.
 fn waits(agent: &KubesvcAgent) -> bool {
     is_connected(agent) && !agent.spec.approved
 }
@@ -121,7 +122,7 @@ fn start_one(verdict: Finding, zone: Option<&str>) -> Finding {
     )
 }
 
-/// Zones that the account could be meant for.
+/// Suggests zones that may have been meant.
 fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &str) -> Finding {
     let there = facts.zones();
     let alike = |other: &&&str| strsim::jaro_winkler(zone, other) >= MIN_SIMILARITY;
@@ -139,7 +140,7 @@ fn other_zones(facts: &Facts<'_>, verdict: Finding, zone: &str) -> Finding {
     }
 }
 
-/// Agents of several zones are there, and the account names none.
+/// Agents of several zones are connected, and the account names no zone.
 pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
     name_a_zone(
         facts,
@@ -148,7 +149,7 @@ pub(super) fn several_zones(facts: &Facts<'_>) -> Finding {
     )
 }
 
-/// The account names no zone, and none may offer to take it.
+/// The account names no zone, and no zone may offer to take it.
 pub(super) fn no_offers(facts: &Facts<'_>) -> Finding {
     name_a_zone(
         facts,
@@ -168,7 +169,7 @@ fn name_a_zone(facts: &Facts<'_>, waits_for: &str) -> Finding {
     verdict
 }
 
-/// Advice to change the zone: with a command, unless a tool would set it back.
+/// Advises to change the zone: with a command, unless a GitOps tool would revert the change.
 fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Finding {
     match facts.kept_by() {
         Some(keeper) => verdict.advise(format!("{text} Set spec.zoneId: {zone} in {keeper}.")),
@@ -176,7 +177,7 @@ fn change(facts: &Facts<'_>, verdict: Finding, text: &str, zone: &str) -> Findin
     }
 }
 
-/// Some names, and how many more there are.
+/// The first names, and how many more there are.
 pub(super) fn listed(names: &[&str]) -> String {
     const MAX_NAMES_SHOWN: usize = 8;
     let shown = names.iter().take(MAX_NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What is known of an account, read once.
+//! What is known about an account, read once.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::account::failure::FailureClass;
 use crate::account::{KubesvcAccount, KubesvcAccountStatus, KubesvcAgent, RETRY_ANNOTATION, gitops_owner};
 
-/// How long an operator that runs may take to see an object, in seconds.
+/// Time within which a running operator processes an object, in seconds.
 const EXPECTED_LATENCY_SECONDS: i64 = 10;
 
 pub(super) struct Facts<'a> {
@@ -37,7 +37,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The zone it is pinned to, else the one that has it, else the one it was in last.
+    /// The zone that the account is pinned to, else the zone that has it, else the zone it was in last.
     pub(super) fn zone(&self) -> Option<&str> {
         let pinned = self.account.spec.zone_id.as_deref();
         pinned.or(self.status.granted_zone()).or(self.status.zone_id.as_deref())
@@ -59,28 +59,28 @@ impl<'a> Facts<'a> {
         FailureClass::from_reason(self.reason()?)
     }
 
-    /// Whether no operator has ever seen the account.
+    /// Whether no operator has seen the account yet.
     pub(super) fn is_unseen(&self) -> bool {
         self.account.status.is_none() || self.status.observed_generation < 0
     }
 
-    /// Whether a change of the spec is not handled yet.
+    /// Whether a change of the spec has not been processed yet.
     pub(super) fn is_changed(&self) -> bool {
         self.status.observed_generation != self.account.generation()
     }
 
-    /// Whether a try was asked for and not begun.
+    /// Whether a retry was requested and has not begun.
     pub(super) fn is_retry_asked(&self) -> bool {
         let asked = self.account.annotation(RETRY_ANNOTATION);
         asked.is_some() && asked != self.status.retry_handled.as_deref()
     }
 
-    /// For how many seconds the object has been there.
+    /// Age of the object, in seconds.
     pub(super) fn age(&self) -> i64 {
         self.account.metadata.creation_timestamp.as_ref().map_or(0, |time| self.seconds_since(time.0))
     }
 
-    /// For how many seconds its deletion has been asked for.
+    /// Seconds since deletion was requested.
     pub(super) fn deleted_for(&self) -> i64 {
         self.account.metadata.deletion_timestamp.as_ref().map_or(0, |time| self.seconds_since(time.0))
     }
@@ -89,12 +89,12 @@ impl<'a> Facts<'a> {
         self.now.as_second().saturating_sub(moment.as_second())
     }
 
-    /// Whether an operator that runs would have acted by now.
+    /// Whether a running operator would have acted by now.
     pub(super) fn is_late(seconds: i64) -> bool {
         seconds > EXPECTED_LATENCY_SECONDS
     }
 
-    /// Agents of a zone.
+    /// The agents of a zone.
     pub(super) fn agents_of<'s>(&'s self, zone: &'s str) -> impl Iterator<Item = &'a KubesvcAgent> + 's {
         self.fleet.unwrap_or_default().iter().filter(move |agent| agent.spec.zone_id == zone)
     }
@@ -127,17 +127,17 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether an agent is given accounts now.
+/// Whether an agent can be given accounts now.
 pub(super) fn can_take(agent: &KubesvcAgent) -> bool {
     agent.spec.approved && is_connected(agent)
 }
 
-/// Whether an agent's stream stands.
+/// Whether an agent is connected.
 pub(super) fn is_connected(agent: &KubesvcAgent) -> bool {
     agent.status.as_ref().is_some_and(|status| status.connected)
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub(super) fn shell(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@%+,=".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {

@@ -7,7 +7,7 @@ use crate::account::name_precedence::awaits_request;
 use crate::account::spec::SecretKeyReference;
 use crate::account::state::GrantPhase;
 
-/// FAILED: what went wrong, and what would change it.
+/// FAILED: what went wrong, and what would resolve it.
 pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     let class = facts.class();
     if facts.status.phase() == GrantPhase::Revoking && class != Some(FailureClass::ClusterMismatch) {
@@ -87,7 +87,7 @@ fn remedy(class: FailureClass) -> &'static str {
     }
 }
 
-/// When it is tried again, in a sentence.
+/// When the account is retried, in a sentence.
 fn outlook(facts: &Facts<'_>) -> String {
     let stalled = facts.is_true("Stalled");
     let cannot_pass = facts.class().is_some_and(|class| class.outlook() == Outlook::CannotPass);
@@ -103,7 +103,7 @@ fn outlook(facts: &Facts<'_>) -> String {
     }
 }
 
-/// Something to mend, then a try at once.
+/// Advises a remedy, followed by an immediate retry.
 fn retry(facts: &Facts<'_>, mut verdict: Finding, remedy: impl Into<String>) -> Finding {
     verdict.waits_for = format!("{} {}", verdict.waits_for, outlook(facts));
     verdict = verdict.advise(remedy);

@@ -7,10 +7,10 @@ use crate::account::conditions::AWAITING_AGENTS;
 use crate::account::state::{DesiredState, GrantPhase, State};
 use crate::account::{FINALIZER, FORCE_DELETE_ANNOTATION, age};
 
-/// Where the operator's pods are.
+/// Command that lists the operator's pods.
 const OPERATOR: &str = "kubectl get pods -A -l app.kubernetes.io/name=kubesvc-operator";
 
-/// What is waited for, and what to do.
+/// What the account waits for, and what to do.
 pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     if facts.account.is_being_deleted() {
         return deletion(facts);
@@ -48,7 +48,7 @@ pub(super) fn judge(facts: &Facts<'_>) -> Finding {
     }
 }
 
-/// An operator that runs takes this up within seconds.
+/// The next action of a running operator, expected within seconds.
 fn unhandled(what: &str) -> Finding {
     Finding::waits(format!("{what} An operator that runs takes it up within seconds."))
         .command("If it stays so, see whether the operator runs, and what it logs.", OPERATOR)
@@ -149,7 +149,7 @@ fn to_migrate(facts: &Facts<'_>) -> Finding {
         .command("If it stays so, look at its Events.", facts.plugin("describe"))
 }
 
-/// The agents were told to let go of it.
+/// The agents were told to drop the account.
 pub(super) fn revoke(facts: &Facts<'_>, then: &str) -> Finding {
     let zone = facts.status.granted_zone().unwrap_or_default();
     let connected: Vec<_> = facts.agents_of(zone).filter(|agent| is_connected(agent)).collect();

@@ -17,7 +17,7 @@ fn at(offset: i64) -> Timestamp {
     Timestamp::from_second(NOW + offset).expect("a moment")
 }
 
-/// An account of generation 1, made ten minutes ago, with these fields over the usual ones.
+/// An account of generation 1, created ten minutes ago, with these fields replacing the defaults.
 fn account(spec: Value, metadata: Value) -> KubesvcAccount {
     let mut all = json!({
         "apiVersion": "kubesvc.io/v1alpha1", "kind": "KubesvcAccount",
@@ -35,7 +35,7 @@ fn account(spec: Value, metadata: Value) -> KubesvcAccount {
     serde_json::from_value(all).expect("an account")
 }
 
-/// In a state that the operator has written for the account's generation.
+/// Sets a state that the operator has written for the account's generation.
 fn in_state(mut account: KubesvcAccount, state: State, phase: GrantPhase) -> KubesvcAccount {
     let story = ConditionSummary::of_state(state, account.desired());
     account.status = Some(status(&account, state, phase, &story));

@@ -1,8 +1,8 @@
-//! Where an API server may be.
+//! Which addresses an API server may have.
 //!
-//! URL parsers mend what they are given: they turn `0x7f.1` and `2130706433` into 127.0.0.1, fold full-width digits,
-//! drop tabs and decode percent signs in hosts. So the host is read in the text as written, and only what is
-//! already plain reaches the parser.
+//! URL parsers repair their input: they turn `0x7f.1` and `2130706433` into 127.0.0.1, fold full-width digits, drop
+//! tabs and decode percent signs in hosts. The host is therefore checked in the text as written, and only a host in
+//! plain form reaches the parser.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,11 +13,11 @@ use crate::account::kubeconfig::error::KubeconfigError;
 pub(super) const SERVER_REMEDY: &str = "use https://HOST[:PORT][/PATH]";
 const MAX_SERVER_BYTES: usize = 2048;
 
-/// Why no API server may have this address; `None` where it may.
+/// Why no API server may have this address; `None` if it may.
 ///
-/// Link-local addresses (169.254.0.0/16, fe80::/10) lead to the machine's own surroundings, such as a cloud's
-/// metadata service. The IPv6 forms that carry an IPv4 address (mapped, compatible, NAT64, 6to4) count as the
-/// address they carry. To be asked again at connect time for what a name resolves to.
+/// Link-local addresses (169.254.0.0/16, fe80::/10) lead to the machine's own environment, such as a cloud's metadata
+/// service. IPv6 addresses that embed an IPv4 address (mapped, compatible, NAT64, 6to4) are judged by that address.
+/// Must be called again at connect time for the addresses that a name resolves to.
 pub fn refused_address(ip: IpAddr) -> Option<&'static str> {
     const LINK_LOCAL: &str = "is a link-local address";
     let link_local = match ip {
@@ -29,7 +29,7 @@ pub fn refused_address(ip: IpAddr) -> Option<&'static str> {
     link_local.then_some(LINK_LOCAL)
 }
 
-/// The IPv4 address that an IPv6 address carries: mapped, compatible, NAT64 or 6to4.
+/// The IPv4 address embedded in an IPv6 address: mapped, compatible, NAT64 or 6to4.
 pub fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     let join = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
     match v6.segments() {
@@ -42,7 +42,7 @@ pub fn carried_ipv4(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Reads `clusters[].cluster.server`.
+/// Parses `clusters[].cluster.server`.
 pub(super) fn server(text: &str, field: &str) -> Result<Url, KubeconfigError> {
     let refuse = |problem: &'static str| KubeconfigError::new(field, problem, SERVER_REMEDY);
     if text.len() > MAX_SERVER_BYTES {
@@ -70,7 +70,7 @@ pub(super) fn server(text: &str, field: &str) -> Result<Url, KubeconfigError> {
     }
     authority_is_plain(authority).map_err(refuse)?;
     let url = Url::parse(text).map_err(|_| refuse("is no URL"))?;
-    // The host was read above, so this is the parser agreeing. Should it ever not, it is refused.
+    // The host was checked above, so the parser should agree. If it ever does not, refuse.
     let agreed = url.scheme() == "https"
         && url.has_host()
         && url.username().is_empty()
@@ -118,7 +118,7 @@ fn authority_is_plain(authority: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Whether this is a DNS name or an IPv4 address in its one plain form, and which.
+/// Checks that the host is a DNS name or an IPv4 address in its canonical form. Returns the address.
 fn name_or_ipv4(host: &str) -> Result<Option<Ipv4Addr>, &'static str> {
     if host.is_empty() {
         return Err("holds no host");
@@ -143,7 +143,7 @@ fn name_or_ipv4(host: &str) -> Result<Option<Ipv4Addr>, &'static str> {
     Ok(None)
 }
 
-/// Whether resolvers and URL parsers would take this last label for a number, which makes the host an address.
+/// Whether resolvers and URL parsers would read this last label as a number, which makes the host an address.
 fn is_number(label: &str) -> bool {
     let hex = label.strip_prefix("0x").or_else(|| label.strip_prefix("0X"));
     match hex {
@@ -152,7 +152,7 @@ fn is_number(label: &str) -> bool {
     }
 }
 
-/// Reads `clusters[].cluster.tls-server-name`: a DNS name or an IP address.
+/// Parses `clusters[].cluster.tls-server-name`: a DNS name or an IP address.
 pub(super) fn tls_server_name(text: &str, field: &str) -> Result<String, KubeconfigError> {
     if text.parse::<IpAddr>().is_err() && name_or_ipv4(text).is_err() {
         return Err(KubeconfigError::new(

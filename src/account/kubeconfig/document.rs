@@ -1,8 +1,8 @@
-//! The file as a tree.
+//! Parses the file into a tree.
 //!
-//! The tree is built from parser events so that what a kubeconfig has no use for is refused where it stands:
-//! anchors and aliases, tags, merge keys, second documents, duplicate keys, deep nesting. Messages are made here and
-//! hold lines and columns; the parser's own text is never passed on.
+//! The tree is built from parser events so that YAML features a kubeconfig does not need are refused where they
+//! occur: anchors and aliases, tags, merge keys, second documents, duplicate keys, deep nesting. Messages are written
+//! here and contain lines and columns; the parser's own text is never passed on.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(super) const TOO_LARGE_REMEDY: &str =
     "give at most 256 KiB, such as `kubectl config view --raw --minify` prints for one context";
 pub(super) const FORMAT_REMEDY: &str = "give a kubeconfig as `kubectl config view --raw` prints it";
 
-/// A piece of the file; wiped when dropped if it is a copy.
+/// A text of the file, wiped when dropped if it is a copy.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<'a>(Cow<'a, str>);
 
@@ -44,7 +44,7 @@ impl Borrow<str> for Text<'_> {
 }
 
 pub(super) enum DocumentNode<'a> {
-    /// A text, and whether it stood without quotes, so that it may be a null, a boolean or a number.
+    /// A text, and whether it was unquoted and so may be a null, a boolean or a number.
     Scalar {
         text: Text<'a>,
         plain: bool,
@@ -53,7 +53,7 @@ pub(super) enum DocumentNode<'a> {
     Map(BTreeMap<Text<'a>, DocumentNode<'a>>),
 }
 
-/// The text of the file: of a bearable size, UTF-8, without NUL and byte order mark.
+/// Decodes the file: at most 256 KiB of UTF-8 without NUL. A byte order mark is dropped.
 pub(super) fn decode(bytes: &[u8]) -> Result<&str, KubeconfigError> {
     let refuse = |problem, remedy: &'static str| Err(KubeconfigError::new("kubeconfig", problem, remedy));
     if bytes.len() > MAX_BYTES {
@@ -68,7 +68,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<&str, KubeconfigError> {
     }
 }
 
-/// Reads the one document in a text.
+/// Parses the single document in a text.
 pub(super) fn read(text: &str) -> Result<DocumentNode<'_>, KubeconfigError> {
     let mut options = Options::default();
     options.set_emit_comments(false);
@@ -203,8 +203,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Names the key that is there twice, if it is one of a kubeconfig: a slip of indentation or of a colon can turn
-/// anything into a key.
+/// Names a duplicate key only if it is a known key of kubeconfigs: an indentation or colon mistake can turn any text
+/// into a key.
 fn duplicate(key: &str) -> String {
     const KNOWN: &str = "apiVersion kind preferences clusters users contexts current-context extensions name cluster \
                          server tls-server-name insecure-skip-tls-verify certificate-authority \

@@ -1,10 +1,10 @@
-//! Why a kubeconfig is refused.
+//! The refusal of a kubeconfig.
 
 use std::borrow::Cow;
 
 /// Why a kubeconfig is refused: which key, what is wrong with it, and what to use.
 ///
-/// Neither `Display` nor `Debug` shows a value of the file that might be a credential; they may show names of
+/// Neither `Display` nor `Debug` shows a value of the file that might be a credential. They may show names of
 /// contexts, clusters and users, and lines and columns.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}; {remedy}")]
@@ -15,7 +15,7 @@ pub struct KubeconfigError {
     kind: KubeconfigErrorKind,
 }
 
-/// Which class of failure a refusal is.
+/// The failure class of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KubeconfigErrorKind {
     /// It would run a program to authenticate (`exec`, `auth-provider`).
@@ -38,17 +38,17 @@ impl KubeconfigError {
         Self { kind: KubeconfigErrorKind::ExecForbidden, ..Self::new(field, problem, remedy) }
     }
 
-    /// The key at fault, such as `users[dev].user.exec`; `kubeconfig` where it is the file as a whole.
+    /// The key at fault, such as `users[dev].user.exec`; `kubeconfig` if it is the file as a whole.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// Which class of failure this is.
+    /// The failure class of this refusal.
     pub fn kind(&self) -> KubeconfigErrorKind {
         self.kind
     }
 
-    /// Whether it would have run a program: the failure class EXEC_FORBIDDEN, otherwise BAD_KUBECONFIG.
+    /// Whether the kubeconfig would have run a program: failure class EXEC_FORBIDDEN instead of BAD_KUBECONFIG.
     pub fn is_exec(&self) -> bool {
         self.kind == KubeconfigErrorKind::ExecForbidden
     }

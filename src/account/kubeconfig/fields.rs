@@ -1,4 +1,4 @@
-//! Typed ways into the tree, which know what to call the place they are at.
+//! Typed access to the tree, which tracks the path for messages.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::account::kubeconfig::error::KubeconfigError;
 
 const MASKED_VALUE_REMEDY: &str = "that is kubectl's mask for a secret: use `kubectl config view --raw`";
 
-/// As Go reads base64: padded, whatever the last bits are.
+/// Base64 as Go decodes it: padded, with any trailing bits.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
 impl DocumentNode<'_> {
-    /// The name of an entry of a list of contexts, clusters or users.
+    /// The name of an entry in a list of contexts, clusters or users.
     pub(super) fn name(&self) -> Option<&str> {
         let Self::Map(entries) = self else { return None };
         match entries.get("name")? {
@@ -35,7 +35,7 @@ impl DocumentNode<'_> {
     }
 }
 
-/// Whether a key has a value at all: not null, an empty text, list or mapping.
+/// Whether a key has a value: not null, and not an empty text, list or mapping.
 pub(super) fn is_set(node: &DocumentNode<'_>) -> bool {
     match node {
         DocumentNode::Scalar { text, .. } => !text.as_str().is_empty() && !node.is_null(),
@@ -44,7 +44,7 @@ pub(super) fn is_set(node: &DocumentNode<'_>) -> bool {
     }
 }
 
-/// What the core schema of YAML makes of a scalar.
+/// The type of a scalar in YAML's core schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ScalarType {
     Null,
@@ -79,7 +79,7 @@ fn sort(text: &str, plain: bool) -> ScalarType {
     }
 }
 
-/// A mapping of the file and where it is, written as `users[dev].user`.
+/// A mapping of the file with its path, such as `users[dev].user`.
 pub(super) struct Mapping<'t, 'a> {
     entries: Option<&'t BTreeMap<Text<'a>, DocumentNode<'a>>>,
     place: String,
@@ -93,7 +93,7 @@ impl<'t, 'a> Mapping<'t, 'a> {
         }
     }
 
-    /// The mapping at a place; one without entries where there is nothing.
+    /// The mapping at a path; without entries if the node is missing or null.
     pub(super) fn at(node: Option<&'t DocumentNode<'a>>, place: String) -> Result<Self, KubeconfigError> {
         let entries = match node {
             Some(DocumentNode::Map(entries)) => Some(entries),
@@ -105,17 +105,17 @@ impl<'t, 'a> Mapping<'t, 'a> {
         Ok(Self { entries, place })
     }
 
-    /// How a message names a key of this mapping.
+    /// The path of a key of this mapping, for messages.
     pub(super) fn place(&self, key: &str) -> String {
         if self.place.is_empty() { key.to_owned() } else { format!("{}.{key}", self.place) }
     }
 
-    /// How a message names this mapping.
+    /// The path of this mapping, for messages.
     pub(super) fn own_place(&self) -> &str {
         &self.place
     }
 
-    /// What is under a key; `None` for null as well.
+    /// The value of a key; `None` also for null.
     pub(super) fn get(&self, key: &str) -> Option<&'t DocumentNode<'a>> {
         self.entries?.get(key).filter(|node| !node.is_null())
     }
@@ -132,7 +132,7 @@ impl<'t, 'a> Mapping<'t, 'a> {
         }
     }
 
-    /// A text; `None` for an empty one, which is what it means to kubectl.
+    /// A text; `None` if it is empty, as kubectl treats it.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'t str>, KubeconfigError> {
         let refuse = |problem, remedy| Err(KubeconfigError::new(self.place(key), problem, remedy));
         match self.get(key) {
@@ -165,7 +165,7 @@ impl<'t, 'a> Mapping<'t, 'a> {
         }
     }
 
-    /// The bytes of a `…-data` key.
+    /// The decoded bytes of a `…-data` key.
     pub(super) fn bytes(&self, key: &str) -> Result<Option<Zeroizing<Vec<u8>>>, KubeconfigError> {
         let Some(text) = self.text(key)? else { return Ok(None) };
         if text.trim_start().starts_with("-----BEGIN") {
@@ -188,7 +188,8 @@ impl<'t, 'a> Mapping<'t, 'a> {
     }
 }
 
-/// A name of the file as a message shows it: no control characters or other tricks, and not for pages.
+/// A name from the file for use in a message: at most 64 characters, with control and other special characters
+/// escaped.
 pub(super) fn shown(name: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 64;
     let mut shown = String::new();
@@ -205,7 +206,7 @@ pub(super) fn shown(name: &str) -> String {
     shown
 }
 
-/// A name of the file in quotes.
+/// A name from the file, quoted for use in a message.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", shown(name))
 }

@@ -4,14 +4,14 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::account::kubeconfig::error::KubeconfigError;
 
-/// Vets the path of a `kubeconfig.file`: absolute, without `..` and NUL, and a file below one of the `allowed`
-/// folders. An allowed folder that is not absolute allows nothing.
+/// Vets the path of a `kubeconfig.file`: absolute, without `..` and control characters, and a file below one of the
+/// `allowed` folders. An allowed folder that is not absolute allows nothing.
 ///
-/// This looks at the path only: whoever opens the file follows its links first and vets what they lead to as well.
+/// Checks only the path: before it opens the file, the caller must resolve links and vet the resolved path as well.
 ///
 /// # Errors
 ///
-/// A [`KubeconfigError`] of the field `kubeconfig.file` that says which folders are allowed.
+/// A [`KubeconfigError`] of the field `kubeconfig.file` that names the allowed folders.
 pub fn vet_file_path<'a>(path: &'a str, allowed: &[PathBuf]) -> Result<&'a Path, KubeconfigError> {
     let refusal = |problem: &'static str| {
         let folders: Vec<_> = allowed.iter().map(|folder| folder.display().to_string()).collect();

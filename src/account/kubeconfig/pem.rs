@@ -1,4 +1,4 @@
-//! Certificates and keys: read part by part and written anew, so that nothing else travels with them.
+//! Certificates and keys: parsed block by block and re-encoded, so that nothing else is sent along.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,8 +10,8 @@ use crate::account::kubeconfig::secret::SecretBytes;
 
 type Section = (SectionKind, Zeroizing<Vec<u8>>);
 
-/// Reads `certificate-authority-data`: certificates. A private key among them would be sent where it must not go, so
-/// it is refused and not merely left behind.
+/// Parses the certificates of `certificate-authority-data`. A private key among them is refused, not merely dropped:
+/// it would have been sent where it must not go.
 pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
     if mentions_private_key(pem) {
         return Err(KubeconfigError::new(
@@ -23,7 +23,7 @@ pub(super) fn certificate_authority(pem: &[u8], field: &str) -> Result<Vec<u8>, 
     certificates(pem, field)
 }
 
-/// Reads the certificates of a PEM text.
+/// Parses the certificates of a PEM text.
 pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, KubeconfigError> {
     let mut written = Zeroizing::new(Vec::new());
     for (kind, der) in sections(pem, field)? {
@@ -41,7 +41,7 @@ pub(super) fn certificates(pem: &[u8], field: &str) -> Result<Vec<u8>, Kubeconfi
     Ok(written.to_vec())
 }
 
-/// Reads `client-key-data`: one private key that needs no passphrase.
+/// Parses `client-key-data`: one private key without a passphrase.
 pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, KubeconfigError> {
     const UNENCRYPTED: &str = "base64-encode a PEM file with one private key that needs no passphrase";
     let contains = |part: &[u8]| pem.windows(part.len()).any(|window| window == part);
@@ -62,7 +62,7 @@ pub(super) fn private_key(pem: &[u8], field: &str) -> Result<SecretBytes, Kubeco
         .collect::<Vec<_>>();
     match (keys.pop(), keys.is_empty()) {
         (Some((label, der)), true) => {
-            // Of the final size from the start: growing would leave copies behind.
+            // Allocated at its final size: growing would leave copies behind.
             let mut written = Zeroizing::new(Vec::with_capacity(der.len() * 2 + 128));
             write(label, &der, &mut written);
             Ok(SecretBytes::from(written.as_slice()))

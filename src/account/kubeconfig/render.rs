@@ -1,4 +1,4 @@
-//! The cut-out that travels.
+//! Renders the extract that may be sent.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,14 +7,14 @@ use secrecy::{ExposeSecret, SecretSlice};
 
 use crate::account::kubeconfig::{Authentication, VettedKubeconfig};
 
-/// The names of the one cluster and the one user. The context keeps its own name, which people know.
+/// The names of the only cluster and the only user. The context keeps its name, which people know.
 const CLUSTER: &str = "cluster";
 const USER: &str = "user";
 
-/// Writes a kubeconfig with one cluster, one user and one context; vetting it gives `vetted` again, and the same
-/// value always gives the same bytes.
+/// Renders a kubeconfig with one cluster, one user and one context. Vetting it returns `vetted` again, and equal
+/// values always render to equal bytes.
 pub fn render(vetted: &VettedKubeconfig) -> SecretSlice<u8> {
-    // A copy of the exact size, so that boxing it does not leave another one behind.
+    // A copy of the exact size, so that boxing it leaves no other copy behind.
     SecretSlice::from(rendered(vetted).to_vec())
 }
 
@@ -55,7 +55,7 @@ pub(super) fn rendered(vetted: &VettedKubeconfig) -> Zeroizing<Vec<u8>> {
     lines.0
 }
 
-/// Enough room for the whole, as growing would leave copies of secrets behind.
+/// A sufficient capacity, since growing would leave copies of secrets behind.
 fn room(vetted: &VettedKubeconfig) -> usize {
     let secrets = match &vetted.authentication {
         Authentication::Token(token) => token.expose_secret().len(),
@@ -77,7 +77,8 @@ impl KubeconfigWriter {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// A line with a text in double quotes; all but visible ASCII is escaped, so nothing in it can mean anything.
+    /// Writes a text in double quotes. Everything except visible ASCII is escaped, so nothing in the text has a
+    /// meaning in YAML.
     fn text(&mut self, key: &str, text: &str) {
         self.put(key);
         self.put(": \"");

@@ -1,13 +1,13 @@
-//! Values that are shown to nobody.
+//! Secret values.
 
 use std::fmt;
 
 use secrecy::zeroize::Zeroize;
 use secrecy::{ExposeSecret, SecretBox, SecretSlice, SecretString};
 
-/// A secret: wiped from memory when dropped, and shown by nothing but [`ExposeSecret::expose_secret`].
+/// A secret: wiped from memory when dropped, and accessible only through [`ExposeSecret::expose_secret`].
 ///
-/// It is [`secrecy::SecretBox`] with comparison, which vetting twice needs.
+/// Wraps [`secrecy::SecretBox`] and adds comparison, which vetting twice needs.
 pub struct Secret<S: Zeroize + ?Sized>(SecretBox<S>);
 
 /// A secret text, such as a token.

@@ -17,7 +17,7 @@ mod properties;
 const SERVER: &str = "server: 'https://api.example.com:6443'";
 const TOKEN: &str = "token: CANARY-token";
 
-/// A kubeconfig with one context `dev`, from the inside of a flow mapping for the cluster and for the user.
+/// A kubeconfig with one context `dev`, built from the contents of flow mappings for the cluster and the user.
 fn kubeconfig(cluster: &str, user: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: dev\n\
@@ -61,15 +61,15 @@ fn refused(text: &str) -> KubeconfigError {
     }
 }
 
-/// Whether a text gives away any of the secrets that the tests plant.
+/// Whether a text leaks any of the secrets that the tests plant.
 fn leaks(text: &str) -> bool {
-    // CANARY as it is and base64-encoded at each of the three offsets, the whole of what the helpers encode, and PEM.
+    // CANARY as plain text and base64-encoded at each of the three offsets, everything the helpers encode, and PEM.
     ["CANARY", "Q0FOQVJZ", "NBTkFSW", "DQU5BUl", "-----BEGIN P", &key(), &certificate()]
         .iter()
         .any(|mark| text.contains(mark))
 }
 
-/// Holds a table of what is refused: each by the field that is named, and without a secret in any of its texts.
+/// Checks that each kubeconfig is refused with the named field, and that no message leaks a secret.
 fn hold_refusals(table: &[(&str, String, &str)]) {
     for (what, text, field) in table {
         let refusal = match vet(text.as_bytes(), None) {

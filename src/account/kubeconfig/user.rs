@@ -11,12 +11,12 @@ const BASIC_LOGIN: &str = "is a login by user name and password, which Kubernete
 const NOT_SOMEBODY_ELSE: &str = "impersonates somebody";
 const OWN_CREDENTIAL: &str = "remove it, and give the credential of the account to act as";
 
-/// Refuses what would run a program, read a file, log in as no API server allows any more, or act as somebody else.
+/// Refuses authentication that would run a program, read a file or use a password, and impersonation.
 pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), KubeconfigError> {
     for (key, problem) in
         [("exec", "runs a program to log in"), ("auth-provider", "is a plugin of kubectl's to log in")]
     {
-        // Even an empty one is a way to log in.
+        // Even an empty entry selects a login method.
         if user.get(key).is_some() {
             return Err(KubeconfigError::exec(user.place(key), problem, USE_A_CREDENTIAL));
         }
@@ -47,7 +47,7 @@ pub(super) fn refuse_foreign(user: &Mapping<'_, '_>) -> Result<(), KubeconfigErr
     Ok(())
 }
 
-/// The credential: there has to be one.
+/// The credential, which is required.
 pub(super) fn authentication(user: &Mapping<'_, '_>) -> Result<Authentication, KubeconfigError> {
     let token = token(user)?;
     match (token, client_certificate(user)?) {

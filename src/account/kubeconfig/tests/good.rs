@@ -180,7 +180,7 @@ fn the_context_asked_for_goes_before_the_current_one_and_an_empty_one_is_none() 
 #[test]
 fn nesting_to_the_limit_is_taken() {
     for (open, close) in [("[", "]"), ("{a: ", "}")] {
-        // The mapping of the file is the first of the 32.
+        // The mapping of the file itself is the first of the 32 levels.
         let deep = format!("{}x: y\nextensions: {}{}\n", with_user(TOKEN), open.repeat(31), close.repeat(31));
         vetted(&deep);
     }

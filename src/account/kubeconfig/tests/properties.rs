@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Texts of every kind, as they stand in a JSON kubeconfig.
+/// Texts of every kind for a JSON kubeconfig.
 fn names() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-z]{1,12}",
@@ -13,7 +13,7 @@ fn names() -> impl Strategy<Value = String> {
 
 fn servers() -> impl Strategy<Value = String> {
     let hosts = prop_oneof![
-        // No two hyphens: "xn--" begins what must be punycode.
+        // No two consecutive hyphens: a label that starts with "xn--" must be punycode.
         "[a-z]{1,10}(\\.[a-z][a-z0-9]{0,5}(-[a-z]{1,3})?){0,3}",
         any::<[u8; 4]>().prop_map(|octets| std::net::Ipv4Addr::from(octets).to_string()),
         any::<[u16; 8]>().prop_map(|segments| format!("[{}]", std::net::Ipv6Addr::from(segments))),
@@ -70,7 +70,7 @@ fn kubeconfigs() -> impl Strategy<Value = (String, String)> {
             "users": [{"name": name, "user": user}],
             "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace}}],
         });
-        // YAML has no use for some characters as they are, even in JSON.
+        // YAML does not accept some characters unescaped, even in JSON.
         let json = json.to_string();
         let escaped = json.chars().map(|character| match character {
             ' '..='~' => character.to_string(),
@@ -124,7 +124,7 @@ proptest! {
                 let rendered_again = render(&vetted);
                 prop_assert_eq!(rendered_again.expose_secret(), rendered.expose_secret());
             }
-            // All that the generator does not avoid.
+            // The only refusals that the generator does not avoid.
             Err(refusal) => prop_assert!(
                 refusal.to_string().contains("link-local") || refusal.to_string().contains("kubectl's mask"),
                 "{}", refusal
