@@ -1,12 +1,12 @@
-//! Spinnaker's secret references: how they are written, which Secret they name, and what of them may be shown.
+//! Spinnaker's secret references: their syntax, which Secret they name, and what of them may be shown.
 //!
-//! | form | written |
+//! | form | syntax |
 //! |---|---|
 //! | encrypted value, encrypted file | `encrypted:ENGINE!key:value!key:value`, `encryptedFile:ENGINE!…` |
 //! | user secret | `secret://ENGINE?key=value&key=value`, percent-encoded |
 //!
-//! All three stand for the content of the secret. A value of the first two may contain `:` but never `!`. What is
-//! refused is told by its place: a piece of a reference that is written wrong may be a piece of a secret.
+//! All three stand for the content of the secret. A value of the first two may contain `:` but never `!`. Errors name
+//! a position and not the text: a part of a malformed reference may be a part of a secret.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -17,20 +17,20 @@ use super::KubesvcAccount;
 use super::names::{is_dns_label, is_dns_subdomain};
 use super::spec::KubeconfigSource;
 
-/// How a reference begins.
+/// The prefixes of references.
 pub const PREFIXES: [&str; 3] = ["encrypted:", "encryptedFile:", "secret://"];
-/// The longest reference, in characters.
+/// Maximum length of a reference, in characters.
 pub const MAX_REFERENCE_CHARS: usize = 2048;
-/// The longest name of an engine, in bytes.
+/// Maximum length of an engine's name, in bytes.
 const MAX_ENGINE_BYTES: usize = 64;
-/// What stands for the value of a reference that is the secret itself.
+/// Replaces the value of a reference that is the secret itself.
 const REDACTED: &str = "redacted";
-/// The engine whose reference holds the secret itself.
+/// The engine whose references contain the secret itself.
 const NOOP: &str = "noop";
 /// The engine that reads Secrets.
 const K8S: &str = "k8s";
 
-/// The engines of Spinnaker and ours, with the parameters that they need and those that they take as well.
+/// The engines of Spinnaker and of kubesvc, each with its required and its optional parameters.
 const ENGINES: [(&str, &[&str], &[&str]); 8] = [
     ("file", &["p"], &[]),
     ("gcs", &["b", "f"], &["k"]),
@@ -42,7 +42,7 @@ const ENGINES: [(&str, &[&str], &[&str]); 8] = [
     ("vault", &["e", "k"], &["p", "n", "b"]),
 ];
 
-/// A reference, taken apart. It has no `Debug`: one of the engine `noop` holds the secret itself.
+/// A parsed reference. Has no `Debug`: a reference of the engine `noop` contains the secret itself.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reference {
     prefix: &'static str,
@@ -50,15 +50,15 @@ pub struct Reference {
     parameters: Vec<(String, String)>,
 }
 
-/// Why a reference is refused. It holds no value, and no key that may be a piece of one.
+/// Why a reference is refused. Contains no value, and no key that may be a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ReferenceError(String);
 
-/// A key of a Secret, as a reference of the engine `k8s` names it.
+/// A key of a Secret, as named by a reference of the engine `k8s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretKey<'r> {
-    /// Its namespace.
+    /// Namespace of the Secret.
     pub namespace: &'r str,
     /// Name of the Secret.
     pub name: &'r str,
@@ -70,16 +70,16 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, ReferenceError> {
     Err(ReferenceError(why.into()))
 }
 
-/// Whether a text is meant as a reference, good or not.
+/// Whether a text is meant as a reference, valid or not.
 pub fn is_reference(text: &str) -> bool {
     PREFIXES.iter().any(|prefix| text.starts_with(prefix))
 }
 
 impl Reference {
-    /// Takes a reference apart. Whether its engine is there, and takes its parameters, is not looked at.
+    /// Parses a reference. Does not check whether its engine exists and accepts the parameters.
     ///
     /// # Errors
-    /// It is not written as one.
+    /// The text is not a well-formed reference.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         if text.chars().nth(MAX_REFERENCE_CHARS).is_some() {
             return refuse(format!("it has more than {MAX_REFERENCE_CHARS} characters"));
@@ -101,15 +101,15 @@ impl Reference {
         &self.engine
     }
 
-    /// The value of a parameter; the engine `noop` has the secret itself in `v`.
+    /// The value of a parameter. For the engine `noop`, `v` is the secret itself.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.parameters.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// Holds the parameters to what the engine takes; an engine that nobody knows takes any.
+    /// Checks the parameters against those of the engine. An unknown engine accepts any.
     ///
     /// # Errors
-    /// A parameter is unknown, or one is missing: the text names it.
+    /// The name of a parameter that is unknown or missing.
     pub fn check_parameters(&self) -> Result<(), ReferenceError> {
         let Some((engine, needed, taken)) = ENGINES.into_iter().find(|(name, ..)| *name == self.engine)
         else {
@@ -132,12 +132,12 @@ impl Reference {
         missing.map_or(Ok(()), |key| refuse(format!("engine {engine} needs the parameter {key}")))
     }
 
-    /// The key of a Secret that a reference of the engine `k8s` names, in the account's own namespace unless it says
-    /// another; none for another engine. Whether the namespace may be used is a matter of
-    /// [`SourceRules`](super::sources::SourceRules).
+    /// The key of a Secret that a reference of the engine `k8s` names, in the account's own namespace unless the
+    /// reference names another; `None` for other engines. Whether the namespace may be used is up to
+    /// [`SourceRules`](super::source_rules::SourceRules).
     ///
     /// # Errors
-    /// A namespace, name or key that no Secret can have.
+    /// A namespace, name or key that is invalid for a Secret.
     pub fn secret_key<'r>(&'r self, own_namespace: &'r str) -> Result<Option<SecretKey<'r>>, ReferenceError> {
         if self.engine != K8S {
             return Ok(None);
@@ -162,7 +162,7 @@ impl Reference {
         Ok(Some(SecretKey { namespace, name, key }))
     }
 
-    /// Whether a value of its engine is a secret.
+    /// Whether its value is itself a secret.
     fn holds_the_secret(&self) -> bool {
         self.engine == NOOP
     }
@@ -182,8 +182,8 @@ impl Reference {
     }
 }
 
-/// A reference as it may be shown: as it is, and with the value of the engine `noop` replaced by a mark. One that is
-/// written wrong, or of an engine that nobody knows, is not shown at all: it may be a secret in the wrong place.
+/// A reference as it may be shown: unchanged, except that the value of the engine `noop` is redacted. A malformed
+/// reference, or one of an unknown engine, is not shown at all: it may be a secret in the wrong place.
 pub fn shown(text: &str) -> Option<Cow<'_, str>> {
     let reference = Reference::parse(text).ok()?;
     reference.check_parameters().ok()?;
@@ -193,12 +193,12 @@ pub fn shown(text: &str) -> Option<Cow<'_, str>> {
     ENGINES.iter().any(|(name, ..)| *name == reference.engine).then_some(Cow::Borrowed(text))
 }
 
-/// Whether a reference came from [`shown`] and so says nothing of its secret.
+/// Whether a reference was redacted by [`shown`] and so contains no secret.
 pub fn is_redacted(text: &str) -> bool {
     Reference::parse(text).is_ok_and(|one| one.holds_the_secret() && one.get("v") == Some(REDACTED))
 }
 
-/// The Secrets, as namespace and name, that the kubeconfigs of an account are in: its own, and the agents'. Each once.
+/// The Secrets, by namespace and name, that hold the kubeconfigs of an account: its own, and the agents'. Each once.
 pub fn secrets_of(account: &KubesvcAccount) -> Vec<(String, String)> {
     let mut secrets: Vec<_> =
         account.spec.sources().filter_map(|(_, source)| secret_in(account, source)).collect();
@@ -206,12 +206,12 @@ pub fn secrets_of(account: &KubesvcAccount) -> Vec<(String, String)> {
     secrets
 }
 
-/// The Secret, as namespace and name, from which the operator reads the kubeconfig that agents are sent.
+/// The Secret, by namespace and name, from which the operator reads the kubeconfig for agents.
 pub fn sent_secret_of(account: &KubesvcAccount) -> Option<(String, String)> {
     secret_in(account, account.spec.agent_source())
 }
 
-/// The Secret of a source: by `secretRef`, or by a reference of the engine `k8s`. None where there is none, or the
+/// The Secret of a source, by `secretRef` or by a reference of the engine `k8s`. `None` if there is none, or the
 /// reference is refused.
 fn secret_in(account: &KubesvcAccount, source: &KubeconfigSource) -> Option<(String, String)> {
     let namespace = account.metadata.namespace.as_deref().unwrap_or_default();
@@ -231,7 +231,7 @@ pub fn is_read_by_operator(source: &KubeconfigSource) -> bool {
 
 type ReferenceParts<'t> = (&'t str, Vec<(String, String)>);
 
-/// `ENGINE!key:value!key:value`.
+/// Parses `ENGINE!key:value!key:value`.
 fn encrypted<'t>(prefix: &str, text: &'t str) -> Result<ReferenceParts<'t>, ReferenceError> {
     let mut pieces = text.split('!');
     let engine = pieces.next().unwrap_or_default();
@@ -249,7 +249,7 @@ fn encrypted<'t>(prefix: &str, text: &'t str) -> Result<ReferenceParts<'t>, Refe
     finish(engine, parameters, &format!("{prefix}ENGINE!key:value"))
 }
 
-/// `ENGINE?key=value&key=value`, percent-encoded.
+/// Parses `ENGINE?key=value&key=value`, percent-encoded.
 fn user_secret(text: &str) -> Result<ReferenceParts<'_>, ReferenceError> {
     if text.contains('#') {
         return refuse("it holds a #: write it as %23");
@@ -286,7 +286,7 @@ fn finish<'t>(
     Ok((engine, parameters.0))
 }
 
-/// Percent-decoded, with `+` for a space, as Spinnaker reads a query.
+/// Percent-decodes a text, with `+` for a space, as Spinnaker decodes a query.
 fn decoded(text: &str, place: usize) -> Result<Cow<'_, str>, ReferenceError> {
     let whole = |escape: &str| escape.len() >= 2 && escape.bytes().take(2).all(|b| b.is_ascii_hexdigit());
     if !text.split('%').skip(1).all(whole) {
@@ -306,7 +306,7 @@ fn decoded(text: &str, place: usize) -> Result<Cow<'_, str>, ReferenceError> {
 struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
-    /// The number of the next one, from 1.
+    /// The number of the next parameter, from 1.
     fn place(&self) -> usize {
         self.0.len() + 1
     }

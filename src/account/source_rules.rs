@@ -1,5 +1,5 @@
-//! Which accounts may use a credential that is not in their own namespace: a file on an agent, an agent's service
-//! account, a file of the operator. And whether a spec may be the credential itself.
+//! Which accounts may use a credential outside their own namespace (a file on an agent, an agent's service account, a
+//! file of the operator), and whether a spec may contain the credential itself.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use super::spec::KubeconfigSource;
 /// Some of the watched namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceSet {
-    /// All that are watched.
+    /// All watched namespaces.
     All,
-    /// These alone.
+    /// Only these.
     These(BTreeSet<String>),
 }
 
@@ -26,7 +26,7 @@ impl NamespaceSet {
     }
 }
 
-/// Which accounts may use which sources. The default allows everything but Secrets of other namespaces.
+/// Which accounts may use which sources. The default allows everything except Secrets of other namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceRules {
     /// Namespaces whose accounts may use an agent's files and its service account.
@@ -35,7 +35,7 @@ pub struct SourceRules {
     pub operator_files: NamespaceSet,
     /// Namespaces, besides an account's own, whose Secrets references of the engine `k8s` may name.
     pub secrets: BTreeSet<String>,
-    /// Whether references of the engine `noop` are taken.
+    /// Whether references of the engine `noop` are accepted.
     pub noop: bool,
 }
 
@@ -47,8 +47,9 @@ impl Default for SourceRules {
 }
 
 impl SourceRules {
-    /// Checks both sources of an account: its own, and the agents'. One of an agent's own file goes to agents alone that
-    /// list it themselves, so that it uses nothing that is not its own; no list has a second source.
+    /// Checks both sources of an account: its own, and the agents'. An account of an agent's own file is only sent to
+    /// agents that list it themselves, so it uses nothing but their own credentials. Such a list has no second
+    /// source.
     ///
     /// # Errors
     /// `SourceForbidden`, which names the setting.
@@ -60,7 +61,7 @@ impl SourceRules {
         account.spec.sources().try_for_each(|(field, source)| self.check_source(namespace, field, source))
     }
 
-    /// Checks a source, which stands in this field, for the accounts of a namespace.
+    /// Checks one source, found in `field`, for the accounts of a namespace.
     ///
     /// # Errors
     /// See [`check`](Self::check).
@@ -80,7 +81,7 @@ impl SourceRules {
                  (kubesvc.accounts.agentSources); put a kubeconfig into a Secret beside the account"
             )));
         }
-        // What is no reference is refused elsewhere, by what is wrong with it.
+        // A malformed reference is refused elsewhere, with its own error.
         let reference = source.reference.as_deref().and_then(|text| Reference::parse(text).ok());
         match reference.as_ref().map(Reference::engine) {
             Some("file") if !self.operator_files.contain(namespace) => Err(forbidden(format!(
@@ -97,7 +98,8 @@ impl SourceRules {
         }
     }
 
-    /// The operator's rights are not for everyone who may write an account.
+    /// Prevents everyone who may write an account from reading other namespaces' Secrets with the operator's
+    /// permissions.
     fn check_secret(&self, own: &str, field: &str, named: Option<&str>) -> Result<(), Failure> {
         match named {
             Some(other) if other != own && !self.secrets.contains(other) => Err(forbidden(format!(

@@ -1,4 +1,4 @@
-//! What a person asks for: the spec of a `KubesvcAccount`, with every rule the API server can hold by itself.
+//! The spec of a `KubesvcAccount`: what a person asks for, with every rule that the API server can enforce itself.
 #![expect(clippy::duplicated_attributes, reason = "each printer column has a name, a type and a path")]
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::state::DesiredState;
 use super::status::KubesvcAccountStatus;
 
-/// The default key of a Secret that holds a kubeconfig.
+/// Default key of a Secret that holds a kubeconfig.
 pub const DEFAULT_SECRET_KEY: &str = "kubeconfig";
 
 /// An account: one Kubernetes cluster, or some namespaces of one, that Spinnaker deploys to. Agents of one zone hold it.
@@ -162,29 +162,29 @@ pub struct KubesvcAccountSpec {
     pub custom_resources: Vec<CustomResourceTreatment>,
 }
 
-/// The field of the account's own kubeconfig.
+/// Field of the account's own kubeconfig.
 pub const OWN_SOURCE: &str = "spec.kubeconfig";
-/// The field of the agents' kubeconfig, where that is another one.
+/// Field of the agents' kubeconfig, if that is a different one.
 pub const AGENT_SOURCE: &str = "spec.agentKubeconfig";
 
 impl KubesvcAccountSpec {
-    /// What agents reach the cluster by: their own kubeconfig where there is one, else the account's.
+    /// The kubeconfig that agents use: their own if there is one, else the account's.
     pub fn agent_source(&self) -> &KubeconfigSource {
         self.agent_kubeconfig.as_ref().unwrap_or(&self.kubeconfig)
     }
 
-    /// The field that [`agent_source`](Self::agent_source) stands in.
+    /// The field of [`agent_source`](Self::agent_source).
     pub fn agent_source_field(&self) -> &'static str {
         if self.agent_kubeconfig.is_some() { AGENT_SOURCE } else { OWN_SOURCE }
     }
 
-    /// All kubeconfigs that the spec names, with their fields: the account's own, then the agents'.
+    /// All kubeconfigs of the spec with their fields: the account's own, then the agents'.
     pub fn sources(&self) -> impl Iterator<Item = (&'static str, &KubeconfigSource)> {
         let agent = self.agent_kubeconfig.as_ref().map(|source| (AGENT_SOURCE, source));
         [(OWN_SOURCE, &self.kubeconfig)].into_iter().chain(agent)
     }
 
-    /// Fields that are set and change nothing in this version, by their names in the spec.
+    /// Names of fields that are set but have no effect in this version.
     pub fn without_effect(&self) -> Vec<&'static str> {
         let set = [
             ("metrics", self.metrics == Some(true)),
@@ -245,7 +245,7 @@ pub struct SecretKeyReference {
 }
 
 impl SecretKeyReference {
-    /// The key to read: the one given, else [`DEFAULT_SECRET_KEY`].
+    /// The key to read: the given one, or [`DEFAULT_SECRET_KEY`].
     pub fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(DEFAULT_SECRET_KEY)
     }
@@ -318,7 +318,7 @@ pub enum SpinnakerKind {
 }
 
 impl KubesvcAccount {
-    /// The name Spinnaker knows the account by.
+    /// Name of the account in Spinnaker.
     pub fn account_name(&self) -> &str {
         self.spec.account_name.as_deref().or(self.metadata.name.as_deref()).unwrap_or_default()
     }
@@ -328,7 +328,7 @@ impl KubesvcAccount {
         self.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// What the account should be.
+    /// The desired state.
     pub fn desired(&self) -> DesiredState {
         self.spec.state.unwrap_or_default()
     }
@@ -338,27 +338,27 @@ impl KubesvcAccount {
         self.metadata.generation.unwrap_or_default()
     }
 
-    /// Whether its deletion was asked for.
+    /// Whether its deletion was requested.
     pub fn is_being_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// An annotation's value.
+    /// Value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// A label's value.
+    /// Value of a label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.metadata.labels.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// Whether it stands in an agent's own file, and not in the hands of people.
+    /// Whether it comes from an agent's own file, instead of being managed by people.
     pub fn is_static(&self) -> bool {
         self.label(super::ORIGIN_LABEL) == Some(super::ORIGIN_AGENT)
     }
 
-    /// Whether our finalizer is on the object.
+    /// Whether the object has kubesvc's finalizer.
     pub fn has_finalizer(&self) -> bool {
         self.metadata.finalizers.as_ref().is_some_and(|all| all.iter().any(|one| one == super::FINALIZER))
     }

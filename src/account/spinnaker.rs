@@ -1,13 +1,13 @@
-//! Clouddriver's account fields to a spec and back.
+//! Converts Clouddriver's account fields to a spec and back.
 //!
 //! | direction | where |
 //! |---|---|
 //! | account → JSON | [`definition`], [`props`]: what Spinnaker and the row read |
-//! | JSON → spec | [`AccountInput`]: what a caller gave, and how it changes a spec |
-//! | the rules | [`validate`]: what the API server would refuse, said beforehand in its words |
+//! | JSON → spec | [`AccountInput`]: a caller's input, and how it changes a spec |
+//! | validation | [`validate`]: what the API server would refuse, checked in advance with the same messages |
 //!
-//! A definition that is read back gives the spec it came from, where the kubeconfig is not a Secret: a credential is
-//! in no definition.
+//! A definition that is read back yields the spec it came from, unless the kubeconfig is in a Secret: a definition
+//! contains no credential.
 
 mod fields;
 mod input;
@@ -27,7 +27,7 @@ use super::KubesvcAccount;
 use super::secret_reference;
 use super::spec::KubeconfigSource;
 
-/// The account as Clouddriver's account management defines it. It holds no credential.
+/// The account as Clouddriver's account management defines it, without credentials.
 pub fn definition(account: &KubesvcAccount) -> Value {
     let spec = &account.spec;
     let mut fields = Map::new();
@@ -55,12 +55,12 @@ pub fn definition(account: &KubesvcAccount) -> Value {
     Value::Object(fields)
 }
 
-/// What the vendor's `props` column holds.
+/// Content of the vendor's column `props`.
 pub fn props(account: &KubesvcAccount) -> Value {
     json!({ "permissions": account.spec.permissions })
 }
 
-/// The path or reference of a kubeconfig, where it has one that may be shown.
+/// The path or reference of a kubeconfig, if it has one that may be shown.
 pub fn kubeconfig_file(source: &KubeconfigSource) -> Option<Cow<'_, str>> {
     let path = source.file.as_deref().map(Cow::Borrowed);
     path.or_else(|| secret_reference::shown(source.reference.as_deref()?))

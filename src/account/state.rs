@@ -1,4 +1,4 @@
-//! The states of an account, in the documented words.
+//! The states of an account, with their documented names.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub enum State {
 }
 
 impl State {
-    /// All ten, in the order of a life.
+    /// All ten states, in lifecycle order.
     pub const ALL: [Self; 10] = [
         Self::Inactive,
         Self::ToMigrate,
@@ -58,7 +58,7 @@ impl State {
         Self::Orphaned,
     ];
 
-    /// The documented word.
+    /// The documented name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Inactive => "INACTIVE",

@@ -1,4 +1,4 @@
-//! What the operator says of an account: the status of a `KubesvcAccount`. The leader alone writes it.
+//! The status of a `KubesvcAccount`. Only the leader writes it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -8,14 +8,14 @@ use super::failure::FailureClass;
 use super::ids::{BootId, CachingEpoch, GrantEpoch};
 use super::state::{GrantPhase, State};
 
-/// The longest `errorMessage`, in bytes.
+/// Maximum length of `errorMessage`, in bytes.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 1024;
-/// How many agents `agents` names; `agentCount` counts all.
+/// Maximum number of agents named in `agents`; `agentCount` counts all.
 pub const MAX_AGENTS_SHOWN: usize = 16;
-/// How many zones one round of looking for a zone tries at most.
+/// Maximum number of zones tried in one round of looking for a zone.
 pub const MAX_TRIED_ZONES: usize = 64;
-/// The greatest epoch: what every JSON reader takes as a whole number. Only a status edited by hand comes near it; there
-/// the epoch stays where it is.
+/// Maximum epoch: the largest integer that every JSON reader represents exactly. Only a status edited by hand comes
+/// near it; there the epoch stops growing.
 pub const MAX_EPOCH: i64 = (1 << 53) - 1;
 
 /// Where the account is, why, and what happens next.
@@ -121,7 +121,7 @@ pub struct NameHolder {
 }
 
 impl NameHolder {
-    /// The object of an account.
+    /// The name holder for an account's object.
     pub fn of(account: &super::KubesvcAccount) -> Self {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
         Self { namespace: part(&account.metadata.namespace), name: part(&account.metadata.name) }
@@ -191,17 +191,17 @@ fn is_zero_i32(number: &i32) -> bool {
 }
 
 impl KubesvcAccountStatus {
-    /// The state; an absent one reads INACTIVE.
+    /// The state; INACTIVE if absent.
     pub fn state(&self) -> State {
         self.state.unwrap_or_default()
     }
 
-    /// The grant's phase; an absent grant reads None.
+    /// The grant's phase; None if there is no grant.
     pub fn phase(&self) -> GrantPhase {
         self.grant.as_ref().map(|grant| grant.phase).unwrap_or_default()
     }
 
-    /// The class of the failure that a FAILED or DELETE_FAILED speaks of, read back from its conditions.
+    /// The failure class of a FAILED or DELETE_FAILED account, read back from its conditions.
     pub fn failure_class(&self) -> Option<FailureClass> {
         if !matches!(self.state(), State::Failed | State::DeleteFailed) {
             return None;
@@ -209,14 +209,15 @@ impl KubesvcAccountStatus {
         FailureClass::from_reason(self.reason()?)
     }
 
-    /// The reason in the condition Ready; absent until an operator has seen the account.
+    /// The reason of the condition Ready; `None` until an operator has seen the account.
     pub fn reason(&self) -> Option<&str> {
         let ready = self.conditions.iter().find(|condition| condition.type_ == "Ready")?;
         Some(&ready.reason)
     }
 
-    /// Whether the account, if it is to be ACTIVE, is being taken from its zone only to be given to another one, or to
-    /// the same one anew: a round of looking for a zone goes on, or its agents reached the wrong cluster, or different ones.
+    /// Whether an account that shall be ACTIVE is taken from its zone only to be granted to another one, or to the
+    /// same one again: a round of looking for a zone is in progress, or its agents reached the wrong cluster or
+    /// different ones.
     pub fn leaves_to_come_back(&self) -> bool {
         let class = self.failure_class();
         !self.tried_zones.is_empty()
@@ -236,7 +237,7 @@ impl KubesvcAccountStatus {
 }
 
 impl super::KubesvcAccount {
-    /// The status, an absent one as its default.
+    /// The status, or its default if absent.
     pub fn status_or_default(&self) -> std::borrow::Cow<'_, KubesvcAccountStatus> {
         match &self.status {
             Some(status) => std::borrow::Cow::Borrowed(status),

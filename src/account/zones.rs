@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::{DesiredState, GrantPhase, KubesvcAccount, State};
 
-/// The zones that an account has to do with: of its grant, of its spec, and of its last grant where the spec names none.
+/// The zones relevant to an account: of its grant, of its spec, and, if the spec names none, of its last grant.
 pub fn zones_of(account: &KubesvcAccount) -> Vec<String> {
     let status = account.status_or_default();
     let pinned = account.spec.zone_id.as_deref();
@@ -18,15 +18,15 @@ pub fn zones_of(account: &KubesvcAccount) -> Vec<String> {
     zones
 }
 
-/// Whether any zone that has agents may matter to the account: it is pinned to none, and granted to none or not well
-/// where it is.
+/// Whether any zone with agents may matter to the account: it is pinned to none, and is granted to none or has
+/// trouble in the current one.
 pub fn takes_any_zone(account: &KubesvcAccount) -> bool {
     let status = account.status_or_default();
     let may_leave = matches!(status.state(), State::Activating | State::Orphaned | State::Failed);
     account.spec.zone_id.is_none() && (status.granted_zone().is_none() || may_leave)
 }
 
-/// Whether the account looks for a zone by asking every agent.
+/// Whether the account is looking for a zone by asking every agent.
 pub fn needs_zone_probe(account: &KubesvcAccount) -> bool {
     let status = account.status_or_default();
     status.state() == State::ToMigrate
@@ -36,14 +36,15 @@ pub fn needs_zone_probe(account: &KubesvcAccount) -> bool {
         && !account.is_being_deleted()
 }
 
-/// Names the round of asking that the account is in; absent: it does not ask. What was answered in another round counts
-/// no more: a new spec, a new credential, a failed try, a retry that someone asked for, and each time it begins to ask.
+/// An id of the account's current probe round; `None` if it does not probe. A new round starts, and answers of
+/// earlier ones no longer count, with each new spec, new credential, failed attempt and requested retry, and each
+/// time that probing begins.
 pub fn probe_round(account: &KubesvcAccount) -> Option<String> {
     if !needs_zone_probe(account) {
         return None;
     }
     let status = account.status_or_default();
-    // Stored objects keep whole seconds.
+    // Stored objects have a resolution of one second.
     let since = status.last_transition_time.as_ref().map(|time| time.0.as_second());
     let texts =
         [&status.credential_version, &status.retry_handled].map(|text| text.as_deref().unwrap_or("-"));

@@ -1,44 +1,45 @@
-//! What of all that is awaited has room in an outbox, and what waits its turn.
+//! Selects the awaited entries that fit into an outbox; the others wait.
 
 use std::collections::BTreeMap;
 
 use super::{MAX_BYTES, MAX_DETAILED, MAX_ENTRIES, OutboxEntry, OutboxResult};
 use crate::account::State;
 
-/// How soon an answer is needed, the soonest first. What stands is left alone by the leader, until another session says
-/// something else: there may be any number of such answers for ever, so that they must not keep the others out.
+/// How urgently an answer is needed, the most urgent first. The leader does not act on a standing answer until
+/// another session reports something else. There may be any number of these, for any time, so they must not displace
+/// the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AnswerUrgency {
-    /// A revoke ends by it.
+    /// Ends a revoke.
     Dropped,
-    /// An account becomes ACTIVE by it.
+    /// Makes an account ACTIVE.
     Held,
-    /// An account goes on by it, or becomes FAILED.
+    /// Lets an account proceed, or makes it FAILED.
     Failed,
-    /// It may stand: a FAILED account is held, and its credential is refused.
+    /// Standing: a FAILED account is held, and its credential is refused.
     StandingHeld,
-    /// It may stand: an agent of several cannot take an ACTIVE account.
+    /// Standing: one agent of several cannot take an ACTIVE account.
     Standing,
 }
 
-/// An entry that is awaited.
+/// An awaited entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AwaitedEntry {
     /// The entry.
     pub entry: OutboxEntry,
-    /// How soon it is needed.
+    /// Its urgency.
     pub need: AnswerUrgency,
 }
 
-/// With which uid each kind of answers begins that does not fit as a whole.
+/// For each urgency whose entries do not all fit, the uid to begin with.
 pub type PackingCursor = BTreeMap<AnswerUrgency, String>;
 
-/// An outbox, and what follows it.
+/// An outbox, and where the next one continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedOutbox {
-    /// As many entries as an outbox may have.
+    /// The entries that fit.
     pub entries: Vec<OutboxEntry>,
-    /// Where to begin the next time, so that everything gets its turn; empty where all had room.
+    /// Where to begin next time, so that every entry gets its turn; empty if all fit.
     pub next: PackingCursor,
 }
 
@@ -55,8 +56,8 @@ impl AnswerUrgency {
     }
 }
 
-/// As many entries as an outbox may have, those that are needed soonest first, and of a kind from where `turn` says. Only
-/// the first ones carry what happened; who holds an account is told only together with the cluster.
+/// Packs as many entries as fit, the most urgent first; within an urgency, from where `turn` says. Only the first
+/// [`MAX_DETAILED`] carry details. A `Held` is only included together with the cluster's identity.
 pub fn packed(mut awaited: Vec<AwaitedEntry>, turn: &PackingCursor) -> PackedOutbox {
     let is_later = |one: &AwaitedEntry| turn.get(&one.need).is_some_and(|begin| one.entry.uid < *begin);
     awaited.sort_by(|one, other| {
@@ -64,7 +65,7 @@ pub fn packed(mut awaited: Vec<AwaitedEntry>, turn: &PackingCursor) -> PackedOut
     });
     let (mut packed, mut detailed, mut bytes) = (PackedOutbox::default(), 0, 0);
     for AwaitedEntry { mut entry, need } in awaited {
-        // Without its reason a word about a credential that differs would be read as a doubt, which is none.
+        // Without its reason, a report of a differing credential would be read as a mismatch, which it is not.
         if detailed == MAX_DETAILED && entry.is_credential_mismatch().is_none() {
             entry.reason = None;
         }

@@ -1,4 +1,4 @@
-//! References, good and bad.
+//! Valid and invalid references.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::account::KubesvcAccountSpec;
 use crate::account::spec::SecretKeyReference;
 
-/// Part of every value: it must be in no error.
+/// Part of every value. Must not appear in any error.
 const SECRET: &str = "S3CRET";
 
 fn parsed(text: &str) -> Reference {

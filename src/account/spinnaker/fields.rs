@@ -1,4 +1,4 @@
-//! One field of Clouddriver's JSON into its place in a spec.
+//! Converts single fields of Clouddriver's JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use crate::account::spec::{
     CustomResourceTreatment, ExposedCustomResource, KubesvcAccountSpec, Scope, SpinnakerKind,
 };
 
-/// A field that cannot be taken. It names the field and what it must be, and never shows its value.
+/// A field with an invalid value. Names the field and what it must be, never its value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} must be {expected}")]
 pub struct FieldError {
-    /// The field, with its place in lists: `customResources[0].versioned`.
+    /// The field, with indexes for lists: `customResources[0].versioned`.
     pub field: String,
     /// What it must be.
     pub expected: String,
@@ -24,8 +24,8 @@ impl FieldError {
     }
 }
 
-/// Fields of Clouddriver's accounts that say nothing to kubesvc, and what Clouddriver takes for them. They are
-/// accepted, so that the definitions people have can be sent as they are.
+/// Fields of Clouddriver's accounts that kubesvc ignores, with the types Clouddriver accepts. They are accepted so
+/// that existing definitions can be sent unchanged.
 const UNUSED: &[(&str, Shape)] = &[
     ("kubectlExecutable", Shape::Text),
     ("oAuthServiceAccount", Shape::Text),
@@ -53,7 +53,7 @@ enum Shape {
     Objects,
 }
 
-/// Sets one field. A null sets it back to its default. False if kubesvc has no use for the field.
+/// Sets one field. A null resets it to its default. Returns `false` if kubesvc does not use the field.
 pub(super) fn set(spec: &mut KubesvcAccountSpec, field: &str, value: &Value) -> Result<bool, FieldError> {
     match field {
         "zoneId" => spec.zone_id = text(field, value)?,
@@ -84,7 +84,7 @@ pub(super) fn set(spec: &mut KubesvcAccountSpec, field: &str, value: &Value) -> 
     Ok(true)
 }
 
-/// What Spinnaker itself makes of the old field: whoever is in a group may read and write. `permissions` beside it win.
+/// Converts the legacy field as Spinnaker does: the groups may read and write. `permissions` takes precedence.
 fn legacy_groups(spec: &mut KubesvcAccountSpec, groups: &[String]) {
     if spec.permissions.is_empty() && !groups.is_empty() {
         spec.permissions = ["READ", "WRITE"].map(|right| (right.to_owned(), groups.to_vec())).into();
@@ -147,8 +147,8 @@ fn list<T>(
     }
 }
 
-/// Both documented shapes: Clouddriver's `{"READ": […]}` and the agent's `[{"READ": […]}, {"WRITE": […]}]`. Roles may
-/// be numbers.
+/// Accepts both documented shapes: Clouddriver's `{"READ": […]}` and the agent's `[{"READ": […]}, {"WRITE": […]}]`.
+/// Roles may be numbers.
 fn permissions(value: &Value) -> Result<BTreeMap<String, Vec<String>>, FieldError> {
     let wrong = || FieldError::new("permissions", "an object of lists of roles, or a list of such objects");
     let maps: Vec<&Map<String, Value>> = match value {

@@ -1,4 +1,4 @@
-//! What a caller gave for one account.
+//! A caller's input for one account.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value};
@@ -10,18 +10,18 @@ use crate::account::secret_reference::{Reference, is_redacted, is_reference};
 use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
 use crate::account::state::DesiredState;
 
-/// The longest kubeconfig that is taken, in bytes.
+/// Maximum size of a kubeconfig, in bytes.
 pub const MAX_KUBECONFIG_BYTES: usize = 256 * 1024;
 
-/// The fields that say how the cluster is reached; a caller gives one of them.
+/// The fields that say how to reach the cluster; only one may be given.
 const SOURCES: [&str; 3] = ["kubeconfigContents", "kubeconfigFile", "serviceAccount"];
-/// A kubeconfig for the agent that differs from Clouddriver's; it stands beside the account's own.
+/// The field of a kubeconfig for the agent that differs from Clouddriver's; may be given beside the account's own.
 const AGENT_SOURCE: &str = "kubeconfigAgent";
 
-/// How an agent is to reach the cluster, as a caller says it.
+/// How an agent shall reach the cluster, according to the caller.
 #[derive(Clone)]
 pub enum ClusterSource {
-    /// A kubeconfig itself. It goes into a Secret, and only there.
+    /// A kubeconfig itself. Stored in a Secret, and only there.
     Contents(SecretString),
     /// A path on the agent.
     File(String),
@@ -32,13 +32,13 @@ pub enum ClusterSource {
 }
 
 impl ClusterSource {
-    /// Whether it is more than what was shown in place of a secret: a definition that was read and is sent back leaves
-    /// the source as it is.
+    /// Whether it is more than the redacted form of a secret. A definition that was read and is sent back leaves the
+    /// source unchanged.
     fn says_something(&self) -> bool {
         !matches!(self, Self::Reference(reference) if is_redacted(reference))
     }
 
-    /// The source as it stands in a spec; absent for contents, which are in no spec.
+    /// The source for a spec; `None` for contents, which are never stored in a spec.
     pub fn in_spec(&self) -> Option<KubeconfigSource> {
         match self {
             Self::Contents(_) => None,
@@ -53,21 +53,21 @@ impl ClusterSource {
     }
 }
 
-/// What becomes of the kubeconfig for the agent.
+/// A change of the kubeconfig for the agent.
 #[derive(Clone)]
 pub enum AgentSource {
-    /// It is this one.
+    /// Set it to this one.
     Set(ClusterSource),
-    /// There is none any more: agents are sent the account's own.
+    /// Remove it: agents are sent the account's own.
     Remove,
 }
 
-/// Fields without an effect: how many, and what the first of them are called. A caller may send any number of any length.
+/// Fields without effect. Only the first are named, since a caller may send any number of any length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
-    /// How many there are.
+    /// Number of such fields.
     pub count: usize,
-    /// The first of them by name, at most 20, each cut to 64 characters.
+    /// Names of the first fields, at most 20, each truncated to 64 characters.
     pub named: Vec<String>,
 }
 
@@ -82,26 +82,27 @@ impl Ignored {
     }
 }
 
-/// What a caller gave for one account, read and checked by itself. It has no `Debug`: it may hold a kubeconfig.
+/// A caller's input for one account, parsed and validated by itself. Has no `Debug`, because it may hold a
+/// kubeconfig.
 pub struct AccountInput {
     /// The account's name.
     pub name: String,
-    /// What it should be, if that was said.
+    /// The desired state, if given.
     pub state: Option<DesiredState>,
-    /// How the cluster is reached, if that was said.
+    /// How to reach the cluster, if given.
     pub source: Option<ClusterSource>,
-    /// How the agent reaches it, if that was said.
+    /// How the agent reaches the cluster, if given.
     pub agent_source: Option<AgentSource>,
-    /// Fields that kubesvc has no use for.
+    /// Fields that kubesvc does not use.
     pub ignored: Ignored,
     fields: Map<String, Value>,
 }
 
 impl AccountInput {
-    /// Reads Clouddriver's JSON of one account.
+    /// Parses Clouddriver's JSON of one account.
     ///
     /// # Errors
-    /// A field of the wrong type, more than one source of a kubeconfig, a name that cannot be one.
+    /// A field of the wrong type, more than one source of a kubeconfig, or an invalid name.
     pub fn read(mut fields: Map<String, Value>) -> Result<Self, FieldError> {
         let name = name(&fields)?;
         account_type(&fields)?;
@@ -123,17 +124,17 @@ impl AccountInput {
         Ok(Self { name, state, source, agent_source, ignored, fields: used })
     }
 
-    /// Whether nothing was given but name and state.
+    /// Whether only name and state were given.
     pub fn is_bare(&self) -> bool {
         self.fields.is_empty() && !self.has_source()
     }
 
-    /// Whether one of the kubeconfigs was given, or taken away.
+    /// Whether one of the kubeconfigs was given or removed.
     pub fn has_source(&self) -> bool {
         self.source.is_some() || self.agent_source.is_some()
     }
 
-    /// The kubeconfigs themselves that were given, by their key in the Secret they go into.
+    /// The given kubeconfigs, by their key in the Secret.
     pub fn contents(&self) -> Contents<'_> {
         let mut contents = Contents::new();
         if let Some(ClusterSource::Contents(own)) = &self.source {
@@ -145,7 +146,7 @@ impl AccountInput {
         contents
     }
 
-    /// Sets in a spec that the kubeconfigs themselves are in the Secret of the account at an object name.
+    /// Makes a spec refer to the given kubeconfigs in the Secret of the account with this object name.
     pub fn put_contents_into(&self, spec: &mut KubesvcAccountSpec, object: &str) {
         for key in self.contents().into_keys() {
             let source = owned_secret::source(object, key);
@@ -156,11 +157,11 @@ impl AccountInput {
         }
     }
 
-    /// Sets in a spec what was given; what was not given stays. State, account name and contents of a kubeconfig are
-    /// left to the caller, who knows what they mean for the request.
+    /// Applies the given fields to a spec; other fields are unchanged. The caller handles state, account name and
+    /// contents of kubeconfigs, whose meaning depends on the request.
     ///
     /// # Errors
-    /// None that [`AccountInput::read`] has not returned before.
+    /// None that [`AccountInput::read`] has not already returned.
     pub fn apply_to(&self, spec: &mut KubesvcAccountSpec) -> Result<(), FieldError> {
         if self.fields.contains_key("requiredGroupMembership") && self.fields.contains_key("permissions") {
             spec.permissions.clear();
@@ -214,7 +215,7 @@ fn state(fields: &Map<String, Value>) -> Result<Option<DesiredState>, FieldError
     }
 }
 
-/// Takes the account's own source out of the fields, so that no credential stays among them.
+/// Removes the account's own source from the fields, so that no credential stays among them.
 fn source(fields: &mut Map<String, Value>) -> Result<Option<ClusterSource>, FieldError> {
     let mut taken = |key: &str| fields.remove(key).unwrap_or(Value::Null);
     let contents = text(SOURCES[0], &taken(SOURCES[0]))?;
@@ -234,7 +235,8 @@ fn source(fields: &mut Map<String, Value>) -> Result<Option<ClusterSource>, Fiel
     Ok(source.filter(ClusterSource::says_something))
 }
 
-/// Takes the agent's out of the fields as well: a path, a reference or a kubeconfig. Null or nothing takes it away.
+/// Removes the agent's source from the fields: a path, a reference or a kubeconfig. Null or an empty text removes the
+/// agent's kubeconfig.
 fn agent_source(fields: &mut Map<String, Value>) -> Result<Option<AgentSource>, FieldError> {
     let Some(given) = fields.remove(AGENT_SOURCE) else { return Ok(None) };
     let source = match text(AGENT_SOURCE, &given)?.filter(|text| !text.is_empty()) {
@@ -266,7 +268,7 @@ fn path(field: &str, path: String) -> Result<ClusterSource, FieldError> {
     if is_reference(&path) { reference(field, path) } else { Ok(ClusterSource::File(path)) }
 }
 
-/// A reference, written right and with what its engine needs.
+/// A well-formed reference with the parameters that its engine needs.
 fn reference(field: &str, text: String) -> Result<ClusterSource, FieldError> {
     let good = Reference::parse(&text).and_then(|reference| reference.check_parameters());
     good.map_err(|problem| FieldError::new(field, format!("a secret reference: {problem}")))?;

@@ -1,4 +1,4 @@
-//! What the API server would refuse, said before it is asked: the rules of the spec, in the words of its schema.
+//! Validates a spec against the rules of its schema before the API server does, with the same messages.
 
 use crate::account::secret_reference::is_reference;
 use crate::account::spec::{KubeconfigSource, KubesvcAccountSpec};
@@ -26,13 +26,13 @@ pub(super) const FILE_DOTS: &str = "file must not contain .. as a part";
 pub(super) const FILE_CONTROL: &str = "file must not contain control characters";
 pub(super) const PRIORITY: &str = "spec.customResources[].deployPriority must be digits, as a string";
 
-/// Whether a name can be an account's: 1 to 255 characters, none of them a control character.
+/// Whether a name can be an account's: 1 to 255 characters, without control characters.
 pub fn is_account_name(name: &str) -> bool {
     has_length(name, 255) && !has_control(name)
 }
 
-/// Everything that the API server would refuse in a spec, as far as its schema says; empty if it is good. Each rule comes
-/// once, however many items break it.
+/// Everything in a spec that violates its schema; empty if the spec is valid. Each rule is reported once, however
+/// many items violate it.
 pub fn validate(spec: &KubesvcAccountSpec) -> Vec<String> {
     let mut problems = Problems(Vec::new());
     names(spec, &mut problems);
@@ -80,7 +80,7 @@ impl Problems {
         }
     }
 
-    /// A rule about a part of a source, which the text begins with.
+    /// Checks a rule about a part of a source, which `rule` begins with.
     fn unless_in(&mut self, good: bool, source: &str, rule: &str) {
         if !good {
             self.add(format!("{source}.{rule}"));

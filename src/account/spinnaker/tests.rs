@@ -1,4 +1,4 @@
-//! Clouddriver's JSON, there and back.
+//! Conversion of Clouddriver's JSON in both directions.
 
 use kube::CustomResourceExt;
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ fn any_number_of_fields_without_an_effect_is_read_at_once_and_few_are_remembered
     fields.insert("zoneId".to_owned(), json!("z"));
     let began = std::time::Instant::now();
     let given = AccountInput::read(fields).expect("they are accepted");
-    // Compared with one another these would be ten thousand million comparisons: minutes.
+    // Comparing all of them with one another would take ten billion comparisons: minutes.
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!((given.ignored.count, given.ignored.named.len()), (100_000, 20));
     assert!(given.ignored.named.iter().all(|name| name.chars().count() <= 64));
