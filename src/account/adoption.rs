@@ -51,7 +51,7 @@ pub fn adopt(row: &ForeignRow, namespace: &str) -> Result<Adoption, AdoptionErro
     if given.source.is_none()
         && let Some(AgentSource::Set(source)) = given.agent_source.take()
     {
-        given.source = Some(source); // All that the row has.
+        given.source = Some(source); // The only source in the row.
     }
     let object = names::object_name(&row.name);
     let mut spec = KubesvcAccountSpec::default();

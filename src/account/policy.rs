@@ -109,7 +109,7 @@ impl AgentPolicy {
         }
         let within = METADATA_NETWORKS.iter().find(|network| network.contains(ip));
         within.is_some_and(|metadata| {
-            // Only an entry at least as specific as the metadata network counts, not one for half the world.
+            // Only an entry at least as specific as the metadata network counts, not a broad range.
             let listed = |entry: &ServerEntry| match &entry.host {
                 Host::Network(network) => network.prefix >= metadata.prefix && network.contains(ip),
                 Host::Name(_) | Host::Suffix(_) => false,

@@ -100,7 +100,7 @@ impl Controller {
 
     async fn insert_row(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         match self.take_row(account).await {
-            // The next observation shows an unavailable database; the status goes on without the row.
+            // The next observation shows an unavailable database; the account proceeds without its row.
             Ok(()) | Err(StoreError::Unavailable(_)) => {}
             Err(error) => {
                 foreign_rows::tell(self);

@@ -224,8 +224,7 @@ pub(super) struct PermanentRefusal {
 }
 
 impl PermanentRefusal {
-    /// Extracts a refusal. Returns every other error unchanged, or without its contents if it is about the API server
-    /// itself.
+    /// Extracts a refusal. Returns any other error as `Err`; of a 429 or 5xx response only code and reason are kept.
     pub(super) fn of(error: BoxedError) -> Result<Self, BoxedError> {
         let Some(kube::Error::Api(status)) = error.downcast_ref::<kube::Error>() else { return Err(error) };
         if status.code == 429 || !(400..500).contains(&status.code) {

@@ -39,7 +39,7 @@ pub(super) struct AccountMemory {
     /// The sessions of the zone were read since the last look. Valid for one look: while a revoke waits, others may
     /// register.
     pub(super) sessions_are_read: bool,
-    /// The database refuses the row: the status goes on without it.
+    /// The database refuses the row: the account proceeds without it.
     pub(super) row_refused: bool,
     /// The resourceVersion for which the row was last projected.
     row_said: Option<String>,

@@ -42,7 +42,7 @@ impl Controller {
     /// a conflict if the account was replaced by another. A refusal to delete the Secret does not keep the account.
     pub(super) async fn delete_secret(&self, account: &KubesvcAccount) -> Result<ActionOutcome, BoxedError> {
         if account.is_static() {
-            return Ok(ActionOutcome::Done); // None is ever made for it.
+            return Ok(ActionOutcome::Done); // Static accounts have no such Secret.
         }
         let place @ (namespace, object) = place(account);
         let (api, name) = (self.secrets(namespace), names::credential_secret_name(object));

@@ -103,7 +103,7 @@ impl Leader {
         }
     }
 
-    /// Begins a term and then lists everything anew, so that no decision is based on what was true under an earlier
+    /// Begins a term and then lists everything again, so that no decision is based on what was true under an earlier
     /// leader.
     async fn prepare(&self, mandate: &Mandate, over: &CancellationToken) {
         if self.has_peers {
