@@ -1,4 +1,4 @@
-//! How fast the operator may write to its API server, and what is written first.
+//! Rate limit on the operator's writes to its API server, with priorities.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -10,34 +10,34 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Maximum pause granted to an API server at once.
+/// Maximum pause that the API server can request.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// What is written, the most urgent first: of those that wait, the first of the most urgent kind is next.
+/// Priority of a write, the most urgent first. Among waiting writes, the oldest of the most urgent kind goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// An answer that a revoke waits for: until it is written, an account is in nobody's hands.
+    /// An answer that a revoke waits for. Until it is written, no zone holds the account.
     Revoke,
-    /// What agents answered otherwise, and what follows for an account.
+    /// Any other answer of an agent, and what follows from it for an account.
     Answer,
-    /// The registration of an agent.
+    /// Registration of an agent that has been admitted before.
     Registration,
-    /// Everything else.
+    /// All other writes.
     Rest,
-    /// The registration of an agent that was never here.
+    /// Registration of an agent that is new, or that was never approved.
     Newcomer,
 }
 
-/// How many kinds there are.
+/// Number of [`Urgency`] variants.
 const URGENCIES: usize = 5;
 
-/// A token bucket; clones share it.
+/// A token bucket with a priority queue. Clones share it.
 #[derive(Clone, Default)]
 pub struct Budget(Arc<BudgetInner>);
 
 #[derive(Default)]
 struct BudgetInner {
-    /// Absent: no limit.
+    /// `None`: no rate limit.
     limiter: Option<DefaultDirectRateLimiter>,
     state: Mutex<BudgetState>,
 }
@@ -45,9 +45,9 @@ struct BudgetInner {
 #[derive(Default)]
 struct BudgetState {
     waiting: [VecDeque<oneshot::Sender<()>>; URGENCIES],
-    /// Somebody hands out turns to those who wait.
+    /// Whether a task is running that wakes the waiting writes.
     hands_out: bool,
-    /// The API server has asked to be left alone until then.
+    /// The API server asked for no writes until this instant.
     pause: Option<Instant>,
 }
 
@@ -56,8 +56,8 @@ impl BudgetState {
         self.pause.filter(|until| *until > Instant::now())
     }
 
-    /// Hands a turn to the first of the most urgent kind; those who gave up meanwhile are passed over. False: nobody
-    /// waits any more.
+    /// Wakes the oldest waiter of the most urgent kind and skips waiters that were cancelled. Returns `false` if no
+    /// waiter is left.
     fn hand_out(&mut self) -> bool {
         self.waiting.iter_mut().any(|kind| {
             while let Some(next) = kind.pop_front() {
@@ -75,7 +75,7 @@ impl BudgetInner {
         self.limiter.as_ref().is_none_or(|limiter| limiter.check().is_ok())
     }
 
-    /// Hands out turns as they are allowed, until nobody waits.
+    /// Wakes waiters at the permitted rate, until none is left.
     async fn hand_out(&self) {
         loop {
             let pause = self.state.lock().pauses();
@@ -96,7 +96,7 @@ impl BudgetInner {
 }
 
 impl Budget {
-    /// `per_second` writes on average, `burst` at once. 0 a second: no limit.
+    /// Creates a budget of `per_second` writes on average and `burst` at once. A `per_second` of 0 means no limit.
     pub fn new(per_second: u32, burst: u32) -> Self {
         let limiter = NonZeroU32::new(per_second).map(|per_second| {
             let burst = NonZeroU32::new(burst).unwrap_or(per_second);
@@ -105,7 +105,7 @@ impl Budget {
         Self(Arc::new(BudgetInner { limiter, state: Mutex::default() }))
     }
 
-    /// Waits until one more write is allowed, and nothing more urgent waits.
+    /// Waits until the limit permits one more write and no more urgent write is waiting.
     pub async fn take(&self, urgency: Urgency) {
         let turn = {
             let mut state = self.0.state.lock();
@@ -120,17 +120,17 @@ impl Budget {
             }
             turn
         };
-        // It ends without a turn only when the runtime ends.
+        // The sender is dropped without a message only when the runtime shuts down.
         let _ = turn.await;
     }
 
-    /// Whether one more write is allowed now, and nobody waits; takes it if so.
+    /// Takes one write if the limit permits it now and no write is waiting. Returns whether it did.
     pub fn try_take(&self) -> bool {
         let state = self.0.state.lock();
         !state.hands_out && state.pauses().is_none() && self.0.may_write()
     }
 
-    /// The API server has too much to do: nothing is written for so long, a minute at most.
+    /// Stops all writes for `time`, at most a minute, because the API server is overloaded.
     pub fn pause(&self, time: Duration) {
         let until = Instant::now() + time.min(MAX_PAUSE);
         let mut state = self.0.state.lock();
@@ -140,7 +140,7 @@ impl Budget {
 
 #[cfg(test)]
 impl Budget {
-    /// How many wait for their turn.
+    /// Number of writes that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.0.state.lock().waiting.iter().map(VecDeque::len).sum()
     }
@@ -150,7 +150,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Takes turns of these kinds in this order while the bucket is empty, and answers in which they were given.
+    /// Queues writes of these kinds, in this order, on an empty bucket. Returns the order in which they were
+    /// permitted.
     async fn order_of(kinds: &[Urgency]) -> Vec<Urgency> {
         let budget = Budget::new(20, 1);
         budget.take(Urgency::Rest).await;

@@ -1,4 +1,4 @@
-//! What the command lines of the programs share.
+//! Exit codes and output shared by the programs' command lines.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use crate::config::UnknownKeys;
 
 /// Exit code of a usage or configuration error.
 pub const USAGE: u8 = 2;
-/// Exit code of everything else that ends a program before its time.
+/// Exit code of any other failure that ends a program.
 pub const FAILURE: u8 = 1;
 
 /// What an unknown key in a settings file is.
@@ -30,7 +30,7 @@ impl From<UnknownKey> for UnknownKeys {
     }
 }
 
-/// Prints the output of a command and gives its exit code. A reader that has gone away (`… | head`) is no error.
+/// Prints the output of a command and returns its exit code. A closed pipe (`… | head`) is not an error.
 pub fn say(program: &str, text: &str) -> ExitCode {
     match write(&mut io::stdout().lock(), text.trim_end()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -40,7 +40,8 @@ pub fn say(program: &str, text: &str) -> ExitCode {
     }
 }
 
-/// Prints the one line that says why the program ends. Where that cannot be, there is nobody left to tell.
+/// Prints the one line that says why the program ends, and returns the exit code. Errors of standard error are
+/// ignored.
 pub fn complain(program: &str, reason: &str, code: u8) -> ExitCode {
     let _ = write(&mut io::stderr().lock(), &format!("{program}: {reason}"));
     ExitCode::from(code)

@@ -1,11 +1,13 @@
-//! Crash points: places just before and just after a write, where the fault tests end the process at once.
+//! Crash points: named places just before and just after a write, where the fault tests abort the process.
 //!
-//! They exist only with the feature `failpoints`. `KUBESVC_CRASH_AT=name` aborts at the first passage of that point,
-//! `name#3` at the third; `KUBESVC_STOP_AT` stops it there instead (SIGSTOP), until it is sent SIGCONT.
-//! `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
-//! `KUBESVC_AGENTS_GONE_SECONDS` shortens the ten minutes after which the object of an agent that is gone is removed.
+//! They exist only with the feature `failpoints`, and are controlled by environment variables:
+//!
+//! - `KUBESVC_CRASH_AT=name` aborts when that point is passed for the first time, `name#3` for the third.
+//! - `KUBESVC_STOP_AT` has the same format and stops the process there (SIGSTOP) until it receives SIGCONT.
+//! - `KUBESVC_CRASH_LOG=FILE` appends the name of each point that is passed.
+//! - `KUBESVC_AGENTS_GONE_SECONDS` shortens the ten minutes after which the object of a missing agent is removed.
 
-/// Every crash point, so that a test can loop over all of them.
+/// Names of all crash points, so that tests can iterate over them.
 pub const POINTS: &[&str] = &[
     "finalizer-add:before",
     "finalizer-add:after",
@@ -81,8 +83,8 @@ pub const POINTS: &[&str] = &[
     "replica-lease:after",
 ];
 
-/// A time in seconds that is `usual`, unless the fault tests shorten it: with the feature `failpoints` this environment
-/// variable says another one.
+/// Returns `usual` seconds or, with the feature `failpoints`, the value of this environment variable, with which
+/// fault tests shorten a time.
 #[must_use]
 pub fn seconds(variable: &str, usual: u64) -> u64 {
     #[cfg(feature = "failpoints")]
@@ -94,7 +96,7 @@ pub fn seconds(variable: &str, usual: u64) -> u64 {
     usual
 }
 
-/// Passes a crash point. Without the feature `failpoints` this is nothing.
+/// Passes a crash point. A no-op without the feature `failpoints`.
 #[inline]
 pub fn point(name: &'static str) {
     #[cfg(feature = "failpoints")]
@@ -122,7 +124,7 @@ mod armed {
             std::process::abort();
         }
         if is_at(name, "KUBESVC_STOP_AT", &STOPPED) {
-            // It waits for a shell that outlives the moment in which the signal takes effect.
+            // The shell sleeps so that this process waits for it until the signal has taken effect.
             let stop = "kill -STOP $PPID && sleep 0.3";
             let stopped = std::process::Command::new("sh").args(["-c", stop]).status();
             debug_assert!(stopped.is_ok_and(|stopped| stopped.success()), "{name}: it cannot stop itself");

@@ -1,11 +1,11 @@
 //! kubesvc registers and runs many Kubernetes clusters ("accounts") for Spinnaker.
 //!
-//! The map of the crate, top down. Imports point down only, and siblings never import one another
-//! (`tests/it/architecture.rs` holds it):
+//! The modules by layer, top down. A layer imports only from the layers below it, and siblings never import one
+//! another (`tests/it/architecture.rs` enforces this):
 //!
 //! | layer | modules |
 //! |---|---|
-//! | composition roots, one for each program | [`operator`], [`agent_program`], [`plugin`] |
+//! | composition roots, one per program | [`operator`], [`agent_program`], [`plugin`] |
 //! | siblings | [`controller`], [`hub`], [`agent`], [`rest`], [`ui`] |
 //! | ports and adapters | [`fleet`], [`peers`], [`leases`], [`objects`], [`store`], [`secrets`], [`wire`], [`config`], [`listen`], [`telemetry`], [`command_line`] |
 //! | small parts | [`wake_set`], [`watch_backoff`], [`budget`], [`crash`], [`process`], [`shutdown`] |

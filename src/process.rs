@@ -1,27 +1,27 @@
-//! What holds of the whole process.
+//! Limits and attributes of the whole process.
 
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Turns core dumps off, also where the system pipes them to a program: kubeconfigs, tokens and keys are in memory.
-/// With it the process cannot be traced, nor its memory read, by another process of the same user.
+/// Disables core dumps, including those that the system pipes to a program: kubeconfigs, tokens and keys are in
+/// memory. As a result, another process of the same user can neither trace this one nor read its memory.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of the system call.
 pub fn no_core_dumps() -> io::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // A pipe in /proc/sys/kernel/core_pattern is not held by the limit.
+    // RLIMIT_CORE does not apply to a pipe in /proc/sys/kernel/core_pattern.
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_dumpable(false)?;
     Ok(())
 }
 
-/// Raises the soft bound on open files to the hard one and returns it: each connection is one, and the usual soft bound
-/// of 1,024 is there for programs that use `select`.
+/// Raises the soft limit on open files to the hard limit and returns it. Each connection is an open file, and the
+/// usual soft limit of 1,024 exists for programs that use `select`.
 ///
 /// # Errors
-/// What the system says; the bound is as it was.
+/// Returns the error of the system call; the limit is unchanged.
 pub fn raise_open_files() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < hard {

@@ -1,24 +1,24 @@
-//! The REST API (7002): the documented calls, on accounts that Kubernetes keeps.
+//! The REST API (port 7002): the documented calls, on accounts that are stored in Kubernetes.
 //!
-//! REST holds no state. A request is checked whole, then written to the account's object; the leader acts on it, and
-//! any replica answers. The layers of a write:
+//! REST holds no state. It validates a whole request, then writes it to the account's object. The leader acts on the
+//! object, and any replica answers requests. The modules:
 //!
 //! | module | owns |
 //! |---|---|
-//! | `body`, `json_size`, `json`, `extract`, `input` | from bytes to what is asked, or 4xx |
-//! | `browsers` | what a web page may have a browser send: nothing |
-//! | `limits` | how much of the memory requests may take at once |
-//! | `lookup` | from a name to the object, as the API server has it now |
-//! | `decide` | what a request does in each state: pure |
-//! | `create`, `change`, `credential` | the writes, and what a crash between two of them leaves |
-//! | `api` | asking the API server, and what its refusals mean to a caller |
-//! | `view`, `page` | accounts as they are shown |
-//! | `holders` | which agents hold an account, on all replicas |
-//! | `internal` | what other replicas ask, signed |
-//! | `startup` | what is answered until the process has all that it needs |
+//! | `body`, `json_size`, `json`, `extract`, `input` | parsing a request, or a 4xx |
+//! | `browsers` | which web pages may call: by default none |
+//! | `memory_limit` | how much memory requests may use at once |
+//! | `lookup` | finding an account's object by name, read from the API server |
+//! | `decide` | what a request does in each state; pure |
+//! | `create`, `change`, `credential` | the writes, and recovery from a crash between two of them |
+//! | `api` | calls to the API server, and how its errors map to a caller's |
+//! | `view`, `page` | accounts as REST shows them |
+//! | `holders` | which agents hold an account, across all replicas |
+//! | `internal` | signed calls of other replicas |
+//! | `startup` | answers until the process has started |
 //! | `unimplemented_routes` | documented calls that answer 501 |
-//! | `health` | whether this process turns, and can serve |
-//! | `error` | errors as Spring services tell them |
+//! | `health` | liveness and readiness |
+//! | `error` | errors in the shape of Spring services |
 
 mod accounts;
 mod agents;
@@ -82,10 +82,10 @@ use memory_limit::{MemoryPermit, RequestLimits};
 /// Time limit for a writing request to wait for its turn.
 const WRITE_SLOT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The largest body that is taken unless the settings say otherwise.
+/// Default limit on a request body, in bytes.
 pub const DEFAULT_MAX_BODY_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bounds of the port that REST is served on, with so many connections in all and of one caller.
+/// Limits of the port that serves REST, with this many connections in total and these limits per address.
 pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     HttpLimits {
         connections,
@@ -97,50 +97,51 @@ pub fn http_limits(connections: usize, addresses: AddressLimits) -> HttpLimits {
     }
 }
 
-/// Bounds of the port that health alone is served on. Probes come from few addresses, and are never turned away.
+/// Limits of the port that serves only health. It has no limit per address, because probes come from few addresses.
 pub fn health_limits() -> HttpLimits {
     http_limits(64, AddressLimits::default())
 }
 
-/// What REST is set to.
+/// Settings of REST.
 #[derive(Clone, Debug)]
 pub struct RestSettings {
-    /// The largest body that is taken, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub max_body_bytes: usize,
-    /// Whether accounts may be added and changed here; if not, these calls are 501.
+    /// Whether accounts may be added and changed here. If not, these calls answer 501.
     pub dynamic_accounts_enabled: bool,
-    /// Where objects are created.
+    /// Namespace in which REST creates objects.
     pub accounts_namespace: String,
-    /// Whether the operator watches that namespace; if not, nobody would handle what is created there.
+    /// Whether the operator watches that namespace. If not, REST refuses to create objects that nothing would
+    /// reconcile.
     pub accounts_watched: bool,
-    /// This replica.
+    /// Id of this replica.
     pub replica_id: String,
-    /// Which accounts may use credentials that are not in their own namespace.
+    /// Which accounts may use credentials from outside their own namespace.
     pub source_rules: SourceRules,
-    /// Which web pages may call, and by which names.
+    /// Which web pages may call, and the host names that callers may use.
     pub browsers: BrowserRules,
 }
 
-/// What REST reaches the rest through.
+/// The components that REST calls.
 #[derive(Clone)]
 pub struct RestPorts {
-    /// The operator's own API server.
+    /// Client of the operator's own API server.
     pub client: kube::Client,
-    /// The accounts as last seen.
+    /// Index of the accounts as last seen.
     pub accounts: Arc<AccountIndex>,
-    /// The agents of this replica.
+    /// Agents connected to this replica.
     pub fleet: Arc<dyn Fleet>,
-    /// The replicas.
+    /// The other replicas.
     pub peers: Arc<Peers>,
     /// The database.
     pub store: Arc<dyn Store>,
-    /// Whether this process can serve.
+    /// Whether this process is ready to serve.
     pub readiness: Arc<dyn Readiness>,
-    /// Metrics as text.
+    /// Returns the metrics as text.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
-/// What the handlers work with.
+/// State shared by all handlers.
 #[derive(Clone)]
 pub struct RestState {
     settings: Arc<RestSettings>,
@@ -158,13 +159,13 @@ impl std::ops::Deref for RestState {
 }
 
 impl RestState {
-    /// Puts the parts together.
+    /// Creates the state, with request limits sized for the configured body limit.
     pub fn new(settings: RestSettings, ports: RestPorts) -> Self {
         let room = Arc::new(RequestLimits::new(settings.max_body_bytes));
         Self { settings: Arc::new(settings), ports, limits: room, calls: Arc::default() }
     }
 
-    /// Refuses where dynamic accounts are off.
+    /// Returns 501 if dynamic accounts are off.
     fn dynamic_accounts(&self) -> Result<(), RestError> {
         if self.settings.dynamic_accounts_enabled {
             return Ok(());
@@ -175,7 +176,7 @@ impl RestState {
         ))
     }
 
-    /// Refuses to make what nobody would handle.
+    /// Returns 503 if the operator does not watch the namespace that accounts are created in.
     fn watches_accounts(&self) -> Result<(), RestError> {
         if self.settings.accounts_watched {
             return Ok(());
@@ -183,7 +184,7 @@ impl RestState {
         Err(RestError::unavailable(not_watched(&self.settings.accounts_namespace)))
     }
 
-    /// Runs a write to its end even if the caller goes away in the middle. What its body takes is held as long.
+    /// Runs a write to completion even if the caller disconnects. The memory of its body is held as long.
     async fn to_the_end<T, F>(
         &self,
         held: MemoryPermit,
@@ -207,11 +208,12 @@ impl RestState {
     }
 }
 
-/// All calls.
+/// Routes of the REST API.
 pub fn router(state: RestState) -> Router {
     let browsers = Arc::new(state.settings.browsers.clone());
     internal::routes(&state)
-        // Accounts. An account may be called `dynamic`, so that its GET and DELETE stand beside the calls of that name.
+        // Accounts. `dynamic` is a valid account name, so this path also serves GET and DELETE of the account of that
+        // name.
         .route(
             "/armory/accounts",
             get(accounts::list).post(accounts::add).patch(accounts::patch).delete(accounts::delete),
@@ -225,7 +227,7 @@ pub fn router(state: RestState) -> Router {
                 .delete(dynamic::delete),
         )
         .route("/armory/accounts/{name}", get(accounts::get).delete(accounts::delete_one))
-        // What Spinnaker asks of one account.
+        // Spinnaker's queries about one account.
         .route("/agents/kubernetes/accounts/{name}", get(kubernetes::account))
         .route("/agents/kubernetes/accounts/{name}/namespaces", get(kubernetes::namespaces))
         // Agents.
@@ -238,7 +240,7 @@ pub fn router(state: RestState) -> Router {
         .route("/armory/clouddrivers/sql/pool/settings", get(clouddrivers::pools))
         .route("/armory/clouddrivers/{id}", get(clouddrivers::get))
         .merge(unimplemented_routes::routes())
-        // Health, metrics and the description of all this.
+        // Health, metrics and the OpenAPI description.
         .merge(health_routes())
         .route("/metrics", get(health::metrics))
         .route("/openapi.json", get(health::description))
@@ -249,7 +251,7 @@ pub fn router(state: RestState) -> Router {
         .layer(from_fn(error::shape))
 }
 
-/// Health alone, for a port of its own: probes are answered there whatever goes on at the other one.
+/// Routes of health alone, for a separate port where probes are answered whatever the load of the REST port.
 pub fn health_router(state: RestState) -> Router {
     health_routes()
         .fallback(error::no_route)

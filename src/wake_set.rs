@@ -1,4 +1,4 @@
-//! Wake-ups: which things to look at again. A wake-up carries no data, and any number of them for one thing are one.
+//! Wake-ups: keys to look at again. A wake-up carries no data, and repeated wake-ups for one key coalesce.
 
 use std::hash::Hash;
 
@@ -6,8 +6,8 @@ use indexmap::IndexSet;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// A set of keys to look at again, taken out in the order they came in. It is bounded by the number of things there
-/// are: a key is in it once.
+/// A set of keys to look at again, taken in insertion order. Each key is in it at most once, so its size is bounded
+/// by the number of things that exist.
 #[derive(Debug)]
 pub struct WakeSet<K> {
     keys: Mutex<OrderedKeys<K>>,
@@ -20,12 +20,12 @@ impl<K> Default for WakeSet<K> {
     }
 }
 
-/// Keys in two halves: to take from the front of one set would move all the others, at each take.
+/// Keys in two halves. With a single set, each removal at the front would move all other keys.
 #[derive(Debug)]
 struct OrderedKeys<K> {
-    /// The older half, the oldest last.
+    /// The older half, with the oldest key last.
     next: IndexSet<K>,
-    /// Those that came after these were put there, the oldest first.
+    /// Keys inserted since `next` was filled, with the oldest key first.
     newer: IndexSet<K>,
 }
 
@@ -54,14 +54,14 @@ impl<K: Hash + Eq> OrderedKeys<K> {
 }
 
 impl<K: Hash + Eq> WakeSet<K> {
-    /// Marks a key to be looked at.
+    /// Inserts a key and notifies the consumer.
     pub fn wake(&self, key: K) {
         if self.keys.lock().insert(key) {
             self.notify.notify_one();
         }
     }
 
-    /// Marks many keys at once.
+    /// Inserts many keys and notifies the consumer once.
     pub fn wake_all(&self, keys: impl IntoIterator<Item = K>) {
         {
             let mut all = self.keys.lock();
@@ -72,7 +72,7 @@ impl<K: Hash + Eq> WakeSet<K> {
         self.notify.notify_one();
     }
 
-    /// Takes up to `max` keys, waiting until there is one. For a single consumer; cancelling it loses nothing.
+    /// Takes up to `max` keys, and waits until there is at least one. For a single consumer. Cancel safe.
     pub async fn take(&self, max: usize) -> Vec<K> {
         loop {
             let taken = self.try_take(max);
@@ -83,7 +83,7 @@ impl<K: Hash + Eq> WakeSet<K> {
         }
     }
 
-    /// Takes up to `max` keys that are there now.
+    /// Takes up to `max` keys without waiting.
     pub fn try_take(&self, max: usize) -> Vec<K> {
         let mut keys = self.keys.lock();
         let taken = std::iter::from_fn(|| keys.pop()).take(max).collect();
@@ -93,12 +93,12 @@ impl<K: Hash + Eq> WakeSet<K> {
         taken
     }
 
-    /// How many keys wait.
+    /// Number of keys in the set.
     pub fn len(&self) -> usize {
         self.keys.lock().len()
     }
 
-    /// Whether none waits.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -121,7 +121,7 @@ mod tests {
         assert!(wakes.is_empty());
     }
 
-    /// It takes well under a second. To move those that stay at each take would take many minutes.
+    /// Takes well under a second. Moving the remaining keys at each removal would take many minutes.
     #[test]
     fn a_million_keys_are_taken_one_at_a_time_within_a_minute() {
         let wakes = WakeSet::default();

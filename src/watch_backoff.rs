@@ -1,4 +1,4 @@
-//! How watches are kept: when one that is silent is given up, how soon one that was lost is tried again, and from where.
+//! Watches on the API server: their timeout, the back-off after a failure, and the new list that follows it.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -11,26 +11,27 @@ use kube::runtime::watcher::{self, Config, Event, ExponentialBackoff};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-/// After so many seconds the API server ends a watch, and it is taken up where it ended. One that is silent for five
-/// seconds longer has lost its other end, and is given up.
+/// Duration of a watch, in seconds. After it the API server ends the watch, and the client resumes it where it ended.
+/// A watch that is silent for five seconds longer has lost its connection and is abandoned.
 ///
-/// A choice: whoever decides by what a watch shows may be blind for so long where nothing says that a connection is dead,
-/// such as behind a load balancer that stays up. In return each watch costs a request in half a minute: with six of them
-/// a replica asks once in five seconds, about as often as it renews its Lease.
+/// The value is a trade-off. Where nothing reports a dead connection, for example behind a load balancer that stays
+/// up, a watch can be blind for this long. A lower value costs more requests: with six watches, a replica sends one
+/// every five seconds, about as often as it renews its Lease.
 pub const WATCH_SECONDS: u32 = 30;
 
-/// The first pause, and the longest. Chance adds as much again at most.
+/// First and longest pause between attempts. Jitter at most doubles them.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(500), Duration::from_millis(2500)];
-/// After so long without a failure, the next pause is the first again.
+/// Time without a failure after which the back-off starts over.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
-/// What all watches have in common.
+/// Configuration that all watches share.
 pub fn config() -> Config {
     Config::default().timeout(WATCH_SECONDS)
 }
 
-/// The pauses between tries: from half a second, doubling, to five seconds at most. Whoever decides by what a watch shows
-/// is blind meanwhile, so they stay short, however long the API server was away; there are few watches, so it bears that.
+/// Pauses between attempts: half a second at first, doubling, and at most five seconds with jitter. They stay short
+/// however long the API server was unavailable, because a component that decides by a watch is blind meanwhile. There
+/// are few watches, so the API server can bear it.
 pub fn pauses() -> impl Backoff {
     let [first, longest] = RETRY_DELAYS;
     let growing = ExponentialBuilder::default().with_min_delay(first).with_max_delay(longest);
@@ -38,32 +39,33 @@ pub fn pauses() -> impl Backoff {
     ResetTimerBackoff::new(ExponentialBackoff::from(growing), BACKOFF_RESET_AFTER)
 }
 
-/// A watch that shows nothing for a while.
+/// Beginning or end of an outage of a watch.
 #[derive(Debug)]
 pub enum WatchOutage {
-    /// It has failed. Said once; the tries that follow fail in silence, unless the API server answers by then and the
+    /// The watch failed. Reported once: further failures are silent, unless the API server answers meanwhile and the
     /// watch fails for another reason.
     Begun {
-        /// Why.
+        /// The error of the watch.
         problem: watcher::Error,
-        /// It was cut, or the API server does not answer, which is said once for all watches.
+        /// Whether the API server is the cause: the connection was cut, or the API server does not answer. Callers
+        /// report that once for all watches.
         of_api_server: bool,
     },
-    /// It shows what is so again.
+    /// The watch works again.
     Over {
-        /// For how long it did not.
+        /// Duration of the outage.
         lasted: Duration,
-        /// As it was said at the beginning.
+        /// As in [`WatchOutage::Begun`].
         of_api_server: bool,
     },
 }
 
-/// Whether a status of HTTP says that nobody is there to answer, rather than what the answer is.
+/// Whether an HTTP status means that no server was there to answer, as opposed to an answer of the server.
 pub fn is_absence(code: u16) -> bool {
     matches!(code, 502..=504)
 }
 
-/// Whether a watch has failed because the API server does not answer.
+/// Whether a watch failed because the API server does not answer.
 pub fn is_of_api_server(problem: &watcher::Error) -> bool {
     use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
     match problem {
@@ -77,11 +79,11 @@ pub fn is_of_api_server(problem: &watcher::Error) -> bool {
     }
 }
 
-/// The events of a watch that never ends. After a failure, everything is listed anew.
+/// Returns the events of a watch that never ends. After a failure, the watch lists all objects again.
 ///
-/// To go on from the version that was seen last would be cheaper, and wrong after the API server's data were restored
-/// from a backup: versions count on from an earlier one there, and a watch that begins at a later one is shown nothing
-/// until they have caught up.
+/// Resuming from the last seen resource version would be cheaper, but wrong after the API server's data was restored
+/// from a backup: its versions then continue from an earlier number, and a watch that starts at a later one shows
+/// nothing until they have caught up.
 pub fn events<K>(api: Api<K>, config: Config) -> BoxStream<'static, Result<Event<K>, WatchOutage>>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -100,16 +102,16 @@ where
 
 type Watching<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
-/// A watch, and what is known of its failures.
+/// A watch and the state of its outage.
 struct TrackedWatch<K: 'static> {
     begin: Box<dyn Fn() -> Watching<K> + Send>,
     events: Watching<K>,
     pauses: Box<dyn Backoff>,
-    /// It has failed, and is begun anew after this long.
+    /// Set after a failure: the pause before the watch starts again.
     pause: Option<Duration>,
-    /// Since when it shows nothing, and whether because of the API server.
+    /// Start of the current outage, and whether the API server is the cause.
     lost: Option<(Instant, bool)>,
-    /// What is said after the end of an outage.
+    /// The event to return after [`WatchOutage::Over`].
     next: Option<Event<K>>,
 }
 
@@ -125,7 +127,7 @@ impl<K: 'static> TrackedWatch<K> {
                 self.pause = None;
             }
             match self.events.next().await? {
-                // It comes before anything was asked.
+                // The watcher emits this event before it sends any request.
                 Ok(Event::Init) => return Some(Ok(Event::Init)),
                 Ok(event) => {
                     let Some((since, of_api_server)) = self.lost.take() else { return Some(Ok(event)) };
@@ -134,7 +136,7 @@ impl<K: 'static> TrackedWatch<K> {
                 }
                 Err(problem) => {
                     self.pause = self.pauses.next();
-                    // One that was begun and is cut again and again is said: nobody else notices.
+                    // A watch that starts and is cut again and again is reported, since nothing else detects it.
                     let is_cut = matches!(problem, watcher::Error::WatchFailed(_));
                     let of_api_server = is_of_api_server(&problem) && !(is_cut && self.lost.is_some());
                     let since = self.lost.map_or_else(Instant::now, |(since, _)| since);
@@ -162,7 +164,7 @@ mod tests {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "resourceVersion": version}})
     }
 
-    /// An API server that gives these answers, one after the other, then none; and the queries it was asked with.
+    /// An API server that gives these answers in turn and then never answers again, and the queries it received.
     fn server(answers: Vec<(u16, Value)>) -> (Api<ConfigMap>, Arc<Mutex<Vec<String>>>) {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let answers = Arc::new(Mutex::new(answers.into_iter()));
@@ -190,7 +192,7 @@ mod tests {
             )
         };
         let shown = json!({"type": "MODIFIED", "object": settings("5001")});
-        // The watch ends, as it does twice a minute, and then cannot be begun.
+        // The watch ends, as it does twice a minute, and cannot be started again.
         let answers = vec![(200, list("5000")), (200, shown), away(), away(), away(), (200, list("3000"))];
         let (api, asked) = server(answers);
         let mut events = events(api, config());

@@ -1,35 +1,37 @@
-//! The messages between operator and agent, as generated from `proto/`, and what both sides hold them to.
+//! The messages between operator and agent, generated from `proto/`, and the protocol limits that both sides obey.
 
 use std::fmt;
 
-/// The version of the protocol that this program speaks.
+/// Protocol version of this program.
 pub const PROTOCOL_VERSION: u32 = 1;
-/// The largest gRPC message, in bytes, in both directions.
+/// Maximum size of a gRPC message in either direction, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
-/// How many bytes of held accounts a hello names. What it does not name is asked for again and answered from memory.
+/// Maximum size of the held accounts listed in a hello, in bytes. The hub sends an Add for accounts beyond it, and
+/// the agent answers from memory.
 pub const MAX_HELD_BYTES: usize = 3 * 1024 * 1024;
-/// What a message takes beside the accounts in it, in bytes, with room.
+/// Bytes reserved for the rest of a message beside its accounts, with headroom.
 pub const MESSAGE_HEAD_BYTES: usize = 64 * 1024;
-/// The smallest bound on messages that a hub may have: below it, an agent that holds many accounts could not say hello.
+/// Smallest message limit that a hub may configure, in bytes. Below it, an agent that holds many accounts could not
+/// send its hello.
 pub const MIN_MESSAGE_BYTES: usize = MAX_HELD_BYTES + MESSAGE_HEAD_BYTES;
-/// How many accounts one `AddAccounts` or `DeleteAccounts` holds at most.
+/// Maximum number of accounts in one `AddAccounts` or `DeleteAccounts`.
 pub const MAX_ACCOUNTS_IN_BATCH: usize = 50;
-/// How many bytes of accounts one `AddAccounts` holds at most.
+/// Maximum size of the accounts in one `AddAccounts`, in bytes.
 pub const MAX_BATCH_BYTES: usize = 1024 * 1024;
-/// The descriptors of all services, for gRPC reflection.
+/// Descriptors of all services, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// `common`
+/// Package `common` of `proto/`.
 pub mod common {
     #![expect(missing_docs, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/common.rs"));
 }
-/// `ops`
+/// Package `ops` of `proto/`.
 pub mod ops {
     #![expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/ops.rs"));
 }
-/// `events`
+/// Package `events` of `proto/`.
 pub mod events {
     #![expect(missing_docs, unused_qualifications, clippy::allow_attributes, reason = "generated")]
     include!(concat!(env!("OUT_DIR"), "/events.rs"));

@@ -1,4 +1,4 @@
-//! `/armory/agent/assignments`: the agents that cache accounts, elected anew.
+//! `/armory/agent/assignments`: a new election of the agents that cache accounts.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -53,7 +53,7 @@ pub(super) async fn elect(
     Ok(StatusCode::OK)
 }
 
-/// The account, if an election may be asked for.
+/// Returns the account if the request may ask for an election.
 fn judge<'a>(
     name: &str,
     account: Option<&'a KubesvcAccount>,
@@ -73,7 +73,7 @@ fn judge<'a>(
     Ok(account)
 }
 
-/// Asks for the election of one account, anew as long as others are faster.
+/// Asks for the election of one account; retries after conflicts.
 async fn ask(state: &RestState, name: &str, force: bool) -> Result<(), RestError> {
     for _ in 0..MAX_ATTEMPTS {
         let found = state.find(name).await?.account;

@@ -1,5 +1,4 @@
-//! The body of a request: media type, then size, then time, then what it holds, then syntax, before anything else is
-//! looked at.
+//! Request bodies. Checks, in this order and before anything else: media type, size, time, memory, syntax.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -17,30 +16,30 @@ use super::{RestState, json, json_size};
 use crate::account::spinnaker::is_account_name;
 use crate::listen::addresses::Caller;
 
-/// How long a body may take to begin, and how much later than at its least pace it may be.
+/// Time until a body must begin, and its allowance beyond the minimum rate.
 const BODY_GRACE: Duration = Duration::from_secs(5);
-/// Minimum pace of a body, in bytes a second.
+/// Minimum rate of a body, in bytes per second.
 const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
 /// Time limit for a received body to wait for memory.
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of accounts in a request.
 pub(super) const MAX_ACCOUNTS: usize = 1000;
-/// The largest body of a call between replicas, in bytes: more than enough for a question of 1,000 uids, whatever callers
-/// may send.
+/// Maximum size of a body of a call between replicas, in bytes. A query of 1,000 uids fits easily, and the limit for
+/// callers does not apply.
 const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
 
-/// Which media types a call takes.
+/// Media types that a call accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MediaTypes {
-    /// JSON, and it must be said.
+    /// JSON; the header is required.
     Json,
-    /// JSON, said or not. What a form sends is refused: any web page can have one sent.
+    /// JSON; the header is optional. Media types of HTML forms are refused, because any web page can send one.
     Unsaid,
-    /// JSON, said or not, or what `curl -d` says when it is not told.
+    /// JSON, or the form type that `curl -d` sends by default; the header is optional.
     Lenient,
 }
 
-/// A request whose body is still to come.
+/// A request whose body was not read yet.
 pub(super) struct PendingBody {
     headers: HeaderMap,
     body: Body,
@@ -48,7 +47,7 @@ pub(super) struct PendingBody {
 }
 
 impl PendingBody {
-    /// A request of this caller.
+    /// Creates a request of `caller`.
     pub(super) fn new(headers: HeaderMap, body: Body, caller: Option<Caller>) -> Self {
         Self { headers, body, caller }
     }
@@ -63,10 +62,10 @@ impl<S: Send + Sync> FromRequest<S> for PendingBody {
     }
 }
 
-/// A body that was read, and the room that it takes: to be kept as long as anything of it is.
+/// A parsed body and its memory permit. Keep the permit as long as any of the body.
 pub(super) type Read = (Value, MemoryPermit);
 
-/// Reads a body as JSON.
+/// Reads a body and parses it as JSON.
 pub(super) async fn read(
     state: &RestState,
     received: PendingBody,
@@ -77,7 +76,7 @@ pub(super) async fn read(
     parse(state, caller, &bytes).await
 }
 
-/// Reads a body as JSON; none is none.
+/// Reads a body and parses it as JSON. An empty body is `None`.
 pub(super) async fn read_optional(
     state: &RestState,
     received: PendingBody,
@@ -90,7 +89,7 @@ pub(super) async fn read_optional(
     parse(state, caller, &bytes).await.map(Some)
 }
 
-/// Reads the body of another replica as it is.
+/// Reads the body of a call of another replica, unparsed.
 pub(super) async fn of_replica(
     state: &RestState,
     received: PendingBody,
@@ -101,7 +100,7 @@ pub(super) async fn of_replica(
     Ok((bytes, room))
 }
 
-/// What was read of a body that [`of_replica`] has read.
+/// Reads a body that [`of_replica`] has already received.
 pub(super) async fn again(body: Body) -> Result<Bytes, RestError> {
     let collected = body.collect().await;
     collected
@@ -128,14 +127,14 @@ async fn bytes(
     Ok((bytes, room))
 }
 
-/// How long a body is, if it says so; too large is an error.
+/// Returns the declared length of a body, if there is one. A length above the limit is an error.
 fn expected(headers: &HeaderMap, max_bytes: usize) -> Result<Option<usize>, RestError> {
     let Some(declared) = declared_length(headers) else { return Ok(None) };
     let fits = usize::try_from(declared).ok().filter(|length| *length <= max_bytes);
     fits.map(Some).ok_or_else(|| too_large(max_bytes))
 }
 
-/// When the next bytes of a body are due, after its beginning, if so many have come.
+/// Deadline for the next bytes, relative to the start of the body, after `received` bytes.
 fn due(received: usize) -> Duration {
     let at_least_pace = u32::try_from(received).unwrap_or(u32::MAX);
     BODY_GRACE + Duration::from_secs(1) * at_least_pace / MIN_BYTES_PER_SECOND
@@ -167,7 +166,7 @@ async fn collect(
             }
         };
         let Ok(data) = frame.into_data() else { continue };
-        // The wait for room is not the caller's.
+        // Time spent waiting for memory does not count against the caller.
         let waited = Instant::now();
         room.grow(bytes.len() + data.len()).await?;
         began += waited.elapsed();
@@ -176,7 +175,7 @@ async fn collect(
     }
 }
 
-/// Room for more bytes of a body that has so many in the end: twice as much as before, and no more than it may need.
+/// Grows the buffer for `more` bytes: doubles it, but not beyond the expected length `in_the_end`.
 fn make_room(bytes: &mut Vec<u8>, more: usize, in_the_end: usize) {
     let wanted = bytes.len() + more;
     if wanted > bytes.capacity() {
@@ -221,7 +220,7 @@ fn check_media(headers: &HeaderMap, media: MediaTypes) -> Result<(), RestError> 
     }
 }
 
-/// A list that is not empty and not too long.
+/// Returns a list that is not empty and has at most [`MAX_ACCOUNTS`] items.
 pub(super) fn list(body: Value) -> Result<Vec<Value>, RestError> {
     match body {
         Value::Array(items) if items.is_empty() => {
@@ -237,7 +236,7 @@ pub(super) fn list(body: Value) -> Result<Vec<Value>, RestError> {
     }
 }
 
-/// A list of objects that is not empty.
+/// Returns a list of objects that is not empty.
 pub(super) fn objects(body: Value) -> Result<Vec<Map<String, Value>>, RestError> {
     let each = list(body)?.into_iter().enumerate().map(|(index, item)| match item {
         Value::Object(fields) => Ok(fields),
@@ -246,7 +245,7 @@ pub(super) fn objects(body: Value) -> Result<Vec<Map<String, Value>>, RestError>
     each.collect()
 }
 
-/// A list of account names that is not empty and names none twice.
+/// Returns a list of account names that is not empty and has no duplicates.
 pub(super) fn names(body: Value) -> Result<Vec<String>, RestError> {
     let each = list(body)?.into_iter().enumerate().map(|(index, item)| match item {
         Value::String(name) if is_account_name(&name) => Ok(name),
@@ -259,7 +258,7 @@ pub(super) fn names(body: Value) -> Result<Vec<String>, RestError> {
     Ok(names)
 }
 
-/// Refuses a name that comes twice.
+/// Refuses duplicate names.
 pub(super) fn no_name_twice<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), RestError> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
     use crate::rest::memory_limit::RequestLimits;
 
-    /// A body of chunks of so many bytes, each after so long a pause.
+    /// A body of `count` chunks, each after a pause.
     fn chunks(count: usize, bytes: usize, pause: Duration) -> Body {
         Body::from_stream(futures::stream::unfold(0, move |sent| async move {
             tokio::time::sleep(pause).await;

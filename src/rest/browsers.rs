@@ -1,5 +1,5 @@
-//! What a web page may have a browser send here: nothing, unless its origin is allowed. A page of anyone's reaches what
-//! its reader reaches, without a login of its own.
+//! Which web pages may call REST from a browser: none, unless their origin is allowed. REST has no login, so any page
+//! could otherwise reach what its reader's browser can reach.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::RestError;
 
-/// Which pages and names are good.
+/// Allowed origins and host names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BrowserRules {
-    /// Names under which REST is called, with or without a port; none: any.
+    /// Host names under which REST is called, with or without a port. Empty: any.
     pub hosts: Vec<String>,
-    /// Origins, such as `https://deck.example.com`, whose pages may call.
+    /// Origins whose pages may call, such as `https://deck.example.com`.
     pub allowed_origins: Vec<String>,
 }
 
-/// Paths that replicas and probes call by address, whatever the names are.
+/// Paths that replicas and probes call by address, so the host name is not checked.
 const BY_ADDRESS: &[&str] = &["/internal/", "/health"];
 
-/// Refuses what a page should not have sent, and tells the browser what an allowed one may read.
+/// Refuses requests of foreign pages, and adds CORS headers to the answers for allowed origins.
 pub(super) async fn guard(
     State(rules): State<Arc<BrowserRules>>,
     request: Request,
@@ -58,14 +58,14 @@ fn preflighted() -> Response {
     (StatusCode::NO_CONTENT, allowed).into_response()
 }
 
-/// The value of a header that comes once.
+/// Returns the value of a header that occurs exactly once.
 fn only<'h>(headers: &'h HeaderMap, name: &header::HeaderName) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
     values.next().is_none().then_some(first)
 }
 
-/// Refuses a name that is not ours: that of a page which has it resolve to this address.
+/// Refuses an unknown host name: a web page may resolve its own name to this address (DNS rebinding).
 fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), RestError> {
     let is_good = |called: &Authority| hosts.iter().any(|host| names(host, called));
     if hosts.is_empty() || called.and_then(|host| host.parse().ok()).as_ref().is_some_and(is_good) {
@@ -77,14 +77,14 @@ fn check_host(hosts: &[String], called: Option<&str>) -> Result<(), RestError> {
     ))
 }
 
-/// Whether an entry of the settings names what was called; without a port it is good for each.
+/// Whether an entry of the settings matches the authority of a request. An entry without a port matches any.
 fn names(entry: &str, called: &Authority) -> bool {
     let Ok(entry) = entry.parse::<Authority>() else { return false };
     let same_port = entry.port_u16().is_none_or(|port| called.port_u16() == Some(port));
     same_port && entry.host().eq_ignore_ascii_case(called.host())
 }
 
-/// Refuses another site's page; gives back the origin of an allowed one.
+/// Refuses a page of another site. Returns the origin of an allowed one.
 fn check_origin(allowed: &[String], headers: &HeaderMap) -> Result<Option<HeaderValue>, RestError> {
     let refused = |what: &str| {
         Err(RestError::new(

@@ -1,9 +1,9 @@
-//! Changing and deleting an account: judge it, make one write of it, and judge anew if others were faster.
+//! Changes and deletes an account: judges the request, writes the result, and judges again after a conflict.
 //!
-//! A spec change and the retry annotation go in one patch, so that a crash leaves both or neither. A Secret that the
-//! new spec needs is written before the patch, one that it no longer needs is deleted after it; either goes with the
-//! account at the latest, and the same request again ends in the same state. Where the patch is not made after all, since
-//! the account has gone or is going, what was written for it is deleted.
+//! A spec change and the retry annotation go into one patch, so that a crash leaves both or neither. A Secret that
+//! the new spec needs is written before the patch, and one that it no longer needs is deleted after it. Either is
+//! deleted with the account at the latest, and repeating the request leads to the same state. If the patch is not
+//! made after all because the account is gone or being deleted, the Secret written for it is deleted.
 
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use serde_json::{Map, Value, json};
@@ -24,24 +24,24 @@ use crate::account::{DesiredState, FIELD_MANAGER, KubesvcAccount, RETRY_ANNOTATI
 use crate::crash;
 use crate::objects::AccountKey;
 
-/// Maximum number of decisions about a request after conflicts.
+/// Maximum number of times a request is judged, the repetitions after conflicts included.
 pub(super) const MAX_ATTEMPTS: usize = 5;
 
-/// One account of a request that changes or deletes.
+/// A change or deletion of one account.
 pub(super) struct AccountChange<'a> {
-    /// The account's name.
+    /// Name of the account.
     pub(super) name: &'a str,
-    /// What is asked.
+    /// The request.
     pub(super) request: Request,
-    /// What the body gives, if it does.
+    /// The account in the body, if the body has one.
     pub(super) given: Option<&'a AccountInput>,
-    /// Whether that is set in the spec, and not only checked.
+    /// Whether `given` is written to the spec, and not only validated.
     pub(super) sets: bool,
-    /// Whether an object that a GitOps tool keeps is changed all the same.
+    /// Whether to change the object even if a GitOps tool manages it.
     pub(super) force: bool,
 }
 
-/// What is to be written.
+/// The writes that a request needs.
 pub(super) struct ChangePlan {
     write: PlannedWrite,
     contents: bool,
@@ -54,7 +54,7 @@ enum PlannedWrite {
 }
 
 impl AccountChange<'_> {
-    /// Judges: the plan for an account as it is, or why not.
+    /// Returns the plan for the account in its current state, or the reason for a refusal.
     pub(super) fn judge(&self, account: Option<&KubesvcAccount>) -> Result<ChangePlan, RestError> {
         if let Some(account) = account
             && account.is_static()
@@ -140,7 +140,7 @@ impl AccountChange<'_> {
         self.set().map(AccountInput::contents).unwrap_or_default()
     }
 
-    /// Does it: reads, judges and writes, anew as long as others are faster.
+    /// Reads the account, judges the request and writes the plan; retries after conflicts.
     pub(super) async fn run(&self, state: &RestState) -> Result<(), RestError> {
         let mut stored = None;
         let result = self.run_storing(state, &mut stored).await;
@@ -150,7 +150,7 @@ impl AccountChange<'_> {
         result
     }
 
-    /// `stored`: the Secret that was written, and not yet named by a patch.
+    /// `stored` is the Secret that was written and that no patch names yet.
     async fn run_storing(
         &self,
         state: &RestState,
@@ -159,7 +159,7 @@ impl AccountChange<'_> {
         for _ in 0..MAX_ATTEMPTS {
             let found = state.find(self.name).await?.account;
             if found.is_none() && self.request == Request::Delete {
-                return Ok(()); // It was there when the request was checked.
+                return Ok(()); // It existed when the request was checked.
             }
             let plan = self.judge(found.as_ref())?;
             let Some(account) = found else { break };
@@ -167,7 +167,7 @@ impl AccountChange<'_> {
                 Err(ApiError::Changed | ApiError::NotFound | ApiError::Exists) => {}
                 Err(trouble) => {
                     if let ApiError::Unknown(_) = trouble {
-                        *stored = None; // The spec may name it already.
+                        *stored = None; // The spec may already name it.
                     }
                     return Err(trouble.into());
                 }
@@ -177,8 +177,8 @@ impl AccountChange<'_> {
         Err(RestError::conflict(format!("account {:?} is being changed by others; try again", self.name)))
     }
 
-    /// After a source has changed: what of the Secret is no longer used goes, and what is used now is there, even if another
-    /// request has just taken it out because the account did not use it.
+    /// Cleans up after a change of source: removes keys of the Secret that are no longer used, and writes the used
+    /// ones again if another request has just removed them because the account did not use them.
     async fn tidy(
         &self,
         credential: &AccountSecret<'_>,
@@ -222,7 +222,7 @@ impl AccountChange<'_> {
     }
 }
 
-/// The account is another one now, or going.
+/// A Secret that is taken means that the account was replaced or is being deleted.
 fn error_answer(denied: SecretWriteError) -> ApiError {
     match denied {
         SecretWriteError::Taken => ApiError::Changed,
@@ -236,7 +236,7 @@ impl ChangePlan {
     }
 }
 
-/// Writes a change of the spec, with a new value of an annotation that asks for something.
+/// Writes a change of the spec and, if `asks` is given, a new value for that annotation.
 pub(super) async fn patch(
     state: &RestState,
     key: &AccountKey,
@@ -274,7 +274,7 @@ fn call<'k>(verb: &'static str, key: &'k AccountKey) -> ApiCall<'k> {
     ApiCall { verb, resource: Resource::Account, namespace: &key.namespace, name: &key.name }
 }
 
-/// The JSON merge patch from one object to another: what is gone is null, what is the same is left out.
+/// Returns the JSON merge patch between two objects: removed keys are null, equal ones are left out.
 fn difference(old: &Value, new: &Value) -> Map<String, Value> {
     let empty = Map::new();
     let (old, new) = (old.as_object().unwrap_or(&empty), new.as_object().unwrap_or(&empty));

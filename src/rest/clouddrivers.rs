@@ -1,4 +1,4 @@
-//! `/armory/clouddrivers`: the replicas of the operator, in the documented words.
+//! `/armory/clouddrivers`: the replicas of the operator, in the documented terms.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,6 +1,6 @@
-//! Making an account: its Secret, then its object. Why in this order: see [`credential`].
+//! Creates an account: its Secret, then its object. See [`credential`] for the reason for this order.
 //!
-//! The object comes with its finalizer on, so that the operator need not write it once more.
+//! The object is created with its finalizer, which saves the operator a write.
 //!
 //! [`credential`]: super::credential
 
@@ -22,15 +22,15 @@ use crate::account::{
 use crate::crash;
 use crate::objects::AccountKey;
 
-/// What came of it.
+/// Result of [`create`].
 pub(super) enum CreateOutcome {
-    /// It was made.
+    /// The account was created.
     Made,
-    /// There is one of that name, made meanwhile.
+    /// An account of that name exists; it was created meanwhile.
     Existed(Box<KubesvcAccount>),
 }
 
-/// The object that a caller's definition makes. INACTIVE unless it says otherwise.
+/// Builds the object for a caller's definition. INACTIVE unless the definition has a state.
 pub(super) fn object(given: &AccountInput) -> Result<KubesvcAccount, RestError> {
     let object = names::object_name(&given.name);
     let mut spec = Spec {
@@ -61,7 +61,7 @@ pub(super) fn check(name: &str, spec: &KubesvcAccountSpec) -> Result<(), RestErr
 }
 
 impl RestState {
-    /// Refuses sources that accounts of the namespace may not use.
+    /// Refuses sources that accounts of this namespace may not use.
     pub(super) fn may_use(&self, given: &AccountInput, namespace: &str) -> Result<(), RestError> {
         let agents = match &given.agent_source {
             Some(AgentSource::Set(source)) => Some(source),
@@ -76,7 +76,7 @@ impl RestState {
     }
 }
 
-/// Refuses a kubeconfig that no agent would be sent, before it is stored anywhere.
+/// Refuses a kubeconfig that no agent would be sent, before it is stored.
 pub(super) fn check_contents(given: &AccountInput, spec: &KubesvcAccountSpec) -> Result<(), RestError> {
     given.contents().into_iter().try_for_each(|(key, contents)| {
         let field = if key == AGENT_KEY { "kubeconfigAgent" } else { "kubeconfigContents" };
@@ -91,7 +91,7 @@ pub(super) fn about(name: &str, problem: &str) -> RestError {
     RestError::bad_request(format!("account {name:?}: {problem}"))
 }
 
-/// Makes the account.
+/// Creates the account.
 pub(super) async fn create(
     state: &RestState,
     given: &AccountInput,
@@ -118,7 +118,7 @@ pub(super) async fn create(
     let made = match state.calls.ask(call, state.api(&key.namespace).create(&params, account)).await {
         Ok(made) => made,
         Err(trouble @ (ApiError::Exists | ApiError::Refused(_))) => {
-            // What this request has prepared goes, unless the object of another one uses it.
+            // Delete the Secret that this request prepared, unless another request's object uses it.
             if let Some((_, version)) = &prepared {
                 credential.discard_written(version).await;
             }
@@ -147,7 +147,7 @@ async fn existing(state: &RestState, given: &AccountInput) -> Result<CreateOutco
     }
 }
 
-/// The object name belongs to another account, or did a moment ago.
+/// The error for an object name that belongs to another account, or did a moment ago.
 pub(super) fn in_the_way(name: &str, other: Option<&str>) -> RestError {
     let object = names::object_name(name);
     RestError::conflict(match other {

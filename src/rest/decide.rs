@@ -1,54 +1,55 @@
-//! What a request does to an account in each state: the table, as a function. No I/O.
+//! What a request does to an account in each state: the documented table as a pure function.
 //!
-//! The state is the shown one. Where the table names a state after the request, that is what the account shows once
-//! the effect is stored: TO_MIGRATE, TO_DEACTIVATE and DELETING are shown for what is asked and not yet handled.
+//! `State` is the state that is shown. Where the table names a state after the request, the account shows it once the
+//! effect is stored: TO_MIGRATE, TO_DEACTIVATE and DELETING are shown for a desired state that nothing has handled
+//! yet.
 
 use axum::http::StatusCode;
 
 use crate::account::{DesiredState, State};
 
-/// What is asked for one account.
+/// A request about one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
-    /// One of the two POSTs.
+    /// POST, on either path.
     Add,
-    /// PATCH with `state: ACTIVE`, or PUT with it.
+    /// PATCH or PUT with `state: ACTIVE`.
     Activate,
-    /// PATCH with `state: INACTIVE`, or PUT with it.
+    /// PATCH or PUT with `state: INACTIVE`.
     Deactivate,
-    /// PUT.
+    /// PUT without a state.
     Put,
     /// DELETE.
     Delete,
 }
 
-/// What is to be stored.
+/// What the request stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestEffect {
-    /// Nothing, but what the body changes in the spec.
+    /// Only the body's changes to the spec.
     Store,
-    /// The body's changes, and this desired state.
+    /// The body's changes and this desired state.
     Desire(DesiredState),
-    /// The body's changes, and a new value of the retry annotation, which sets the count of failures to 0.
+    /// The body's changes and a new value of the retry annotation, which resets the failure count to 0.
     Retry,
-    /// All three.
+    /// The body's changes, this desired state and a new value of the retry annotation.
     DesireAndRetry(DesiredState),
     /// A new object.
     Create,
-    /// The object is deleted.
+    /// Deletion of the object.
     Delete,
-    /// Only a new value of the retry annotation: the deletion goes on now.
+    /// Only a new value of the retry annotation, so that the deletion is retried at once.
     RetryDelete,
-    /// Nothing at all.
+    /// Nothing.
     Nothing,
 }
 
-/// The answer's code, and what is stored before it is given.
+/// Status of the answer, and what is stored before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestDecision {
-    /// The code; the effect is `Nothing` unless it is a success.
+    /// Status code. The effect is `Nothing` unless this is a success.
     pub(super) status: StatusCode,
-    /// What to store.
+    /// What the request stores.
     pub(super) effect: RequestEffect,
 }
 
@@ -62,7 +63,7 @@ impl RequestDecision {
     }
 }
 
-/// Decides for an account, as it is shown and desired, or for none.
+/// Decides about an account with its shown and desired state; `None` if there is no account.
 pub(super) fn decide(now: Option<(State, DesiredState)>, request: Request) -> RequestDecision {
     let Some((shown, desired)) = now else { return unknown(request) };
     match (request, shown) {
@@ -93,7 +94,7 @@ fn unknown(request: Request) -> RequestDecision {
 fn activate(shown: State, desired: DesiredState) -> RequestEffect {
     match (desired, shown) {
         (DesiredState::Active, State::Active) => RequestEffect::Store,
-        // It is on its way, or was: what failed until now is forgotten, and it is tried at once.
+        // The account is being activated, or was active: reset its failure count and retry at once.
         (DesiredState::Active, _) => RequestEffect::Retry,
         (DesiredState::Inactive, State::Failed) => RequestEffect::DesireAndRetry(DesiredState::Active),
         (DesiredState::Inactive, _) => RequestEffect::Desire(DesiredState::Active),
@@ -116,7 +117,8 @@ mod tests {
     const INACTIVE: DesiredState = DesiredState::Inactive;
     const ACCEPTED: u16 = 202;
 
-    /// One line of the table: the account now, and what ADD, PATCH ACTIVE, PATCH INACTIVE, PUT and DELETE do.
+    /// One row of the table: the account before, and the results of ADD, PATCH ACTIVE, PATCH INACTIVE, PUT and
+    /// DELETE.
     type Line = (Option<(State, DesiredState)>, [(u16, RequestEffect); 5]);
 
     fn line(state: State, desired: DesiredState, others: [(u16, RequestEffect); 4]) -> Line {

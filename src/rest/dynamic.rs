@@ -1,7 +1,8 @@
 //! `/armory/accounts/dynamic`: accounts from their whole definition.
 //!
-//! PUT sets what the body gives; what it does not name stays, and a null sets a field back to its default. So a
-//! definition that was read can be sent back, though it holds no credential, and no permission is lost by leaving it out.
+//! PUT sets the fields that the body names. A field that it does not name keeps its value, and null resets a field to
+//! its default. So a definition that was read can be sent back although it holds no credential, and omitting
+//! permissions does not remove them.
 
 use axum::Json;
 use axum::extract::State;
@@ -26,7 +27,7 @@ use crate::account::lifecycle::displayed_state;
 use crate::account::spinnaker::AccountInput;
 use crate::account::{DesiredState, KubesvcAccount};
 
-/// An account may be called as the last part of this path is.
+/// An account may have the name of the last segment of this path.
 const OWN_NAME: &str = "dynamic";
 
 /// Add accounts from their definitions.
@@ -64,7 +65,7 @@ pub(super) async fn post(
     Ok((status, Json(existing)).into_response())
 }
 
-/// Makes all that are not there; the others are returned, in the order of the request.
+/// Creates the accounts that do not exist. Returns those that did, in the order of the request.
 async fn create_all(
     state: &RestState,
     wanted: &[(AccountInput, KubesvcAccount)],
@@ -85,7 +86,7 @@ async fn create_all(
     Ok(summed_up(results)?.into_iter().flatten().collect())
 }
 
-/// Makes one, unless it is there.
+/// Creates one account, or returns the existing one.
 async fn create_one(
     state: &RestState,
     given: &AccountInput,
@@ -142,7 +143,7 @@ pub(super) async fn put(
     Ok((StatusCode::ACCEPTED, Json(Vec::new())))
 }
 
-/// A PUT that carries a state answers 404 for an unknown account, as one without does.
+/// Returns 404 for an unknown account, so that a PUT with a state answers like a PUT without one.
 async fn exists(state: &RestState, name: &str) -> Result<(), RestError> {
     state.find(name).await?.account.map(drop).ok_or_else(|| RestError::no_account(name))
 }

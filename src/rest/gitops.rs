@@ -1,3 +1,4 @@
-//! Who keeps an object: what a GitOps tool has applied is changed there, or the tool would set it back.
+//! Detection of GitOps tools. REST refuses to change an object that a tool has applied, because the tool would revert
+//! the change.
 
 pub(super) use crate::account::gitops_owner::gitops_owner;

@@ -1,4 +1,4 @@
-//! Health, metrics and the description of the API.
+//! Health, metrics and the OpenAPI description.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use utoipa::ToSchema;
 use super::extract::ExcludedChecks;
 use super::{RestState, openapi};
 
-/// What this process waits for before it can serve.
+/// Readiness of this process.
 pub trait Readiness: Send + Sync {
-    /// What is missing, and why; empty when it is ready.
+    /// What is missing, each with the reason. Empty if the process is ready.
     fn missing(&self) -> Vec<(String, String)>;
 
-    /// The replica that leads, as far as it is known here.
+    /// The current leader, if this replica knows it.
     fn leader(&self) -> Option<String>;
 
-    /// For how long without a gap the API server has answered this replica; nothing if it does not.
+    /// How long the API server has answered this replica without a gap; zero if it does not answer.
     fn answered_for(&self) -> Duration;
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Not ready for want of these, each with the reason.
+    /// A replica that is not ready because these are missing, each with the reason.
     pub(super) fn down(replica_id: &str, missing: impl IntoIterator<Item = (String, String)>) -> Self {
         let missing = missing.into_iter().map(|(what, why)| Missing { what, why }).collect();
         Self { status: "DOWN", replica: Some(replica_id.to_owned()), leader: None, missing }

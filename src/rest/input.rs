@@ -1,4 +1,4 @@
-//! What a body gives for each account.
+//! The accounts in a request body.
 
 use serde_json::{Map, Value};
 use tracing::debug;
@@ -7,7 +7,7 @@ use super::body::no_name_twice;
 use super::error::RestError;
 use crate::account::spinnaker::AccountInput;
 
-/// Reads one account of a body.
+/// Parses one account of a body.
 pub(super) fn read(fields: Map<String, Value>) -> Result<AccountInput, RestError> {
     let named =
         fields.get("name").and_then(Value::as_str).map(|name| name.chars().take(255).collect::<String>());
@@ -24,7 +24,7 @@ pub(super) fn read(fields: Map<String, Value>) -> Result<AccountInput, RestError
     Ok(given)
 }
 
-/// Reads all accounts of a body.
+/// Parses all accounts of a body. A name that occurs twice is an error.
 pub(super) fn read_all(objects: Vec<Map<String, Value>>) -> Result<Vec<AccountInput>, RestError> {
     let all: Vec<AccountInput> = objects.into_iter().map(read).collect::<Result<_, _>>()?;
     no_name_twice(all.iter().map(|given| given.name.as_str()))?;

@@ -1,4 +1,4 @@
-//! From an account's name to its object, as the API server has it now.
+//! Finds an account's object by name, read from the API server.
 
 use std::time::Duration;
 
@@ -14,15 +14,15 @@ use crate::account::name_precedence::Precedence;
 use crate::account::{KubesvcAccount, names};
 use crate::objects::AccountKey;
 
-/// Maximum number of requests to the API server of one REST call.
+/// Maximum number of concurrent requests to the API server for one REST call.
 const MAX_CONCURRENT_LOOKUPS: usize = 16;
-/// Time limit for the lookup of all accounts of a request.
+/// Time limit for looking up all accounts of a request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a request may begin to write accounts; what was begun is brought to its end.
+/// Time during which a request may start writes of accounts. Writes that were started run to completion.
 const WRITE_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits for all, a few at once, and returns what they came to in their order. So that what a caller has asked for has an
-/// end, those that were not begun in time are not.
+/// Runs all writes, a few at a time, and returns their results in order. Writes that were not started within the time
+/// limit fail without being started, which bounds the time of the request.
 pub(super) async fn all<T: Send + 'static>(
     writes: Vec<BoxFuture<'_, Result<T, RestError>>>,
 ) -> Vec<Result<T, RestError>> {
@@ -47,26 +47,27 @@ fn begin<T: Send + 'static>(
     .boxed()
 }
 
-/// Only the index knows an account whose object is not called after it.
+/// Until the index is synced, an account whose object name differs from its own name cannot be found.
 pub(super) const NOT_READ_YET: &str = "the accounts are still being read from Kubernetes; try again";
 
-/// What stands under a name.
+/// What exists under an account name.
 #[derive(Default)]
 pub(super) struct FoundAccount {
-    /// The account; the one that Spinnaker sees, where several objects have the name.
+    /// The account. If several objects have the name, the one that Spinnaker sees.
     pub(super) account: Option<KubesvcAccount>,
-    /// The account name of another object that has the derived object name.
+    /// Account name of another object that occupies the derived object name.
     pub(super) in_the_way: Option<String>,
 }
 
 impl RestState {
-    /// The API of accounts in a namespace.
+    /// API of the accounts in a namespace.
     pub(super) fn api(&self, namespace: &str) -> Api<KubesvcAccount> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The account of this name: at its derived object name, then wherever the index has seen the name. An object
-    /// with another account name does not match. That there is none can be said only once the index has seen all.
+    /// Finds the account of this name: at its derived object name, then wherever the index has seen the name. An
+    /// object with another account name does not match. Returns an error if none is found and the index is not
+    /// synced.
     pub(super) async fn find(&self, name: &str) -> Result<FoundAccount, RestError> {
         let derived = AccountKey {
             namespace: self.settings.accounts_namespace.clone(),
@@ -93,7 +94,7 @@ impl RestState {
         Ok(found)
     }
 
-    /// The same for many names, in their order; ends at the first that cannot be asked for.
+    /// Finds many accounts, in order. Fails at the first one that cannot be read.
     pub(super) async fn find_all(&self, names: &[&str]) -> Result<Vec<FoundAccount>, RestError> {
         let each: Vec<BoxFuture<'_, _>> = names.iter().map(|name| self.find(name).boxed()).collect();
         let finding = stream::iter(each).buffered(MAX_CONCURRENT_LOOKUPS).try_collect();
@@ -105,7 +106,7 @@ impl RestState {
         })
     }
 
-    /// An object as the API server has it now.
+    /// Reads an object from the API server.
     pub(super) async fn read(&self, key: &AccountKey) -> Result<Option<KubesvcAccount>, RestError> {
         let call =
             ApiCall { verb: "get", resource: Resource::Account, namespace: &key.namespace, name: &key.name };
@@ -114,7 +115,7 @@ impl RestState {
 }
 
 impl FoundAccount {
-    /// Keeps the account that has the name by right.
+    /// Keeps the account that takes precedence for the name.
     fn consider(&mut self, account: KubesvcAccount, precedence: Precedence) {
         if self.account.as_ref().is_none_or(|known| precedence.takes_precedence(&account, known)) {
             self.account = Some(account);

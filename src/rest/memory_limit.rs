@@ -1,8 +1,8 @@
-//! How much of this process's memory requests may take at once. What is small is not counted: as many of those as there
-//! may be connections do no harm, and they need not wait behind what is large.
+//! Limits on the memory of this process that requests may use at once. Small bodies are not counted: even one per
+//! permitted connection does no harm, and they need not wait behind large ones.
 //!
-//! Room is taken for what has come, not for what was announced, and a caller has at most a quarter of it: a body that
-//! comes slowly holds up nobody but its own caller.
+//! Memory is reserved for what has arrived, not for what was announced, and one caller gets at most a quarter of it.
+//! So a slow body delays only its own caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -17,21 +17,21 @@ use crate::listen::addresses::Caller;
 
 /// Memory for bodies being received, in KiB.
 const BODIES_KIB: usize = 64 * 1024;
-/// What was read from them, in KiB: enough for the largest.
+/// Memory for parsed bodies, in KiB: enough for the largest body.
 const VALUES_KIB: usize = 192 * 1024;
 /// Memory for bodies of other replicas, in KiB.
 const PEER_BODIES_KIB: usize = 16 * 1024;
 /// Size up to which a body is not counted, in KiB.
 const UNCOUNTED_KIB: usize = 16;
-/// Divisor of the memory for the share of one caller.
+/// One caller may use the memory divided by this.
 const CALLER_SHARE: usize = 4;
-/// Requests that write at once; each goes on to its end even if its caller has gone.
+/// Maximum number of concurrent writing requests. Each runs to completion even if its caller has disconnected.
 const MAX_CONCURRENT_WRITES: usize = 1024;
-/// Shortest time for which a body that has begun waits for more room. Some wait up to twice as long: where bodies wait for
-/// one another, the first that gives up lets the others go on.
+/// Minimum time for which a body that is being received waits for more memory. Jitter up to doubles it, so that among
+/// bodies that wait for one another, the first to give up lets the others continue.
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What requests share.
+/// Limits that all requests share.
 #[derive(Debug)]
 pub(super) struct RequestLimits {
     bodies: MemoryPool,
@@ -40,31 +40,31 @@ pub(super) struct RequestLimits {
     writes: Arc<Semaphore>,
 }
 
-/// A part of the room that is taken until this is dropped.
+/// Memory or a write slot, released on drop.
 #[derive(Debug, Default)]
 pub(super) struct MemoryPermit(#[expect(dead_code, reason = "it is held")] Vec<OwnedSemaphorePermit>);
 
-/// So many KiB.
+/// A pool of memory, counted in KiB.
 #[derive(Debug)]
 struct MemoryPool {
     kib: usize,
     free: Arc<Semaphore>,
-    /// The parts of callers that hold some of it, or wait for it.
+    /// Shares of the callers that hold some of the pool, or wait for it.
     callers: Mutex<HashMap<Option<Caller>, Weak<Semaphore>>>,
 }
 
-/// The room of one body, which grows as the body comes.
+/// The memory of one body, which grows as the body arrives.
 #[derive(Debug)]
 pub(super) struct GrowingPermit<'r> {
     space: &'r MemoryPool,
     part: Arc<Semaphore>,
-    /// Of the caller's part, and of the whole.
+    /// Permits of the caller's share and of the whole pool.
     held: Option<[OwnedSemaphorePermit; 2]>,
     kib: usize,
 }
 
 impl RequestLimits {
-    /// Room for bodies of up to so many bytes.
+    /// Creates limits that fit bodies of up to `max_body_bytes`.
     pub(super) fn new(max_body_bytes: usize) -> Self {
         Self {
             bodies: MemoryPool::new(BODIES_KIB.max(kib(max_body_bytes))),
@@ -74,12 +74,12 @@ impl RequestLimits {
         }
     }
 
-    /// Room for a caller's body, which is taken as it comes.
+    /// Starts a permit for a caller's body, which grows as the body arrives.
     pub(super) fn body(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
         self.bodies.growing(caller)
     }
 
-    /// Waits for room for what a body holds.
+    /// Waits for memory for the parsed form of a body.
     pub(super) async fn values(
         &self,
         caller: Option<Caller>,
@@ -91,12 +91,12 @@ impl RequestLimits {
         Ok(MemoryPermit(growing.held.into_iter().flatten().collect()))
     }
 
-    /// Room for a body of another replica, which is taken as it comes.
+    /// Starts a permit for a body of another replica, which grows as the body arrives.
     pub(super) fn of_replica(&self, caller: Option<Caller>) -> GrowingPermit<'_> {
         self.of_replicas.growing(caller)
     }
 
-    /// Waits for the place of a request that writes.
+    /// Waits for a write slot.
     pub(super) async fn write(&self, within: Duration) -> Result<MemoryPermit, RestError> {
         Ok(MemoryPermit(vec![take(&self.writes, 1, Instant::now() + within).await?]))
     }
@@ -115,7 +115,7 @@ impl MemoryPool {
         GrowingPermit { space: self, part: self.part(caller), held: None, kib: 0 }
     }
 
-    /// What a caller may take of it.
+    /// Returns the caller's share of the pool.
     fn part(&self, caller: Option<Caller>) -> Arc<Semaphore> {
         let mut callers = self.callers.lock();
         if let Some(part) = callers.get(&caller).and_then(Weak::upgrade) {
@@ -129,7 +129,7 @@ impl MemoryPool {
 }
 
 impl GrowingPermit<'_> {
-    /// Takes room for a body of which so many bytes have come.
+    /// Reserves memory for a body of which `bytes` have arrived.
     pub(super) async fn grow(&mut self, bytes: usize) -> Result<(), RestError> {
         let wait = GROWTH_TIMEOUT + GROWTH_TIMEOUT.mul_f64(fastrand::f64());
         self.grow_until(bytes, Instant::now() + wait).await
@@ -140,7 +140,7 @@ impl GrowingPermit<'_> {
         if wanted <= UNCOUNTED_KIB || wanted <= self.kib {
             return Ok(());
         }
-        // One that is larger than its caller's part has that part to itself, as far as it goes.
+        // A body larger than its caller's share takes the whole share.
         let more = |most: usize| wanted.min(most) - self.kib.min(most);
         let of_part = take(&self.part, more(self.space.part_kib()), until).await?;
         let of_all = take(&self.space.free, more(self.space.kib), until).await?;
@@ -182,7 +182,7 @@ mod tests {
         Some(Caller::of(IpAddr::V4(Ipv4Addr::new(192, 0, 2, number))))
     }
 
-    /// Room that is held for a body of so many bytes.
+    /// Reserves memory for a body of `bytes`.
     async fn taken(room: &RequestLimits, number: u8, bytes: usize) -> Result<GrowingPermit<'_>, RestError> {
         let mut growing = room.body(caller(number));
         growing.grow(bytes).await?;
@@ -235,7 +235,7 @@ mod tests {
             }
             Ok::<_, RestError>(())
         };
-        // Each has a third of the quarter when none is left. The waits are the same in each run.
+        // Each has a third of the quarter when none is left. The seed makes the waits the same in each run.
         fastrand::seed(7);
         let (first, second, third) = tokio::join!(body(), body(), body());
         let failed = [first, second, third].iter().filter(|body| body.is_err()).count();

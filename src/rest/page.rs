@@ -9,7 +9,7 @@ use super::view::AccountItem;
 
 const DEFAULT_LIMIT: u64 = 100;
 const MAX_LIMIT: u64 = 1000;
-/// The largest page: what clients can read back as a signed number of 64 bits.
+/// Largest page number: clients can read it back as a signed 64-bit integer.
 const MAX_PAGE: u64 = i64::MAX as u64;
 
 /// Which part of the list.
@@ -38,19 +38,19 @@ pub(super) struct AccountPage {
 }
 
 impl Paging {
-    /// Reads `page` and `limit` of a query.
+    /// Parses `page` and `limit` of a query.
     pub(super) fn read(query: Option<&str>) -> Result<Self, RestError> {
         let page = number(query, "page", 1, 1..=MAX_PAGE)?;
         let limit = number(query, "limit", DEFAULT_LIMIT, 1..=MAX_LIMIT)?;
         Ok(Self { page, limit })
     }
 
-    /// The page with these items, of so many in all.
+    /// A page with these items, out of `total`.
     pub(super) fn page(self, items: Vec<AccountItem>, total: usize) -> AccountPage {
         AccountPage { items, page: self.page, limit: self.limit, total }
     }
 
-    /// What is on the page, of a whole list.
+    /// Returns the items of this page out of the whole list.
     pub(super) fn cut<T>(self, all: &[T]) -> &[T] {
         let start = (self.page - 1).saturating_mul(self.limit);
         let start = usize::try_from(start).unwrap_or(usize::MAX).min(all.len());

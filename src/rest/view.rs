@@ -1,4 +1,4 @@
-//! Accounts as REST shows them. No credential is in them: the definition holds none.
+//! Accounts as REST shows them. They contain no credential, because the definition has none.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -172,7 +172,7 @@ impl From<State> for ShownState {
 }
 
 impl AccountView {
-    /// One account, with the ids of the connected agents that hold it.
+    /// Shows an account with the ids of the connected agents that hold it.
     pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
         let status = account.status_or_default();
         let definition = spinnaker::definition(account);
@@ -213,7 +213,7 @@ impl AccountView {
 }
 
 impl AccountItem {
-    /// One account in a list, with the ids of the connected agents that hold it.
+    /// Shows an account with the ids of the connected agents that hold it.
     pub(super) fn of(account: &KubesvcAccount, holders: &[String]) -> Self {
         Self {
             name: account.account_name().to_owned(),
@@ -229,7 +229,7 @@ impl AccountItem {
 }
 
 impl ExistingAccount {
-    /// An account that a POST found in its way.
+    /// Shows an account that a POST found under its name.
     pub(super) fn of(account: &KubesvcAccount) -> Self {
         Self {
             name: account.account_name().to_owned(),
@@ -246,7 +246,7 @@ fn source(account: &KubesvcAccount) -> &'static str {
     if account.is_static() { "static-agent-config" } else { "clouddriver" }
 }
 
-/// The zone that is asked for, else the one that holds it or held it last.
+/// Returns the requested zone, else the zone that holds the account or held it last.
 fn zone(account: &KubesvcAccount) -> Option<String> {
     let held = || account.status.as_ref().and_then(|status| status.zone_id.clone());
     account.spec.zone_id.clone().or_else(held)
@@ -263,14 +263,14 @@ fn agents(account: &KubesvcAccount, holders: &[String]) -> Vec<AgentOfAccount> {
         .collect()
 }
 
-/// What was last decided of who caches an account.
+/// Text about the last election of the agent that caches an account.
 fn last_assignment(account: &KubesvcAccount) -> Option<String> {
     let caching = account.status.as_ref()?.caching.as_ref()?;
     let (who, epoch) = (caching.agent_id.as_deref().unwrap_or("nobody"), caching.epoch);
     Some(format!("cached by {who}, epoch {epoch}"))
 }
 
-/// The agent that streams an account's objects.
+/// Returns the agent that streams an account's objects.
 pub(super) fn caching_agent(account: &KubesvcAccount) -> Option<&str> {
     account.status.as_ref()?.caching_agent()
 }
