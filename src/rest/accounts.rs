@@ -1,4 +1,4 @@
-//! `/armory/accounts`: reading accounts, activating and deactivating, deleting.
+//! `/armory/accounts`: reading, activating, deactivating and deleting accounts.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ pub(super) async fn patch(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// ACTIVE also sets what else is given; INACTIVE only checks it, and deactivates.
+/// ACTIVE also sets the other fields of the body; INACTIVE only validates them.
 fn state_change(given: &AccountInput, force: bool) -> AccountChange<'_> {
     let (request, sets) = match given.state {
         Some(DesiredState::Active) => (Request::Activate, true),
@@ -141,7 +141,7 @@ async fn delete_all(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Judges all, and if all are good does all.
+/// Judges all changes, and runs them only if none is refused.
 pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>]) -> Result<(), RestError> {
     let names: Vec<&str> = changes.iter().map(|change| change.name).collect();
     let found = state.find_all(&names).await?;
@@ -155,7 +155,8 @@ pub(super) async fn change_all(state: &RestState, changes: &[AccountChange<'_>])
     summed_up(done).map(drop)
 }
 
-/// The problems of a request as one: those of the lowest code, since the request fails for them first.
+/// Combines the problems of a request into one error. Only those with the lowest status code are reported, because
+/// the request fails for them first.
 pub(super) fn refuse_if_any(problems: Vec<RestError>) -> Result<(), RestError> {
     const MAX_NAMES_LISTED: usize = 10;
     let Some(status) = problems.iter().map(|problem| problem.status).min() else { return Ok(()) };
@@ -172,7 +173,7 @@ pub(super) fn refuse_if_any(problems: Vec<RestError>) -> Result<(), RestError> {
     Err(RestError::new(status, message))
 }
 
-/// What each account came to, or the first problem with how many were done all the same.
+/// Returns the results of all accounts, or the first problem with the number of accounts that succeeded.
 pub(super) fn summed_up<T>(results: Vec<Result<T, RestError>>) -> Result<Vec<T>, RestError> {
     let count = results.len();
     let (mut good, mut first) = (Vec::new(), None);
@@ -237,7 +238,7 @@ pub(super) async fn list(State(state): State<RestState>, uri: Uri) -> Result<Jso
 }
 
 impl RestState {
-    /// One account as the API server has it now.
+    /// Returns one account, read from the API server.
     pub(super) async fn view(&self, name: &str) -> Result<Option<AccountView>, RestError> {
         let Some(account) = self.find(name).await?.account else { return Ok(None) };
         let holders = self.holders(&[&account]).await.pop().unwrap_or_default();

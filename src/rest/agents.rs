@@ -57,7 +57,8 @@ impl ArmoryAgent {
 }
 
 impl RestState {
-    /// The connected agents of all replicas, by id. One whose replica does not answer is shown as the objects tell.
+    /// Returns the connected agents of all replicas, by id. Agents of a replica that does not answer are shown as
+    /// recorded in their objects.
     async fn agents(&self) -> Vec<ArmoryAgent> {
         let accounts = self.accounts.all();
         let caching = accounts.iter().filter_map(|account| caching_agent(account).map(str::to_owned));
@@ -70,7 +71,8 @@ impl RestState {
         agents.into_values().map(|agent| ArmoryAgent::of(agent, &caching)).collect()
     }
 
-    /// The names of accounts of agents whose replica does not answer, as far as the accounts name their agents.
+    /// Fills in the account names of agents whose replica does not answer, from the agents that the accounts' status
+    /// names.
     fn fill_in_accounts(&self, agents: &mut [RemoteAgent]) {
         let silent = agents.iter_mut().filter(|agent| !agent.replica_answers);
         let mut silent: HashMap<_, _> =
@@ -88,7 +90,7 @@ impl RestState {
     }
 }
 
-/// The latest connection of each agent and zone: one that has moved is told by two replicas for a moment.
+/// Returns the latest connection of each agent and zone. While an agent moves, two replicas briefly report it.
 fn latest(agents: impl Iterator<Item = RemoteAgent>) -> BTreeMap<(String, String), RemoteAgent> {
     let mut all: BTreeMap<_, RemoteAgent> = BTreeMap::new();
     for seen in agents {
@@ -152,7 +154,7 @@ pub(super) async fn disconnect(
     disconnect_agent(&state, id, received).await
 }
 
-/// The agent whose name is `operations`: its path is one of the calls about operations as well.
+/// Disconnects the agent whose id is `operations`: its path is also one of the calls about operations.
 pub(super) async fn disconnect_operations(
     State(state): State<RestState>,
     received: PendingBody,
@@ -185,7 +187,7 @@ async fn disconnect_agent(
     }
 }
 
-/// Whether another replica relays the call: then it is not relayed once more.
+/// Whether another replica relays the call. Such a call is not relayed again.
 fn is_relayed(body: &Value) -> Result<bool, RestError> {
     let Value::Object(fields) = body else {
         return Err(RestError::bad_request("the body must be an object, or empty"));

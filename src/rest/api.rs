@@ -1,7 +1,7 @@
-//! Asking the API server, and what its refusals mean to a caller of REST.
+//! Calls to the API server, and how its errors map to those of REST.
 //!
-//! A text of the API server may hold what was sent to it. So a caller is told what was asked, of what and where, in
-//! our words; of a refused account also each field and the rule it breaks, without its value.
+//! A message of the API server may contain what was sent to it. So a caller is told only the verb, the kind and the
+//! name of the object. For a refused account, each field and the rule that it breaks are added, without the value.
 
 use std::fmt;
 use std::future::Future;
@@ -21,17 +21,17 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of requests to the API server at once.
 const MAX_CONCURRENT_CALLS: usize = 64;
 
-/// What is asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Copy)]
 pub(super) struct ApiCall<'a> {
-    /// `get`, `create`, `patch`, `update` or `delete`, as RBAC calls it.
+    /// RBAC verb: `get`, `create`, `patch`, `update` or `delete`.
     pub(super) verb: &'static str,
     pub(super) resource: Resource,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
 
-/// Of what.
+/// Kind of the object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resource {
     Account,
@@ -48,18 +48,18 @@ impl fmt::Display for ApiCall<'_> {
     }
 }
 
-/// Why the API server did not do as asked.
+/// Why a request to the API server failed.
 #[derive(Debug)]
 pub(super) enum ApiError {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// There is one already.
+    /// The object already exists.
     Exists,
-    /// It is another version than the one that was meant.
+    /// The object has another version or uid than expected.
     Changed,
-    /// It refused, and nothing was done.
+    /// The request was refused and had no effect.
     Refused(RestError),
-    /// It gave no answer: whether it was done is not known.
+    /// There was no usable answer. Whether the request took effect is unknown.
     Unknown(RestError),
 }
 
@@ -75,7 +75,7 @@ impl From<ApiError> for RestError {
     }
 }
 
-/// The requests to the API server that REST has under way, all callers' together.
+/// Limit on the concurrent requests of REST to the API server, across all callers.
 pub(super) struct Calls(Semaphore);
 
 impl Default for Calls {
@@ -85,7 +85,7 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// Asks, for a bounded time, the wait for others' requests included.
+    /// Sends a request, within [`REQUEST_TIMEOUT`] including the wait for other requests.
     pub(super) async fn ask<T>(
         &self,
         call: ApiCall<'_>,
@@ -103,7 +103,7 @@ impl Calls {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(kube::Error::Api(status))) => Err(refusal(call, &status)),
             Ok(Err(problem)) => {
-                // An account's error may be shown in the log; a Secret's could hold what was sent.
+                // An account's error may be logged. A Secret's could contain what was sent.
                 let error = (call.resource == Resource::Account).then(|| problem.to_string());
                 warn_unless_away!(%call, error, "the API server cannot be asked");
                 Err(ApiError::Unknown(RestError::unavailable(format!(
@@ -120,7 +120,7 @@ impl Calls {
         }
     }
 
-    /// The same, where an absent object is an answer.
+    /// Like [`Self::ask`], but an absent object is `None`.
     pub(super) async fn ask_for<T>(
         &self,
         call: ApiCall<'_>,
@@ -167,7 +167,7 @@ fn refusal(call: ApiCall<'_>, status: &Status) -> ApiError {
     }
 }
 
-/// Whether a 404 speaks of the object, not of its namespace or of a missing definition.
+/// Whether a 404 is about the object, not about its namespace or a missing definition.
 fn names_the_object(call: ApiCall<'_>, status: &Status) -> bool {
     !names_the_namespace(status) && status.details.as_ref().is_some_and(|details| details.name == call.name)
 }
@@ -207,7 +207,7 @@ fn invalid(call: ApiCall<'_>, status: &Status) -> String {
     format!("account object {}: {}", call.name, causes.join("; "))
 }
 
-/// A cause without the value in it: `Invalid value: "…": the rule` becomes `field: the rule`.
+/// A cause without its value: `Invalid value: "…": the rule` becomes `field: the rule`.
 fn clean(field: &str, message: &str) -> String {
     let rule = match message.find("nvalid value: ").or_else(|| message.find("nsupported value: ")) {
         Some(start) => after_value(&message[start..]).unwrap_or("is not valid"),
@@ -218,7 +218,7 @@ fn clean(field: &str, message: &str) -> String {
     if about_itself { rule.to_owned() } else { format!("{field}: {rule}") }
 }
 
-/// What follows a Go-quoted or bare value and its colon.
+/// Returns the text after a Go-quoted or bare value and its colon.
 fn after_value(text: &str) -> Option<&str> {
     let (_, value) = text.split_once(": ")?;
     let Some(quoted) = value.strip_prefix('"') else { return value.split_once(": ").map(|(_, rule)| rule) };

@@ -1,32 +1,34 @@
 //! The Secret that holds a kubeconfig given to REST. The rules are in [`owned_secret`].
 //!
-//! The order is Secret, object: an object never stands without its credential. What is left if the process dies in
-//! between, and who puts it right:
+//! The Secret is written before the object, so that an object never exists without its credential. If the process
+//! dies between two steps:
 //!
-//! | it dies after | what is left | who puts it right |
+//! | it dies after | what is left | repaired by |
 //! |---|---|---|
-//! | a claim (`rest-secret-claim`) | the Secret as it was, marked | the next POST of that name |
-//! | the Secret (`rest-secret`) | of a POST: a Secret of ours without an account | the next POST of that name takes it over, with the content that it brings |
-//! | | of a PATCH or PUT: the new content, under the old spec | the same request again |
-//! | the object (`rest-create`) | all | |
+//! | a claim (`rest-secret-claim`) | the Secret with its old content, marked by the claim | the next POST of that name |
+//! | the Secret (`rest-secret`) | of a POST: a kubesvc Secret without an account | the next POST of that name, which reuses the Secret for its own content |
+//! | | of a PATCH or PUT: the new content under the old spec | the same request again |
+//! | the object (`rest-create`) | everything | |
 //!
-//! Two POSTs of one name at once both prepare the Secret, and one of them creates the object. If others have written to
-//! the Secret since it was prepared, the winner writes its own content once more, and from then on the loser finds that
-//! the object stands, and answers 409.
+//! Two concurrent POSTs of one name both prepare the Secret, and one of them creates the object. If the Secret was
+//! written since the winner prepared it, the winner writes its own content once more. From then on the loser finds
+//! the object and answers 409.
 //!
-//! Whose the content is stands in an annotation for each key (`kubesvc.io/contents-of`, `kubesvc.io/agent-contents-of`): the uid of the account, written with the
-//! content by whoever knew the account, which are the last step of POST, PATCH and PUT. So the last step of a POST tells
-//! what another POST has prepared, and writes over it, from what a PATCH or PUT has stored meanwhile, and leaves that as
-//! it is. It also leaves a Secret absent that the account no longer names.
+//! An annotation for each key (`kubesvc.io/contents-of`, `kubesvc.io/agent-contents-of`) names the owner of its
+//! content by the uid of the account. Only writes that know the account set it, together with the content: the last
+//! steps of POST, PATCH and PUT. So the last step of a POST can tell content that another POST has prepared, which it
+//! overwrites, from content that a PATCH or PUT has stored meanwhile, which it keeps. If the Secret is absent and the
+//! account no longer names it, that step does not create it.
 //!
-//! It has a key for the account's own kubeconfig and one for the agents'. A PATCH or PUT writes the keys that it gives; of
-//! the others it leaves those that the account names. Once the spec names a key no more it is taken out: the Secret then
-//! stands without it, or goes with its last. If the process dies before that, the key stays unused until the Secret goes.
+//! The Secret has one key for the account's own kubeconfig and one for the agents'. A PATCH or PUT writes the keys
+//! that it gives; of the others, it keeps those that the account names. A key that the spec no longer names is
+//! removed, and with the last key the Secret is deleted. If the process dies before that, the unused key remains
+//! until the Secret is deleted.
 //!
-//! A PATCH or PUT writes only where the account that it has judged still stands and is not being deleted, as read after
-//! the Secret. If the account goes before its spec is patched, the request deletes what it has written, at the version
-//! that it has written. The operator deletes the Secret of an account that goes; a Secret that is not ours is never
-//! touched.
+//! A PATCH or PUT writes the Secret only if the account that it has judged still exists and is not being deleted,
+//! read after the Secret. If the account disappears before its spec is patched, the request deletes the Secret,
+//! provided it still has the version that the request wrote. The operator deletes the Secret of a deleted account. A
+//! Secret that does not belong to kubesvc is never changed.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -44,10 +46,10 @@ use crate::crash;
 use crate::objects::AccountKey;
 use crate::telemetry::outages::warn_unless_away;
 
-/// How often a write is tried against others that write the same Secret.
+/// Maximum number of attempts at a write that conflicts with other writers of the same Secret.
 const MAX_WRITE_ATTEMPTS: usize = 8;
 
-/// One account's Secret.
+/// The Secret of one account.
 pub(super) struct AccountSecret<'a> {
     state: &'a RestState,
     key: &'a AccountKey,
@@ -57,9 +59,9 @@ pub(super) struct AccountSecret<'a> {
 
 /// Why a Secret was not written.
 pub(super) enum SecretWriteError {
-    /// Another account stands under that name, or none where there was one.
+    /// Another account has the name, or the account is gone or being deleted.
     Taken,
-    /// Anything else.
+    /// Any other error.
     Problem(RestError),
 }
 
@@ -81,7 +83,7 @@ impl<'a> AccountSecret<'a> {
         Self { state, key, name: names::credential_secret_name(&key.name), api }
     }
 
-    /// The first step of a POST: there is no account yet. The answer is the version that holds these contents.
+    /// First step of a POST, before the account exists. Returns the version that holds these contents.
     pub(super) async fn prepare(&self, contents: &Contents<'_>) -> Result<SecretVersion, SecretWriteError> {
         let wanted = self.wanted(contents, None);
         for _ in 0..MAX_WRITE_ATTEMPTS {
@@ -116,7 +118,8 @@ impl<'a> AccountSecret<'a> {
         Err(RestError::from(ApiError::Changed).into())
     }
 
-    /// The last step of a POST that has made this account, of which `prepared` is the Secret.
+    /// Last step of a POST that has created this account. `prepared` is the version of the Secret that its first step
+    /// wrote.
     pub(super) async fn complete(
         &self,
         contents: &Contents<'_>,
@@ -141,8 +144,8 @@ impl<'a> AccountSecret<'a> {
         Err(RestError::from(ApiError::Changed).into())
     }
 
-    /// Brings the Secret to the contents that a PATCH or PUT gives this account, unless it is that already. The answer is
-    /// the version that was written.
+    /// Writes the contents that a PATCH or PUT gives this account. Returns the written version, or `None` if the
+    /// Secret already has them.
     pub(super) async fn change(
         &self,
         contents: &Contents<'_>,
@@ -176,10 +179,10 @@ impl<'a> AccountSecret<'a> {
         Err(RestError::from(ApiError::Changed).into())
     }
 
-    /// Takes out of the Secret of an account what it does not name any more. What goes wrong is only logged.
+    /// Removes from an account's Secret what the account no longer names. Errors are only logged.
     ///
-    /// The Secret is read before the account, and changed or deleted only at the version that was read: a request that has
-    /// meanwhile made use of it again has either written it or is seen in the account.
+    /// The Secret is read before the account, and changed or deleted only at the version that was read. A request
+    /// that has meanwhile started to use it again has either written the Secret or is visible in the account.
     pub(super) async fn discard(&self) {
         let read = self.state.calls.ask_for(self.call("get"), self.api.get_metadata(&self.name)).await;
         match read {
@@ -191,9 +194,9 @@ impl<'a> AccountSecret<'a> {
         }
     }
 
-    /// Takes out of the Secret, at the version that a request has written, what no account makes use of; without a use for
-    /// any of it, because no account stands, or it is being deleted, or names other credentials, deletes it. What goes
-    /// wrong is only logged.
+    /// Removes from the Secret, at the version that a request has written, what no account uses. Deletes the Secret
+    /// if none of it is used: no account exists, the account is being deleted, or it names other credentials. Errors
+    /// are only logged.
     pub(super) async fn discard_written(&self, written: &SecretVersion) {
         let discarded = match self.state.read(self.key).await {
             Ok(Some(now)) if self.is_of(&now) && !now.is_being_deleted() => self.trim(written, &now).await,
@@ -201,13 +204,13 @@ impl<'a> AccountSecret<'a> {
             Err(problem) => Err(ApiError::Unknown(problem)),
         };
         match discarded {
-            // Others have written it since: it is theirs.
+            // Another request has written it since and is now responsible for it.
             Ok(()) | Err(ApiError::Changed | ApiError::Exists | ApiError::NotFound) => {}
             Err(trouble) => self.stays(&trouble),
         }
     }
 
-    /// Takes out what the account does not name, if the Secret is still this version.
+    /// Removes what the account does not name, if the Secret still has this version.
     async fn trim(&self, version: &SecretVersion, account: &KubesvcAccount) -> Result<(), ApiError> {
         let Some(present) = self.get().await? else { return Ok(()) };
         match trimmed(&present, &keys_named_by(account)) {
@@ -228,7 +231,7 @@ impl<'a> AccountSecret<'a> {
         );
     }
 
-    /// Whether the account still stands, and names this Secret.
+    /// Whether the account still exists and names this Secret.
     async fn is_named_by(&self, account: &KubesvcAccount) -> Result<bool, RestError> {
         let now = self.state.read(self.key).await?;
         Ok(now.is_some_and(|now| now.uid() == account.uid() && self.is_of(&now) && !now.is_being_deleted()))
@@ -269,7 +272,7 @@ impl<'a> AccountSecret<'a> {
         self.state.calls.ask_for(self.call("get"), self.api.get(&self.name)).await
     }
 
-    /// None: others were faster.
+    /// Creates the Secret. Returns `None` after a conflict.
     async fn create(&self, secret: &Secret) -> Result<Option<SecretVersion>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();
@@ -277,7 +280,7 @@ impl<'a> AccountSecret<'a> {
         written(self.state.calls.ask(self.call("create"), created).await)
     }
 
-    /// As [`Self::create`].
+    /// Replaces the Secret. Returns `None` after a conflict.
     async fn replace(&self, secret: &Secret) -> Result<Option<SecretVersion>, ApiError> {
         crash::point("rest-secret:before");
         let params = post_params();

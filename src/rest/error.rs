@@ -1,6 +1,6 @@
-//! Errors in the shape that Spring services give: `{timestamp, status, error, message, path}`.
+//! Errors in the shape of Spring services: `{timestamp, status, error, message, path}`.
 //!
-//! A handler returns a [`RestError`]; [`shape`], around all routes, gives it its body, since only there the path is known.
+//! A handler returns a [`RestError`]. The middleware [`shape`] adds the body, because only there the path is known.
 
 use axum::Json;
 use axum::extract::Request;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// An answer that is no success. The message names the field or the account, and what to do; it holds no credential.
+/// An error response. The message names the field or the account and what to do; it contains no credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct RestError {
@@ -59,7 +59,7 @@ impl RestError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// No account of this name.
+    /// 404 for an unknown account.
     pub(super) fn no_account(name: &str) -> Self {
         Self::not_found(format!("account {name:?} does not exist"))
     }
@@ -73,7 +73,7 @@ impl IntoResponse for RestError {
     }
 }
 
-/// Gives each [`RestError`] its body.
+/// Middleware that adds the body to each [`RestError`].
 pub(super) async fn shape(request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let mut response = next.run(request).await;
@@ -93,18 +93,18 @@ pub(super) async fn shape(request: Request, next: Next) -> Response {
         shaped.headers_mut().insert(header::ALLOW, allow);
     }
     if matches!(status, StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT) {
-        // The rest of the body is not read, so the connection cannot carry another request.
+        // The rest of the body is not read, so the connection cannot be reused.
         shaped.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     shaped
 }
 
-/// No such route.
+/// Fallback for unknown routes.
 pub(super) async fn no_route() -> RestError {
     RestError::not_found("there is no such call; GET /openapi.json lists them")
 }
 
-/// The route is there, for other methods.
+/// Fallback for a known route with another method.
 pub(super) async fn wrong_method(request: Request) -> RestError {
     let message = format!("{} is not allowed here; the header Allow says what is", request.method());
     RestError::new(StatusCode::METHOD_NOT_ALLOWED, message)

@@ -1,5 +1,4 @@
-//! Names from the path and words from the query. Reading them never fails by itself, so that a handler can check what
-//! comes first.
+//! Path names and query parameters. Extraction itself never fails, so that a handler decides which error comes first.
 
 use std::convert::Infallible;
 
@@ -10,16 +9,16 @@ use utoipa::IntoParams;
 use super::error::RestError;
 use crate::account::spinnaker::is_account_name;
 
-/// The name in the path, decoded.
+/// The name in the path, percent-decoded.
 pub(super) struct PathName(Result<String, RestError>);
 
 impl PathName {
-    /// A name that the route itself says.
+    /// A name that the route itself contains.
     pub(super) fn of(name: &str) -> Self {
         Self(Ok(name.to_owned()))
     }
 
-    /// The name of an account.
+    /// The name as an account name.
     pub(super) fn account(self) -> Result<String, RestError> {
         let name = self.0?;
         if is_account_name(&name) {
@@ -31,12 +30,12 @@ impl PathName {
         }
     }
 
-    /// The id of a replica.
+    /// The name as a replica id.
     pub(super) fn replica(self) -> Result<String, RestError> {
         self.0
     }
 
-    /// The id of an agent.
+    /// The name as an agent id.
     pub(super) fn agent(self) -> Result<String, RestError> {
         self.0
     }
@@ -47,7 +46,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
         let name = match RawPathParams::from_request_parts(parts, state).await {
-            // An account may be called as a word of a route is: then it is the last part of the path.
+            // An account may have the name of a literal segment of a route: its name is then the last segment.
             Ok(params) => Ok(params.iter().next().map_or_else(
                 || parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned(),
                 |(_, value)| value.to_owned(),
@@ -68,7 +67,7 @@ pub(super) struct Force(
 );
 
 impl Force {
-    /// Whether it was asked for.
+    /// Returns the flag, or an error if its value is neither `true` nor `false`.
     pub(super) fn read(self) -> Result<bool, RestError> {
         self.0
     }
@@ -99,7 +98,7 @@ pub(super) struct ExcludedChecks {
 }
 
 impl ExcludedChecks {
-    /// Whether this is left out.
+    /// Whether `what` is excluded from the check.
     pub(super) fn has(&self, what: &str) -> bool {
         self.exclude.as_deref() == Some(what)
     }
@@ -113,7 +112,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ExcludedChecks {
     }
 }
 
-/// A word of the query, decoded, which may come once.
+/// Returns a decoded query parameter. An error if it occurs twice.
 pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<String>, RestError> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let first = pairs.find(|(name, _)| name == key);
@@ -123,7 +122,7 @@ pub(super) fn single_value(query: Option<&str>, key: &str) -> Result<Option<Stri
     Ok(first.map(|(_, value)| value.into_owned()))
 }
 
-/// A word of the query, decoded; the first, if it comes twice.
+/// Returns a decoded query parameter; the first, if it occurs twice.
 fn query_value(query: Option<&str>, key: &str) -> Option<String> {
     let mut pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(name, _)| name == key).map(|(_, value)| value.into_owned())

@@ -1,4 +1,4 @@
-//! Which connected agents hold an account, on all replicas.
+//! Which connected agents hold an account, across all replicas.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use super::RestState;
 use crate::account::KubesvcAccount;
 
 impl RestState {
-    /// The ids of the agents that hold each of these accounts, sorted. Of agents whose replica does not answer, those
-    /// that the account's status names.
+    /// Returns the ids of the agents that hold each of these accounts, sorted. Agents whose replica does not answer
+    /// are included if the account's status names them.
     pub(super) async fn holders(&self, accounts: &[&KubesvcAccount]) -> Vec<Vec<String>> {
         let uids: Vec<_> = accounts.iter().map(|account| account.uid().to_owned()).collect();
         let mut remote = self.peers.holders(&uids).await;

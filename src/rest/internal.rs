@@ -1,5 +1,5 @@
-//! `/internal/v1`: what other replicas ask of this one. Every call is signed; what is not is refused before anything is
-//! looked at. Not for callers, and so not in the OpenAPI description.
+//! `/internal/v1`: calls of other replicas. Every call is signed, and an unsigned call is refused before anything
+//! else is checked. Not meant for callers, so the OpenAPI description omits it.
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -21,7 +21,7 @@ use crate::peers::{
     SignatureError,
 };
 
-/// The calls, behind the check of their signatures.
+/// Routes of the calls, behind the check of their signatures.
 pub(super) fn routes(state: &RestState) -> Router<RestState> {
     Router::new()
         .route("/internal/v1/agents", get(agents))
@@ -33,7 +33,7 @@ pub(super) fn routes(state: &RestState) -> Router<RestState> {
         .route_layer(from_fn_with_state(state.clone(), signed))
 }
 
-/// Lets signed calls through, once each, and signs their answers.
+/// Middleware that admits each signed call once and signs its answer.
 async fn signed(State(state): State<RestState>, request: Request, next: Next) -> Result<Response, RestError> {
     let (parts, body) = request.into_parts();
     let address = parts.extensions.get::<CalledAt>().map(|CalledAt(address)| *address);
@@ -43,7 +43,7 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
     let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
     let admitted = state.peers.admit(unchecked, parts.method.as_str(), path, &body);
     let answerable = admitted.map_err(|refusal| refuse(&refusal))?;
-    // Shaped here, since what is signed is what is sent.
+    // Shape errors here, because the signature covers the final body.
     let answer = error::shape(Request::from_parts(parts, Body::from(body)), next).await;
     let (mut parts, body) = answer.into_parts();
     let body = to_bytes(body, usize::MAX).await.map_err(|problem| {
@@ -54,7 +54,8 @@ async fn signed(State(state): State<RestState>, request: Request, next: Next) ->
 }
 
 fn refuse(refusal: &SignatureError) -> RestError {
-    // No warning: strangers could fill the log with it. It is counted, and a replica tells of its own failed calls.
+    // No warning: anyone on the network could fill the log with it. The refusal is counted, and a replica logs its
+    // own failed calls.
     tracing::debug!(%refusal, "a call to /internal was refused");
     match refusal {
         SignatureError::TooMany => RestError::unavailable(refusal.to_string()),

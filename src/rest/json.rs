@@ -1,11 +1,11 @@
-//! JSON read strictly: no key twice, nothing after the value, and no value in an error.
+//! Strict JSON parsing: no duplicate keys, nothing after the value, and no values in error messages.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Parses a body. The message of a refusal says what is wrong and where, and shows nothing of the values.
+/// Parses a body. The error message says what is wrong and where, and contains none of the values.
 pub(super) fn parse(bytes: &[u8]) -> Result<Value, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = Strict.deserialize(&mut deserializer).map_err(|problem| describe(&problem))?;
@@ -17,7 +17,7 @@ fn describe(problem: &serde_json::Error) -> String {
     format!("the body is not JSON: {problem}")
 }
 
-/// Builds a `Value` and refuses a key that comes twice: one of the two values would be lost without a word.
+/// Builds a `Value` and refuses duplicate keys, since one of the two values would be lost silently.
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {

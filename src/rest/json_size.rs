@@ -1,21 +1,21 @@
-//! How much memory a JSON text would take, counted before any of it is built.
+//! The memory that a JSON text would take, computed before any of it is built.
 //!
-//! An object of one entry has 7 bytes as text and some hundred in memory, so the size of a body says little.
+//! The size of a body says little: an object with one entry takes 7 bytes as text and several hundred in memory.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// How many values a body may hold: 1,000 accounts with 200 each.
+/// Maximum number of values in a body: 1,000 accounts with 200 values each.
 pub(super) const MAX_VALUES: usize = 200_000;
 /// Maximum depth of nested lists and objects.
 pub(super) const MAX_DEPTH: usize = 32;
-/// About what an object takes beside its values, in bytes: the first node of its map.
+/// Approximate size of an object without its values, in bytes: the first node of its map.
 const OBJECT_BYTES: usize = 640;
-/// About what a value takes, with its place in a list or map and what grows ahead of it, in bytes.
+/// Approximate size of a value, in bytes, with its entry in a list or map and the spare capacity there.
 const VALUE_BYTES: usize = 128;
 
-/// What a JSON text holds.
+/// Counts of what a JSON text contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JsonSize {
     values: usize,
@@ -24,13 +24,13 @@ pub(super) struct JsonSize {
 }
 
 impl JsonSize {
-    /// About how many bytes it takes in memory.
+    /// Approximate size in memory, in bytes.
     pub(super) fn memory(self) -> usize {
         self.bytes + self.values * VALUE_BYTES + self.objects * OBJECT_BYTES
     }
 }
 
-/// Why a text is not taken.
+/// Why a text is refused.
 #[derive(Debug)]
 pub(super) enum JsonSizeError {
     TooMany,
@@ -50,10 +50,10 @@ impl fmt::Display for JsonSizeError {
     }
 }
 
-/// Counts what a text holds.
+/// Counts what a text contains.
 ///
 /// # Errors
-/// It is no JSON, or holds more than is taken.
+/// The text is not JSON, or exceeds a limit.
 pub(super) fn measure(text: &[u8]) -> Result<JsonSize, JsonSizeError> {
     let mut found = SizeCounter { size: JsonSize { bytes: text.len(), ..JsonSize::default() }, excess: None };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -79,7 +79,7 @@ impl SizeCounter {
 
 struct CountingVisitor<'f> {
     found: &'f mut SizeCounter,
-    /// How many further lists and objects may be around a value.
+    /// How many more levels of lists and objects are allowed below this value.
     left: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `/agents/kubernetes/accounts`: what Spinnaker asks of one account.
+//! `/agents/kubernetes/accounts`: Spinnaker's queries about one account.
 
 use axum::Json;
 use axum::extract::State;

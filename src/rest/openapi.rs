@@ -1,4 +1,4 @@
-//! The description of the API in OpenAPI, made from the handlers. `docs/openapi.json` is a copy of it.
+//! The OpenAPI description of the API, generated from the handlers. `docs/openapi.json` is a copy of it.
 
 use std::sync::LazyLock;
 
@@ -36,7 +36,7 @@ use super::{accounts, agents, assignments, clouddrivers, dynamic, health, kubern
 )]
 struct Description;
 
-/// What every call has in common.
+/// Responses and request properties that all calls share.
 struct CommonParts;
 
 impl Modify for CommonParts {
@@ -75,12 +75,12 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
     text
 });
 
-/// The description, made once.
+/// Returns the description. It is generated once.
 pub(super) fn text() -> &'static str {
     &TEXT
 }
 
-/// The description of the API in OpenAPI, as pretty JSON; the same text each time.
+/// Returns the OpenAPI description as pretty-printed JSON; the text is the same each time.
 pub fn openapi() -> String {
     text().to_owned()
 }

@@ -1,4 +1,4 @@
-//! REST while the process starts: it lives, and serves nothing yet.
+//! REST while the process starts: alive, but not ready.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use super::error::{self, RestError};
 use super::health::{self, Health};
 
-/// What a process that starts waits for, as it says under `/health`.
+/// What a starting process waits for, as `/health` reports it.
 #[derive(Clone)]
 pub struct StartupState {
     replica_id: String,
@@ -22,12 +22,12 @@ pub struct StartupState {
 }
 
 impl StartupState {
-    /// A replica that waits for this, because of that.
+    /// Creates the state of a replica that waits for `what` because of `why`.
     pub fn new(replica_id: &str, what: &'static str, why: &str) -> Self {
         Self { replica_id: replica_id.to_owned(), waits_for: Arc::new(Mutex::new((what, why.to_owned()))) }
     }
 
-    /// Changes what is waited for. True if that is news.
+    /// Changes what the process waits for. Returns whether it differs from before.
     pub fn waits_for(&self, what: &'static str, why: &str) -> bool {
         let mut held = self.waits_for.lock();
         let news = (held.0, held.1.as_str()) != (what, why);
@@ -36,7 +36,7 @@ impl StartupState {
     }
 }
 
-/// All calls, until [`super::router`] takes over: the process is alive, not ready, and says what is missing.
+/// Routes until [`super::router`] takes over: the process is alive, not ready, and reports what is missing.
 pub fn starting(starting: StartupState) -> Router {
     Router::new()
         .route("/health/liveness", get(health::liveness))
@@ -48,17 +48,18 @@ pub fn starting(starting: StartupState) -> Router {
         .layer(from_fn(error::shape))
 }
 
-/// A second listener on the same port: connections go to either, so none is refused while one takes over from the other.
+/// Returns two listeners on the same port. Connections go to either, so none is refused while one server takes over
+/// from the other.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of the system call.
 pub fn second_listener(listener: TcpListener) -> io::Result<(TcpListener, TcpListener)> {
     let first = listener.into_std()?;
     let second = first.try_clone()?;
     Ok((TcpListener::from_std(first)?, TcpListener::from_std(second)?))
 }
 
-/// It can serve nobody, whatever is excluded: it neither takes agents nor answers for accounts.
+/// Reports 503 whatever is excluded, because a starting process neither accepts agents nor answers for accounts.
 async fn readiness(State(starting): State<StartupState>) -> (StatusCode, Json<Health>) {
     let (what, why) = starting.waits_for.lock().clone();
     let missing = [(what.to_owned(), why), ("running".to_owned(), "the operator is starting".to_owned())];

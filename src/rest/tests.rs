@@ -1,4 +1,4 @@
-//! The router against an API server that cannot be reached: everything that is refused before it is asked.
+//! The router against an unreachable API server: all refusals that need no answer of it.
 
 use std::io;
 use std::sync::Arc;
@@ -213,7 +213,7 @@ fn a_router() -> Router {
     router_with(settings(), &[])
 }
 
-/// An answer, read whole.
+/// A response with its whole body.
 struct TestResponse {
     status: u16,
     headers: HeaderMap,
@@ -225,7 +225,7 @@ impl TestResponse {
         serde_json::from_str(&self.text).unwrap_or(Value::Null)
     }
 
-    /// Its message, after a look at the shape of an error.
+    /// Returns the message after checking the shape of the error.
     fn message(&self, path: &str) -> String {
         let body = self.json();
         let keys: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Documented calls that are not built yet: 501 says so, where 404 would look like a wrong address.
+//! Documented calls that are not implemented. They answer 501, because 404 would suggest a wrong path.
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -8,12 +8,12 @@ use super::RestState;
 use super::agents;
 use super::error::RestError;
 
-/// Calls about operations, and Clouddriver's account management.
+/// Routes of operations and of Clouddriver's account management.
 pub(super) fn routes() -> Router<RestState> {
     Router::new()
         .route("/armory/agent/operations", get(operations).post(operations))
         .route("/armory/agent/operations/{operationId}", get(operations))
-        // An agent may have that name.
+        // An agent may have the id `operations`.
         .route("/armory/agent/operations/disconnect", get(operations).post(agents::disconnect_operations))
         .route("/armory/agent/operationresults", post(operations))
         .route("/armory/agent/operations/database", get(operations).post(operations))

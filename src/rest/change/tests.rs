@@ -1,4 +1,4 @@
-//! What is planned for an account as it is.
+//! The plan for an account in its current state.
 
 use super::*;
 

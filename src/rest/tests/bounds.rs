@@ -1,4 +1,4 @@
-//! What a request may cost: memory, requests to the API server, and time.
+//! Bounds on a request's memory, time, and calls to the API server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::rest::body::{self, PendingBody};
 const DYNAMIC: &str = "/armory/accounts/dynamic";
 const MIB: usize = 1024 * 1024;
 
-/// How often an API server was asked, and how often at once at most.
+/// Counts the requests to an API server, and how many ran at once.
 #[derive(Default)]
 struct RequestCounter {
     times: AtomicUsize,
@@ -18,7 +18,7 @@ struct RequestCounter {
 }
 
 impl RequestCounter {
-    /// Counts one until it ends or is given up.
+    /// Counts one request until it ends or is cancelled.
     fn begin(asked: &Arc<Self>) -> CountedRequest {
         let now = asked.now.fetch_add(1, Ordering::SeqCst) + 1;
         asked.most.fetch_max(now, Ordering::SeqCst);
@@ -34,7 +34,7 @@ impl Drop for CountedRequest {
     }
 }
 
-/// An API server that takes its time and then answers with this code.
+/// An API server that answers with this code after a delay.
 fn answering(code: u16, asked: &Arc<RequestCounter>) -> kube::Client {
     let asked = Arc::clone(asked);
     let service = tower::service_fn(move |_: Request<kube::client::Body>| {
@@ -66,7 +66,7 @@ fn names(count: usize) -> String {
 
 #[tokio::test]
 async fn a_body_that_would_take_much_memory_is_400_and_says_what_is_allowed() {
-    // 7 bytes each, and some hundred in memory.
+    // 7 bytes each, and several hundred in memory.
     let objects = format!("[{}]", vec![r#"{"":0}"#; 150_000].join(","));
     let answer = send(router_with(large(), &[]), request("POST", DYNAMIC, objects)).await;
     assert_eq!(answer.status, 400);
@@ -118,7 +118,7 @@ async fn accounts_are_looked_up_until_the_first_that_cannot_be() {
 #[tokio::test(start_paused = true)]
 async fn looking_up_has_an_end_for_the_request_as_a_whole() {
     let asked = Arc::default();
-    // 404 of the object: it is not there, so that all are asked for.
+    // 404 for the object: it does not exist, so all names are looked up.
     let missing = tower::service_fn({
         let asked: Arc<RequestCounter> = Arc::clone(&asked);
         move |request: Request<kube::client::Body>| {

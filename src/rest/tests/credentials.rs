@@ -1,4 +1,4 @@
-//! A kubeconfig given to REST by several callers at once: what was acknowledged stays.
+//! Kubeconfigs given to REST by concurrent callers: what was acknowledged is kept.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -11,7 +11,7 @@ const DYNAMIC: &str = "/armory/accounts/dynamic";
 const SECRET: &str = "/secrets/prod-kubeconfig";
 const ACCOUNT: &str = "/kubesvcaccounts/prod";
 
-/// A good kubeconfig, told from others by its token.
+/// A valid kubeconfig, identified by its token.
 fn kubeconfig(token: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -41,13 +41,13 @@ impl Rest {
         send(self.router.clone(), request.body(Body::from(body.to_string())).expect("a request")).await
     }
 
-    /// The call in a task of its own.
+    /// Runs the call in a task of its own.
     fn begin(&self, method: &'static str, body: Value) -> tokio::task::JoinHandle<TestResponse> {
         let rest = Self { api: Arc::clone(&self.api), router: self.router.clone() };
         tokio::spawn(async move { rest.call(method, DYNAMIC, body).await })
     }
 
-    /// A POST that has made Secret and object, held as it looks at the Secret again.
+    /// A POST that has created Secret and object, held when it reads the Secret again.
     async fn post_until_its_last_step(&self) -> (tokio::task::JoinHandle<TestResponse>, HeldRequest) {
         let mut object = self.api.hold("POST", "/kubesvcaccounts");
         let post = self.begin("POST", given("first"));
@@ -58,7 +58,7 @@ impl Rest {
         (post, owner)
     }
 
-    /// The kubeconfig in the Secret.
+    /// Returns the kubeconfig in the Secret.
     fn stored(&self) -> Option<String> {
         let secret = self.api.get(SECRET)?;
         let data = secret["data"].as_object()?.values().next()?.as_str()?;
@@ -67,7 +67,7 @@ impl Rest {
 }
 
 impl Rest {
-    /// The account's own kubeconfig in the Secret, and that for the agent.
+    /// Returns the account's own kubeconfig and the agent's from the Secret.
     fn both(&self) -> [Option<String>; 2] {
         let secret = self.api.get(SECRET).unwrap_or_default();
         ["kubeconfig", "agent-kubeconfig"].map(|key| {
@@ -92,7 +92,8 @@ async fn what_a_put_has_stored_is_not_overwritten_by_the_last_step_of_the_post()
     assert_eq!(rest.stored(), Some(kubeconfig("second")));
 }
 
-/// Two POSTs that have both prepared the Secret and found no account: the first is about to make it, the second after it.
+/// Two POSTs that have both prepared the Secret and found no account. The first is about to create it, the second
+/// follows.
 struct Both {
     rest: Rest,
     winner: (tokio::task::JoinHandle<TestResponse>, HeldRequest),

@@ -1,4 +1,4 @@
-//! An API server in memory that keeps objects, their versions and uids, and can be held at a request.
+//! An in-memory API server that keeps objects, versions and uids, and can hold a request.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 
-/// The objects by path, and the requests that are to be held.
+/// Objects by path, and the requests to hold.
 #[derive(Default)]
 pub(super) struct FakeApi {
     objects: Mutex<BTreeMap<String, Value>>,
@@ -24,20 +24,20 @@ struct RequestGate {
     go: oneshot::Receiver<()>,
 }
 
-/// A request that waits before it does anything.
+/// A request that is held before it has any effect.
 pub(super) struct HeldRequest {
     reached: oneshot::Receiver<()>,
     go: oneshot::Sender<()>,
 }
 
 impl HeldRequest {
-    /// Waits until a request has come.
+    /// Waits until a request has arrived.
     pub(super) async fn reached(&mut self) {
         let reached = tokio::time::timeout(Duration::from_secs(10), &mut self.reached).await;
         reached.expect("the request comes").expect("the server stands");
     }
 
-    /// Lets it go on.
+    /// Lets the request continue.
     pub(super) fn go(self) {
         self.go.send(()).expect("somebody waits");
     }
@@ -53,14 +53,14 @@ impl FakeApi {
         kube::Client::new(service, "ns")
     }
 
-    /// Holds the next request of this method whose path ends so.
+    /// Holds the next request of this method whose path has this suffix.
     pub(super) fn hold(&self, method: &'static str, path: &str) -> HeldRequest {
         let ((reached, was_reached), (go, may_go)) = (oneshot::channel(), oneshot::channel());
         self.gates.lock().push(RequestGate { method, path: path.to_owned(), reached, go: may_go });
         HeldRequest { reached: was_reached, go }
     }
 
-    /// The object whose path ends so.
+    /// Returns the object whose path has this suffix.
     pub(super) fn get(&self, path: &str) -> Option<Value> {
         let objects = self.objects.lock();
         objects.iter().find(|(at, _)| at.ends_with(path)).map(|(_, object)| object.clone())

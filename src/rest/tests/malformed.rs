@@ -1,4 +1,5 @@
-//! Bodies that are refused, each with its code and a word of the message; none of them is a 500, and none is shown.
+//! Refused bodies, each with its status code and a word of the message. None is a 500, and no message shows the
+//! body's values.
 
 use super::*;
 
@@ -14,7 +15,7 @@ const CASES: &[Case] = &[
     // Media type.
     ("PATCH", ACCOUNTS, None, "[]", 415, "Content-Type"),
     ("POST", DYNAMIC, FORM, "{}", 415, "JSON"),
-    // A form of any web page.
+    // Types that a form of any web page can send.
     ("POST", DISCONNECT, FORM, "", 415, "JSON"),
     ("POST", DISCONNECT, FORM, "clusterDriven=true", 415, "JSON"),
     ("POST", DISCONNECT, Some("multipart/form-data; boundary=x"), "", 415, "JSON"),
@@ -134,7 +135,7 @@ const CASES: &[Case] = &[
         "customResources",
     ),
     ("PUT", DYNAMIC, JSON, r#"{"name":"a","metrics":"true"}"#, 400, "metrics"),
-    // The body of a disconnect may be absent, and else must be right.
+    // Calls about agents. The body of a disconnect is optional, but is validated if present.
     ("POST", "/armory/agent/assignments", JSON, "[]", 400, "empty list"),
     ("POST", "/armory/agent/assignments", JSON, "null", 400, "null"),
     ("POST", "/armory/agent/assignments", JSON, "", 400, ""),

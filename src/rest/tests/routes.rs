@@ -63,7 +63,8 @@ async fn with_dynamic_accounts_off_the_writing_calls_are_501_before_anything_els
         let answer = send(router_with(off.clone(), &[]), request).await;
         assert_eq!(answer.status, status, "{method} {path}");
     }
-    // Who caches an account of an agent's own file is elected anew all the same: this gets as far as the API server.
+    // A new election is allowed for an account of an agent's own file as well: this request gets as far as the API
+    // server.
     let request = Request::builder().method("POST").uri("/armory/agent/assignments");
     let request = request.header(header::CONTENT_TYPE, "application/json").body(Body::from(r#"["a"]"#));
     let answer = send(router_with(off, &[]), request.expect("a request")).await;
@@ -95,7 +96,7 @@ async fn documented_calls_that_are_not_built_are_501_and_say_so() {
         assert_eq!(answer.status, 501, "{method} {path}");
         assert!(answer.message(path).contains(word), "{method} {path}: {}", answer.text);
     }
-    // The agent of that name can be disconnected all the same.
+    // The agent with that id can still be disconnected.
     let path = "/armory/agent/operations/disconnect";
     let answer = call("POST", path, None, "").await;
     assert_eq!(answer.status, 404);

@@ -1,4 +1,4 @@
-//! What is shown, key by key.
+//! Views, key by key.
 
 use serde_json::json;
 
