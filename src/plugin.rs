@@ -3,12 +3,12 @@
 //! | file | what it does |
 //! |---|---|
 //! | `cli.rs`, `arguments.rs` | the command line |
-//! | `session.rs`, `failure.rs` | the person's API server, and what is said when it cannot be used |
-//! | `accounts.rs`, `fleet.rs` | reading: page by page, by name, by selector |
-//! | `list.rs`, `describe.rs`, `why.rs`, `agents.rs` | what is shown |
-//! | `desire.rs`, `retry.rs` | what is changed |
-//! | `wait.rs` | one watch until all are there |
-//! | `complete.rs` | completion in shells |
+//! | `session.rs`, `failure.rs` | the client of the user's API server, and its error messages |
+//! | `accounts.rs`, `fleet.rs` | reading accounts and agents: page by page, by name, by selector |
+//! | `list.rs`, `describe.rs`, `why.rs`, `agents.rs` | output of the reading commands, and approval of agents |
+//! | `desired_state.rs`, `retry.rs` | commands that change accounts |
+//! | `wait.rs` | one watch until all accounts have reached a goal |
+//! | `completion.rs` | shell completion |
 
 mod accounts;
 mod agents;

@@ -1,4 +1,4 @@
-//! Reading accounts: page by page, by name, by selector.
+//! Reads accounts: page by page, by name, by selector.
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
@@ -9,25 +9,26 @@ use super::failure::{ACCOUNTS, ApiRequest, CommandError, did_you_mean, is_about_
 use super::session::ApiSession;
 use crate::account::{KubesvcAccount, PLUGIN_FIELD_MANAGER};
 
-/// How often a list begins anew when its continuation has expired.
+/// Maximum number of attempts at a list whose continue token expires.
 const MAX_LIST_ATTEMPTS: u32 = 3;
 
-/// An account, as this program reads it and as the API server has it.
+/// An account, typed and as the API server returned it.
 #[derive(Clone, Debug)]
 pub(super) struct AccountObject {
-    /// As read.
+    /// The typed account.
     pub(super) account: KubesvcAccount,
-    /// With every field, also those of a newer version; without managedFields, as kubectl prints it.
+    /// The account with every field, including those of a newer version. Without managedFields, like kubectl's
+    /// output.
     pub(super) raw: Value,
 }
 
 impl AccountObject {
-    /// Its name.
+    /// Name of the object.
     pub(super) fn name(&self) -> &str {
         self.account.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Its namespace.
+    /// Namespace of the object.
     pub(super) fn namespace(&self) -> &str {
         self.account.metadata.namespace.as_deref().unwrap_or_default()
     }
@@ -65,7 +66,7 @@ impl ApiSession {
         }
     }
 
-    /// All accounts of the scope with these labels, by namespace and name.
+    /// Lists all accounts of the scope with these labels, by namespace and name.
     pub(super) async fn list_accounts(
         &self,
         selector: Option<&str>,
@@ -80,7 +81,7 @@ impl ApiSession {
             loop {
                 let page = match self.try_ask(api.list(&parameters)).await? {
                     Ok(page) => page,
-                    // So much has changed since the first page that the rest of that list is not kept any more.
+                    // The continue token has expired, because too much has changed since the first page.
                     Err(kube::Error::Api(status)) if status.code == 410 && attempt < MAX_LIST_ATTEMPTS => {
                         attempt += 1;
                         continue 'anew;
@@ -98,7 +99,7 @@ impl ApiSession {
         }
     }
 
-    /// One account by the name of its object.
+    /// Returns the account with this object name.
     pub(super) async fn find_account(&self, name: &str) -> Result<Option<AccountObject>, CommandError> {
         let api = self.accounts(Some(&self.namespace));
         match self.try_ask(api.get(name)).await? {
@@ -111,9 +112,9 @@ impl ApiSession {
         }
     }
 
-    /// Accounts by the names of their objects or by the names Spinnaker knows them by, in the order given.
+    /// Finds accounts by object name or account name, in the order given.
     ///
-    /// Those that are not there come as one line each, with near names.
+    /// Also returns one line, with similar names, for each name that was not found.
     pub(super) async fn find_accounts(
         &self,
         names: &[String],
@@ -122,7 +123,7 @@ impl ApiSession {
         let mut all = None;
         for name in names {
             let name = bare(name);
-            // What cannot be the name of an object is not asked for: it would not be a path.
+            // Names that are not valid for an object are not requested: they would form another path.
             let item = if is_object_name(name) { self.find_account(name).await? } else { None };
             if let Some(item) = item {
                 found.push(item);
@@ -141,7 +142,7 @@ impl ApiSession {
         Ok((found, missing))
     }
 
-    /// Merges a patch into an account, in the name of this program; the answer is what was written.
+    /// Merge-patches an account with this program's field manager. Returns the written account.
     pub(super) async fn patch_account(
         &self,
         item: &AccountObject,
@@ -162,13 +163,13 @@ impl ApiSession {
         format!("no account {name} in namespace {}{more}", self.namespace)
     }
 
-    /// One account by name; one that is not there is an error.
+    /// Returns one account by name, or an error if there is none.
     pub(super) async fn one_account(&self, name: &str) -> Result<AccountObject, CommandError> {
         let (mut found, mut missing) = self.find_accounts(&[name.to_owned()]).await?;
         found.pop().ok_or_else(|| CommandError::Failed(missing.pop().unwrap_or_default()))
     }
 
-    /// The accounts that a person means, and a line for each name that is not there.
+    /// Returns the accounts selected on the command line, and a line for each name that was not found.
     pub(super) async fn resolve(
         &self,
         targets: &Targets,
@@ -186,7 +187,7 @@ impl ApiSession {
     }
 }
 
-/// A name without the resource that `-o name` puts before it.
+/// Strips the resource prefix that `-o name` prints.
 pub(super) fn bare(name: &str) -> &str {
     let prefixes = [
         "kubesvcaccount.kubesvc.io/",

@@ -1,4 +1,4 @@
-//! `kubectl kubesvc agents`: the fleet, and who of it is given accounts.
+//! `kubectl kubesvc agents`: lists the agents, and approves or revokes them.
 
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -59,7 +59,7 @@ struct AgentNames {
     names: Vec<String>,
 }
 
-/// Shows the fleet, or changes who is approved.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &AgentsArguments) -> Result<(), CommandError> {
     let session = ApiSession::open(place).await?;
     let mut agents = session.list_agents(session.scope()).await?;
@@ -174,7 +174,7 @@ async fn approve(
     if failed { Err(CommandError::Told) } else { Ok(()) }
 }
 
-/// The agent of this object name, else the only one of this id.
+/// Returns the agent with this object name, else the only one with this id.
 fn choose<'a>(agents: &'a [KubesvcAgent], name: &str) -> Result<&'a KubesvcAgent, String> {
     let name = name.strip_prefix("kubesvcagent.kubesvc.io/").or(name.strip_prefix("ksg/")).unwrap_or(name);
     let of_name: Vec<_> = agents.iter().filter(|agent| agent.name_any() == name).collect();

@@ -1,4 +1,4 @@
-//! Flags that several commands have, spelt as kubectl spells them.
+//! Flags shared by several commands, spelled as kubectl spells them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -41,13 +41,13 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Refuses names together with all namespaces: one name may stand in several.
+    /// Refuses names together with `--all-namespaces`, since several namespaces may have an account of one name.
     pub(super) fn check(&self, place: &ScopeArguments) -> Result<(), CommandError> {
         names_have_a_namespace(&self.names, place)
     }
 }
 
-/// Refuses names together with all namespaces.
+/// Refuses names together with `--all-namespaces`.
 pub(super) fn names_have_a_namespace(names: &[String], place: &ScopeArguments) -> Result<(), CommandError> {
     if place.all_namespaces && !names.is_empty() {
         return Err(CommandError::Usage(
@@ -57,7 +57,7 @@ pub(super) fn names_have_a_namespace(names: &[String], place: &ScopeArguments) -
     Ok(())
 }
 
-/// A time as kubectl takes it: `30s`, `5m`, `1h30m`.
+/// Parses a duration in kubectl's format: `30s`, `5m`, `1h30m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     const HELP: &str = "write it as 30s, 5m or 1h30m";
     let parsed = match text {

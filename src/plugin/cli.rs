@@ -67,10 +67,10 @@ enum Command {
     Version,
 }
 
-/// Runs the program.
+/// Entry point of `kubectl-kubesvc`.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    // Before the command line is read: what is being written is none yet.
+    // Handled before the arguments are parsed, because the words being completed are not a valid command line yet.
     if words.next().is_some_and(|word| word == completion::COMMAND) {
         return exit(in_runtime(completion::run(&words.collect::<Vec<_>>())));
     }
@@ -98,7 +98,7 @@ fn in_runtime(work: impl Future<Output = Result<(), CommandError>>) -> Result<()
         .build()
         .map_err(|error| format!("no runtime: {error}"))?;
     let ended = runtime.block_on(work);
-    // A program that the kubeconfig runs to log in may hang; nobody waits for it here.
+    // A login program of the kubeconfig may hang; do not wait for it.
     runtime.shutdown_background();
     ended
 }
@@ -118,7 +118,7 @@ async fn run(place: &ScopeArguments, command: &Command) -> Result<(), CommandErr
     }
 }
 
-/// One line about what went wrong, while others may still go well.
+/// Prints one line about a failure while the command continues.
 pub(super) fn complain(reason: &str) {
     out::note(&format!("kubectl-kubesvc: {}", text::line(reason)));
 }

@@ -1,7 +1,7 @@
-//! Completion: scripts for `kubectl-kubesvc` itself, and what `kubectl kubesvc <TAB>` asks for.
+//! Shell completion: scripts for `kubectl-kubesvc` itself, and candidates for `kubectl kubesvc <TAB>`.
 //!
-//! kubectl completes its plugins by calling a program `kubectl_complete-kubesvc` with the words so far; it prints one
-//! candidate a line, and last a colon with a number that says how the shell is to take them.
+//! kubectl completes a plugin by running a program `kubectl_complete-kubesvc` with the words so far. It prints one
+//! candidate per line and finally a colon with a number, the directive for the shell.
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -22,9 +22,9 @@ For `kubectl kubesvc <TAB>` put this file, executable, into PATH as kubectl_comp
   #!/bin/sh
   exec kubectl kubesvc __complete \"$@\"";
 
-/// No file names.
+/// Directive: no file name completion.
 const NO_FILES: &str = ":4";
-/// File names, as there is nothing better.
+/// Directive: default file name completion.
 const FILES: &str = ":0";
 
 /// For which shell.
@@ -35,10 +35,10 @@ pub(super) struct CompletionArguments {
     shell: Shell,
 }
 
-/// Prints the script.
+/// Prints the completion script of a shell.
 pub(super) fn script(arguments: &CompletionArguments) -> Result<(), CommandError> {
     let mut script = Vec::new();
-    // The words are those of the program itself: `kubectl-kubesvc`.
+    // The script completes the program itself, `kubectl-kubesvc`.
     let mut command = Cli::command().bin_name(PROGRAM);
     clap_complete::generate(arguments.shell, &mut command, PROGRAM, &mut script);
     Ok(out::print(&String::from_utf8_lossy(&script))?)
@@ -46,10 +46,10 @@ pub(super) fn script(arguments: &CompletionArguments) -> Result<(), CommandError
 
 const PROGRAM: &str = "kubectl-kubesvc";
 
-/// The word that asks for candidates; it is no command of its own.
+/// First argument that requests candidates. Not a documented command.
 pub(super) const COMMAND: &str = "__complete";
 
-/// What may come next.
+/// What the next word can be.
 #[derive(Debug, PartialEq, Eq)]
 enum CompletionTarget {
     /// One of these.
@@ -62,7 +62,8 @@ enum CompletionTarget {
     File,
 }
 
-/// Prints candidates for the last of the words so far, which is being written. Completion is a help: where the cluster cannot be asked there are none, and no error.
+/// Prints candidates for the last word, which is being typed. If the cluster cannot be reached there are none, and no
+/// error.
 pub(super) async fn run(words: &[String]) -> Result<(), CommandError> {
     let (written, begun) = match words.split_last() {
         Some((begun, written)) => (written, begun.as_str()),
@@ -87,14 +88,14 @@ pub(super) async fn run(words: &[String]) -> Result<(), CommandError> {
             Err(_) => Vec::new(),
         },
     };
-    // One candidate a line, and nothing that steers a terminal.
+    // One candidate per line, without characters that control a terminal.
     let plain = |word: &String| !word.chars().any(text::is_hidden);
     let fitting = candidates.into_iter().filter(|word| word.starts_with(begun)).filter(plain);
     let lines: Vec<_> = fitting.chain([NO_FILES.to_owned()]).collect();
     Ok(out::print(&lines.join("\n"))?)
 }
 
-/// The place that the words so far name.
+/// Returns the scope named by the words so far.
 fn scope_of(words: &[String]) -> ScopeArguments {
     let value = |short: Option<&str>, long: &str| {
         words.iter().enumerate().find_map(|(index, word)| match word.split_once('=') {
@@ -111,7 +112,7 @@ fn scope_of(words: &[String]) -> ScopeArguments {
     }
 }
 
-/// What may come after these words.
+/// Returns what may follow these words.
 fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     let mut path = vec![root];
     let mut awaited = None;
@@ -158,7 +159,7 @@ fn next(root: &Command, written: &[String], begun: &str) -> CompletionTarget {
     }
 }
 
-/// The argument whose value comes after this flag.
+/// Returns the argument whose value follows this flag.
 fn takes_value<'a>(command: &'a Command, word: &str) -> Option<&'a clap::Arg> {
     command.get_arguments().find(|argument| {
         let long = argument.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));

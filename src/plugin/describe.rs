@@ -27,7 +27,7 @@ pub(super) struct DescribeArguments {
     names: Vec<String>,
 }
 
-/// Describes.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &DescribeArguments) -> Result<(), CommandError> {
     names_have_a_namespace(&arguments.names, place)?;
     let session = ApiSession::open(place).await?;
@@ -45,7 +45,7 @@ pub(super) async fn run(place: &ScopeArguments, arguments: &DescribeArguments) -
     if missing.is_empty() { Ok(()) } else { Err(CommandError::Told) }
 }
 
-/// The Events about an account, oldest first; a line in their place where they cannot be read.
+/// Returns the Events about an account, oldest first, or one line that says why they cannot be read.
 async fn events(
     session: &ApiSession,
     item: &AccountObject,
@@ -122,7 +122,7 @@ fn about(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     fields.top("Labels", if labels.is_empty() { "<none>" } else { &labels });
 }
 
-/// Where a kubeconfig is.
+/// Describes where a kubeconfig is.
 fn kubeconfig(source: &KubeconfigSource) -> String {
     match (&source.secret_ref, &source.reference, &source.file) {
         (Some(secret), _, _) => format!("key {} of Secret {}", secret.key(), secret.name),
@@ -197,7 +197,7 @@ fn status(fields: &mut Fields, item: &AccountObject, now: Timestamp) {
     fields.field("Generation", format!("{generation}, observed {observed}{late}"));
 }
 
-/// A moment to come, or one that has come.
+/// A point in time, relative to now: `in 5m (…)`, or `due (…)` if it has passed.
 pub(super) fn when(moment: Timestamp, now: Timestamp) -> String {
     let seconds = moment.as_second().saturating_sub(now.as_second());
     if seconds <= 0 { format!("due ({moment})") } else { format!("in {} ({moment})", age::seconds(seconds)) }

@@ -1,4 +1,4 @@
-//! `kubectl kubesvc activate` and `deactivate`: what is desired, written into the spec.
+//! `kubectl kubesvc activate` and `deactivate`: set the desired state in the spec.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ Examples:
   kubectl kubesvc deactivate -l team=a
   kubectl kubesvc deactivate production --force    # although a GitOps tool keeps it";
 
-/// How many accounts are written at once.
+/// Maximum number of concurrent writes.
 pub(super) const MAX_CONCURRENT_WRITES: usize = 16;
 
 /// Whom to change.
@@ -44,7 +44,7 @@ pub(super) struct DesiredStateArguments {
     timeout: Duration,
 }
 
-/// Sets the desired state.
+/// Runs the command.
 pub(super) async fn run(
     place: &ScopeArguments,
     arguments: &DesiredStateArguments,
@@ -66,7 +66,8 @@ pub(super) async fn run(
         match answer {
             Ok((word, written)) => {
                 out::print(&format!("{} {word}", resource_name(item.name())))?;
-                // As written: what was read before may tell of a failure that this change has overtaken.
+                // Use the account as written: the version read before may report a failure that this change
+                // supersedes.
                 changed.push(written.unwrap_or_else(|| item.clone()));
             }
             Err(CommandError::Failed(reason) | CommandError::Usage(reason)) => {
@@ -112,7 +113,7 @@ async fn set(
             "account {name} is managed by {keeper}: set spec.state: {value} there, or repeat with --force"
         )));
     }
-    // The uid: another account of this name, made meanwhile, is not meant.
+    // With the uid, the patch fails for another account that was created under this name meanwhile.
     let patch = json!({"metadata": {"uid": item.account.uid()}, "spec": {"state": value}});
     Ok((word, Some(session.patch_account(item, patch).await?)))
 }

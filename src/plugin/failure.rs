@@ -1,17 +1,17 @@
-//! How a command ends when it does not succeed, and what is said about the API server's answers.
+//! Errors of a command, and messages about the API server's errors.
 
 use kube::core::Status;
 
 use crate::telemetry::errors::chain;
 
-/// Why a command did not succeed.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CommandError {
-    /// The command line makes no sense: exit code 2.
+    /// The command line is invalid: exit code 2.
     Usage(String),
     /// One line that says what is wrong and what to do: exit code 1.
     Failed(String),
-    /// It was said already: exit code 1.
+    /// The message was already printed: exit code 1.
     Told,
 }
 
@@ -21,24 +21,24 @@ impl From<String> for CommandError {
     }
 }
 
-/// What was asked of the API server.
+/// A request to the API server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ApiRequest<'a> {
-    /// The verb as RBAC has it.
+    /// RBAC verb.
     pub(super) verb: &'static str,
-    /// The plural of what it was about.
+    /// Plural of the resource.
     pub(super) resource: &'static str,
-    /// The namespace; none: all.
+    /// Namespace; `None` means all.
     pub(super) namespace: Option<&'a str>,
 }
 
-/// The plural of accounts.
+/// Resource name of accounts.
 pub(super) const ACCOUNTS: &str = "kubesvcaccounts";
-/// The plural of agents.
+/// Resource name of agents.
 pub(super) const AGENTS: &str = "kubesvcagents";
 
 impl ApiRequest<'_> {
-    /// One line about a request that failed: what it was, and what to do.
+    /// Returns one line about a failed request: what it was, and what to do.
     pub(super) fn explain(&self, server: &str, error: &kube::Error) -> String {
         let place = match self.namespace {
             Some(namespace) => format!("in namespace {namespace}"),
@@ -77,17 +77,17 @@ impl ApiRequest<'_> {
     }
 }
 
-/// Whether a 404 says that one object is not there, rather than that its kind is not known.
+/// Whether a 404 is about one object rather than an unknown kind.
 pub(super) fn is_about_an_object(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
-/// How much alike two names have to be for one to be a slip of the other.
+/// Minimum Jaro-Winkler similarity of a name to be suggested, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.8;
-/// How many near names are offered.
+/// Maximum number of suggested names.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// `; did you mean a or b?`, or nothing where no name is near.
+/// Returns `; did you mean a or b?`, or an empty string if no name is similar.
 pub(super) fn did_you_mean<'a>(name: &str, there: impl IntoIterator<Item = &'a str>) -> String {
     let mut near: Vec<_> = there
         .into_iter()

@@ -1,4 +1,4 @@
-//! Reading agents.
+//! Lists agents.
 
 use kube::Api;
 use kube::api::ListParams;
@@ -8,7 +8,7 @@ use super::session::ApiSession;
 use crate::account::KubesvcAgent;
 
 impl ApiSession {
-    /// All agents of a namespace, or of all; by namespace, zone and id.
+    /// Lists all agents of a namespace, or of all namespaces if `None`; by namespace, zone and id.
     pub(super) async fn list_agents(
         &self,
         namespace: Option<&str>,
@@ -45,8 +45,9 @@ impl ApiSession {
         Ok(Ok(agents))
     }
 
-    /// The agents that an account of this namespace could be with: those of its namespace, which is the operator's
-    /// unless that watches several; else those of all. Absent where they may not be read.
+    /// Lists the agents that may hold an account of this namespace: those in the same namespace, which is the
+    /// operator's unless the operator watches several, else those of all namespaces. `None` if the user may not list
+    /// them.
     pub(super) async fn fleet_for(&self, namespace: &str) -> Result<Option<Vec<KubesvcAgent>>, CommandError> {
         let here = self.agents_if_allowed(Some(namespace)).await?;
         if here.as_ref().is_some_and(|agents| !agents.is_empty()) {

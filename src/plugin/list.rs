@@ -52,7 +52,7 @@ fn parse_state(text: &str) -> Result<State, String> {
     })
 }
 
-/// Lists.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &ListArguments) -> Result<(), CommandError> {
     names_have_a_namespace(&arguments.names, place)?;
     let mut session = ApiSession::open(place).await?;
@@ -92,7 +92,7 @@ impl ListArguments {
     }
 }
 
-/// The zone that has or had it, else the one it is pinned to.
+/// Returns the zone that holds or held the account, else the zone in its spec.
 fn zone(item: &AccountObject) -> Option<String> {
     item.account.status_or_default().zone_id.clone().or_else(|| item.account.spec.zone_id.clone())
 }
@@ -173,7 +173,7 @@ fn summary(items: &[AccountObject]) -> String {
     format!("{} {plural}: {counts}", items.len())
 }
 
-/// `3 ACTIVE, 1 FAILED`, in the order of a life.
+/// `3 ACTIVE, 1 FAILED`, in the order of the lifecycle.
 pub(super) fn counts(states: impl Iterator<Item = State>) -> String {
     let states: Vec<_> = states.collect();
     let each = State::ALL.iter().filter_map(|state| {

@@ -1,4 +1,4 @@
-//! `kubectl kubesvc retry`: a try at once, with the count of failures back at 0.
+//! `kubectl kubesvc retry`: retries at once and resets the failure count to 0.
 
 use futures::{StreamExt, stream};
 use serde_json::json;
@@ -25,7 +25,7 @@ pub(super) struct RetryArguments {
     targets: Targets,
 }
 
-/// Asks for the try.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &RetryArguments) -> Result<(), CommandError> {
     arguments.targets.check(place)?;
     let session = ApiSession::open(place).await?;

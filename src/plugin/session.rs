@@ -1,4 +1,4 @@
-//! The person's API server: found through their own kubeconfig.
+//! The client of the user's API server, configured by their kubeconfig.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use super::arguments::ScopeArguments;
 use super::failure::{ApiRequest, CommandError, did_you_mean};
 use crate::telemetry::errors::chain;
 
-/// Time limit for one request, with its retries.
+/// Time limit for one request, retries included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// Number of objects in one page of a list, unless set otherwise.
+/// Default number of objects in one page of a list.
 pub(super) const DEFAULT_PAGE_SIZE: u32 = 500;
-/// Time limit for a connection.
+/// Time limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client, and where to look with it.
+/// A client and the scope of a command.
 #[derive(Clone)]
 pub(super) struct ApiSession {
     pub(super) client: Client,
-    /// The URL of the API server.
+    /// URL of the API server.
     pub(super) server: String,
-    /// The namespace of `--namespace`, else the context's.
+    /// Namespace of `--namespace`, else of the context.
     pub(super) namespace: String,
-    /// Whether all namespaces are meant.
+    /// Whether the scope is all namespaces.
     pub(super) all_namespaces: bool,
-    /// How many objects are asked for at once; 0: all.
+    /// Number of objects per page of a list; 0 requests all at once.
     pub(super) page: u32,
 }
 
 impl ApiSession {
-    /// Reads the kubeconfig and makes a client; nothing is asked yet.
+    /// Reads the kubeconfig and creates a client. Sends no request.
     pub(super) async fn open(place: &ScopeArguments) -> Result<Self, CommandError> {
-        // A second installation says that one is there already, which is what is wanted.
+        // Fails only if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(place).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -43,7 +43,7 @@ impl ApiSession {
         Ok(Self { client, server, namespace, all_namespaces: place.all_namespaces, page: DEFAULT_PAGE_SIZE })
     }
 
-    /// The namespace that is meant; none: all.
+    /// Namespace of the scope; `None` means all.
     pub(super) fn scope(&self) -> Option<&str> {
         (!self.all_namespaces).then_some(self.namespace.as_str())
     }
@@ -53,7 +53,7 @@ impl ApiSession {
         self.scope().map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"))
     }
 
-    /// Objects of one namespace.
+    /// Returns the API of a namespaced resource.
     pub(super) fn api<K>(&self, namespace: &str) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType: Default>,
@@ -61,7 +61,7 @@ impl ApiSession {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Sends a request and waits for the answer, at most [`REQUEST_TIMEOUT`].
     pub(super) async fn ask<T>(
         &self,
         asked: ApiRequest<'_>,
@@ -73,7 +73,7 @@ impl ApiSession {
         }
     }
 
-    /// As [`ApiSession::ask`], where some errors are answers.
+    /// Like [`ApiSession::ask`], but returns the API server's errors to the caller.
     pub(super) async fn try_ask<T>(
         &self,
         request: impl Future<Output = kube::Result<T>>,
@@ -122,7 +122,7 @@ fn is_absent(error: &KubeconfigError) -> bool {
     }
 }
 
-/// Without a kubeconfig: the pod's service account, as kubectl does.
+/// Without a kubeconfig, uses the pod's service account, as kubectl does.
 fn in_cluster(place: &ScopeArguments, error: &KubeconfigError) -> Result<Config, CommandError> {
     if place.context.is_none()
         && let Ok(config) = Config::incluster()

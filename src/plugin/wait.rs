@@ -1,4 +1,4 @@
-//! `kubectl kubesvc wait`: one watch until all accounts are there, or one cannot be.
+//! `kubectl kubesvc wait`: one watch until all accounts have reached a goal, or one cannot.
 
 mod board;
 
@@ -28,7 +28,7 @@ Examples:
 
 It ends with 0 when all are there; with 1 at once when one is stalled (someone must act), or when the time is up.";
 
-/// How many accounts that are not there are named.
+/// Maximum number of accounts listed that have not reached the goal.
 const MAX_NAMES_SHOWN: usize = 20;
 
 /// Whom to wait for.
@@ -47,12 +47,12 @@ pub(super) struct WaitArguments {
     keep_going: bool,
 }
 
-/// Waits.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &WaitArguments) -> Result<(), CommandError> {
     arguments.targets.check(place)?;
     let session = ApiSession::open(place).await?;
     let (items, missing) = match session.resolve(&arguments.targets).await {
-        // Nothing is left to be deleted.
+        // No account is left to be deleted.
         Err(CommandError::Failed(_))
             if arguments.goal == Goal::Deleted && arguments.targets.names.is_empty() =>
         {
@@ -61,7 +61,7 @@ pub(super) async fn run(place: &ScopeArguments, arguments: &WaitArguments) -> Re
         other => other?,
     };
     if arguments.goal == Goal::Deleted {
-        // A name that is not there is what is waited for.
+        // A missing account counts as deleted.
         let there = |name: &&String| {
             let name = bare(name);
             items.iter().any(|item| item.name() == name || item.account.account_name() == name)
@@ -90,7 +90,7 @@ pub(super) async fn until(
     if timeout.is_zero() || board.ending().is_some() {
         return end(&board, &progress, timeout);
     }
-    // Time that is up is no error of its own: the end says who is not there.
+    // A timeout is not an error here: `end` reports the accounts that have not reached the goal.
     if let Ok(followed) = tokio::time::timeout(timeout, follow(session, &items, &mut board, &progress)).await
     {
         followed?;
@@ -121,7 +121,7 @@ async fn follow(
             Ok(None) => return Ok(()),
             Err(error) => match lasting(&error) {
                 Some(error) => return Err(CommandError::Failed(asked.explain(&session.server, error))),
-                // It is watched again, later and later; the time that is given bounds it.
+                // The watch is retried with back-off; the command's timeout bounds it.
                 None => board.blame(format!("{} could not be watched: {}", session.server, chain(&error))),
             },
         }
@@ -130,7 +130,7 @@ async fn follow(
     Ok(())
 }
 
-/// An answer that does not change by itself: a missing right, or an unknown kind.
+/// Returns an error that retries do not cure: a missing right, or an unknown kind.
 fn lasting(error: &watcher::Error) -> Option<&kube::Error> {
     let (watcher::Error::InitialListFailed(error)
     | watcher::Error::WatchStartFailed(error)

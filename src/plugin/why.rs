@@ -1,4 +1,4 @@
-//! `kubectl kubesvc why`: one screen that says what an account waits for, and what to do.
+//! `kubectl kubesvc why`: explains on one screen what an account waits for and what to do.
 
 use jiff::Timestamp;
 
@@ -15,7 +15,7 @@ Examples:
   kubectl kubesvc why production
   kubectl kubesvc why production -o json | jq -r '.advice[].command'";
 
-/// How many agents are shown.
+/// Maximum number of agents shown.
 const MAX_AGENTS_SHOWN: usize = 16;
 
 /// Whose story to tell.
@@ -29,7 +29,7 @@ pub(super) struct WhyArguments {
     output: Option<Format>,
 }
 
-/// Explains.
+/// Runs the command.
 pub(super) async fn run(place: &ScopeArguments, arguments: &WhyArguments) -> Result<(), CommandError> {
     names_have_a_namespace(std::slice::from_ref(&arguments.name), place)?;
     if matches!(arguments.output, Some(Format::Wide | Format::Name)) {
@@ -114,7 +114,8 @@ fn explanation_text(explanation: &Explanation, now: Timestamp) -> Fields {
 }
 
 fn table(agents: &[ExplainedAgent], namespace: &str) -> Vec<String> {
-    // Agents stand in the namespace of their operator. Where that is another one, it may be another operator's.
+    // Agents live in their operator's namespace. If that differs from the account's, they may belong to another
+    // operator.
     let elsewhere = agents.iter().any(|agent| agent.namespace != namespace);
     let mut headings = Vec::new();
     headings.extend(elsewhere.then_some("NAMESPACE"));

@@ -1,4 +1,4 @@
-//! How far each account has come. Pure: it is told what is seen, and says what there is to tell.
+//! Progress of each account toward a goal. Pure: it receives watch events and returns the lines to print.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -38,12 +38,12 @@ impl fmt::Display for Goal {
     }
 }
 
-/// Why the waiting is over.
+/// Why the wait is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitEnding {
-    /// All are there.
+    /// All accounts have reached the goal.
     AllMet,
-    /// One cannot be without someone's doing.
+    /// At least one account cannot reach the goal without intervention.
     Stalled,
 }
 
@@ -64,13 +64,13 @@ struct WatchedAccount {
 
 type BoardKey = (String, String);
 
-/// All accounts that are waited for.
+/// All accounts that the command waits for.
 #[derive(Debug)]
 pub(super) struct Board {
     goal: Goal,
     keep_going: bool,
     watched: BTreeMap<BoardKey, WatchedAccount>,
-    /// Seen since the watch began anew.
+    /// Accounts seen since the watch last restarted.
     listed: BTreeSet<BoardKey>,
     news: Vec<String>,
     trouble: Option<String>,
@@ -127,7 +127,7 @@ impl Board {
             return;
         }
         if watched.uid != account.uid() {
-            // Deleted, and made anew under its name.
+            // Deleted and created again under its name.
             self.gone(&key);
             return;
         }
@@ -159,7 +159,7 @@ impl Board {
         }
     }
 
-    /// The watch fails, and is tried again.
+    /// Records why the watch failed; it is retried.
     pub(super) fn blame(&mut self, trouble: String) {
         self.trouble = Some(trouble);
     }
@@ -168,7 +168,7 @@ impl Board {
         self.trouble.as_deref()
     }
 
-    /// Lines that have not been told yet.
+    /// Takes the lines that were not printed yet.
     pub(super) fn news(&mut self) -> Vec<String> {
         std::mem::take(&mut self.news)
     }
@@ -185,7 +185,7 @@ impl Board {
         self.watched.values().filter(|watched| watched.outcome == WaitOutcome::Met).count() as u64
     }
 
-    /// States of those that are not there.
+    /// Counts of the states of accounts that have not reached the goal.
     pub(super) fn counts(&self) -> String {
         counts(self.pending().map(|(_, watched)| watched.state))
     }
@@ -207,7 +207,7 @@ impl Board {
         over.then_some(WaitEnding::Stalled)
     }
 
-    /// A line for each that is not there, those for which someone must act first.
+    /// Returns a line for each account that has not reached the goal; stalled ones come first.
     pub(super) fn left(&self) -> Vec<String> {
         let mut left: Vec<_> = self.pending().collect();
         left.sort_by_key(|(_, watched)| watched.outcome != WaitOutcome::Stalled);
@@ -236,7 +236,7 @@ fn message(account: &KubesvcAccount) -> String {
     error.or_else(|| condition(account, "Ready").map(|(_, message)| message.to_owned())).unwrap_or_default()
 }
 
-/// How far one account has come. What the operator has not seen yet is pending.
+/// Judges one account. A generation or retry that the operator has not observed yet is pending.
 fn judge(account: &KubesvcAccount, goal: Goal) -> WaitOutcome {
     let status = account.status_or_default();
     let asked = account.annotation(RETRY_ANNOTATION);

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// An account of generation 2 in a state, as the operator has seen it.
+/// An account of generation 2 in this state, observed by the operator.
 fn account(name: &str, state: &str, stalled: bool) -> KubesvcAccount {
     let ready = state == "ACTIVE";
     let condition = |type_: &str, holds: bool| {
