@@ -1,14 +1,14 @@
-//! What a person sees on a terminal: tables, colours, progress and the formats of `-o`.
+//! Terminal output for people: tables, colors, progress and the formats of `-o`.
 //!
-//! | file | what it gives |
+//! | file | contents |
 //! |---|---|
-//! | `text.rs` | text from elsewhere without control characters |
+//! | `text.rs` | foreign text without control characters |
 //! | `table.rs` | columns as kubectl aligns them |
-//! | `style.rs` | the colours of states |
+//! | `style.rs` | colors of states |
 //! | `format.rs` | objects as JSON and YAML |
 //! | `fields.rs` | aligned `Name: value` sections |
-//! | `progress.rs` | a bar on a terminal while many things are waited for |
-//! | `out.rs` | standard output and standard error; a closed pipe is no error |
+//! | `progress.rs` | a progress bar on a terminal |
+//! | `out.rs` | standard output and standard error; a closed pipe is not an error |
 
 pub mod fields;
 pub mod format;

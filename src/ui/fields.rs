@@ -2,7 +2,7 @@
 
 use super::{style, text};
 
-/// Lines in the making. Each is a heading, or a name with a value at some depth.
+/// A builder of lines. Each line is a heading, or a name with a value at some depth.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     lines: Vec<FieldLine>,
@@ -16,29 +16,29 @@ enum FieldLine {
 }
 
 impl Fields {
-    /// A heading of a section; what follows is one step deeper.
+    /// Adds a section heading. The fields that follow are indented.
     pub fn section(&mut self, heading: &str) {
         self.lines.push(FieldLine::Heading(heading.to_owned()));
     }
 
-    /// A field at the top.
+    /// Adds a field at the top level.
     pub fn top(&mut self, name: &str, value: impl AsRef<str>) {
         self.push(0, name, value.as_ref());
     }
 
-    /// A field of a section.
+    /// Adds a field of a section.
     pub fn field(&mut self, name: &str, value: impl AsRef<str>) {
         self.push(1, name, value.as_ref());
     }
 
-    /// A field of a section, if there is a value.
+    /// Adds a field of a section if it has a value.
     pub fn optional(&mut self, name: &str, value: Option<impl AsRef<str>>) {
         if let Some(value) = value.filter(|value| !value.as_ref().is_empty()) {
             self.field(name, value);
         }
     }
 
-    /// Lines of a section that are aligned already, such as those of a table.
+    /// Adds lines of a section that are already aligned, such as those of a table.
     pub fn lines(&mut self, lines: impl IntoIterator<Item = String>) {
         self.lines.extend(lines.into_iter().map(FieldLine::Text));
     }
@@ -47,7 +47,7 @@ impl Fields {
         self.lines.push(FieldLine::Field(depth, text::line(name), text::line(value)));
     }
 
-    /// The whole, values aligned in one column.
+    /// Renders all lines with the values aligned in one column.
     pub fn render(&self) -> String {
         let width = self.lines.iter().map(|line| match line {
             FieldLine::Field(depth, name, _) => depth * 2 + name.chars().count() + 1,

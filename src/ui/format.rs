@@ -19,16 +19,17 @@ pub enum Format {
     Name,
 }
 
-/// A value as indented JSON. What could steer a terminal is written as `\u001b`, which means the same.
+/// Formats a value as indented JSON. Characters that could control a terminal are written as escapes such as
+/// `\u001b`, which have the same meaning.
 ///
 /// # Errors
 ///
-/// The value has a map whose keys are no strings.
+/// The value has a map with keys that are not strings.
 pub fn json(value: &impl Serialize) -> Result<String, String> {
     let text = serde_json::to_string_pretty(value).map_err(|error| format!("no JSON: {error}"))?;
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        // Outside of strings JSON has no such character but the line feed.
+        // Outside strings, JSON has no such character except the line feed.
         if is_hidden(character) && character != '\n' {
             out.push_str(&format!("\\u{:04x}", u32::from(character)));
         } else {
@@ -38,14 +39,14 @@ pub fn json(value: &impl Serialize) -> Result<String, String> {
     Ok(out)
 }
 
-/// A value as YAML. A text that could steer a terminal stands in double quotes, escaped.
+/// Formats a value as YAML. Text that could control a terminal is double-quoted and escaped.
 ///
 /// # Errors
 ///
-/// As [`json`].
+/// Same as [`json`].
 pub fn yaml(value: &impl Serialize) -> Result<String, String> {
     let value = serde_json::to_value(value).map_err(|error| format!("no YAML: {error}"))?;
-    // JSON is YAML: what YAML's writer would put on the terminal as it is goes the other way.
+    // JSON is YAML: a value whose text YAML would print unescaped is written as JSON instead.
     if any_text(&value, &|text| text.chars().any(|c| is_hidden(c) && c != '\n')) {
         return json(&value);
     }
@@ -61,7 +62,7 @@ fn any_text(value: &Value, holds: &impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Objects as kubectl prints several of them.
+/// Wraps objects in a `List`, as kubectl prints several of them.
 pub fn list(items: &[Value]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "items": items, "metadata": {"resourceVersion": ""}})
 }

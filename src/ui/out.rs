@@ -1,13 +1,13 @@
-//! Standard output and standard error. Colours reach a terminal only, and none where `NO_COLOR` is set. A reader that
-//! has gone away (`… | head`) is no error.
+//! Standard output and standard error. Colors are written only to a terminal, and not if `NO_COLOR` is set. A closed
+//! pipe (`… | head`) is not an error.
 
 use std::io::{self, IsTerminal, Write};
 
-/// Writes to standard output.
+/// Prints to standard output.
 ///
 /// # Errors
 ///
-/// It cannot be written, for another reason than that nobody reads it any more.
+/// The write failed for another reason than a closed pipe.
 pub fn print(text: &str) -> Result<(), String> {
     match write(&mut anstream::stdout().lock(), text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -17,12 +17,12 @@ pub fn print(text: &str) -> Result<(), String> {
     }
 }
 
-/// Writes a line to standard error. Where that cannot be, there is nobody left to tell.
+/// Prints a line to standard error. Errors are ignored.
 pub fn note(text: &str) {
     let _ = write(&mut anstream::stderr().lock(), text);
 }
 
-/// Whether a person looks at standard error.
+/// Whether standard error is a terminal.
 pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }

@@ -1,4 +1,4 @@
-//! A bar on a terminal while many things are waited for; elsewhere nothing.
+//! A progress bar on a terminal; nothing elsewhere.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::out;
 /// Interval between redraws of the bar while nothing changes.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How many of so many are there. Lines for standard output are printed above the bar.
+/// A progress bar. Lines for standard output are printed above it.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// A bar of this length on standard error, if a person looks at it.
+    /// Creates a bar of this length on standard error; it is drawn only on a terminal.
     pub fn new(length: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
         if let Ok(style) = ProgressStyle::with_template("[{elapsed}] {wide_bar} {pos}/{len}  {msg}") {
@@ -28,7 +28,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// How many are there, and what the others are at.
+    /// Sets the position and the message of the bar.
     pub fn show(&self, there: u64, message: String) {
         self.bar.set_message(message);
         self.bar.set_position(there);
@@ -38,12 +38,12 @@ impl Progress {
     ///
     /// # Errors
     ///
-    /// As [`out::print`].
+    /// Same as [`out::print`].
     pub fn print(&self, line: &str) -> Result<(), String> {
         self.bar.suspend(|| out::print(line))
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

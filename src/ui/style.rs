@@ -1,9 +1,9 @@
-//! The colours of states.
+//! Colors of states.
 
 use anstyle::{AnsiColor, Style};
 
-/// A text in the colour of a state: ACTIVE green, what failed red, ORPHANED yellow, anything else as it is. Whether
-/// colours reach the terminal is decided where it is written ([`super::out`]).
+/// Returns a text in the color of a state: ACTIVE green, failures red, ORPHANED yellow, anything else uncolored.
+/// [`super::out`] strips colors where the output does not support them.
 pub fn state(word: &str) -> String {
     match colour_of(word) {
         Some(colour) => {
@@ -14,7 +14,7 @@ pub fn state(word: &str) -> String {
     }
 }
 
-/// A text in bold.
+/// Returns a text in bold.
 pub fn strong(text: &str) -> String {
     let style = Style::new().bold();
     format!("{style}{text}{style:#}")

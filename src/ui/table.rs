@@ -1,30 +1,30 @@
-//! Columns as kubectl aligns them: headings in capitals, three spaces between, nothing around.
+//! Columns as kubectl aligns them: uppercase headings, three spaces between columns, no borders.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, ContentArrangement};
 
 use super::{style, text};
 
-/// What stands where there is no value, so that columns can be cut by white space.
+/// Placeholder for an empty cell, so that columns can be split at white space.
 pub const NO_VALUE: &str = "<none>";
 
-/// A table in the making. Cells are made fit for a terminal as they come.
+/// A builder of a table. Cells are escaped for a terminal when they are added.
 #[derive(Clone, Debug)]
 pub struct Table {
     headings: Vec<&'static str>,
     rows: Vec<Vec<String>>,
-    /// The column whose words are coloured as states.
+    /// Index of the column whose cells are colored as states.
     state: Option<usize>,
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Creates a table with these headings.
     pub fn new(headings: Vec<&'static str>) -> Self {
         let state = headings.iter().position(|heading| *heading == "STATE");
         Self { headings, rows: Vec::new(), state }
     }
 
-    /// Adds a row with a cell for each heading; an empty one reads `<none>`.
+    /// Adds a row with a cell for each heading. An empty cell is shown as `<none>`.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let shown = |cell: String| {
             let cell = text::line(&cell);
@@ -33,7 +33,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(shown).collect());
     }
 
-    /// The lines of the table, the headings first, with colours for the states.
+    /// Returns the lines of the table with colored states, the headings first.
     pub fn lines(&self) -> Vec<String> {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -54,8 +54,8 @@ impl Table {
     }
 }
 
-/// Colours the cell of one column. The cells stand in the line in their order with only spaces between, so each is the
-/// first occurrence after the one before it.
+/// Colors the cell of one column. The cells occur in the line in order with only spaces between them, so each cell is
+/// the first match after the previous one.
 fn colour(line: &mut String, row: &[String], column: usize) {
     let mut at = 0;
     for (index, cell) in row.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Text from elsewhere, made fit for a terminal.
+//! Escapes foreign text for a terminal.
 
 use std::fmt::Write as _;
 
-/// The text on one line: each run of white space one space, and what could steer a terminal or turn the direction of
-/// writing around shown as `\u{1b}`.
+/// Returns the text on one line: each run of white space becomes one space, and characters that could control a
+/// terminal or change the writing direction are escaped as `\u{1b}`.
 pub fn line(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for word in text.split_whitespace() {
@@ -17,12 +17,12 @@ pub fn line(text: &str) -> String {
     out
 }
 
-/// As [`line`], with its lines kept.
+/// Like [`line`], but keeps the line breaks.
 pub fn lines(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The text with its white space as it is, and nothing hidden in it: what is to be copied.
+/// Returns the text with hidden characters escaped and white space kept, for text that is to be copied.
 pub fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     text.chars().for_each(|character| push(&mut out, character));
@@ -31,14 +31,14 @@ pub fn visible(text: &str) -> String {
 
 fn push(out: &mut String, character: char) {
     if is_hidden(character) {
-        // Writing into a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(out, "{}", character.escape_unicode());
     } else {
         out.push(character);
     }
 }
 
-/// Whether a character steers a terminal, or hides or reorders what stands beside it.
+/// Whether a character controls a terminal, or hides or reorders the text beside it.
 pub fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(
