@@ -1,4 +1,4 @@
-//! Taking a port to listen on, and the bounds on who connects to it: one way for all that serve.
+//! Listening sockets and the limits on their connections, shared by all servers.
 
 pub mod addresses;
 pub mod connection_phase;
@@ -11,19 +11,19 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that the system accepts before the program does, as far as it allows so many. Callers that come all at once
-/// beyond that are cut off by it before they have said a word.
+/// Length of the accept queue, up to the system's own limit. Connections beyond it are dropped by the system before
+/// the program sees them.
 const BACKLOG: u32 = 4096;
 
-/// Listens on an address: nothing or `*` is every address of the machine, IPv6 and IPv4; an IPv6 address may stand in
-/// brackets; of a host name it is the first address that can be had.
+/// Listens on an address. An empty address or `*` means all addresses of the machine, IPv6 and IPv4. An IPv6 address
+/// may be in brackets. For a host name, it is the first address that can be bound.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the error of the system call.
 pub async fn listen(address: &str, port: u16) -> io::Result<TcpListener> {
     match address {
         "" | "*" => match at(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))) {
-            // A machine without IPv6.
+            // The machine has no IPv6.
             Err(problem) if problem.kind() != io::ErrorKind::AddrInUse => {
                 at(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))
             }
@@ -33,7 +33,7 @@ pub async fn listen(address: &str, port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// An address without the brackets that an IPv6 address may have.
+/// Strips the brackets that an IPv6 address may have.
 fn bare(address: &str) -> &str {
     address.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(address)
 }
@@ -67,7 +67,7 @@ mod tests {
             let listener = listen(address, 0).await.expect(address);
             let port = listener.local_addr().expect("an address").port();
             let connected = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
-            // A machine may call its IPv6 address localhost.
+            // Some machines resolve localhost to their IPv6 address.
             assert!(connected.is_ok() || address == "localhost", "{address:?}: {connected:?}");
         }
     }

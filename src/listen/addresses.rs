@@ -1,4 +1,4 @@
-//! Connections counted by the address they come from, so that one address cannot take every place of a port.
+//! Connection counts per address, so that one address cannot take every connection slot of a port.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// Leading bits of an IPv6 address that count as one caller: the smallest network a site is given.
+/// Leading bits of an IPv6 address that identify one caller: the smallest network that is assigned to a site.
 const IPV6_PREFIX_BITS: u32 = 64;
 
-/// One caller as the bounds see it: an IPv4 address, or an IPv6 network of 64 bits.
+/// A caller for the purpose of limits: an IPv4 address or an IPv6 /64 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caller(IpAddr);
 
 impl Caller {
-    /// The caller behind an address. An IPv4 address written as IPv6 is the IPv4 address.
+    /// Returns the caller of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
@@ -38,14 +38,14 @@ fn masked_v6(address: Ipv6Addr, prefix: u32) -> Ipv6Addr {
     Ipv6Addr::from_bits(address.to_bits() & u128::MAX.checked_shl(128 - prefix).unwrap_or(0))
 }
 
-/// A network in CIDR form, such as `10.0.0.0/8`; a bare address is a network of one.
+/// A network in CIDR notation, such as `10.0.0.0/8`. A bare address is a network of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     prefix: u32,
 }
 
-/// A text that is no network.
+/// The text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("must be an address or a network, such as 10.0.0.0/8 or fd00::/8")]
 pub struct NetworkParseError;
@@ -72,7 +72,7 @@ impl FromStr for Network {
 }
 
 impl Network {
-    /// Whether the address is in it. An IPv4 address written as IPv6 is looked up as IPv4.
+    /// Whether the network contains the address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
@@ -87,33 +87,33 @@ impl Network {
     }
 }
 
-/// How many connections one caller may have open.
+/// Limits on the open connections of one caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressLimits {
-    /// Open connections of one caller; 0: no bound.
+    /// Maximum number of open connections of one caller; 0 means no limit.
     pub per_address: usize,
-    /// Networks that are not counted, such as those of a load balancer.
+    /// Networks that are exempt from the limit, such as those of a load balancer.
     pub exempt: Vec<Network>,
 }
 
-/// The open connections of each caller. Its size is bounded by the connections that the port takes.
+/// Number of open connections of each caller. Its size is bounded by the connection limit of the port.
 #[derive(Debug, Default)]
 pub struct Addresses {
     limits: AddressLimits,
     open: Mutex<HashMap<Caller, usize>>,
 }
 
-/// A connection that is counted until this is dropped.
+/// A counted connection, released on drop.
 #[derive(Debug)]
 pub struct AddressSlot(Option<(Arc<Addresses>, Caller)>);
 
 impl Addresses {
-    /// Counts under these limits.
+    /// Creates a counter with these limits.
     pub fn new(limits: AddressLimits) -> Arc<Self> {
         Arc::new(Self { limits, open: Mutex::default() })
     }
 
-    /// Counts one more connection from an address; nothing if its caller has as many as it may.
+    /// Counts a connection from an address. Returns `None` if its caller has reached the limit.
     pub fn enter(self: &Arc<Self>, address: IpAddr) -> Option<AddressSlot> {
         let limit = self.limits.per_address;
         if limit == 0 || self.limits.exempt.iter().any(|network| network.contains(address)) {

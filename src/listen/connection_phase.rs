@@ -1,4 +1,4 @@
-//! Connections that wait for the head of a request: how long each may, and which is closed first where there are too many.
+//! Connections that wait for a request head: their deadlines, and which one is closed first when there are too many.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,20 +13,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::addresses::Caller;
 
-/// How long a connection may wait for its caller.
+/// Deadlines of a connection that waits for its caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionDeadlines {
-    /// From the connection, or from the first byte of a further request, to the end of the head.
+    /// Maximum time from the accept, or from the first byte of a further request, to the end of the head.
     pub(super) head: Duration,
-    /// Between two requests.
+    /// Maximum pause between two requests.
     pub(super) idle: Duration,
 }
 
-/// The connections of a port that wait for their caller, in the order in which they began to.
+/// Connections of a port that wait for their caller, in the order in which the wait began.
 #[derive(Debug, Default)]
 pub struct WaitingConnections(Mutex<WaitQueue>);
 
-/// A connection that waits until this is dropped.
+/// The registration of a waiting connection, removed on drop.
 #[derive(Debug)]
 pub struct Turn {
     waiting: Arc<WaitingConnections>,
@@ -43,7 +43,7 @@ impl Drop for Turn {
 struct WaitQueue {
     next: u64,
     connections: BTreeMap<u64, (CancellationToken, Option<Caller>)>,
-    /// Of each caller that is told.
+    /// Waiting connections of each caller, for connections that were registered with one.
     callers: HashMap<Caller, BTreeSet<u64>>,
 }
 
@@ -61,7 +61,7 @@ impl WaitQueue {
         Some(close)
     }
 
-    /// Of the caller that has the most, the one that has waited the longest.
+    /// Returns the longest-waiting connection of the caller that has the most.
     fn first_of_most(&self) -> Option<u64> {
         let callers = self.callers.values().filter_map(|turns| Some((turns.len(), *turns.first()?)));
         callers.max_by_key(|(count, first)| (*count, Reverse(*first))).map(|(_, first)| first)
@@ -69,15 +69,16 @@ impl WaitQueue {
 }
 
 impl WaitingConnections {
-    /// Closes the one that has waited the longest; false if none waits.
+    /// Closes the connection that has waited longest. Returns `false` if none waits.
     pub(super) fn close_oldest(&self) -> bool {
         let mut queue = self.0.lock();
         let oldest = queue.connections.first_key_value().map(|(number, _)| *number);
         oldest.and_then(|oldest| queue.remove(oldest)).map(|close| close.cancel()).is_some()
     }
 
-    /// One more of a caller waits, and is closed by its token. Where more than `most` do, one is closed: of the caller that
-    /// has the most, the one that has waited the longest, so that a crowd displaces its own. True: one was.
+    /// Registers a waiting connection that `close` closes. If more than `most` wait, closes the longest-waiting
+    /// connection of the caller that has the most, so that a flood displaces its own connections. Returns whether one
+    /// was closed.
     pub fn enter_among(
         self: &Arc<Self>,
         most: usize,
@@ -115,26 +116,26 @@ impl WaitingConnections {
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
-    /// The head of a request did not come in time.
+    /// The request head did not arrive in time.
     Head,
-    /// No further request came in time.
+    /// No further request arrived in time.
     Idle,
-    /// It waited for a head, and its place was needed.
+    /// It waited for a head while its slot was needed.
     Displaced,
 }
 
-/// What one connection does.
+/// Current activity of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionActivity {
-    /// It waits for the rest of a head.
+    /// Waiting for the rest of a head.
     Head { until: Instant, turn: u64 },
-    /// It waits for a further request.
+    /// Waiting for a further request.
     Idle { until: Instant, turn: u64 },
-    /// A request is being answered.
+    /// Answering a request.
     Busy,
 }
 
-/// One connection, shared by what reads from it, what answers its requests, and what closes it.
+/// The phase of one connection, shared by its reader, its request handler and the task that closes it.
 #[derive(Debug)]
 pub(super) struct ConnectionPhase {
     activity: Mutex<ConnectionActivity>,
@@ -145,7 +146,7 @@ pub(super) struct ConnectionPhase {
 }
 
 impl ConnectionPhase {
-    /// A connection that has just come.
+    /// Creates the phase of a new connection.
     pub(super) fn new(waiting: Arc<WaitingConnections>, patience: ConnectionDeadlines) -> Self {
         let close = CancellationToken::new();
         let turn = waiting.enter(&close, None);
@@ -153,7 +154,7 @@ impl ConnectionPhase {
         Self { activity: doing, changed: Notify::new(), close, waiting, deadlines: patience }
     }
 
-    /// Bytes have come. After a pause they are the beginning of a head.
+    /// Reports that bytes were read. After a pause they begin a new head.
     pub(super) fn read(&self) {
         let mut doing = self.activity.lock();
         if let ConnectionActivity::Idle { turn, .. } = *doing {
@@ -162,22 +163,22 @@ impl ConnectionPhase {
         }
     }
 
-    /// The other side has taken bytes of an answer: as long as it does, it is not idle.
+    /// Reports that the caller has taken bytes of an answer. The connection is not idle while it does.
     pub(super) fn written(&self) {
         let mut doing = self.activity.lock();
         if let ConnectionActivity::Idle { until, .. } = &mut *doing {
-            // Later than before: whoever sleeps until then looks again.
+            // The deadline only moves later; `overdue` checks it again when its sleep ends.
             *until = Instant::now() + self.deadlines.idle;
         }
     }
 
-    /// A head is whole, and its request is being answered.
+    /// Reports that a head is complete and its request is being answered.
     pub(super) fn began(&self) {
         let was = std::mem::replace(&mut *self.activity.lock(), ConnectionActivity::Busy);
         self.leave(was);
     }
 
-    /// A request was answered.
+    /// Reports that a request was answered.
     pub(super) fn answered(&self) {
         let until = Instant::now() + self.deadlines.idle;
         let turn = self.waiting.enter(&self.close, None);
@@ -192,7 +193,7 @@ impl ConnectionPhase {
         }
     }
 
-    /// Ends when the connection is to be closed.
+    /// Completes when the connection must be closed.
     pub(super) async fn overdue(&self) -> Overdue {
         loop {
             let (until, why) = match *self.activity.lock() {
@@ -236,7 +237,7 @@ mod tests {
         Arc::new(ConnectionPhase::new(Arc::clone(waiting), PATIENCE))
     }
 
-    /// Why the connection is closed, and after how many seconds.
+    /// Returns why the connection is closed, and after how many seconds.
     async fn closed(phase: &ConnectionPhase) -> (Overdue, u64) {
         let began = Instant::now();
         (phase.overdue().await, began.elapsed().as_secs())

@@ -1,4 +1,4 @@
-//! Serving HTTP/1 with every wait and every size bounded: connections, heads, pauses, answers that nobody reads, the end.
+//! An HTTP/1 server with bounds on every wait and size: connections, heads, pauses, unread answers and shutdown.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,46 +31,46 @@ use super::connection_phase::{ConnectionDeadlines, ConnectionPhase, Overdue, Wai
 use super::log_rate_limit::LogRateLimit;
 use super::write_deadline::WriteDeadline;
 
-/// How long a caller may take nothing of what it is answered.
+/// Maximum time for which a caller may read nothing of its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause after a failed accept, which is most often a lack of file descriptors.
+/// Pause after a failed accept, which is usually caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The address of this process that a request has come to.
+/// The local address that received a request.
 #[derive(Clone, Copy, Debug)]
 pub struct CalledAt(pub SocketAddr);
 
-/// Bounds of one port.
+/// Limits of one port.
 #[derive(Clone, Debug)]
 pub struct HttpLimits {
-    /// Connections open at once. One more takes the place of the one that has waited longest for the head of a request; if
-    /// none does, it is closed itself.
+    /// Maximum number of open connections. A further one displaces the connection that has waited longest for a
+    /// request head; if none waits, the new one is closed.
     pub connections: usize,
-    /// Connections of one caller.
+    /// Limits on the connections of one caller.
     pub addresses: AddressLimits,
-    /// Longest time to the end of a request's head.
+    /// Maximum time to the end of a request's head.
     pub head_timeout: Duration,
-    /// Largest head of a request, in bytes, at least 8 KiB; more is 431.
+    /// Maximum size of a request's head, in bytes, at least 8 KiB. A larger head is answered with 431.
     pub head_bytes: usize,
-    /// Longest pause between two requests.
+    /// Maximum pause between two requests.
     pub idle_timeout: Duration,
-    /// Longest time that running requests are given once stopping has begun.
+    /// Maximum time for running requests to complete at shutdown.
     pub grace: Duration,
 }
 
-/// Which connections were closed.
+/// Labels of a closed connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Closed {
     listener: &'static str,
     reason: &'static str,
 }
 
-/// Connections that were closed for one of the bounds; clones count together.
+/// Counter of connections closed by a limit. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct HttpMetrics(Family<Closed, Counter>);
 
 impl HttpMetrics {
-    /// Adds the counter to a registry.
+    /// Registers the counter.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "http_connections_closed",
@@ -84,7 +84,7 @@ impl HttpMetrics {
     }
 }
 
-/// One port that serves HTTP.
+/// An HTTP server on one port.
 #[derive(Debug)]
 pub struct HttpServer {
     name: &'static str,
@@ -96,14 +96,14 @@ pub struct HttpServer {
     log_limit: LogRateLimit,
 }
 
-/// What a connection holds as long as it is open.
+/// The slots that a connection holds while it is open.
 struct ConnectionSlot {
     _slot: OwnedSemaphorePermit,
     _address: AddressSlot,
 }
 
 impl HttpServer {
-    /// A port with these bounds. `name` is what metrics and log call it.
+    /// Creates a server with these limits. `name` identifies it in metrics and logs.
     pub fn new(name: &'static str, limits: HttpLimits, metrics: HttpMetrics) -> Self {
         let addresses = Addresses::new(limits.addresses.clone());
         let slots = Arc::new(Semaphore::new(limits.connections));
@@ -118,7 +118,8 @@ impl HttpServer {
         }
     }
 
-    /// Serves until told to stop; then takes no further connection, and gives the running requests their time.
+    /// Serves until `stop` is cancelled, then stops accepting connections and waits up to `grace` for running
+    /// requests.
     pub async fn serve(self, listener: TcpListener, router: Router, stop: CancellationToken) {
         let graceful = GracefulShutdown::new();
         while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
@@ -143,7 +144,7 @@ impl HttpServer {
         }
     }
 
-    /// A place for a connection; nothing if it is to be closed.
+    /// Returns the slot of a new connection, or `None` if it must be closed.
     async fn place(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let Some(address) = self.addresses.enter(peer) else {
             self.close("address", peer, "this address has as many connections open as it may");
@@ -156,7 +157,7 @@ impl HttpServer {
             self.close("cap", peer, "there are as many connections as there may be, and all are in use");
             return None;
         }
-        // The one that was closed gives up its place as soon as its task runs.
+        // The closed connection releases its slot once its task runs.
         let slot = Arc::clone(&self.slots).acquire_owned().await.ok()?;
         Some(ConnectionSlot { _slot: slot, _address: address })
     }
@@ -217,7 +218,7 @@ impl HttpServer {
     }
 }
 
-/// A stream that tells what goes over it.
+/// A stream that reports its reads and writes to the connection's phase.
 struct MonitoredStream<S> {
     stream: S,
     phase: Arc<ConnectionPhase>,
@@ -279,7 +280,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for MonitoredStream<S> {
     }
 }
 
-/// The body of an answer. Once it is gone, the connection waits for a further request.
+/// The body of an answer. When it is dropped, the connection waits for a further request.
 struct TrackedBody {
     body: Body,
     phase: Arc<ConnectionPhase>,

@@ -1,4 +1,5 @@
-//! Log lines that anyone on the network can provoke: at most one a minute for each reason and caller.
+//! Rate limit for log lines that any host on the network can trigger: at most one per minute for each reason and
+//! caller.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,15 +10,15 @@ use super::addresses::Caller;
 
 /// Minimum interval between two lines for one reason and caller.
 const MIN_LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Reasons and callers that are remembered; while there are so many, no line is written for further ones.
+/// Maximum number of tracked reasons and callers. While it is reached, no line is logged for further ones.
 const MAX_TRACKED_CALLERS: usize = 1024;
 
-/// When which line was written last.
+/// Time of the last line for each reason and caller.
 #[derive(Debug, Default)]
 pub struct LogRateLimit(Mutex<HashMap<(&'static str, Caller), Instant>>);
 
 impl LogRateLimit {
-    /// Whether a line may be written now; true takes the turn.
+    /// Whether a line may be logged now. If so, it counts as logged.
     pub fn may_log(&self, reason: &'static str, caller: Caller) -> bool {
         self.may_log_at(reason, caller, Instant::now())
     }

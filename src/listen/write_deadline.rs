@@ -1,5 +1,5 @@
-//! A connection that is given up when nothing of what is written to it is taken for a while. A caller that asks and does
-//! not read would hold its place for ever.
+//! A stream that fails if the peer accepts no data for a while. Otherwise, a caller that sends requests and never
+//! reads would hold its connection slot forever.
 
 use std::io;
 use std::pin::Pin;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream whose writes end with an error once the other side has taken nothing for so long.
+/// A stream whose writes fail once the peer has accepted nothing for `timeout`.
 pub(super) struct WriteDeadline<S> {
     stream: S,
     timeout: Duration,
-    /// Runs while a write waits.
+    /// The deadline, while a write is pending.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -22,7 +22,7 @@ impl<S> WriteDeadline<S> {
         Self { stream, timeout: patience, waiting: None }
     }
 
-    /// Lets a write through, or ends it if it has waited for too long.
+    /// Passes the result of a write on, or fails it if it has been pending for too long.
     fn bounded<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waiting = None;

@@ -1,4 +1,4 @@
-//! The bounds on real sockets. Times are short, and what is waited for is that a connection ends.
+//! The limits on real sockets. Timeouts are short, and tests wait for connections to end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -52,7 +52,7 @@ impl Serving {
     }
 }
 
-/// Asks once, and keeps the connection.
+/// Sends one request and keeps the connection open.
 async fn ask(stream: &mut TcpStream) {
     stream.write_all(ASK).await.expect("sent");
     let mut answer = Vec::new();
@@ -63,10 +63,10 @@ async fn ask(stream: &mut TcpStream) {
     assert!(String::from_utf8_lossy(&answer).contains("content-length: 5"));
 }
 
-/// Waits until the other side has closed it.
+/// Reads until the peer closes the connection.
 async fn ends(stream: &mut TcpStream) -> String {
     let mut rest = Vec::new();
-    // What is closed with bytes unread may end in a reset.
+    // A connection closed with unread bytes may end in a reset.
     let _ = stream.read_to_end(&mut rest).await;
     String::from_utf8_lossy(&rest).into_owned()
 }
