@@ -1,16 +1,17 @@
-//! `make bench`: what kubesvc costs, as ratios to what a client can do that does nothing else. The promises are in
-//! `docs/benchmarks.md`, and the results go there.
+//! `make bench`: the cost of kubesvc, as ratios to a minimal client that makes the same requests.
+//! `docs/benchmarks.md` states the targets and keeps the results.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs` | one promise each |
+//! | `p1.rs`, `p2.rs`, `p9.rs`, `start.rs`, `idle.rs`, `crowd.rs` | one benchmark each |
 //! | `replicas.rs`, `failover.rs`, `follower.rs` | several replicas |
-//! | `raw.rs`, `bare.rs` | the client that does nothing else |
+//! | `raw.rs`, `bare.rs` | the minimal clients |
 //! | `objects.rs`, `operator.rs` | accounts and their Secrets; the operator as a process |
-//! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, what the API server counted, what processes used |
-//! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | what is asked for, and what is shown |
+//! | `follow.rs`, `requests.rs`, `processes.rs` | the clock, the API server's request counters, the resource usage of processes |
+//! | `options.rs`, `progress.rs`, `statistics.rs`, `report.rs` | options and output |
 //!
-//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` say how much of what.
+//! `BENCH_ACCOUNTS=1000`, `BENCH_ROUNDS=3` and `BENCH_ONLY=p1,p2,p9,start,idle,crowd,replicas` select the size and
+//! the benchmarks.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -22,7 +23,7 @@ use harness::{
 use options::{AT_ONCE, Benchmark, Options};
 use report::Report;
 
-/// The allocator of the programs, so that memory is compared with memory.
+/// The allocator of the programs, so that memory figures are comparable.
 #[cfg(target_env = "gnu")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -71,19 +72,19 @@ mod start;
 mod statistics;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` starts it too, and does not want to wait.
+    // `cargo test --benches` also runs this program, and must not run the benchmarks.
     if !std::env::args().any(|argument| argument == "--bench") {
         eprintln!("run it with `make bench`");
         return ExitCode::SUCCESS;
     }
-    // The same program serves as the bare server that the hub is held against.
+    // This program is also the bare server that the hub is compared with.
     if idle::is_bare_server() {
         return idle::serve_bare();
     }
     if crowd::is_bare_server() {
         return crowd::serve_bare();
     }
-    // A second installation says that one is there already, which is what is wanted.
+    // Fails only if a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let ended = tokio::runtime::Runtime::new()
         .map_err(|e| format!("no runtime: {e}"))
@@ -101,12 +102,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers what is not as wanted.
+/// Runs the benchmarks and returns the targets that were missed.
 async fn run() -> Result<Vec<String>, String> {
     let options = Options::from_environment()?;
     let start = Instant::now();
     let mut report = Report::default();
-    // Nothing dials it: the simulated agents only say that they did.
+    // Nothing connects to it: simulated agents only claim to.
     let authority = Authority::new("kubesvc bench")?;
     let nowhere = kubeconfig::yaml("https://cluster.example:6443", &authority.pem(), Proof::Token("token"));
     let mut broken = Vec::new();
@@ -121,7 +122,7 @@ async fn run() -> Result<Vec<String>, String> {
             Benchmark::Crowd => crowd::run(&options, &mut report).await,
             Benchmark::Replicas => replicas::run(&options, &nowhere, &mut report).await,
         };
-        // The others are worth having all the same.
+        // Continue: the results of the other benchmarks are still useful.
         if let Err(reason) = done {
             progress::say(&format!("{benchmark} did not work: {reason}"));
             broken.push(format!("{benchmark} did not work: {reason}"));
@@ -142,14 +143,14 @@ async fn run() -> Result<Vec<String>, String> {
     Ok(report.misses())
 }
 
-/// A control plane with the definitions, and without the audit that would slow it down.
+/// Starts a control plane with kubesvc's CRDs, and without the audit log, which would slow it down.
 async fn control_plane() -> Result<ControlPlane, String> {
     let plane = ControlPlane::start_with(StartOptions::without_audit()).await?;
     objects::install(&plane).await?;
     Ok(plane)
 }
 
-/// The processes of a control plane.
+/// Returns the processes of a control plane.
 fn servers(plane: &ControlPlane) -> Result<Vec<(&'static str, u32)>, String> {
     match plane.process_ids() {
         (Some(apiserver), etcd) => Ok(vec![("kube-apiserver", apiserver), ("etcd", etcd)]),

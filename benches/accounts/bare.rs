@@ -1,4 +1,4 @@
-//! A client that makes the requests of a registration and nothing else.
+//! A minimal client that makes the requests of a registration and nothing else.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
@@ -8,7 +8,7 @@ use kube::{
 
 use crate::{objects::each, progress::Bar, raw};
 
-/// What the agent asks a cluster, in this order and on one connection.
+/// Requests of the agent to a cluster, in this order and on one connection.
 const QUESTIONS: [(&str, &str); 5] = [
     ("/version", "application/json"),
     ("/api/v1/namespaces/kube-system", "application/json"),
@@ -18,8 +18,8 @@ const QUESTIONS: [(&str, &str); 5] = [
 ];
 const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Reads each account's Secret, writes its object as often as the operator does, and asks its cluster what the agent
-/// asks, over a new connection each.
+/// Registers each account: reads its Secret, writes its object as often as the operator does, and sends the agent's
+/// requests to its cluster over a new connection.
 ///
 /// # Errors
 ///

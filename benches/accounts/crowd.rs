@@ -1,5 +1,5 @@
-//! Crowd: agents that connect all at once, against a bare server that registers them, and against raw writes at the same
-//! limit.
+//! Crowd: many agents that connect at once, compared with a bare server that registers them, and with raw writes at
+//! the same rate limit.
 
 use std::{
     net::SocketAddr,
@@ -51,20 +51,20 @@ use crate::{
     statistics::{Series, shown},
 };
 
-/// Says that this process is the bare server, and on which port.
+/// Environment variable that makes this process the bare server, with its port as the value.
 const BARE: &str = "BENCH_BARE_REGISTRAR";
-/// Where the bare server writes: a kubeconfig and a namespace; without them it writes nothing.
+/// Environment variables for the bare server's kubeconfig and namespace. Without them it writes nothing.
 const KUBECONFIG: &str = "BENCH_BARE_KUBECONFIG";
 const NAMESPACE: &str = "BENCH_BARE_NAMESPACE";
-/// Registrations a second, where they are limited.
+/// Registrations per second in the rate-limited runs.
 const LIMIT: u32 = 100;
-/// How long all may take.
+/// Time limit until all agents are accepted.
 const ALL: Duration = Duration::from_secs(300);
 const GRACE: Duration = Duration::from_secs(30);
-/// How often an agent dials again that was cut off before it had an answer, and within which time.
+/// Number of redials of an agent that was cut off before an answer, and in `REDIAL` the maximum delay of each.
 const REDIALS: u32 = 5;
 const REDIAL: Duration = Duration::from_secs(1);
-/// Connections that the system accepts ahead of the bare server, as ahead of the hub.
+/// Accept queue of the bare server, as long as the hub's.
 const BACKLOG: u32 = 4096;
 
 #[derive(Debug, Default)]
@@ -76,11 +76,11 @@ struct Seconds {
     limited: Vec<f64>,
 }
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
     let (plane, count) = (crate::control_plane().await?, options.accounts);
     let mut seconds = Seconds::default();
@@ -124,7 +124,7 @@ fn tell(count: usize, seconds: &Seconds, report: &mut Report) {
     add("times the raw writes", &times, Wanted::AtMost(1.2));
 }
 
-/// Agents that were there before: their objects stand.
+/// Creates the objects of known, approved agents.
 async fn known_agents(plane: &ControlPlane, count: usize) -> Result<TestNamespace, String> {
     let namespace = plane.namespace().await;
     let agents: Api<KubesvcAgent> = namespace.api();
@@ -142,7 +142,7 @@ fn agent_id(number: usize) -> String {
     format!("crowd-{number}")
 }
 
-/// Until the operator has accepted all of them, who come again when they are told to.
+/// Returns the seconds until the operator has accepted all agents, which return when they are told to.
 async fn at_hub(plane: &ControlPlane, count: usize, limit: u32) -> Result<f64, String> {
     let namespace = known_agents(plane, count).await?;
     let site = Site::new(plane, namespace.name(), GRACE).await?;
@@ -190,12 +190,12 @@ async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
             Ok(agent) => return Ok(agent),
             Err(NoSession::Refused(refused)) if refused.retry_after_ms > 0 => {
                 introduction.connect_seq += 1;
-                // As an agent does: a little later than it was told.
+                // Like a real agent, wait a little longer than told.
                 let asked = Duration::from_millis(refused.retry_after_ms.into());
                 let later = (asked / 20).min(Duration::from_secs(1)).mul_f64(fastrand::f64());
                 tokio::time::sleep(asked + later).await;
             }
-            // As an agent does: of so many that dial at once the system may cut some off.
+            // Like a real agent, redial: with this many connections at once, the system may drop some.
             Err(NoSession::Unreachable(_) | NoSession::Ended(_)) if redials < REDIALS => {
                 redials += 1;
                 introduction.connect_seq += 1;
@@ -206,7 +206,7 @@ async fn accepted(hub: &str, number: usize) -> Result<SimulatedAgent, String> {
     }
 }
 
-/// As many writes as there are agents, at the limit.
+/// Makes one write per agent, at the rate limit.
 async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
     let namespace = known_agents(plane, count).await?;
     let agents: Api<KubesvcAgent> = namespace.api();
@@ -219,7 +219,7 @@ async fn raw_writes(plane: &ControlPlane, count: usize) -> Result<f64, String> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// The one write that cannot be avoided.
+/// Makes the one write that a registration needs.
 async fn register(agents: &Api<KubesvcAgent>, agent_id: &str, zone: &str) -> Result<(), String> {
     let name = names::agent_object_name(agent_id, zone);
     let session = json!({"id": agent_id, "bootId": agent_id, "connectSeq": 1, "replica": "bare"});
@@ -256,10 +256,10 @@ pub(crate) fn is_bare_server() -> bool {
     std::env::var_os(BARE).is_some()
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub(crate) fn serve_bare() -> ExitCode {
     let port = std::env::var(BARE).ok().and_then(|port| port.parse::<u16>().ok()).unwrap_or_default();
-    // A second installation says that one is there already, which is what is wanted.
+    // Fails only if a provider is already installed, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
         runtime.block_on(async {
@@ -296,7 +296,7 @@ async fn agents() -> Result<Option<Api<KubesvcAgent>>, String> {
     Ok(Some(Api::namespaced(client, &namespace)))
 }
 
-/// Writes who has come, if it is to, and answers its hello. It does nothing else.
+/// A server that registers each agent, if it has a kubeconfig, and accepts its hello. Nothing else.
 struct Bare(Arc<Option<Api<KubesvcAgent>>>);
 
 impl Bare {

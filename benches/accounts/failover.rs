@@ -1,4 +1,4 @@
-//! How long no replica leads: from the end of the one that did until another one has done its work for an account.
+//! Failover: time without a leader, from the end of the former leader until the next has activated an account.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ use crate::{
     statistics::{Series, shown},
 };
 
-/// How long a Lease is valid, in seconds, unless a setting says otherwise.
+/// Default duration of a Lease, in seconds.
 const LEASE: f64 = 15.0;
-/// How the leader ends, with the share of the Lease within which the next one is at work.
+/// How the leader ends, and the maximum time until the next one is at work, as a fraction of the Lease.
 const ENDS: [(&str, End, f64); 2] = [("killed", End::Killed, 1.3), ("asked to end", End::Asked, 0.2)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,11 +27,11 @@ enum End {
     Asked,
 }
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(
     plane: &ControlPlane,
     options: &Options,
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// The shares of the Lease, in each round, for each end.
+/// Returns the fractions of the Lease in each round, for each way to end.
 async fn rounds(
     plane: &ControlPlane,
     options: &Options,
@@ -65,7 +65,7 @@ async fn rounds(
     let [mut leader, mut other] = start(&sites).await?;
     let mut other_site = &sites[0];
     let [introduction] = &introductions(1)[..] else { return Err("one agent was asked for".into()) };
-    // The one that will lead has the agent: what is measured is not how soon an agent dials again.
+    // The agent is connected to the next leader, so that the measurement excludes the agent's redial.
     let mut agent = other.connect(introduction).await?;
     follow.active(accounts, patience(accounts)).await.map_err(|reason| leader.explain(&reason))?;
 
@@ -93,7 +93,7 @@ async fn rounds(
             ));
             shares[number].push(share);
 
-            // The one that ended comes back and follows, and the agent goes over to it.
+            // The former leader restarts as follower, and the agent moves to it.
             leader = other;
             other = other_site.start()?;
             other.ready().await?;

@@ -1,4 +1,4 @@
-//! The clock: a watch of the accounts in one namespace, from the first change to the last ACTIVE.
+//! The clock: a watch of the accounts in one namespace, from the first change until the last account is ACTIVE.
 
 use std::{
     collections::HashSet,
@@ -15,28 +15,28 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::progress::Bar;
 
-/// How soon a watch that was closed is opened again.
+/// Delay before a closed watch is reopened.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// What was seen so far.
+/// State of the watch so far.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     first: Option<Instant>,
-    /// How many have been ACTIVE, and since when it is so many.
+    /// Number of accounts that have been ACTIVE, and in `last`, the time when the number last grew.
     active: usize,
     last: Option<Instant>,
-    /// Why nothing more will be seen.
+    /// Why the watch has ended for good.
     broken: Option<String>,
 }
 
-/// A watch at work; it ends when it is dropped.
+/// A running watch; stops on drop.
 #[derive(Debug)]
 pub(crate) struct Follow {
     seen: watch::Receiver<Seen>,
     _watch: AbortOnDropHandle<()>,
 }
 
-/// As little of an account as is needed, so that the watch costs little.
+/// The few fields of an account that the watch needs, so that it costs little.
 #[derive(Debug, Clone, Deserialize)]
 struct Account {
     metadata: Metadata,
@@ -67,11 +67,11 @@ struct ListMetadata {
 }
 
 impl Follow {
-    /// Follows the accounts of a namespace from now on.
+    /// Starts to follow the accounts of a namespace.
     ///
     /// # Errors
     ///
-    /// They cannot be listed.
+    /// The accounts cannot be listed.
     pub(crate) async fn start(client: Client, namespace: &str) -> Result<Self, String> {
         let path = KubesvcAccount::url_path(&(), Some(namespace));
         let problem = |e: &dyn std::fmt::Display| format!("watch of {path}: {e}");
@@ -82,7 +82,8 @@ impl Follow {
         let (tell, seen) = watch::channel(Seen::default());
         let watch = tokio::spawn(async move {
             let mut active = HashSet::new();
-            // An API server closes the watch of whoever is slow to read, as on a busy machine. Nothing is lost.
+            // The API server closes the watch of a slow reader, for example on a busy machine. Resuming loses
+            // nothing.
             let ended = loop {
                 match observe(&client, &path, &mut version, &mut active, &tell).await {
                     Ok(()) => tokio::time::sleep(AGAIN).await,
@@ -100,7 +101,7 @@ impl Follow {
         self.wait(patience, "the first change of an account", None, first).await
     }
 
-    /// Waits until so many have been ACTIVE, and says when that was.
+    /// Waits until `count` accounts have been ACTIVE and returns the time when that was reached.
     pub(crate) async fn active(&mut self, count: usize, patience: Duration) -> Result<Instant, String> {
         let bar = Bar::start("ACTIVE", count);
         let what = format!("{count} ACTIVE accounts");
@@ -139,7 +140,7 @@ impl Follow {
     }
 }
 
-/// Observes from a version on, which it advances, until the API server closes the watch.
+/// Observes changes after `version`, which it advances, until the API server closes the watch.
 async fn observe(
     client: &Client,
     path: &str,
@@ -177,7 +178,7 @@ async fn observe(
     Ok(())
 }
 
-/// How long so many accounts may take; beyond that something is broken.
+/// Time limit for this many accounts. Exceeding it means that something is broken.
 pub(crate) fn patience(accounts: usize) -> Duration {
     Duration::from_secs(120 + accounts as u64 / 10)
 }

@@ -1,4 +1,5 @@
-//! P1 with two replicas: accounts to ACTIVE a second with their agent at the follower, against their agent at the leader.
+//! P1 with two replicas: activations per second with the agent at the follower, compared with the agent at the
+//! leader.
 
 use crate::{
     follow::{Follow, patience},
@@ -13,7 +14,7 @@ use crate::{
     statistics::{Series, shown},
 };
 
-/// How many times an account was looked at.
+/// Metric that counts how often accounts were looked at.
 const LOOKS: &str = "kubesvc_controller_looks_total";
 
 #[derive(Debug)]
@@ -23,11 +24,11 @@ struct Activation {
     agent_writes: u64,
 }
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(
     plane: &ControlPlane,
     options: &Options,
@@ -67,7 +68,7 @@ async fn activate(
     let [leader, follower] = start(&sites).await?;
     looked_at(&leader, options.accounts).await?;
 
-    // All is there but an agent: the clock runs from the first account that is given to it.
+    // Everything is in place except an agent: the clock starts with the first account given to it.
     let mut follow = Follow::start(client.clone(), namespace.name()).await?;
     let before = Requests::now(&client).await?;
     let introductions = introductions(1);

@@ -1,4 +1,4 @@
-//! Idle: the memory of an agent's connection that has nothing to do, against a bare tonic server's.
+//! Idle: the memory of an idle agent's connection, compared with that of a bare tonic server.
 
 use std::{
     pin::Pin,
@@ -33,22 +33,23 @@ use crate::{
     statistics::Series,
 };
 
-/// Says that this process is the bare server, and on which port.
+/// Environment variable that makes this process the bare server, with its port as the value.
 const BARE: &str = "BENCH_BARE_SERVER";
-/// How often memory is read, until it no longer falls.
+/// Interval between readings of memory, until it no longer falls.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Less than this from one time to the next, in MB, is no fall: a hundredth of what a thousand agents may take.
+/// Smallest change of memory between two readings that counts as a fall, in MB: a hundredth of the allowance for a
+/// thousand agents.
 const STEADY: f64 = 0.25;
-/// How long memory may take to settle: the allocator gives back what it does not need within ten seconds.
+/// Maximum time for memory to settle. The allocator returns unused memory within ten seconds.
 const SETTLED: Duration = Duration::from_secs(20);
-/// What an idle agent may take beyond the bare server's connection, in KiB.
+/// Memory that an idle agent may take beyond the bare server's connection, in KiB.
 const ALLOWED: f64 = 32.0;
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
     let count = options.accounts;
     let (mut bares, mut hubs) = (Vec::new(), Vec::new());
@@ -99,9 +100,9 @@ async fn of_bare_server(count: usize) -> Result<f64, String> {
     connection(process.id(), &address, count).await
 }
 
-/// KiB that a process takes for each of so many agents that only stay.
+/// Returns the memory that a process takes for each of `count` idle agents, in KiB.
 async fn connection(process: u32, address: &str, count: usize) -> Result<f64, String> {
-    // The first connection brings what is there once for all.
+    // The first connection allocates what all connections share.
     let _first = connect(address, count).await?;
     let before = settled(process).await?;
     let bar = Bar::start(&format!("{count} agents"), count);
@@ -121,7 +122,7 @@ async fn connection(process: u32, address: &str, count: usize) -> Result<f64, St
     Ok(each)
 }
 
-/// Memory of a process in MB, once it no longer falls.
+/// Returns the memory of a process in MB, once it no longer falls.
 async fn settled(process: u32) -> Result<f64, String> {
     let end = Instant::now() + SETTLED;
     let mut last = proportional(process)?;
@@ -147,7 +148,7 @@ pub(crate) fn is_bare_server() -> bool {
     std::env::var_os(BARE).is_some()
 }
 
-/// Serves the same service with nothing behind it, until it is killed.
+/// Serves the same service with nothing behind it, until the process is killed.
 pub(crate) fn serve_bare() -> ExitCode {
     let port = std::env::var(BARE).ok().and_then(|port| port.parse::<u16>().ok()).unwrap_or_default();
     let served = tokio::runtime::Runtime::new().map_err(|e| e.to_string()).and_then(|runtime| {
@@ -163,7 +164,7 @@ pub(crate) fn serve_bare() -> ExitCode {
     }
 }
 
-/// Answers a hello, and then reads and says nothing more.
+/// A server that accepts each hello, then reads and sends nothing more.
 struct Bare;
 
 #[tonic::async_trait]

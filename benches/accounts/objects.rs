@@ -1,4 +1,4 @@
-//! The objects to work on: accounts, each with a Secret of its own.
+//! The objects of the benchmarks: accounts, each with its own Secret.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -16,20 +16,20 @@ use crate::{
     progress::Bar,
 };
 
-/// The zone of every account and agent.
+/// Zone of all accounts and agents.
 pub(crate) const ZONE: &str = "bench";
 
-/// How an account comes into being.
+/// How an account is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// By `kubectl apply`: the operator adds its finalizer.
+    /// With `kubectl apply`: the operator adds the finalizer.
     Applied,
     /// By REST: with label and finalizer.
     RestMade,
 }
 
 impl Form {
-    /// How many writes of the object it takes until it is ACTIVE.
+    /// Number of writes of the object until it is ACTIVE.
     pub(crate) fn writes(self) -> u64 {
         match self {
             Self::Applied => 3,
@@ -38,16 +38,16 @@ impl Form {
     }
 }
 
-/// The name of an account, and of its Secret.
+/// Returns the name of an account and of its Secret.
 pub(crate) fn name(number: usize) -> String {
     format!("account-{number:05}")
 }
 
-/// Installs the definitions and waits until they are served.
+/// Installs the CRDs and waits until the API server serves them.
 ///
 /// # Errors
 ///
-/// The API server does not take them.
+/// The API server refuses them.
 pub(crate) async fn install(plane: &ControlPlane) -> Result<(), String> {
     let client = plane.client().await;
     let definitions = Api::all(client.clone());
@@ -61,7 +61,7 @@ pub(crate) async fn install(plane: &ControlPlane) -> Result<(), String> {
     .await
 }
 
-/// Makes so many accounts and their Secrets.
+/// Creates `count` accounts and their Secrets.
 ///
 /// # Errors
 ///
@@ -84,7 +84,7 @@ pub(crate) async fn create(
     Ok(())
 }
 
-/// Makes the account of this number and its Secret.
+/// Creates the account of this number and its Secret.
 ///
 /// # Errors
 ///
@@ -104,7 +104,7 @@ pub(crate) async fn create_one(
     Ok(())
 }
 
-/// Makes so many accounts that nobody is to hold, without Secrets.
+/// Creates `count` INACTIVE accounts without Secrets.
 ///
 /// # Errors
 ///
@@ -129,11 +129,11 @@ pub(crate) async fn create_bare(
     Ok(())
 }
 
-/// Does something with each number below `count`, [`AT_ONCE`] of them at a time.
+/// Runs `work` for each number below `count`, [`AT_ONCE`] at a time.
 ///
 /// # Errors
 ///
-/// The first one that fails; the others are not finished.
+/// Returns the first error. The remaining work is cancelled.
 pub(crate) async fn each<F, T>(count: usize, work: F) -> Result<(), String>
 where
     F: Fn(usize) -> T,

@@ -1,4 +1,4 @@
-//! The operator as a process, and the agents that connect to it.
+//! The operator as a process, and its agents.
 
 use std::{
     process::Command,
@@ -26,16 +26,16 @@ use crate::{
     objects::ZONE,
 };
 
-/// How long a start may take.
+/// Time limit for a start.
 const START: Duration = Duration::from_secs(30);
-/// How long an end may take, as promised.
+/// Time limit for a shutdown, as documented.
 const END: Duration = Duration::from_secs(20);
-/// How soon an agent dials again while the hub does not listen yet.
+/// Delay before an agent redials a hub that does not listen yet.
 const REDIAL: Duration = Duration::from_millis(10);
-/// How often an operator that starts is asked whether it is ready: far less than what a start takes.
+/// Interval between readiness probes of a starting operator, far shorter than a start.
 const ASK: Duration = Duration::from_millis(5);
 
-/// Where an operator lives: what outlasts a restart.
+/// The files, ports and database of an operator. They survive a restart.
 #[derive(Debug)]
 pub(crate) struct Site {
     id: String,
@@ -48,17 +48,17 @@ pub(crate) struct Site {
     hub: u16,
 }
 
-/// Where an operator keeps its rows.
+/// The database of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Database {
-    /// In a file.
+    /// SQLite in a file.
     Sqlite,
-    /// On the server of this kind, which all share.
+    /// A database on the shared server of this kind.
     Server(Kind),
 }
 
 impl Database {
-    /// All of them, each with its name.
+    /// All databases with their names.
     pub(crate) const ALL: [(&'static str, Self); 3] = [
         ("SQLite", Self::Sqlite),
         ("MariaDB", Self::Server(Kind::MariaDb)),
@@ -67,7 +67,7 @@ impl Database {
 }
 
 impl Site {
-    /// A new one, with an empty database in a file, for the accounts of a namespace.
+    /// Creates a site with an empty SQLite database, for the accounts of a namespace.
     pub(crate) async fn new(
         plane: &ControlPlane,
         namespace: &str,
@@ -76,7 +76,7 @@ impl Site {
         Self::on(Database::Sqlite, plane, namespace, orphan_grace).await
     }
 
-    /// A new one, with an empty database of this kind.
+    /// Creates a site with an empty database of this kind.
     pub(crate) async fn on(
         database: Database,
         plane: &ControlPlane,
@@ -105,7 +105,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Where another replica lives: on the same database, for the same accounts.
+    /// Creates the site of another replica on the same database, for the same accounts.
     pub(crate) fn beside(&self, id: &str, orphan_grace: Duration) -> Result<Self, String> {
         let site = Self {
             id: id.into(),
@@ -139,29 +139,29 @@ logging: {{level: info, format: json}}
         )
     }
 
-    /// From now on no more registrations a second are written than this; 0: no limit.
+    /// Limits the registrations per second from the next start on; 0 means no limit.
     pub(crate) fn limit_registrations(&self, orphan_grace: Duration, per_second: u32) -> Result<(), String> {
         let limit = format!("registrationQps: {per_second}");
         let settings = self.settings(orphan_grace).replace("registrationQps: 0", &limit);
         self.folder.write("kubesvc.yml", &settings).map(drop)
     }
 
-    /// The process of its database, if it is one of its own.
+    /// Returns the process of the database server, if there is one.
     pub(crate) fn database_server(&self) -> Option<(&'static str, u32)> {
         Some(("database", self.server?))
     }
 
-    /// The URL of its database.
+    /// URL of the database.
     pub(crate) fn database(&self) -> &str {
         &self.database
     }
 
-    /// The hub's address.
+    /// Address of the hub.
     pub(crate) fn hub(&self) -> String {
         format!("127.0.0.1:{}", self.hub)
     }
 
-    /// Starts the operator; it is not ready yet.
+    /// Starts the operator without waiting until it is ready.
     pub(crate) fn start(&self) -> Result<Operator<'_>, String> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kubesvc-operator"));
         command
@@ -188,12 +188,12 @@ impl Operator<'_> {
         self.process.id()
     }
 
-    /// Adds the end of its log to what went wrong.
+    /// Appends the last lines of the operator's log to an error message.
     pub(crate) fn explain(&self, reason: &str) -> String {
         format!("{reason}\nthe operator's last lines:\n{}", self.process.log_tail(12))
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until the operator reports that it is ready.
     pub(crate) async fn ready(&self) -> Result<(), String> {
         let end = Instant::now() + START;
         loop {
@@ -210,14 +210,14 @@ impl Operator<'_> {
         }
     }
 
-    /// What one of its counters or gauges says; 0 before the first count.
+    /// Returns a counter or gauge of the operator; 0 if it does not exist yet.
     pub(crate) async fn metric(&self, name: &str) -> Result<u64, String> {
         let (_, text) = self.get("/metrics").await?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
     }
 
-    /// Waits until its hub listens.
+    /// Waits until the hub listens.
     pub(crate) async fn listens(&self) -> Result<(), String> {
         try_eventually("a hub that listens", START, async || match self.process.check_running() {
             Err(ended) => Ok(Err(ended)),
@@ -227,7 +227,7 @@ impl Operator<'_> {
         .map_err(|reason| self.explain(&reason))?
     }
 
-    /// A counter of its own /metrics.
+    /// Returns a counter of the operator's /metrics.
     pub(crate) async fn counter(&self, name: &str) -> Result<f64, String> {
         let (_, text) = self.get("/metrics").await?;
         text.lines()
@@ -256,7 +256,7 @@ impl Operator<'_> {
         answer.map_err(|e| problem(&e))
     }
 
-    /// Connects an agent, as soon as the hub listens.
+    /// Connects an agent as soon as the hub listens.
     pub(crate) async fn connect(&self, introduction: &Introduction) -> Result<SimulatedAgent, String> {
         let end = Instant::now() + START;
         loop {
@@ -273,7 +273,7 @@ impl Operator<'_> {
         }
     }
 
-    /// Waits until it leads, as it says itself.
+    /// Waits until the operator reports that it leads.
     pub(crate) async fn leads(&self) -> Result<(), String> {
         try_eventually("a replica that leads", START, async || match self.metric("kubesvc_leader").await? {
             1 => Ok(()),
@@ -283,19 +283,19 @@ impl Operator<'_> {
         .map_err(|reason| self.explain(&reason))
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the operator with SIGKILL.
     pub(crate) fn kill(&self) {
         self.process.kill();
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn stop(self) -> Result<(), String> {
         let status = self.process.terminate(END).await.map_err(|reason| self.explain(&reason))?;
         if status.success() { Ok(()) } else { Err(self.explain(&format!("the operator ended: {status}"))) }
     }
 }
 
-/// So many agents that have just begun.
+/// Creates `count` new agents.
 pub(crate) fn introductions(count: usize) -> Vec<Introduction> {
     (0..count).map(|number| Introduction::new(&format!("agent-{number}"), ZONE)).collect()
 }

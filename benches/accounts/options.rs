@@ -1,26 +1,26 @@
-//! What is asked for, by environment.
+//! Options of the benchmarks, from the environment.
 
 use std::{collections::BTreeSet, env, fmt, str::FromStr};
 
-/// How many requests are under way at once: as many as the operator has.
+/// Maximum number of concurrent requests, equal to the operator's.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// A benchmark; the names are those of the promises in `docs/benchmarks.md`.
+/// A benchmark. The names are those of the targets in `docs/benchmarks.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Benchmark {
-    /// How fast accounts become ACTIVE.
+    /// Rate at which accounts become ACTIVE.
     P1,
-    /// What a restart of the operator writes.
+    /// Writes after a restart of the operator.
     P2,
-    /// What a real agent and a real target cluster cost.
+    /// Cost of a real agent and a real target cluster.
     P9,
-    /// How long a start takes with many accounts.
+    /// Duration of a start with many accounts.
     Start,
-    /// How much memory an agent takes that has nothing to do.
+    /// Memory of an idle agent.
     Idle,
-    /// How long it takes until many agents are registered that come at once.
+    /// Time until many agents that connect at once are registered.
     Crowd,
-    /// How soon another replica leads, and what it costs that an agent is at a follower.
+    /// Time until another replica leads, and the cost of an agent at a follower.
     Replicas,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Benchmark {
     }
 }
 
-/// How much of what.
+/// Size and selection of the benchmarks.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) accounts: usize,
@@ -61,7 +61,7 @@ impl Options {
     ///
     /// # Errors
     ///
-    /// The text names the variable, its value, and what is allowed.
+    /// The message names the variable, its value, and the allowed values.
     pub(crate) fn from_environment() -> Result<Self, String> {
         Ok(Self {
             accounts: number("BENCH_ACCOUNTS", 1000, 1..=100_000)?,
@@ -70,7 +70,7 @@ impl Options {
         })
     }
 
-    /// Whether nothing is left out.
+    /// Whether all benchmarks are selected.
     pub(crate) fn is_whole(&self) -> bool {
         self.only.len() == ALL.len()
     }

@@ -1,4 +1,4 @@
-//! P1: accounts to ACTIVE a second, against raw status writes a second on the same API server.
+//! P1: activations per second, compared with raw status writes per second on the same API server.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::{
     statistics::{Series, shown},
 };
 
-/// Longer than any of this takes: nothing counts as orphaned.
+/// Longer than any step here, so that no account is considered orphaned.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What is measured in each round besides the raw writes. The first is what the servers' are held against: they stand
-/// beside it, so that whatever else the machine does meets them alike.
+/// Variants measured in each round besides the raw writes. The database servers are compared with the first one and
+/// come right after it, so that other activity on the machine affects them alike.
 const VARIANTS: [Variant; 5] = [
     Variant { name: "applied", form: Form::Applied, agents: 1, database: Database::Sqlite },
     Variant {
@@ -59,11 +59,11 @@ struct Activation {
     peak: f64,
 }
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report) -> Result<(), String> {
     let plane = crate::control_plane().await?;
     let mut raws = vec![raw_round(&plane, options, kubeconfig).await?];
@@ -93,7 +93,7 @@ async fn raw_round(plane: &ControlPlane, options: &Options, kubeconfig: &str) ->
         .await?;
     let _follow = Follow::start(plane.client().await, namespace.name()).await?;
     let programs = Programs::new(&crate::servers(plane)?);
-    // A new client: it opens its connections while the clock runs, as the operator does.
+    // With a new client, connections are opened while the clock runs, as in the operator.
     let raw =
         raw::status_writes(&plane.client().await, namespace.name(), options.accounts, &programs).await?;
     say(&format!("P1: raw: {} status writes/s", shown(raw.per_second)));

@@ -1,4 +1,4 @@
-//! P2: what a restart of the operator writes while every account is ACTIVE.
+//! P2: writes of a restarted operator while every account is ACTIVE.
 
 use std::time::{Duration, Instant};
 
@@ -16,18 +16,18 @@ use crate::{
     statistics::Series,
 };
 
-/// Short, so that accounts which wrongly counted as orphaned would be written while it is counted.
+/// Short, so that writes of accounts wrongly considered orphaned fall into the measurement.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longer than the grace.
 const QUIET: Duration = Duration::from_secs(8);
-/// How many times an account was looked at.
+/// Metric that counts how often accounts were looked at.
 const LOOKS: &str = "kubesvc_controller_looks_total";
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report) -> Result<(), String> {
     let plane = crate::control_plane().await?;
     let client = plane.client().await;

@@ -1,4 +1,5 @@
-//! P9: accounts through the real agent on a real target cluster, against a bare client that makes the same requests.
+//! P9: activations through a real agent on a real target cluster, compared with a minimal client that makes the same
+//! requests.
 
 use std::{
     process::Command,
@@ -30,14 +31,14 @@ use crate::{
 };
 
 const GRACE: Duration = Duration::from_secs(30);
-/// How long an idle connection may live on before it counts.
+/// Time after which idle connections should be closed.
 const REST: Duration = Duration::from_secs(3);
-/// The user that the accounts' kubeconfigs name.
+/// The user in the accounts' kubeconfigs.
 const READER: &str = "kubesvc-bench-reader";
-/// How many sockets an agent may have when it merely holds its accounts: hub, health and the runtime's own.
+/// Maximum number of sockets of an agent that only holds its accounts: hub, health, and the runtime's own.
 const SOCKETS: f64 = 10.0;
 
-/// Two control planes: where the operator lives, and the target.
+/// Two control planes: the operator's and the target.
 struct Pair {
     home: ControlPlane,
     target: ControlPlane,
@@ -60,11 +61,11 @@ struct Memory {
     proportional: f64,
 }
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
     let pair = Pair::start().await?;
     let (mut bares, mut runs) = (Vec::new(), Vec::new());
@@ -191,7 +192,7 @@ logging: {{level: info, format: json}}
     Process::spawn("kubesvc-agent", &command, &folder.file("agent.log"))
 }
 
-/// Lets the reader get, list and watch everything in the target.
+/// Allows the reader to get, list and watch everything in the target.
 async fn allow_reading(client: Client) -> Result<(), String> {
     let role = json!({
         "metadata": {"name": READER},

@@ -1,31 +1,31 @@
-//! What processes use, from `/proc`.
+//! Resource usage of processes, from `/proc`.
 
 use std::{fs, path::PathBuf};
 
 use crate::harness::database_programs::children;
 
-/// Ticks a second in `/proc/PID/stat`: the kernel's USER_HZ, which is 100 on every Linux.
+/// Ticks per second in `/proc/PID/stat`: the kernel's USER_HZ, which is 100 on every Linux.
 const TICKS: f64 = 100.0;
 
-/// Whatever else the machine did: the kernel for all of them, and programs that have nothing to do with us.
+/// Label for the CPU time of everything else on the machine: the kernel's shared work and unrelated programs.
 const REST: &str = "all else";
 
-/// Processes to be watched, each with what it is called in the table.
+/// Processes to measure, each with its label in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs(Vec<(&'static str, u32)>);
 
-/// CPU seconds of each, in the same order, and last those of everything else on the machine.
+/// CPU seconds of each program, in the same order, and finally those of everything else on the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Cpu(pub(crate) Vec<(&'static str, f64)>);
 
 impl Programs {
-    /// This process, and the others.
+    /// This process and `others`.
     pub(crate) fn new(others: &[(&'static str, u32)]) -> Self {
         Self(others.iter().copied().chain([("benchmark", std::process::id())]).collect())
     }
 
-    /// CPU seconds since each was started, with those of the processes that it has started itself; this one alone
-    /// without.
+    /// Returns the CPU seconds since each program started, including its child processes. This process is counted
+    /// without its children.
     pub(crate) fn cpu(&self) -> Result<Cpu, String> {
         let of = |pid: u32| if pid == std::process::id() { cpu_seconds(pid) } else { cpu_of_family(pid) };
         let mut all: Vec<(&'static str, f64)> =
@@ -37,43 +37,43 @@ impl Programs {
 }
 
 impl Cpu {
-    /// What was used between `before` and this. A program that is not in `before` was started since.
+    /// Returns the difference from `before`. A program that is missing there has started since.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let then = |name: &str| before.0.iter().find(|(one, _)| *one == name).map_or(0.0, |(_, then)| *then);
         Self(self.0.iter().map(|(name, now)| (*name, now - then(name))).collect())
     }
 }
 
-/// User and system time of a process with all its threads.
+/// Returns the user and system time of a process, all threads included.
 fn cpu_seconds(pid: u32) -> Result<f64, String> {
     ticks(pid, &[14, 15])
 }
 
-/// The same with that of its children, those that have ended included: PostgreSQL has one for each connection.
+/// Like [`cpu_seconds`], but includes child processes, also those that have ended: PostgreSQL has one per connection.
 fn cpu_of_family(pid: u32) -> Result<f64, String> {
     let living: Vec<u32> = children(pid).into_iter().filter_map(|child| child.try_into().ok()).collect();
-    // One that has ended since is in its parent's account.
+    // A child that has ended since is counted by its parent.
     let of_living: f64 = living.into_iter().filter_map(|child| cpu_of_family(child).ok()).sum();
     Ok(ticks(pid, &[14, 15, 16, 17])? + of_living)
 }
 
-/// The sum of some fields of `/proc/PID/stat` that count ticks, in seconds.
+/// Returns the sum of fields of `/proc/PID/stat` that count ticks, in seconds.
 fn ticks(pid: u32, fields: &[usize]) -> Result<f64, String> {
     let text = read(pid, "stat")?;
-    // The second field is the program's name in parentheses, and may hold anything.
+    // The second field is the program's name in parentheses, which may contain anything.
     let all: Vec<&str> =
         text.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
     let ticks = fields.iter().map(|field| all.get(field - 3)?.parse::<f64>().ok()).sum::<Option<f64>>();
     ticks.map(|ticks| ticks / TICKS).ok_or_else(|| format!("/proc/{pid}/stat is not as expected: {text}"))
 }
 
-/// CPU seconds that all processors together have been at work since the machine started.
+/// Returns the CPU seconds that all processors together have been busy since boot.
 pub(crate) fn cpu_of_machine() -> Result<f64, String> {
     let text = fs::read_to_string("/proc/stat").map_err(|e| format!("/proc/stat: {e}"))?;
     let first = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
     let fields: Vec<f64> = first.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     match fields.as_slice() {
-        // Idle and waiting for a disk are left out, and so is what other machines on the same iron took.
+        // Excludes idle time, waiting for disks, and time stolen by other virtual machines.
         [user, nice, system, _idle, _waiting, hard, soft, ..] => {
             Ok((user + nice + system + hard + soft) / TICKS)
         }
@@ -81,12 +81,12 @@ pub(crate) fn cpu_of_machine() -> Result<f64, String> {
     }
 }
 
-/// The greatest resident memory that a process has had so far, in MB.
+/// Returns the peak resident memory of a process, in MB.
 pub(crate) fn peak_resident(pid: u32) -> Result<f64, String> {
     kilobytes(pid, "status", "VmHWM:")
 }
 
-/// Its memory now, with shared pages counted in part, in MB.
+/// Returns the current memory of a process with shared pages counted proportionally (PSS), in MB.
 pub(crate) fn proportional(pid: u32) -> Result<f64, String> {
     kilobytes(pid, "smaps_rollup", "Pss:")
 }
@@ -99,7 +99,7 @@ fn kilobytes(pid: u32, file: &str, key: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("/proc/{pid}/{file} has no {key}"))
 }
 
-/// How many sockets it has open.
+/// Returns the number of open sockets of a process.
 pub(crate) fn sockets(pid: u32) -> Result<usize, String> {
     let folder = path(pid, "fd");
     let files = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -107,7 +107,7 @@ pub(crate) fn sockets(pid: u32) -> Result<usize, String> {
     Ok(targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count())
 }
 
-/// What the machine is: processors, and memory in GB.
+/// Describes the machine: processors, and memory in GB.
 pub(crate) fn machine() -> Result<String, String> {
     let cores = std::thread::available_parallelism().map_err(|e| format!("number of processors: {e}"))?;
     let text = |file: &str| fs::read_to_string(file).map_err(|e| format!("{file}: {e}"));

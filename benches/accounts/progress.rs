@@ -1,15 +1,15 @@
-//! Says what goes on: a bar on a terminal, otherwise a line for what has ended.
+//! Progress output: bars on a terminal, and a line for each completed step.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// One piece of work whose length is known.
+/// A progress bar of known length.
 #[derive(Debug)]
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
-    /// Begins it.
+    /// Starts a bar.
     pub(crate) fn start(what: &str, length: usize) -> Self {
         let style = ProgressStyle::with_template("{spinner} {msg} {wide_bar} {pos}/{len} ({elapsed})")
             .expect("a fixed template");
@@ -18,17 +18,17 @@ impl Bar {
         Self(bar)
     }
 
-    /// One more is done.
+    /// Advances the bar by one.
     pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 
-    /// So many are done.
+    /// Sets the position of the bar.
     pub(crate) fn set(&self, done: usize) {
         self.0.set_position(done as u64);
     }
 
-    /// It is over.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }
@@ -40,7 +40,7 @@ impl Drop for Bar {
     }
 }
 
-/// A line that stays.
+/// Prints a permanent line to standard error.
 pub(crate) fn say(line: &str) {
     eprintln!("{line}");
 }

@@ -1,4 +1,4 @@
-//! What a client can do that does nothing else: the ceiling.
+//! Raw writes: the throughput of a client that does nothing else, which is the ceiling.
 
 use std::time::Instant;
 
@@ -17,19 +17,19 @@ use crate::{
     progress::Bar,
 };
 
-/// How many writes each object gets.
+/// Number of writes of each object.
 pub(crate) const WRITES: usize = 3;
 
-/// What a round measured.
+/// Result of a round.
 #[derive(Debug)]
 pub(crate) struct Raw {
-    /// Status writes a second.
+    /// Status writes per second.
     pub(crate) per_second: f64,
     pub(crate) seconds: f64,
     pub(crate) cpu: Cpu,
 }
 
-/// As little of an object as the next write needs.
+/// The few fields of an object that the next write needs.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Object {
     metadata: Metadata,
@@ -78,11 +78,11 @@ pub(crate) async fn status_writes(
     Ok(Raw { per_second: (accounts * WRITES) as f64 / seconds, seconds, cpu })
 }
 
-/// The accounts of a namespace as they are.
+/// Returns the accounts of a namespace.
 ///
 /// # Errors
 ///
-/// They cannot be listed, or are not so many.
+/// The accounts cannot be listed, or their number is not `count`.
 pub(crate) async fn list(client: &Client, namespace: &str, count: usize) -> Result<Vec<Object>, String> {
     #[derive(Deserialize)]
     struct List {
@@ -97,11 +97,11 @@ pub(crate) async fn list(client: &Client, namespace: &str, count: usize) -> Resu
     }
 }
 
-/// The same request as the operator makes.
+/// Writes a status with the same request as the operator.
 ///
 /// # Errors
 ///
-/// It is refused.
+/// The API server refuses it.
 pub(crate) async fn put_status(
     client: &Client,
     namespace: &str,
@@ -123,11 +123,11 @@ pub(crate) async fn put_status(
     client.request(request).await.map_err(|e| format!("status of {name}: {e}"))
 }
 
-/// The finalizer, in the same request as the operator makes.
+/// Adds the finalizer with the same request as the operator.
 ///
 /// # Errors
 ///
-/// It is refused.
+/// The API server refuses it.
 pub(crate) async fn add_finalizer(
     client: &Client,
     namespace: &str,
@@ -143,7 +143,8 @@ pub(crate) async fn add_finalizer(
     client.request(request).await.map_err(|e| format!("finalizer of {name}: {e}"))
 }
 
-/// A status of the size that an ACTIVE account has. Each write differs, or the API server would not store it.
+/// A status of the size of an ACTIVE account's. Each write differs, because the API server does not store unchanged
+/// objects.
 fn status(write: usize) -> KubesvcAccountStatus {
     let epoch = i64::try_from(write).unwrap_or_default() + 1;
     let now = Time(jiff::Timestamp::now());

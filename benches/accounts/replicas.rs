@@ -1,4 +1,4 @@
-//! Several replicas: how soon another one leads, and what it costs that an agent is connected to a follower.
+//! Several replicas: how fast a new leader takes over, and the cost of an agent that is connected to a follower.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use crate::{
     report::Report,
 };
 
-/// Longer than anything takes here: nothing counts as orphaned.
+/// Longer than any step here, so that no account is considered orphaned.
 const GRACE: Duration = Duration::from_secs(60);
-/// The databases that serve several replicas.
+/// The databases that support several replicas.
 pub(crate) const SERVERS: [(&str, Kind); 2] = [("MariaDB", Kind::MariaDb), ("PostgreSQL", Kind::PostgreSql)];
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, kubeconfig: &str, report: &mut Report) -> Result<(), String> {
     let plane = crate::control_plane().await?;
     failover::run(&plane, options, kubeconfig, report).await?;
     follower::run(&plane, options, kubeconfig, report).await
 }
 
-/// Where two replicas live, on one database of this kind, for the accounts of a namespace.
+/// Creates the sites of two replicas on one database of this kind, for the accounts of a namespace.
 ///
 /// # Errors
 ///
@@ -37,11 +37,11 @@ pub(crate) async fn sites(plane: &ControlPlane, kind: Kind, namespace: &str) -> 
     Ok([first, second])
 }
 
-/// Starts both; the first leads.
+/// Starts both replicas; the first leads.
 ///
 /// # Errors
 ///
-/// One does not become ready.
+/// A replica does not become ready.
 pub(crate) async fn start(sites: &[Site; 2]) -> Result<[Operator<'_>; 2], String> {
     let first = sites[0].start()?;
     first.ready().await?;

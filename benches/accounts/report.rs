@@ -1,4 +1,4 @@
-//! What came out: a table for people, and the page that keeps it.
+//! Results: tables for people, and the page that keeps them.
 
 use std::{fs, path::Path};
 
@@ -11,7 +11,7 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/benchmarks.md");
 const BEGIN: &str = "<!-- results -->";
 const END: &str = "<!-- /results -->";
 
-/// What a value is held to.
+/// Target of a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Nothing,
@@ -19,7 +19,7 @@ pub(crate) enum Wanted {
     AtMost(f64),
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Row {
     benchmark: &'static str,
@@ -31,20 +31,20 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The median of what was measured.
+    /// A row with the median of a series.
     pub(crate) fn series(benchmark: &'static str, what: &str, series: &Series, wanted: Wanted) -> Self {
         let median = series.median();
         let (wanted, good) = match wanted {
             Wanted::Nothing => (String::new(), true),
             Wanted::AtLeast(bound) => (format!("≥ {}", shown(bound)), median >= bound),
-            // Of what must not be exceeded, the worst counts.
+            // For an upper bound, the worst round counts.
             Wanted::AtMost(bound) => (format!("≤ {}", shown(bound)), series.max() <= bound),
         };
         let (value, spread) = (shown(median), series.spread());
         Self { benchmark, what: what.into(), value, spread, wanted, good }
     }
 
-    /// A count that is to be the same each time.
+    /// A row for a count that must be the same in each round.
     pub(crate) fn exact(
         benchmark: &'static str,
         what: &str,
@@ -67,7 +67,7 @@ impl Row {
     }
 }
 
-/// Everything that came out.
+/// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     rows: Vec<Row>,
@@ -75,12 +75,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A further line.
+    /// Adds a row.
     pub(crate) fn add(&mut self, row: Row) {
         self.rows.push(row);
     }
 
-    /// CPU seconds of each program, the median of several rounds, beside the time that passed.
+    /// Adds the CPU seconds of each program, the median of several rounds, beside the elapsed time.
     pub(crate) fn cpu<'a>(&mut self, what: &str, rounds: impl Iterator<Item = (f64, &'a Cpu)>) {
         let rounds: Vec<(f64, &Cpu)> = rounds.collect();
         let seconds: Series = rounds.iter().map(|(seconds, _)| *seconds).collect();
@@ -91,14 +91,14 @@ impl Report {
         self.cpu.push([what.into(), shown(seconds.median()), used.collect::<Vec<_>>().join(", ")]);
     }
 
-    /// What is not as wanted.
+    /// Returns the targets that were missed.
     pub(crate) fn misses(&self) -> Vec<String> {
         let bad = self.rows.iter().filter(|row| !row.good);
         bad.map(|row| format!("{} {}: {} (wanted {})", row.benchmark, row.what, row.value, row.wanted))
             .collect()
     }
 
-    /// The tables as text, which is Markdown too.
+    /// Returns the tables as text, in Markdown.
     pub(crate) fn tables(&self) -> String {
         let row = |row: &Row| {
             let verdict = if row.wanted.is_empty() {
@@ -125,7 +125,7 @@ impl Report {
     }
 }
 
-/// A Markdown table whose columns are aligned.
+/// Returns a Markdown table with aligned columns.
 fn table<const N: usize>(head: &[String; N], rows: &[[String; N]]) -> String {
     let widths: Vec<usize> = (0..N)
         .map(|column| {
@@ -141,11 +141,11 @@ fn table<const N: usize>(head: &[String; N], rows: &[[String; N]]) -> String {
     line(head) + &format!("|{rule}\n") + &rows.iter().map(line).collect::<String>()
 }
 
-/// Puts a text between the markers of the page, and says where that is.
+/// Replaces the text between the markers of the page and returns the page's path.
 ///
 /// # Errors
 ///
-/// The page cannot be read or written, or has one marker only.
+/// The page cannot be read or written, or has only one marker.
 pub(crate) fn write(text: &str) -> Result<&'static str, String> {
     let path = Path::new(PAGE);
     let problem = |e: &dyn std::fmt::Display| format!("{PAGE}: {e}");

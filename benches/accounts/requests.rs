@@ -1,12 +1,12 @@
-//! What an API server was asked, counted by itself.
+//! Requests to an API server, as counted by the server itself.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use kube::Client;
 
-/// The counter of answered requests.
+/// The server's counter of answered requests.
 const COUNTER: &str = "apiserver_request_total{";
-/// A request is counted a moment after its answer.
+/// Delay after which an answered request is certainly counted.
 const MOMENT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,23 +18,23 @@ struct Kind {
     code: u16,
 }
 
-/// Requests by kind.
+/// Number of requests by kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Requests(BTreeMap<Kind, u64>);
 
-/// Writes of KubesvcAccounts, their status included.
+/// Writes of KubesvcAccounts, including status writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccountWrites {
     /// Answered with 2xx.
     pub(crate) done: u64,
     /// Answered with 409.
     pub(crate) conflicts: u64,
-    /// Answered otherwise.
+    /// Answered with any other status.
     pub(crate) refused: u64,
 }
 
 impl Requests {
-    /// All since the API server started.
+    /// Reads all requests since the API server started.
     pub(crate) async fn now(client: &Client) -> Result<Self, String> {
         let problem = |e: String| format!("/metrics of the API server: {e}");
         let request = http::Request::get("/metrics").body(Vec::new()).map_err(|e| problem(e.to_string()))?;
@@ -47,7 +47,7 @@ impl Requests {
         Ok(Self(all))
     }
 
-    /// What has come since `before`, once nothing more can come of what was answered by now.
+    /// Returns the requests since `before`, after waiting until those answered by now are counted.
     pub(crate) async fn since(before: &Self, client: &Client) -> Result<Self, String> {
         tokio::time::sleep(MOMENT).await;
         let now = Self::now(client).await?;
@@ -58,7 +58,7 @@ impl Requests {
         Ok(Self(now.0.into_iter().filter_map(difference).collect()))
     }
 
-    /// Writes of accounts.
+    /// Counts the writes of accounts.
     pub(crate) fn account_writes(&self) -> AccountWrites {
         let count = |wanted: &dyn Fn(u16) -> bool| {
             self.0
@@ -75,7 +75,7 @@ impl Requests {
         }
     }
 
-    /// Writes of anything else that has to do with kubesvc: Events and KubesvcAgents.
+    /// Counts the writes of other kubesvc-related objects: Events and KubesvcAgents.
     pub(crate) fn other_writes(&self) -> u64 {
         let others = ["events", "kubesvcagents"];
         let counts =
@@ -83,13 +83,13 @@ impl Requests {
         counts.map(|(_, count)| count).sum()
     }
 
-    /// Writes of KubesvcAgents.
+    /// Counts the writes of KubesvcAgents.
     pub(crate) fn agent_writes(&self) -> u64 {
         let agents = self.0.iter().filter(|(kind, _)| kind.is_write() && kind.resource == "kubesvcagents");
         agents.map(|(_, count)| count).sum()
     }
 
-    /// Writes, one kind a line; to see what was unexpected.
+    /// Lists the writes by kind, separated by semicolons, to diagnose unexpected ones.
     pub(crate) fn shown(&self) -> String {
         let lines = self.0.iter().filter(|(kind, _)| kind.is_write());
         let line = |(kind, count): (&Kind, &u64)| {
@@ -106,7 +106,7 @@ impl Kind {
     }
 }
 
-/// A line of the counter without its name: `label="value",…} 12`.
+/// Parses a line of the counter without its name: `label="value",…} 12`.
 fn parse(line: &str) -> Option<(Kind, u64)> {
     let (labels, count) = line.rsplit_once("} ")?;
     let label = |name: &str| {
@@ -118,7 +118,7 @@ fn parse(line: &str) -> Option<(Kind, u64)> {
         group: label("group")?,
         resource: label("resource")?,
         subresource: label("subresource")?,
-        // 0: the caller did not wait for the answer.
+        // 0: the client did not wait for the answer.
         code: label("code")?.parse().unwrap_or_default(),
     };
     let count = count.trim().parse::<f64>().ok()?;

@@ -1,4 +1,4 @@
-//! Start: from the start of the operator to ready, with many accounts in objects and rows.
+//! Start: time until the operator is ready with many accounts in objects and rows.
 
 use std::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ use crate::{
     statistics::Series,
 };
 
-/// How many accounts there are for each one of the other benchmarks.
+/// Accounts here, as a multiple of the number in the other benchmarks.
 const TIMES: usize = 10;
-/// Starts in each round: they are short, and whatever else a machine does lengthens them by chance. It only ever does
-/// lengthen them, so the shortest on either side is what is compared.
+/// Starts per round. They are short, so other activity on the machine can lengthen them, but never shorten them.
+/// Therefore the minimum of each side is compared.
 const STARTS: usize = 3;
-/// An operator that has written no row for so long has written all.
+/// Time without row writes after which an operator has written all rows.
 const QUIET: Duration = Duration::from_secs(3);
-/// How many objects a page of a LIST has, as the operator's watch asks for it.
+/// Page size of a LIST, equal to that of the operator's watch.
 const PAGE: u32 = 500;
 
-/// Measures, and adds what came out.
+/// Runs the benchmark and adds its results to the report.
 ///
 /// # Errors
 ///
-/// Something did not work at all.
+/// The benchmark could not run.
 pub(crate) async fn run(options: &Options, report: &mut Report) -> Result<(), String> {
     let count = options.accounts * TIMES;
     let plane = crate::control_plane().await?;
@@ -74,7 +74,7 @@ fn tell(of: &str, bares: &[(f64, Cpu)], starts: &[(f64, Cpu)], report: &mut Repo
     report.cpu(&what("start to ready"), starts.iter().map(|(seconds, cpu)| (*seconds, cpu)));
 }
 
-/// Lets an operator write all rows once, and waits until it writes no more.
+/// Runs an operator until it has written all rows.
 async fn fill(site: &Site, count: usize) -> Result<(), String> {
     let operator = site.start()?;
     operator.ready().await?;
@@ -92,7 +92,7 @@ async fn fill(site: &Site, count: usize) -> Result<(), String> {
     }
 }
 
-/// Seconds from the start to ready.
+/// Returns the seconds from the start until ready.
 async fn start(plane: &ControlPlane, site: &Site) -> Result<(f64, Cpu), String> {
     let others = Programs::new(&crate::servers(plane)?).cpu()?;
     let begun = Instant::now();
@@ -106,7 +106,7 @@ async fn start(plane: &ControlPlane, site: &Site) -> Result<(f64, Cpu), String> 
     Ok((seconds, cpu))
 }
 
-/// Seconds for a LIST of all objects in pages, and one read of all rows.
+/// Returns the seconds for a LIST of all objects in pages and one read of all rows.
 async fn bare(
     plane: &ControlPlane,
     namespace: &str,

@@ -1,6 +1,6 @@
-//! Medians and extremes, and numbers as people read them.
+//! Medians, extremes, and number formatting.
 
-/// What several rounds measured.
+/// Measurements of several rounds, sorted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Series(Vec<f64>);
 
@@ -13,7 +13,7 @@ impl FromIterator<f64> for Series {
 }
 
 impl Series {
-    /// The middle one; between the two in the middle where there is none. 0 of nothing.
+    /// Returns the median, or 0 if there are no values.
     pub(crate) fn median(&self) -> f64 {
         let middle = self.0.len() / 2;
         match self.0.len() {
@@ -23,17 +23,17 @@ impl Series {
         }
     }
 
-    /// The least; 0 of nothing.
+    /// Returns the minimum, or 0 if there are no values.
     pub(crate) fn min(&self) -> f64 {
         self.0.first().copied().unwrap_or_default()
     }
 
-    /// The greatest; 0 of nothing.
+    /// Returns the maximum, or 0 if there are no values.
     pub(crate) fn max(&self) -> f64 {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// The least and the greatest, as `least–greatest`.
+    /// Returns minimum and maximum as `minimum–maximum`.
     pub(crate) fn spread(&self) -> String {
         match (self.0.first(), self.0.last()) {
             (Some(least), Some(greatest)) => format!("{}–{}", shown(*least), shown(*greatest)),
@@ -42,7 +42,7 @@ impl Series {
     }
 }
 
-/// Three digits that matter, and whole numbers from 100 on.
+/// Formats a number with three significant digits, and without decimals from 100 on.
 pub(crate) fn shown(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
