@@ -1,5 +1,5 @@
-//! The programs of a control plane: found, or built once from the pinned Go module in `controlplane/`; and the judge of
-//! GitOps health, built once from the one in `tests/gitops/`.
+//! The programs of a control plane, found or built once from the pinned Go module in `controlplane/`, and the judge
+//! of GitOps health, built once from the module in `tests/gitops/`.
 
 use std::{
     fs::File,
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::{process::Process, progress::Progress};
 
-/// Where each program is.
+/// Paths of the programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assets {
     /// The store of the API server.
@@ -24,17 +24,17 @@ pub(crate) struct Assets {
     pub(crate) kubectl: PathBuf,
 }
 
-/// The same for a whole process, whatever it is asked: finding takes a moment, building minutes.
+/// Result for the whole process, including an error: finding takes a moment, building takes minutes.
 static FOUND: OnceLock<Result<Assets, String>> = OnceLock::new();
 static JUDGE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
-/// Builds the program that judges objects as Argo CD and Flux do, unless the cache folder has it.
+/// Builds the program that judges objects like Argo CD and Flux, unless the cache folder contains it.
 ///
-/// It blocks: from async code, call it where that is allowed.
+/// Blocks. Call it from async code only where blocking is allowed.
 ///
 /// # Errors
 ///
-/// The text says what is missing and which command gets it.
+/// The message says what is missing and which command installs it.
 pub(crate) fn gitops_judge() -> Result<PathBuf, String> {
     let build_it = || {
         let module = Module::read("tests/gitops", &["go.sum", "main.go"])?;
@@ -43,23 +43,23 @@ pub(crate) fn gitops_judge() -> Result<PathBuf, String> {
     JUDGE.get_or_init(build_it).clone()
 }
 
-/// Finds the programs, or builds what is missing: `KUBEBUILDER_ASSETS`, `PATH` at a fitting version, the cache folder,
-/// and last a build from `controlplane/` into that.
+/// Finds the programs or builds those that are missing. In this order: `KUBEBUILDER_ASSETS`, a suitable version on
+/// `PATH`, the cache folder, and a build from `controlplane/` into the cache folder.
 ///
-/// It blocks: from async code, call it where that is allowed.
+/// Blocks. Call it from async code only where blocking is allowed.
 ///
 /// # Errors
 ///
-/// The text says what is missing and which command gets it.
+/// The message says what is missing and which command installs it.
 pub(crate) fn ensure() -> Result<Assets, String> {
     FOUND.get_or_init(find).clone()
 }
 
-/// What kube-apiserver and etcd say they are: `Kubernetes v1.36.3`, `etcd 3.6.16`.
+/// Returns the versions that kube-apiserver and etcd report: `Kubernetes v1.36.3`, `etcd 3.6.16`.
 ///
 /// # Errors
 ///
-/// One of them is not there or does not start.
+/// One of them is missing or does not start.
 pub(crate) fn versions() -> Result<(String, String), String> {
     let Assets { etcd, kube_apiserver, .. } = ensure()?;
     let said = |path: &Path| {
@@ -83,7 +83,8 @@ fn find() -> Result<Assets, String> {
     })
 }
 
-/// A folder that somebody chose counts alone, and at any version: that is how one tests against another Kubernetes.
+/// An explicitly configured folder is used alone and with any version, which allows tests against another Kubernetes
+/// version.
 fn from_envtest(folder: &Path) -> Result<Assets, String> {
     let program = |name: &str| {
         let path = folder.join(name);
@@ -103,13 +104,13 @@ fn from_envtest(folder: &Path) -> Result<Assets, String> {
     })
 }
 
-/// A program, its place in the Go module, and which version on `PATH` does as well.
+/// A program, its package in the Go module, and which versions on `PATH` are acceptable.
 struct Program {
     name: &'static str,
     package: &'static str,
     module: &'static str,
     version_args: &'static [&'static str],
-    /// How many minor versions it may be away from the pinned one.
+    /// Maximum difference to the pinned minor version.
     skew: u32,
 }
 
@@ -175,7 +176,7 @@ fn look_up(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Major and minor of the first version in a text: `etcd Version: 3.6.16`, `Kubernetes v1.36.3`, `go1.26.1`.
+/// Returns major and minor of the first version in a text: `etcd Version: 3.6.16`, `Kubernetes v1.36.3`, `go1.26.1`.
 fn minor(text: &str) -> Option<(u32, u32)> {
     text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find_map(|word| {
         let mut parts = word.split('.');
@@ -185,16 +186,16 @@ fn minor(text: &str) -> Option<(u32, u32)> {
 
 /// A Go module of this repository.
 struct Module {
-    /// Its folder, from the root of the repository.
+    /// Path of the folder, relative to the root of the repository.
     name: &'static str,
     folder: PathBuf,
     text: String,
-    /// One folder for each content of what decides what is built, outside the checkout.
+    /// Cache folder outside the checkout, one for each content of the files that determine the build.
     cache: PathBuf,
 }
 
 impl Module {
-    /// The module in a folder; what is built from it depends on these files of it.
+    /// Reads the module in a folder. A build from it depends on the files `sources`.
     fn read(name: &'static str, sources: &[&str]) -> Result<Self, String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let read = |name: &str| {
@@ -213,7 +214,7 @@ impl Module {
         Ok(Self { name, folder, text, cache })
     }
 
-    /// The version that `go.mod` requires.
+    /// Returns the version that `go.mod` requires.
     fn version(&self, module: &str) -> Result<&str, String> {
         self.text
             .lines()
@@ -246,7 +247,7 @@ fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> 
     let name = program.name;
     let part = module.cache.join(format!("{name}.part"));
     let log = module.cache.join(format!("{name}.log"));
-    // What an interrupted build left behind; nobody else builds while this process has the lock.
+    // Left behind by an interrupted build. No other process builds while this one holds the lock.
     for old in [&part, &log] {
         if old.exists() {
             std::fs::remove_file(old).map_err(|e| format!("{}: {e}", old.display()))?;
@@ -287,7 +288,7 @@ fn build(module: &Module, program: &Program, path: &Path) -> Result<(), String> 
     Ok(())
 }
 
-/// Held until the file is closed, so by one process at a time, and by none that has died.
+/// Takes the build lock, which is held until the file is closed. The system releases it if the process dies.
 fn lock(module: &Module, program: &Program) -> Result<File, String> {
     let path = module.cache.join(format!("{}.lock", program.name));
     let problem = |e: std::io::Error| format!("{}: {e}", path.display());
@@ -311,7 +312,7 @@ fn lock(module: &Module, program: &Program) -> Result<File, String> {
     Ok(file)
 }
 
-/// The Go command. From 1.21 on it fetches by itself the version that `go.mod` asks for.
+/// Finds the Go command. From 1.21 on, Go downloads the version that `go.mod` requires.
 fn go() -> Result<PathBuf, String> {
     const GET: &str = "`apt-get install golang-go` gets it (on Debian 12 `apt-get install -t bookworm-backports golang-go`), \
                        `dnf install golang`, or `brew install go`. \

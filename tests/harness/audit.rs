@@ -1,10 +1,10 @@
-//! The writes that an API server saw, from its own audit log.
+//! The writes that an API server received, from its audit log.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// One answered write.
+/// A write and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AuditedWrite {
     /// `create`, `update`, `patch`, `delete` or `deletecollection`.
@@ -13,24 +13,24 @@ pub(crate) struct AuditedWrite {
     pub(crate) group: String,
     /// Plural resource name.
     pub(crate) resource: String,
-    /// `status` and the like; mostly empty.
+    /// Subresource, such as `status`; usually empty.
     pub(crate) subresource: String,
-    /// Empty for what has none.
+    /// Namespace; empty for cluster-scoped objects.
     pub(crate) namespace: String,
-    /// Empty for a create with a generated name, and for a deletecollection.
+    /// Name; empty for a create with a generated name and for a deletecollection.
     pub(crate) name: String,
-    /// The HTTP status of the answer.
+    /// HTTP status of the answer.
     pub(crate) code: u16,
-    /// Who wrote.
+    /// User that sent the request.
     pub(crate) user: String,
-    /// What it calls itself.
+    /// User agent of the request.
     pub(crate) user_agent: String,
-    /// Path and query: field manager and dry run are there.
+    /// Path and query, including field manager and dry run.
     pub(crate) uri: String,
 }
 
-/// Writes only. Not those of the API server itself, and not the reviews (`SelfSubjectAccessReview` and so on), which
-/// are questions in the shape of a create.
+/// Records only writes, except those of the API server itself and reviews (`SelfSubjectAccessReview` and so on),
+/// which are queries in the form of a create.
 pub(crate) const POLICY: &str = r#"apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -44,7 +44,7 @@ rules:
 - level: None
 "#;
 
-/// Reads a log as far as it is written.
+/// Reads the complete lines of a log.
 pub(crate) fn read(log: &Path) -> Result<Vec<AuditedWrite>, String> {
     let problem = |e: String| format!("audit log {}: {e}", log.display());
     let text = match std::fs::read_to_string(log) {

@@ -31,18 +31,18 @@ use super::{
     wait::try_eventually,
 };
 
-/// A start takes two to four seconds on an idle machine.
+/// Time limit for a start, which takes two to four seconds on an idle machine.
 const START: Duration = Duration::from_secs(60);
-/// Another process may take a port between choosing and binding it.
+/// Another process may take a port before it is bound.
 const ATTEMPTS: u32 = 3;
 
-/// A running control plane: etcd and kube-apiserver, no controllers. Nothing is garbage-collected in it, and no
+/// A running control plane: etcd and kube-apiserver, without controllers. Nothing is garbage-collected, and no
 /// namespace ever finishes terminating.
 ///
-/// It needs nothing of the async runtime that it was started on, so that all tests of a process can share one.
+/// It does not depend on the async runtime that started it, so all tests of a process can share one.
 #[derive(Debug)]
 pub(crate) struct ControlPlane {
-    // Dropped in this order. Without its etcd an API server hangs for 90 s.
+    // Dropped in this order. An API server without its etcd hangs for 90 s.
     apiserver: Mutex<Option<Process>>,
     etcd: Process,
     options: StartOptions,
@@ -55,8 +55,8 @@ pub(crate) struct ControlPlane {
 
 static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
 
-/// The one control plane of this process, started at the first call. Use a [`ControlPlane::namespace`] of your own in
-/// it, and never stop or pause it: start another one for that.
+/// Returns the shared control plane of this process, started at the first call. Use your own
+/// [`ControlPlane::namespace`] in it, and never stop or pause it; start a separate one for that.
 ///
 /// # Panics
 ///
@@ -66,20 +66,20 @@ pub(crate) async fn shared() -> &'static ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one with the usual options.
+    /// Starts a control plane with default options.
     ///
     /// # Errors
     ///
-    /// The text says what is missing, or how a program ended and what it printed last.
+    /// The message says what is missing, or how a program ended and its last output.
     pub(crate) async fn start() -> Result<Self, String> {
         Self::start_with(StartOptions::default()).await
     }
 
-    /// Starts one.
+    /// Starts a control plane.
     ///
     /// # Errors
     ///
-    /// As [`ControlPlane::start`].
+    /// Same as [`ControlPlane::start`].
     pub(crate) async fn start_with(options: StartOptions) -> Result<Self, String> {
         let assets = tokio::task::spawn_blocking(assets::ensure).await.map_err(|e| e.to_string())??;
         let mut attempt = 1;
@@ -127,13 +127,14 @@ impl ControlPlane {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The authority that signed the server's certificate, as PEM.
+    /// Returns the authority of the server's certificate as PEM.
     pub(crate) fn ca_pem(&self) -> String {
         self.authority.pem()
     }
 
-    /// Rotates the authority behind the server's certificate, and gives the new one as PEM. The API server loads the
-    /// certificate within moments; clients of the old authority fail from then on, those of this harness too.
+    /// Rotates the authority of the server's certificate and returns the new one as PEM. The API server loads the
+    /// certificate within moments. From then on, clients that trust the old authority fail, including those of this
+    /// harness.
     pub(crate) fn rotate_authority(&self) -> String {
         let authority = must(Authority::new("kubesvc control plane, rotated"));
         let server = must(authority.server(&["127.0.0.1", "localhost"]));
@@ -142,65 +143,66 @@ impl ControlPlane {
         authority.pem()
     }
 
-    /// A kubeconfig with all rights, as YAML.
+    /// Returns a kubeconfig with all rights, as YAML.
     pub(crate) fn admin_kubeconfig(&self) -> String {
         self.kubeconfig_for_token(&self.admin)
     }
 
-    /// The file with [`ControlPlane::admin_kubeconfig`].
+    /// Path of the file with [`ControlPlane::admin_kubeconfig`].
     pub(crate) fn kubeconfig_path(&self) -> PathBuf {
         self.folder.file("kubeconfig")
     }
 
-    /// A kubeconfig with any token, as YAML: that of a user, of a service account, or a wrong one.
+    /// Returns a kubeconfig with a token, as YAML: that of a user or service account, or an invalid one.
     pub(crate) fn kubeconfig_for_token(&self, token: &str) -> String {
         kubeconfig::yaml(&self.server_url(), &self.ca_pem(), Proof::Token(token))
     }
 
-    /// A kubeconfig with a client certificate, as YAML.
+    /// Returns a kubeconfig with a client certificate, as YAML.
     pub(crate) fn kubeconfig_for_certificate(&self, identity: &Identity) -> String {
         kubeconfig::yaml(&self.server_url(), &self.ca_pem(), Proof::Certificate(identity))
     }
 
-    /// A client certificate for any user, in at most one group. Unlike tokens, these can be made at any time.
+    /// Issues a client certificate for any user, in at most one group. Unlike tokens, these can be issued at any
+    /// time.
     ///
     /// # Errors
     ///
-    /// The name cannot be in a certificate.
+    /// The name is not valid in a certificate.
     pub(crate) fn client_certificate(&self, user: &str, group: Option<&str>) -> Result<Identity, String> {
         self.authority.client(user, group)
     }
 
-    /// The token of a user of [`StartOptions::add_user`].
+    /// Returns the token of a user added with [`StartOptions::add_user`].
     pub(crate) fn token(&self, user: &str) -> Option<&str> {
         self.options.users.iter().find(|known| known.name == user).map(|known| known.token.as_str())
     }
 
-    /// A new client with all rights. It retries nothing: a test sees each answer.
+    /// Creates a client with all rights. It never retries, so that a test sees each answer.
     ///
-    /// Each call gives one with connections of its own, since connections die with the runtime that opened them.
+    /// Each client has its own connections, since connections die with the runtime that opened them.
     ///
     /// # Panics
     ///
-    /// The kubeconfig that the harness wrote is not one.
+    /// The kubeconfig written by the harness is invalid.
     pub(crate) async fn client(&self) -> Client {
         must(client_from(&self.admin_kubeconfig()).await)
     }
 
-    /// As [`ControlPlane::client`], for the holder of a token.
+    /// Like [`ControlPlane::client`], with a token.
     ///
     /// # Panics
     ///
-    /// As [`ControlPlane::client`].
+    /// Same as [`ControlPlane::client`].
     pub(crate) async fn client_for_token(&self, token: &str) -> Client {
         must(client_from(&self.kubeconfig_for_token(token)).await)
     }
 
-    /// A new namespace.
+    /// Creates a namespace.
     ///
     /// # Panics
     ///
-    /// The API server does not make it.
+    /// The API server refuses it.
     pub(crate) async fn namespace(&self) -> TestNamespace {
         must(TestNamespace::create(self.client().await).await)
     }
@@ -209,7 +211,7 @@ impl ControlPlane {
     ///
     /// # Panics
     ///
-    /// It cannot start, or does not end within a minute.
+    /// kubectl cannot start, or does not end within a minute.
     pub(crate) async fn kubectl<I, S>(&self, args: I) -> Output
     where
         I: IntoIterator<Item = S>,
@@ -218,11 +220,11 @@ impl ControlPlane {
         self.kubectl_with_input(args, "").await
     }
 
-    /// As [`ControlPlane::kubectl`], with a standard input: `["apply", "-f", "-"]`.
+    /// Like [`ControlPlane::kubectl`], with standard input: `["apply", "-f", "-"]`.
     ///
     /// # Panics
     ///
-    /// As [`ControlPlane::kubectl`].
+    /// Same as [`ControlPlane::kubectl`].
     pub(crate) async fn kubectl_with_input<I, S>(&self, args: I, input: &str) -> Output
     where
         I: IntoIterator<Item = S>,
@@ -231,9 +233,9 @@ impl ControlPlane {
         must(kubectl::run(&self.assets.kubectl, &self.kubeconfig_path(), args, input).await)
     }
 
-    /// Every write that was answered since the start, oldest first; restarts of the API server included.
+    /// Returns all answered writes since the start, oldest first, including those before a restart of the API server.
     ///
-    /// A write is in it before its answer reaches the client.
+    /// A write is recorded before its answer reaches the client.
     ///
     /// # Panics
     ///
@@ -243,25 +245,26 @@ impl ControlPlane {
         must(audit::read(&self.folder.file("audit.log")))
     }
 
-    /// Kills the API server. Its data stay; clients get `connection refused`.
+    /// Kills the API server. Its data remains; clients get `connection refused`.
     pub(crate) fn stop_apiserver(&self) {
         *self.apiserver.lock() = None;
     }
 
-    /// Asks the API server to end (SIGTERM), and kills it if it takes longer than `patience`.
+    /// Sends SIGTERM to the API server, and kills it if it does not end within `patience`.
     pub(crate) async fn end_apiserver(&self, patience: Duration) {
         let process = self.apiserver.lock().take();
         if let Some(process) = process {
-            // Killed or ended by itself: either way it is gone.
+            // Whether killed or not, it has ended.
             let _ = process.terminate(patience).await;
         }
     }
 
-    /// Starts the API server again on the same port, and waits until it is ready. Does nothing if it runs.
+    /// Starts the API server again on the same port and waits until it is ready. Does nothing if it is running.
     ///
     /// # Errors
     ///
-    /// It ends, or is not ready in time; the text has the last lines of its log.
+    /// It ends, or is not ready in time. The message contains the path of its log, and the last lines of it if the
+    /// server ended.
     pub(crate) async fn start_apiserver(&self) -> Result<(), String> {
         {
             let mut apiserver = self.apiserver.lock();
@@ -280,26 +283,26 @@ impl ControlPlane {
         .map_err(|reason| format!("{reason}\nthe log is {}", self.apiserver_log().display()))?
     }
 
-    /// Stops the API server in its tracks (SIGSTOP): connections stay open and nothing answers.
+    /// Pauses the API server (SIGSTOP): connections stay open and nothing answers.
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.apiserver.lock() {
             process.pause();
         }
     }
 
-    /// Lets a paused API server run on.
+    /// Resumes a paused API server.
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.apiserver.lock() {
             process.resume();
         }
     }
 
-    /// The process ids of kube-apiserver, if it runs, and of etcd.
+    /// Returns the process ids of kube-apiserver, if it is running, and of etcd.
     pub(crate) fn process_ids(&self) -> (Option<u32>, u32) {
         (self.apiserver.lock().as_ref().map(Process::id), self.etcd.id())
     }
 
-    /// The log of the API server, over all its starts.
+    /// Path of the API server's log, shared by all its starts.
     pub(crate) fn apiserver_log(&self) -> PathBuf {
         self.folder.file("kube-apiserver.log")
     }
@@ -313,7 +316,8 @@ impl ControlPlane {
     }
 }
 
-/// Ready, and past the first writes: the namespace `default` comes a moment later than `/readyz`.
+/// Checks that the server is ready and past its first writes: the namespace `default` appears slightly later than
+/// `/readyz`.
 pub(super) async fn ready(client: &Client) -> Result<(), String> {
     for path in ["/readyz", "/api/v1/namespaces/default"] {
         let request = http::Request::get(path).body(Vec::new()).map_err(|e| e.to_string())?;
@@ -323,11 +327,11 @@ pub(super) async fn ready(client: &Client) -> Result<(), String> {
     Ok(())
 }
 
-/// A client for a kubeconfig, without any retry of its own.
+/// Creates a client for a kubeconfig, without retries.
 ///
 /// # Errors
 ///
-/// The text is not a kubeconfig.
+/// The text is not a valid kubeconfig.
 pub(crate) async fn client_from(kubeconfig: &str) -> Result<Client, String> {
     let parsed = Kubeconfig::from_yaml(kubeconfig).map_err(|e| format!("kubeconfig: {e}"))?;
     let mut config =
@@ -338,20 +342,20 @@ pub(crate) async fn client_from(kubeconfig: &str) -> Result<Client, String> {
     Client::try_from(config).map_err(|e| format!("kubeconfig: {e}"))
 }
 
-/// The kubectl that fits.
+/// Returns the path of the matching kubectl.
 ///
 /// # Errors
 ///
-/// As [`assets::ensure`].
+/// Same as [`assets::ensure`].
 pub(crate) fn kubectl_path() -> Result<PathBuf, String> {
     Ok(assets::ensure()?.kubectl)
 }
 
-/// Runs that kubectl with any kubeconfig file.
+/// Runs the matching kubectl with any kubeconfig file.
 ///
 /// # Errors
 ///
-/// It cannot start, or does not end within a minute.
+/// kubectl cannot start, or does not end within a minute.
 pub(crate) async fn kubectl_with<I, S>(kubeconfig: &Path, args: I, input: &str) -> Result<Output, String>
 where
     I: IntoIterator<Item = S>,

@@ -1,4 +1,4 @@
-//! The programs of MariaDB and PostgreSQL: where they are, and the user they run as.
+//! Programs of MariaDB and PostgreSQL, and the user that they run as.
 
 use std::{
     os::unix::fs::chown,
@@ -9,11 +9,11 @@ use std::{
 /// The user `nobody` and its group: both servers refuse to run as root.
 const NOBODY: u32 = 65_534;
 
-/// Finds a program on `PATH` or in the folders where Debian keeps servers.
+/// Finds a program on `PATH` or in the folders where Debian installs servers.
 ///
 /// # Errors
 ///
-/// It is not there; the text names it and the Debian package.
+/// The program is missing. The message names it and the Debian package.
 pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf, String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -29,11 +29,11 @@ pub(crate) fn find(program: &str, package: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// A command that runs as the user the servers run as, in this folder, which is that user's from now on.
+/// Creates a command that runs as the servers' user in this folder, which is given to that user.
 ///
 /// # Errors
 ///
-/// The folder cannot be given to that user.
+/// The ownership of the folder cannot be changed.
 pub(crate) fn command(program: &Path, folder: &Path) -> Result<Command, String> {
     let mut command = if is_root(folder)? {
         chown(folder, Some(NOBODY), Some(NOBODY)).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -48,7 +48,7 @@ pub(crate) fn command(program: &Path, folder: &Path) -> Result<Command, String> 
     Ok(command)
 }
 
-/// Whether this process may give files away; then it is root, and the folder is its own or `nobody`'s.
+/// Whether this process is root: then the folder belongs to root or already to `nobody`.
 fn is_root(folder: &Path) -> Result<bool, String> {
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::metadata(folder).map_err(|e| format!("{}: {e}", folder.display()))?.uid();
@@ -59,7 +59,7 @@ fn is_root(folder: &Path) -> Result<bool, String> {
 ///
 /// # Errors
 ///
-/// It cannot be started, or fails; the text has what it said.
+/// The command cannot be started, or fails. The message contains its output.
 pub(crate) fn run(mut command: Command) -> Result<(), String> {
     let name = format!("{command:?}");
     let done = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
@@ -70,13 +70,14 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
     Err(format!("{name}: {}\n{}", done.status, String::from_utf8_lossy(&said)))
 }
 
-/// The processes that this one started and that still run. PostgreSQL gives each of its own a group of its own.
+/// Returns the running child processes of a process. PostgreSQL puts each of its children into a process group of its
+/// own.
 pub(crate) fn children(parent: u32) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; after it come the state and the parent.
+        // The name in parentheses may contain anything; the state and the parent follow it.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         rest.split_whitespace().nth(1).and_then(|field| field.parse().ok()) == Some(parent)
     })

@@ -1,7 +1,7 @@
-//! Servers without room for another row, and room again.
+//! Database servers without space for another row, and with space again.
 //!
-//! MariaDB has one file for all tables, which may not grow; what fills it is given back in part, by a transaction that is
-//! rolled back. PostgreSQL knows no such bound: there the file of the table is a link to `/dev/full`, to which every
+//! MariaDB keeps all tables in one file of fixed size; part of what fills it is released by rolling back a
+//! transaction. PostgreSQL has no such limit: the file of the table is replaced by a link to `/dev/full`, where every
 //! write fails as on a full disk.
 
 use std::{
@@ -14,35 +14,35 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection, PgConnection};
 
 use super::databases::{Kind, Server};
 
-/// How a MariaDB is started that can be filled.
+/// Flags of a MariaDB server that can be filled.
 pub(super) const SMALL_MARIADB: [&str; 2] =
     ["--innodb-data-file-path=ibdata1:12M", "--innodb-file-per-table=OFF"];
-/// Lengths of the values that fill it, the last so short that no other row finds room either.
+/// Lengths of the values that fill it. The last is so short that no other row fits.
 const FILLERS: [u32; 3] = [60_000, 6_000, 600];
-/// How many of the longest are given back.
+/// Number of the longest values that are released.
 const ROOM: usize = 20;
-/// Far more than 12 MB of them.
+/// Maximum number of values of one length, far more than 12 MB hold.
 const MANY: usize = 2_000;
-/// Whoever is connected has the file open as it was.
+/// Clients that are connected still have the original file open.
 const RECONNECT: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                          WHERE datname = current_database() AND pid <> pg_backend_pid()";
 
-/// What keeps a server full.
+/// Keeps a server full.
 #[derive(Debug)]
 pub(crate) enum Filled {
-    /// A transaction that is not committed. A full server cannot even drop a table.
+    /// An uncommitted transaction, because a full server cannot even drop a table.
     Rows(Box<MySqlConnection>),
-    /// A link in the place of this file.
+    /// A link in place of this file.
     Link(PathBuf),
 }
 
 impl Server {
-    /// Takes the room for another row of a table, which has to be empty in PostgreSQL. The server is an
+    /// Uses up the space for another row of a table, which must be empty in PostgreSQL. The server must be an
     /// [`super::databases::own_small`] one.
     ///
     /// # Errors
     ///
-    /// It cannot be filled.
+    /// The server cannot be filled.
     pub(crate) async fn fill(&self, database: &str, table: &str) -> Result<Filled, String> {
         match self.kind() {
             Kind::MariaDb => {
@@ -71,11 +71,11 @@ impl Server {
         }
     }
 
-    /// Gives the room back.
+    /// Releases the space.
     ///
     /// # Errors
     ///
-    /// It cannot be given back.
+    /// The space cannot be released.
     pub(crate) async fn make_room(&self, database: &str, filled: Filled) -> Result<(), String> {
         match filled {
             Filled::Rows(mut rows) => {
@@ -88,7 +88,7 @@ impl Server {
         }
     }
 
-    /// The file of a table in PostgreSQL.
+    /// Returns the file of a table in PostgreSQL.
     async fn file_of(&self, database: &str, table: &str) -> Result<PathBuf, String> {
         let mut connection = PgConnection::connect(&self.url(database)).await.map_err(said)?;
         let question = AssertSqlSafe(format!("SELECT pg_relation_filepath('{table}')"));
@@ -103,7 +103,7 @@ async fn insert(connection: &mut MySqlConnection, length: u32) -> Result<(), Str
     sqlx::raw_sql(insert).execute(connection).await.map(drop).map_err(said)
 }
 
-/// Inserts values of this length until there is no room for one.
+/// Inserts values of this length until none fits.
 async fn insert_until_full(connection: &mut MySqlConnection, length: u32) -> Result<(), String> {
     for _ in 0..MANY {
         match insert(connection, length).await {
@@ -115,7 +115,7 @@ async fn insert_until_full(connection: &mut MySqlConnection, length: u32) -> Res
     Err(format!("{MANY} values of {length} bytes do not fill it"))
 }
 
-/// Where the real file is meanwhile.
+/// Returns the path where the original file is kept meanwhile.
 fn kept(file: &Path) -> PathBuf {
     file.with_extension("kept")
 }

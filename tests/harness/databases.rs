@@ -1,8 +1,8 @@
-//! Real MariaDB and PostgreSQL servers of the tests' own: no service of the system is needed or touched.
+//! Real MariaDB and PostgreSQL servers for the tests. Services of the system are neither needed nor used.
 //!
-//! Tests share one of each in [`shared`] and take a [`Server::fresh_database`] in it. Whoever stops, kills or pauses a
-//! server starts an [`own`] one. They write without fsync: a killed server keeps what it has committed, a machine that
-//! loses its power does not.
+//! Tests share one [`shared`] server of each kind and create a [`Server::fresh_database`] in it. A test that stops,
+//! kills or pauses a server starts its [`own`]. The servers write without fsync: a killed server keeps what it has
+//! committed, but a machine that loses power does not.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -25,43 +25,43 @@ use super::{
 
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(30);
-/// Another process may take a port between choosing and binding it.
+/// Another process may take a port before it is bound.
 const ATTEMPTS: u32 = 3;
 const USER: &str = "kubesvc";
-/// In a URL it must be written with escapes.
+/// Contains characters that must be escaped in a URL.
 const PASSWORD: &str = "p@ss/word";
 const PASSWORD_IN_URL: &str = "p%40ss%2Fword";
 
-/// Which database.
+/// Kind of database server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// MariaDB, which speaks MySQL's protocol.
+    /// MariaDB, which uses MySQL's protocol.
     MariaDb,
     /// PostgreSQL.
     PostgreSql,
 }
 
-/// A server on a port of 127.0.0.1, killed when it is dropped or when the test process ends, however it ends.
+/// A server on a port of 127.0.0.1. Killed on drop, or when the test process ends.
 #[derive(Debug)]
 pub(crate) struct Server {
-    // Before the folder that it writes into.
+    // Dropped before the folder that it writes to.
     process: Mutex<Option<Process>>,
     kind: Kind,
     port: u16,
     pub(super) data: PathBuf,
     folder: Folder,
-    /// Whether it has only as much room as `database_room.rs` says.
+    /// Whether its space is limited for [`Server::fill`].
     small: bool,
 }
 
 static MARIADB: OnceCell<Server> = OnceCell::const_new();
 static POSTGRESQL: OnceCell<Server> = OnceCell::const_new();
 
-/// The one server of this kind in this process, started at the first call. Never stop, kill or pause it.
+/// Returns the shared server of this kind in this process, started at the first call. Never stop, kill or pause it.
 ///
 /// # Panics
 ///
-/// It cannot start; the text says what is missing.
+/// The server cannot start. The message says what is missing.
 pub(crate) async fn shared(kind: Kind) -> &'static Server {
     let cell = match kind {
         Kind::MariaDb => &MARIADB,
@@ -70,20 +70,20 @@ pub(crate) async fn shared(kind: Kind) -> &'static Server {
     must(cell.get_or_try_init(|| own(kind)).await)
 }
 
-/// A server of this test alone.
+/// Starts a server for one test.
 ///
 /// # Errors
 ///
-/// The text says which program is missing and which Debian package has it, or what the server said last.
+/// The message names the missing program and its Debian package, or contains the last output of the server.
 pub(crate) async fn own(kind: Kind) -> Result<Server, String> {
     own_with(kind, false).await
 }
 
-/// As [`own`], with so little room that [`Server::fill`] can use it up.
+/// Like [`own`], with so little space that [`Server::fill`] can use it up.
 ///
 /// # Errors
 ///
-/// As [`own`].
+/// Same as [`own`].
 pub(crate) async fn own_small(kind: Kind) -> Result<Server, String> {
     own_with(kind, true).await
 }
@@ -106,12 +106,12 @@ impl Server {
             Kind::PostgreSql => "postgresql",
         };
         let mut command = command(&find(program, package)?, self.folder.path())?;
-        // A MariaDB that starts deletes what another one has in the same folder for temporary tables.
+        // MariaDB deletes temporary tables of another instance in the same folder when it starts.
         command.env("TMPDIR", self.folder.path());
         Ok(command)
     }
 
-    /// Makes the folder with the server's own tables.
+    /// Creates the data folder with the server's own tables.
     fn install(&self) -> Result<(), String> {
         match self.kind {
             Kind::MariaDb => {
@@ -157,11 +157,11 @@ impl Server {
         }
     }
 
-    /// Starts it, on the port that it had before, and waits until it answers.
+    /// Starts the server on its previous port and waits until it answers.
     ///
     /// # Errors
     ///
-    /// It ended, or does not answer in time.
+    /// The server ended, or does not answer in time.
     pub(crate) async fn start(&self) -> Result<(), String> {
         let mut server = self.command(match self.kind {
             Kind::MariaDb => "mariadbd",
@@ -208,22 +208,22 @@ impl Server {
         .await?
     }
 
-    /// Which database it is.
+    /// Kind of the server.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Its port of 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process, while it runs.
+    /// Process id, while the server runs.
     pub(crate) fn process_id(&self) -> Option<u32> {
         self.process.lock().as_ref().map(Process::id)
     }
 
-    /// The URL of one of its databases.
+    /// Returns the URL of a database.
     pub(crate) fn url(&self, database: &str) -> String {
         let scheme = match self.kind {
             Kind::MariaDb => "mysql",
@@ -232,22 +232,22 @@ impl Server {
         format!("{scheme}://{USER}:{PASSWORD_IN_URL}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The URL of a new empty database. It goes with the server.
+    /// Creates an empty database and returns its URL. The database is gone with the server.
     ///
     /// # Panics
     ///
-    /// It cannot be made.
+    /// The database cannot be created.
     pub(crate) async fn fresh_database(&self) -> String {
         let name = format!("t_{:016x}", rand::random::<u64>());
         must(self.execute("", &format!("CREATE DATABASE {name}")).await);
         self.url(&name)
     }
 
-    /// Runs statements as an administrator, in one of its databases; without a name, in one that is always there.
+    /// Runs statements as administrator in a database, or in a built-in one if the name is empty.
     ///
     /// # Errors
     ///
-    /// What it said.
+    /// Returns the error of the server.
     pub(crate) async fn execute(&self, database: &str, sql: &str) -> Result<(), String> {
         let of = |error: sqlx::Error| format!("{:?}: {error}", self.kind);
         let statements = || sqlx::raw_sql(AssertSqlSafe(sql.to_owned()));
@@ -267,14 +267,14 @@ impl Server {
         }
     }
 
-    /// Asks it to end, cutting the connections, and waits.
+    /// Stops the server, closes its connections and waits.
     ///
     /// # Errors
     ///
-    /// It does not end in time; it is killed then.
+    /// The server does not stop in time; it is then killed.
     pub(crate) async fn stop(&self) -> Result<(), String> {
         let Some(process) = self.process.lock().take() else { return Ok(()) };
-        // PostgreSQL would wait for its clients after a SIGTERM.
+        // After a SIGTERM, PostgreSQL would wait for its clients.
         process.signal(match self.kind {
             Kind::MariaDb => Signal::SIGTERM,
             Kind::PostgreSql => Signal::SIGINT,
@@ -282,7 +282,7 @@ impl Server {
         process.wait(END).await.map(drop)
     }
 
-    /// Kills it, with all that it started.
+    /// Kills the server and its child processes.
     pub(crate) fn kill(&self) {
         if let Some(process) = self.process.lock().take() {
             let children = children(process.id());
@@ -291,7 +291,7 @@ impl Server {
         }
     }
 
-    /// Stops it in its tracks (SIGSTOP), with all that it started: its connections stay open and nothing answers.
+    /// Pauses the server and its child processes (SIGSTOP): connections stay open and nothing answers.
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.lock() {
             process.pause();
@@ -299,7 +299,7 @@ impl Server {
         }
     }
 
-    /// Lets a paused one run on.
+    /// Resumes a paused server.
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.process.lock() {
             signal_all(&children(process.id()), Signal::SIGCONT);
@@ -307,11 +307,11 @@ impl Server {
         }
     }
 
-    /// A copy of this PostgreSQL that follows it and may only be read, until [`Server::promote`].
+    /// Creates a read-only replica that follows this PostgreSQL server until [`Server::promote`].
     ///
     /// # Errors
     ///
-    /// It cannot be copied, or the copy does not start.
+    /// The copy fails, or the replica does not start.
     pub(crate) async fn standby(&self) -> Result<Self, String> {
         let folder = Folder::new("postgresql-standby")?;
         let data = folder.file("data");
@@ -324,45 +324,45 @@ impl Server {
         copy.on_a_free_port().await
     }
 
-    /// Makes a standby stop following, for good: what is committed from now on never reaches it. (To pause the replay
-    /// would not do: a standby that is promoted replays all that has reached it.)
+    /// Makes a standby stop following for good: what is committed afterwards never reaches it. (Pausing the replay
+    /// would not suffice, because a promoted standby replays everything that has reached it.)
     ///
     /// # Errors
     ///
-    /// It is none, or goes on following.
+    /// The server is not a standby, or continues to follow.
     pub(crate) async fn stop_following(&self) -> Result<(), String> {
         self.execute("", "ALTER SYSTEM SET primary_conninfo = ''").await?;
         self.execute("", "SELECT pg_reload_conf()").await?;
         try_eventually("the standby no longer follows", START, async || {
-            // A division by zero, where there is a receiver.
+            // Divides by zero while a receiver exists.
             self.execute("", "SELECT 1 / (1 - count(*)) FROM pg_stat_wal_receiver").await
         })
         .await
     }
 
-    /// Listens on the port of a server that has ended.
+    /// Restarts this server on the port of a server that has ended.
     ///
     /// # Errors
     ///
-    /// It does not start there.
+    /// The server does not start there.
     pub(crate) async fn take_over(&mut self, ended: &Self) -> Result<(), String> {
         self.stop().await?;
         self.port = ended.port;
         self.start().await
     }
 
-    /// Makes a standby a server of its own, that may be written.
+    /// Promotes a standby to a writable server.
     ///
     /// # Errors
     ///
-    /// It is none, or does not get there.
+    /// The server is not a standby, or the promotion fails.
     pub(crate) fn promote(&self) -> Result<(), String> {
         let mut promote = self.command("pg_ctl")?;
         promote.args(["promote", "-w", "-D"]).arg(&self.data);
         run(promote)
     }
 
-    /// Its output so far.
+    /// Returns the output so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read(self.folder.file("log"))
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
@@ -377,7 +377,7 @@ impl Drop for Server {
 
 fn signal_all(pids: &[i32], signal: Signal) {
     for pid in pids {
-        // One that has ended meanwhile is well.
+        // A process that has ended meanwhile is fine.
         let _ = kill(Pid::from_raw(*pid), signal);
     }
 }

@@ -1,5 +1,5 @@
-//! Between an API server and its etcd: everything passes, but what the watches hear can be kept back. The API server
-//! then shows an old state to whoever watches, while reads and writes go on: it has travelled in time.
+//! A proxy between an API server and its etcd. It forwards everything, but can hold back the events of watches. The
+//! API server then shows an old state to its watchers while reads and writes continue: it has traveled in time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::ports;
 
-/// What etcd's watches are called on the wire.
+/// gRPC path of etcd's watches.
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
-/// How much of what a watch asks is kept in mind.
+/// Maximum size of the recorded requests of a watch, in bytes.
 const MOST_ASKED: usize = 64 * 1024;
 
-/// The watches whose request has this text in it; absent: none.
+/// Watches whose requests contain this text are held; `None` holds none.
 type Held = Option<&'static str>;
 type Body = BoxBody<Bytes, hyper::Error>;
 
-/// The proxy. Its connections end when it is dropped.
+/// The proxy. Its connections end on drop.
 #[derive(Debug)]
 pub(crate) struct EtcdProxy {
     port: u16,
@@ -36,11 +36,11 @@ pub(crate) struct EtcdProxy {
 }
 
 impl EtcdProxy {
-    /// An open line to the etcd that listens at this socket.
+    /// Starts a proxy to the etcd that listens on this socket.
     ///
     /// # Errors
     ///
-    /// No port can be listened at.
+    /// No port is available.
     pub(crate) async fn to(socket: &Path) -> Result<Self, String> {
         let port = ports::free();
         let listener =
@@ -55,19 +55,19 @@ impl EtcdProxy {
         Ok(Self { port, held, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
-    /// Where it listens.
+    /// URL that the proxy listens on.
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on what the watches hear that have this text in their request is kept back; without one, everything is
-    /// passed on, with all that was kept.
+    /// Holds the events of watches whose requests contain this text. `None` forwards everything, including the events
+    /// that were held.
     pub(crate) fn hold_watches(&self, of: Option<&'static str>) {
         self.held.send_replace(of);
     }
 }
 
-/// Serves one connection until either side, or the proxy, ends.
+/// Serves one connection until either side or the proxy ends.
 async fn connect(near: TcpStream, socket: PathBuf, held: watch::Receiver<Held>) {
     let Ok(far) = UnixStream::connect(&socket).await else { return };
     let Ok((sender, far)) =
@@ -110,7 +110,7 @@ async fn pass_on(
         let frames = BodyStream::new(body).then(move |frame| {
             let (mut held, asked) = (held.clone(), asked.clone());
             async move {
-                // An error: the proxy was dropped, and its connections end.
+                // An error means that the proxy was dropped; its connections end.
                 let _ = held.wait_for(|held| held.is_none_or(|text| !asked.has(text))).await;
                 frame
             }
@@ -120,7 +120,7 @@ async fn pass_on(
     Ok(answer.map(gated))
 }
 
-/// What a stream of watches has asked so far.
+/// Recorded requests of a watch stream.
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<Vec<u8>>>);
 
@@ -137,7 +137,7 @@ impl Asked {
     }
 }
 
-/// Waits until the proxy is dropped.
+/// Completes when the proxy is dropped.
 async fn dropped(mut held: watch::Receiver<Held>) {
     while held.changed().await.is_ok() {}
 }

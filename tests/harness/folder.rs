@@ -1,19 +1,19 @@
-//! A temporary folder that goes away however the test process ends.
+//! A temporary folder that is removed however the test process ends.
 
 use std::path::{Path, PathBuf};
 
 use super::reaper;
 
-/// Removed on drop, or by the reaper if the process ends without one.
+/// A temporary folder. Removed on drop, or by the reaper if the process dies.
 #[derive(Debug)]
 pub(crate) struct Folder(tempfile::TempDir);
 
 impl Folder {
-    /// A new empty folder whose name starts with `kubesvc-` and `name`.
+    /// Creates an empty folder whose name starts with `kubesvc-` and `name`.
     ///
     /// # Errors
     ///
-    /// The folder for temporary files cannot be written.
+    /// The system's folder for temporary files is not writable.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let mut folder = tempfile::Builder::new()
             .prefix(&format!("kubesvc-{name}-"))
@@ -28,17 +28,17 @@ impl Folder {
         Ok(Self(folder))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// The path of a file in it.
+    /// Path of a file in the folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    /// Writes a file into it that only this user can read.
+    /// Writes a file that only this user can read.
     ///
     /// # Errors
     ///

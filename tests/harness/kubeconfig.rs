@@ -4,18 +4,18 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::pki::Identity;
 
-/// How a user proves who it is.
+/// Credential of a user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Proof<'a> {
     /// A bearer token.
     Token(&'a str),
     /// A client certificate.
     Certificate(&'a Identity),
-    /// Nothing: `system:anonymous`.
+    /// No credential: the user is `system:anonymous`.
     None,
 }
 
-/// A kubeconfig with one cluster, one user and one context, each called `kubesvc`, and all data inside.
+/// Returns a kubeconfig with one cluster, one user and one context, each named `kubesvc`, and all data inline.
 pub(crate) fn yaml(server: &str, authority: &str, proof: Proof<'_>) -> String {
     let user = match proof {
         Proof::Token(token) => format!("{{token: {token:?}}}"),

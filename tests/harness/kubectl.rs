@@ -7,13 +7,13 @@ use super::{
     process::{Process, Streams},
 };
 
-/// A call that takes longer is killed.
+/// Time limit for a call. A slower one is killed.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a program printed, and how it ended.
+/// Output and exit code of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
-    /// Exit code; none if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub(crate) code: Option<i32>,
     /// Standard output.
     pub(crate) stdout: String,
@@ -22,11 +22,11 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Standard output if all went well.
+    /// Returns standard output if the exit code is 0.
     ///
     /// # Errors
     ///
-    /// It ended with another code than 0; the text has both outputs.
+    /// The exit code is not 0. The message contains both outputs.
     pub(crate) fn ok(self) -> Result<String, String> {
         match self.code {
             Some(0) => Ok(self.stdout),
@@ -39,7 +39,7 @@ impl Output {
 ///
 /// # Errors
 ///
-/// It cannot start, or does not end within a minute.
+/// The program cannot start, or does not end within a minute.
 pub(crate) async fn run<I, S>(
     program: &Path,
     kubeconfig: &Path,

@@ -1,4 +1,4 @@
-//! A namespace of its own for each test.
+//! A separate namespace for each test.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use kube::{Api, Client, Resource, api::PostParams};
 
 /// A namespace with a random name.
 ///
-/// Nothing removes it: no namespace controller runs that would empty it, and it goes with its control plane.
+/// Nothing deletes it: no namespace controller runs that would empty it, and it is gone with its control plane.
 #[derive(Clone)]
 pub(crate) struct TestNamespace {
     name: String,
@@ -26,17 +26,17 @@ impl TestNamespace {
         Ok(Self { name, client })
     }
 
-    /// Its name.
+    /// Name of the namespace.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The administrator's client that made it.
+    /// Returns the administrator's client that created the namespace.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The objects of one kind in it.
+    /// Returns the API of one kind in this namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
@@ -57,7 +57,7 @@ impl fmt::Debug for TestNamespace {
     }
 }
 
-/// Random lower-case letters and digits.
+/// Returns random lowercase letters and digits.
 pub(crate) fn random(length: usize) -> String {
     const ALPHABET: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     (0..length).map(|_| char::from(ALPHABET[rand::random_range(0..ALPHABET.len())])).collect()

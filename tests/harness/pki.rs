@@ -1,4 +1,4 @@
-//! The certificates of one control plane: an authority of its own, for the server and for users.
+//! Certificates of a control plane: its own authority, a server certificate, and user certificates.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -24,11 +24,11 @@ impl std::fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// A new one.
+    /// Creates an authority.
     ///
     /// # Errors
     ///
-    /// The system has no randomness.
+    /// The system provides no randomness.
     pub(crate) fn new(name: &str) -> Result<Self, String> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -37,16 +37,16 @@ impl Authority {
         Ok(Self(CertifiedIssuer::self_signed(params, key()?).map_err(problem)?))
     }
 
-    /// Its own certificate as PEM.
+    /// Returns the authority's certificate as PEM.
     pub(crate) fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// A certificate for a server under these names and addresses.
+    /// Issues a server certificate for these names and addresses.
     ///
     /// # Errors
     ///
-    /// One of the names cannot be in a certificate.
+    /// A name is not valid in a certificate.
     pub(crate) fn server(&self, names: &[&str]) -> Result<Identity, String> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).map_err(problem)?;
@@ -55,11 +55,11 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate with which a Kubernetes client is the user `name`, in `group` if any.
+    /// Issues a client certificate for the Kubernetes user `name`, in `group` if given.
     ///
     /// # Errors
     ///
-    /// The name cannot be in a certificate.
+    /// The name is not valid in a certificate.
     pub(crate) fn client(&self, name: &str, group: Option<&str>) -> Result<Identity, String> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -79,11 +79,12 @@ impl Authority {
     }
 }
 
-/// A key pair with which the API server signs service account tokens and checks them: private, public, both as PEM.
+/// Creates the key pair with which the API server signs and verifies service account tokens. Returns the private and
+/// the public key as PEM.
 ///
 /// # Errors
 ///
-/// The system has no randomness.
+/// The system provides no randomness.
 pub(crate) fn signing_keys() -> Result<(String, String), String> {
     let key = key()?;
     Ok((key.serialize_pem(), key.public_key_pem()))

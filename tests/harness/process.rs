@@ -1,4 +1,4 @@
-//! A child process with its output in a file, and no way to outlive the test.
+//! A child process that writes its output to a file and cannot outlive the test.
 
 use std::{
     fs::File,
@@ -18,22 +18,22 @@ use parking_lot::Mutex;
 
 use super::{reaper, wait};
 
-/// The child waits until the reaper knows it. If this process dies before, the child reads the end of the pipe instead
-/// and never becomes the program.
+/// The child waits until the reaper watches it. If this process dies before that, the child reads the end of the pipe
+/// and never executes the program.
 const WAIT_FOR_REAPER: &str = r#"read -r go && input=$1 && shift && exec "$@" <"$input""#;
 
-/// Where a child's input and output go.
+/// Files for a child's input and output.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Streams {
-    /// Standard input; empty without it.
+    /// Standard input; empty by default.
     pub(crate) input: Option<PathBuf>,
-    /// Standard output; without it, with the errors.
+    /// Standard output; by default the same file as standard error.
     pub(crate) output: Option<PathBuf>,
     /// Standard error.
     pub(crate) errors: PathBuf,
 }
 
-/// A running program, leader of a process group of its own. Killed, with its group, on drop.
+/// A running program that leads its own process group. The group is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -45,27 +45,27 @@ pub(crate) struct Process {
 #[derive(Debug)]
 struct State {
     child: Child,
-    /// Set once it has been waited for; from then on the number may belong to somebody else.
+    /// Set once the child was waited for. From then on, the process id may belong to another process.
     status: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts `command` with everything it prints in the file `log`.
+    /// Starts `command` with all output in the file `log`.
     ///
-    /// Program, arguments, environment and folder of `command` count; its streams do not.
+    /// Uses the program, arguments, environment and folder of `command`, but not its streams.
     ///
     /// # Errors
     ///
-    /// The program is not there or the log cannot be written.
+    /// The program does not exist or the log cannot be written.
     pub(crate) fn spawn(name: &str, command: &Command, log: &Path) -> Result<Self, String> {
         Self::spawn_with(name, command, &Streams { errors: log.to_path_buf(), ..Streams::default() })
     }
 
-    /// As [`Process::spawn`], with more say about where its input and output go.
+    /// Like [`Process::spawn`], with separate files for input and output.
     ///
     /// # Errors
     ///
-    /// The program is not there or one of the files cannot be opened.
+    /// The program does not exist or a file cannot be opened.
     pub(crate) fn spawn_with(name: &str, command: &Command, streams: &Streams) -> Result<Self, String> {
         let program = Path::new(command.get_program());
         if program.components().count() > 1 && !program.is_file() {
@@ -118,35 +118,35 @@ impl Process {
         Ok(process)
     }
 
-    /// The name it was started under.
+    /// The name passed to [`Process::spawn`].
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn id(&self) -> u32 {
         self.pid
     }
 
-    /// The file with its output.
+    /// File with the output.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
 
-    /// All of its output so far.
+    /// Returns the whole output so far.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read(&self.log)
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The last lines of its output.
+    /// Returns the last lines of the output.
     pub(crate) fn log_tail(&self, lines: usize) -> String {
         let text = self.log_text();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         let mut state = self.state.lock();
         if state.status.is_none()
@@ -158,11 +158,11 @@ impl Process {
         state.status
     }
 
-    /// An error with the end of its output, if it has ended.
+    /// Checks that the process is running.
     ///
     /// # Errors
     ///
-    /// It has ended, whatever with.
+    /// The process has ended with any status. The message contains the end of its output.
     pub(crate) fn check_running(&self) -> Result<(), String> {
         match self.exited() {
             None => Ok(()),
@@ -170,34 +170,34 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the whole process group; none if it has ended.
+    /// Sends a signal to the process group, unless the process has ended.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.exited().is_none() {
             self.send(signal);
         }
     }
 
-    /// Only while the leader has not been waited for: until then the number cannot belong to another process.
+    /// Call it only before the leader was waited for: until then the id cannot belong to another process.
     fn send(&self, signal: Signal) {
         let pid = i32::try_from(self.pid).expect("process ids are positive i32");
         match killpg(Pid::from_raw(pid), signal) {
-            // EPERM: macOS says so of a group in which only a dead leader is left.
+            // macOS returns EPERM for a group that contains only a dead leader.
             Ok(()) | Err(Errno::ESRCH | Errno::EPERM) => {}
             Err(e) => eprintln!("{}: {signal} to {}: {e}", self.name, self.pid),
         }
     }
 
-    /// Stops it in its tracks (SIGSTOP): its connections stay open and nothing answers.
+    /// Pauses the process group (SIGSTOP): its connections stay open and nothing answers.
     pub(crate) fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets a paused one run on.
+    /// Resumes a paused process group (SIGCONT).
     pub(crate) fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
 
-    /// Kills the process group at once and waits for the end of its leader.
+    /// Kills the process group and waits for the end of its leader.
     pub(crate) fn kill(&self) {
         let mut state = self.state.lock();
         if state.status.is_some() {
@@ -208,11 +208,11 @@ impl Process {
         state.status = Some(state.child.wait().unwrap_or_else(|_| ExitStatus::from_raw(9)));
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends.
     ///
     /// # Errors
     ///
-    /// It still runs when `timeout` is over.
+    /// It still runs after `timeout`.
     pub(crate) async fn wait(&self, timeout: Duration) -> Result<ExitStatus, String> {
         wait::try_eventually(&format!("the end of {}", self.name), timeout, async || {
             self.exited().ok_or_else(|| format!("still running; its last lines:\n{}", self.log_tail(10)))
@@ -220,11 +220,11 @@ impl Process {
         .await
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Sends SIGTERM and waits until the process ends.
     ///
     /// # Errors
     ///
-    /// It still runs when `timeout` is over; it is killed then.
+    /// It still runs after `timeout`; it is then killed.
     pub(crate) async fn terminate(&self, timeout: Duration) -> Result<ExitStatus, String> {
         self.signal(Signal::SIGTERM);
         let ended = self.wait(timeout).await;

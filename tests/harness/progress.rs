@@ -1,4 +1,4 @@
-//! Says on standard error what takes long: a spinner on a terminal, otherwise a line each 15 s.
+//! Progress of long work on standard error: a spinner on a terminal, otherwise a line every 15 s.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 const EVERY: Duration = Duration::from_secs(15);
 
-/// One long piece of work.
+/// A long piece of work.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: String,
@@ -19,7 +19,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Announces it.
+    /// Announces the work.
     pub(crate) fn start(what: &str) -> Self {
         let spinner = stderr().is_terminal().then(|| {
             let style =
@@ -33,7 +33,7 @@ impl Progress {
         Self { what: what.into(), start: now, said: now, spinner }
     }
 
-    /// To be called often while it goes on.
+    /// Updates the output. Call it often while the work runs.
     pub(crate) fn tick(&mut self) {
         match &self.spinner {
             Some(spinner) => spinner.tick(),
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Says that it is over.
+    /// Announces the end of the work.
     pub(crate) fn finish(self, how: &str) {
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();

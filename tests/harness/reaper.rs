@@ -1,7 +1,7 @@
-//! A watchdog outside the test process: when that ends, however it ends, its children and folders go away.
+//! A watchdog outside the test process that removes its children and folders however it ends.
 //!
-//! It is a shell script in a process group of its own that reads what to look after from a pipe. Nobody but the test
-//! process holds the other end, so the end of the pipe is the end of the test process: SIGKILL and abort included.
+//! The reaper is a shell script in its own process group that reads from a pipe what to watch. Only the test process
+//! holds the other end, so the pipe closes when that process ends, SIGKILL and abort included.
 
 use std::{
     io::Write,
@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Newest first, so that an API server goes before the etcd that it would otherwise wait for.
+/// Kills the newest processes first, so that an API server ends before the etcd that it would otherwise wait for.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 pids=
@@ -53,17 +53,17 @@ fn tell(line: &str) {
     pipe.write_all(line.as_bytes()).expect("the reaper of this test process was killed");
 }
 
-/// From now on the process group `pid` does not outlive this process.
+/// Ensures that the process group `pid` does not outlive this process.
 pub(crate) fn watch_process(pid: u32) {
     tell(&format!("pid {pid}\n"));
 }
 
-/// The process group is dead; the number may be reused from now on.
+/// Stops watching a process group that has ended, since its id may be reused.
 pub(crate) fn forget_process(pid: u32) {
     tell(&format!("gone {pid}\n"));
 }
 
-/// From now on the folder does not outlive this process.
+/// Ensures that the folder does not outlive this process.
 pub(crate) fn watch_folder(path: &Path) {
     tell(&format!("dir {}\n", path.display()));
 }

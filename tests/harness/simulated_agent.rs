@@ -1,4 +1,4 @@
-//! An agent without clusters: it speaks the real wire with a real hub, and answers what a test tells it to.
+//! An agent without clusters: it speaks the real protocol with a real hub and answers as a test configures it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,29 +27,30 @@ pub(crate) mod frames;
 
 use frames::{Introduction, NoSession, OnAdd, OnDelete, Policy, Received};
 
-/// How long a hub may take to answer a hello.
+/// Time limit for the hub's answer to a hello.
 const HELLO: Duration = Duration::from_secs(20);
 
 struct State {
     policy: Policy,
-    /// By account name; goes before `policy`.
+    /// By account name; takes precedence over `policy`.
     policies: HashMap<String, Policy>,
     held: BTreeMap<String, AccountRef>,
     received: Vec<Received>,
     ended: Option<String>,
     heartbeats: bool,
     leaves_on_drain: bool,
-    /// Not bounded: a test sends what it likes, and the hub always reads. None once this side has ended the stream.
+    /// Unbounded: a test sends as much as it likes, and the hub always reads. `None` once this side has ended the
+    /// stream.
     out: Option<mpsc::UnboundedSender<agent_frame::Frame>>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// The last frame of the hub that was handled.
+    /// Sequence number of the last handled frame of the hub.
     handled: AtomicU64,
 }
 
-/// A connected agent. Dropping it cuts the connection; [`SimulatedAgent::goodbye`] ends it properly.
+/// A connected agent. Dropping it cuts the connection; [`SimulatedAgent::goodbye`] closes it properly.
 pub(crate) struct SimulatedAgent {
     introduction: Introduction,
     accepted: Accepted,
@@ -64,11 +65,11 @@ impl fmt::Debug for SimulatedAgent {
 }
 
 impl SimulatedAgent {
-    /// Connects to the hub at `host:port`, says hello and waits until it is accepted.
+    /// Connects to the hub at `host:port`, sends a hello and waits until it is accepted.
     ///
     /// # Errors
     ///
-    /// A [`NoSession`] that says which of the steps failed.
+    /// A [`NoSession`] that says which step failed.
     pub(crate) async fn connect(
         hub: &str,
         introduction: Introduction,
@@ -130,12 +131,12 @@ impl SimulatedAgent {
         }
     }
 
-    /// What the hub said first.
+    /// The hub's answer to the hello.
     pub(crate) fn accepted(&self) -> &Accepted {
         &self.accepted
     }
 
-    /// How the same process introduces itself when it connects anew: with what it holds now.
+    /// Returns the hello for the next connection of the same process, with the accounts that it holds now.
     pub(crate) fn again(&self) -> Introduction {
         Introduction {
             connect_seq: self.introduction.connect_seq + 1,
@@ -144,37 +145,37 @@ impl SimulatedAgent {
         }
     }
 
-    /// From now on it answers like this.
+    /// Sets the answers from now on.
     pub(crate) fn set_policy(&self, policy: Policy) {
         self.shared.state.lock().policy = policy;
     }
 
-    /// From now on it answers like this about the account of this name.
+    /// Sets the answers about the account of this name from now on.
     pub(crate) fn set_policy_for(&self, account: &str, policy: Policy) {
         self.shared.state.lock().policies.insert(account.into(), policy);
     }
 
-    /// Whether it goes on sending heartbeats; it does unless told otherwise.
+    /// Sets whether the agent sends heartbeats. Defaults to true.
     pub(crate) fn set_heartbeats(&self, on: bool) {
         self.shared.state.lock().heartbeats = on;
     }
 
-    /// Whether it ends the stream when the hub says that it is stopping; it does unless told otherwise.
+    /// Sets whether the agent ends the stream when the hub is stopping. Defaults to true.
     pub(crate) fn set_leaves_on_drain(&self, on: bool) {
         self.shared.state.lock().leaves_on_drain = on;
     }
 
-    /// What it holds, by uid.
+    /// Returns the accounts that the agent holds, by uid.
     pub(crate) fn held(&self) -> Vec<AccountRef> {
         self.shared.state.lock().held.values().cloned().collect()
     }
 
-    /// Every frame of the hub after the first, oldest first.
+    /// Returns all frames of the hub after the first, oldest first.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.shared.state.lock().received.clone()
     }
 
-    /// The accounts it was told to take, oldest first.
+    /// Returns the accounts that the agent was told to add, oldest first.
     pub(crate) fn added(&self) -> Vec<AccountRef> {
         let frames = &self.shared.state.lock().received;
         let of = |one: &Received| match &one.frame {
@@ -184,7 +185,7 @@ impl SimulatedAgent {
         frames.iter().flat_map(of).filter_map(|one| one.account).collect()
     }
 
-    /// The accounts it was told to drop, oldest first.
+    /// Returns the accounts that the agent was told to drop, oldest first.
     pub(crate) fn deleted(&self) -> Vec<AccountRef> {
         let frames = &self.shared.state.lock().received;
         let of = |one: &Received| match &one.frame {
@@ -194,23 +195,23 @@ impl SimulatedAgent {
         frames.iter().flat_map(of).collect()
     }
 
-    /// Sends any frame, whether it makes sense or not.
+    /// Sends any frame, valid or not.
     pub(crate) fn send(&self, frame: agent_frame::Frame) {
         self.shared.send(frame);
     }
 
-    /// Says of an account that was sent that it is held, and of what was reached, whatever the policy is.
+    /// Reports an account as held with this identity, regardless of the policy.
     pub(crate) fn say_held(&self, account: AccountRef, identity: ClusterIdentity) {
         let outcome = Some(Outcome::Identity(identity));
         self.shared.say(vec![Answer { account, outcome, dropped: false }]);
     }
 
-    /// Why the stream ended, if it has.
+    /// Why the stream ended; `None` while it is open.
     pub(crate) fn ended(&self) -> Option<String> {
         self.shared.state.lock().ended.clone()
     }
 
-    /// Says goodbye and waits until the hub has closed the stream.
+    /// Sends a goodbye and waits until the hub has closed the stream.
     pub(crate) async fn goodbye(mut self) {
         self.shared.send(agent_frame::Frame::Goodbye(Goodbye {}));
         self.shared.end();
@@ -224,7 +225,7 @@ impl Drop for SimulatedAgent {
     }
 }
 
-/// Reads and answers until the stream ends.
+/// Reads and answers frames until the stream ends.
 async fn read(shared: Arc<Shared>, mut frames: Streaming<HubFrame>, every: Duration) {
     let mut heartbeat = tokio::time::interval(every);
     let ended = loop {
@@ -250,7 +251,7 @@ async fn read(shared: Arc<Shared>, mut frames: Streaming<HubFrame>, every: Durat
 }
 
 fn answer(shared: &Arc<Shared>, frame: &hub_frame::Frame) {
-    // Answers by the time after which they are due: one frame for each.
+    // Answers by their delay: one frame for each delay.
     let mut due: BTreeMap<Duration, Vec<Answer>> = BTreeMap::new();
     match frame {
         hub_frame::Frame::AddAccounts(add) => {
@@ -310,7 +311,7 @@ impl Shared {
         self.state.lock().send(frame);
     }
 
-    /// Ends this side's half of the stream, after what was sent.
+    /// Ends this side's half of the stream, after the frames already sent.
     fn end(&self) {
         self.state.lock().out = None;
     }
@@ -328,7 +329,7 @@ impl Shared {
         }
     }
 
-    /// Sends answers in one frame. What it holds changes in the same moment.
+    /// Sends answers in one frame and updates the held accounts at the same moment.
     fn say(&self, answers: Vec<Answer>) {
         let mut state = self.state.lock();
         let mut results = Vec::with_capacity(answers.len());
@@ -352,7 +353,7 @@ impl Shared {
 
 impl State {
     fn send(&self, frame: agent_frame::Frame) {
-        // Nobody listens once the stream has ended; `ended` says so.
+        // After the end of the stream no one listens; `ended` has the reason.
         if let Some(out) = &self.out {
             let _ = out.send(frame);
         }

@@ -1,18 +1,18 @@
-//! Waiting for a condition, never for a length of time.
+//! Waiting for a condition instead of a fixed time.
 
 use std::time::{Duration, Instant};
 
-/// How long to pause between two looks.
+/// Interval between two checks.
 pub(crate) const STEP: Duration = Duration::from_millis(50);
 
-/// Asks `check` every 50 ms until it answers `Ok`, and fails the test with its last answer when `timeout` is over.
+/// Calls `check` every 50 ms until it returns `Ok`. Fails the test with the last error after `timeout`.
 ///
-/// `check` is an async closure: `async || …`. (Not bounded by `AsyncFnMut`: that can hardly be sent to another thread,
-/// so nothing that waits could be spawned.)
+/// `check` is an async closure: `async || …`. (The bound is not `AsyncFnMut`, because such a future can hardly be
+/// sent to another thread, so that nothing that waits could be spawned.)
 ///
 /// # Panics
 ///
-/// When the time is over. One single call of `check` may not outlast it either.
+/// Panics after `timeout`. A single call of `check` is bounded by it as well.
 pub(crate) async fn eventually<T, F, A>(what: &str, timeout: Duration, check: F) -> T
 where
     F: FnMut() -> A,
@@ -21,11 +21,11 @@ where
     must(try_eventually(what, timeout, check).await)
 }
 
-/// As [`eventually`], but hands the failure back.
+/// Like [`eventually`], but returns the failure.
 ///
 /// # Errors
 ///
-/// The time is over; the text says how long was waited for what, and the last reason.
+/// The timeout has elapsed. The message says how long it waited, for what, and the last reason.
 pub(crate) async fn try_eventually<T, F, A>(what: &str, timeout: Duration, mut check: F) -> Result<T, String>
 where
     F: FnMut() -> A,
@@ -51,7 +51,8 @@ where
     }
 }
 
-/// The value; or the test fails with the text as it is, where `expect` would print its line breaks as `\n`.
+/// Returns the value, or fails the test with the text unescaped; `expect` would print line breaks as `
+/// `.
 #[track_caller]
 #[expect(clippy::panic, reason = "this is how a test fails")]
 pub(crate) fn must<T>(result: Result<T, String>) -> T {

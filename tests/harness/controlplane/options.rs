@@ -1,14 +1,14 @@
-//! What a control plane is started with.
+//! Options of a control plane.
 
 use crate::harness::namespace::random;
 
-/// What a control plane is started with.
+/// Options of a control plane.
 #[derive(Debug, Clone)]
 pub(crate) struct StartOptions {
     pub(super) users: Vec<User>,
-    /// Whether writes are recorded for [`ControlPlane::writes`]; they are unless said otherwise.
+    /// Whether writes are recorded for [`ControlPlane::writes`]. Defaults to true.
     pub(crate) audit: bool,
-    /// Further flags of the API server; they come last, so they win.
+    /// Additional flags of the API server. They come last and therefore take precedence.
     pub(crate) apiserver_flags: Vec<String>,
 }
 
@@ -26,12 +26,12 @@ impl Default for StartOptions {
 }
 
 impl StartOptions {
-    /// Without the record of writes, which costs the API server time.
+    /// Options without the audit log, which costs the API server time.
     pub(crate) fn without_audit() -> Self {
         Self { audit: false, ..Self::default() }
     }
 
-    /// A further user; the answer is its token. It has no rights until some RBAC object gives it some.
+    /// Adds a user and returns its token. The user has no rights until RBAC objects grant some.
     pub(crate) fn add_user(&mut self, name: &str, groups: &[&str]) -> String {
         let token = random(32);
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
@@ -39,13 +39,13 @@ impl StartOptions {
         token
     }
 
-    /// A further user whose token is given, such as one that another control plane takes too.
+    /// Adds a user with a given token, such as one that another control plane accepts too.
     pub(crate) fn add_user_with_token(&mut self, name: &str, groups: &[&str], token: &str) {
         let groups = groups.iter().map(|&group| group.to_owned()).collect();
         self.users.push(User { name: name.into(), groups, token: token.to_owned() });
     }
 
-    /// The lines of `--token-auth-file`.
+    /// Returns the lines of `--token-auth-file`.
     pub(super) fn token_file(&self, admin: &str) -> String {
         let mut text = format!("{admin},kubesvc-admin,kubesvc-admin,\"system:masters\"\n");
         for User { name, groups, token } in &self.users {

@@ -1,4 +1,4 @@
-//! How etcd and kube-apiserver are called.
+//! Command lines of etcd and kube-apiserver.
 
 use std::{path::Path, process::Command};
 
@@ -7,8 +7,8 @@ use tokio::net::UnixStream;
 use super::{ControlPlane, START};
 use crate::harness::{assets::Assets, folder::Folder, process::Process, wait::try_eventually};
 
-/// A socket in the folder of the control plane, which both programs run in. On a TCP port an API server could end up
-/// with the etcd of somebody else who was quicker to take it.
+/// A socket in the folder of the control plane, where both programs run. With a TCP port, the API server could
+/// connect to another process's etcd that has taken the port first.
 const ETCD_URL: &str = "unix://etcd.sock";
 
 impl ControlPlane {
@@ -16,8 +16,8 @@ impl ControlPlane {
         self.apiserver_command_at(self.port, ETCD_URL, "certificates")
     }
 
-    /// An API server of this control plane at another port, with another way to etcd, and a folder of its own for the
-    /// certificates that it makes.
+    /// Returns the command of an API server of this control plane on another port, with another URL of etcd and its
+    /// own folder for generated certificates.
     pub(super) fn apiserver_command_at(&self, port: u16, etcd: &str, certificates: &str) -> Command {
         let flag = |name: &str, file: &str| format!("--{name}={}", self.folder.file(file).display());
         let mut command = Command::new(&self.assets.kube_apiserver);
@@ -35,9 +35,9 @@ impl ControlPlane {
             .arg(flag("service-account-key-file", "service-account.pub"))
             .arg(flag("service-account-signing-key-file", "service-account.key"))
             .arg("--service-cluster-ip-range=10.96.0.0/16")
-            // No controller makes the default service account that this plugin would wait for.
+            // No controller creates the default service account that this plugin would wait for.
             .arg("--disable-admission-plugins=ServiceAccount")
-            // It would want to publish its own address, and 127.0.0.1 is not allowed there.
+            // The reconciler would publish the server's own address, and 127.0.0.1 is not allowed there.
             .arg("--endpoint-reconciler-type=none")
             .arg("--allow-privileged=true");
         if self.options.audit {
@@ -56,7 +56,7 @@ pub(super) async fn start_etcd(assets: &Assets, folder: &Folder) -> Result<Proce
     command
         .current_dir(folder.path())
         .args(["--data-dir", "etcd", "--listen-client-urls", ETCD_URL])
-        // It wants these two; nobody dials them.
+        // Required flags; nothing connects to these addresses.
         .args(["--advertise-client-urls", "http://127.0.0.1:0", "--listen-peer-urls", "http://127.0.0.1:0"])
         .args(["--unsafe-no-fsync", "--log-level=warn"]);
     let process = Process::spawn("etcd", &command, &folder.file("etcd.log"))?;

@@ -1,12 +1,12 @@
-//! A second API server of a control plane, on the same etcd, as a highly available cluster has them.
+//! A second API server of a control plane on the same etcd, as in a highly available cluster.
 
 use kube::Client;
 
 use super::{ControlPlane, START, client_from, ready};
 use crate::harness::{etcd_proxy::EtcdProxy, ports, process::Process, wait::try_eventually};
 
-/// A second API server. Its watches can be held back, while its reads and writes go on: whoever watches through it
-/// lives in the past.
+/// A second API server. Its watches can be held back while its reads and writes continue, so that its watchers see
+/// the past.
 #[derive(Debug)]
 pub(crate) struct SecondServer {
     // Dropped in this order: without its etcd an API server hangs.
@@ -16,12 +16,12 @@ pub(crate) struct SecondServer {
 }
 
 impl ControlPlane {
-    /// Starts a second API server on the same etcd, and waits until it is ready. What it writes is in
-    /// [`ControlPlane::writes`] too.
+    /// Starts a second API server on the same etcd and waits until it is ready. [`ControlPlane::writes`] includes its
+    /// writes.
     ///
     /// # Errors
     ///
-    /// It ends, or is not ready in time; the text has the last lines of its log.
+    /// It ends, or is not ready in time. The message contains the last lines of its log.
     pub(crate) async fn second(&self) -> Result<SecondServer, String> {
         let proxy = EtcdProxy::to(&self.folder.file("etcd.sock")).await?;
         let port = ports::free();
@@ -45,8 +45,8 @@ impl ControlPlane {
     }
 }
 
-/// Our objects can be watched. Until its cache is filled a server refuses that, and whoever tries again lists what is so
-/// now.
+/// Waits until kubesvc's objects can be watched. Until its cache is filled, a server refuses watches, and a client
+/// that retries then lists the current state.
 async fn watched(client: &Client) -> Result<(), String> {
     for plural in ["kubesvcaccounts", "kubesvcagents"] {
         let path =
@@ -58,27 +58,27 @@ async fn watched(client: &Client) -> Result<(), String> {
 }
 
 impl SecondServer {
-    /// A kubeconfig of the control plane, for this server instead of the first.
+    /// Rewrites a kubeconfig of the control plane to use this server instead of the first.
     pub(crate) fn instead(&self, kubeconfig: &str, plane: &ControlPlane) -> String {
         kubeconfig.replace(&plane.server_url(), &format!("https://127.0.0.1:{}", self.port))
     }
 
-    /// From now on its watches stand still, and its cache with them. Reads that ask for what is so now still hear it.
+    /// Holds back its watches, and thereby its cache. Reads that request the latest state still return it.
     pub(crate) fn hold_watches(&self) {
         self.proxy.hold_watches(Some(""));
     }
 
-    /// As [`SecondServer::hold_watches`], of the accounts alone.
+    /// Like [`SecondServer::hold_watches`], but only for accounts.
     pub(crate) fn hold_watches_of_accounts(&self) {
         self.proxy.hold_watches(Some("/kubesvc.io/kubesvcaccounts/"));
     }
 
-    /// As [`SecondServer::hold_watches`], of the agents' objects alone.
+    /// Like [`SecondServer::hold_watches`], but only for the agents' objects.
     pub(crate) fn hold_watches_of_agents(&self) {
         self.proxy.hold_watches(Some("/kubesvc.io/kubesvcagents/"));
     }
 
-    /// All that was kept back reaches whoever watches, and so does what comes.
+    /// Releases the watches: delivers all events that were held, and all further ones.
     pub(crate) fn let_watches_go(&self) {
         self.proxy.hold_watches(None);
     }

@@ -1,4 +1,4 @@
-//! What a simulated agent is told to say, and what it hears.
+//! Configuration of a simulated agent, and what it receives.
 
 use std::{
     fmt,
@@ -12,22 +12,22 @@ use kubesvc::wire::{
 };
 use ulid::Ulid;
 
-/// What it says in its hello.
+/// Contents of the agent's hello.
 #[derive(Debug, Clone)]
 pub(crate) struct Introduction {
     pub(crate) agent_id: String,
     pub(crate) zone_id: String,
     /// A ULID for each process.
     pub(crate) boot_id: String,
-    /// Counts the connections of the process from 1.
+    /// Number of this connection of the process, from 1.
     pub(crate) connect_seq: u64,
     pub(crate) accounts_held: Vec<AccountRef>,
-    /// uid of kube-system of the cluster it runs in; empty where it does not say.
+    /// uid of kube-system in the cluster that the agent runs in; may be empty.
     pub(crate) cluster_uid: String,
 }
 
 impl Introduction {
-    /// A process that has just begun and holds nothing.
+    /// The hello of a new process that holds nothing.
     pub(crate) fn new(agent_id: &str, zone_id: &str) -> Self {
         Self {
             agent_id: agent_id.into(),
@@ -56,31 +56,31 @@ impl Introduction {
     }
 }
 
-/// What it says about accounts that it is sent.
+/// Answer to accounts that the agent is sent.
 #[derive(Debug, Clone)]
 pub(crate) enum OnAdd {
-    /// Held, and this is what it reached.
+    /// Held, with this cluster identity.
     Hold(ClusterIdentity),
-    /// It cannot be held.
+    /// Failed, with this failure.
     Fail(Failure),
-    /// That it takes long; then nothing.
+    /// Working; then nothing.
     Working,
-    /// Nothing.
+    /// No answer.
     Silent,
 }
 
-/// What it says about accounts that it is to drop.
+/// Answer to accounts that the agent must drop.
 #[derive(Debug, Clone)]
 pub(crate) enum OnDelete {
     /// Dropped.
     Drop,
-    /// It cannot be dropped.
+    /// Failed, with this failure.
     Fail(Failure),
-    /// Nothing, and it still holds them.
+    /// No answer; the agent still holds them.
     Silent,
 }
 
-/// How it answers, and after which time.
+/// Answers of the agent, and their delays.
 #[derive(Debug, Clone)]
 pub(crate) struct Policy {
     pub(crate) add: OnAdd,
@@ -90,7 +90,7 @@ pub(crate) struct Policy {
 }
 
 impl Default for Policy {
-    /// Everything is held, and dropped, at once.
+    /// Holds and drops everything at once.
     fn default() -> Self {
         Self {
             add: OnAdd::Hold(identity("simulated")),
@@ -101,7 +101,7 @@ impl Default for Policy {
     }
 }
 
-/// A cluster that does not exist; `name` tells two apart.
+/// The identity of a fictitious cluster; `name` distinguishes two of them.
 pub(crate) fn identity(name: &str) -> ClusterIdentity {
     ClusterIdentity {
         kube_system_uid: format!("uid-of-{name}"),
@@ -116,24 +116,24 @@ pub(crate) fn identity(name: &str) -> ClusterIdentity {
     }
 }
 
-/// A failure of a class that may pass.
+/// A retryable failure of this class.
 pub(crate) fn failure(class: Class, message: &str) -> Failure {
     Failure { class: class.into(), retryable: true, message: message.into(), ..Failure::default() }
 }
 
-/// A frame of the hub.
+/// A frame from the hub.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
     pub(crate) at: Instant,
     pub(crate) frame: hub_frame::Frame,
 }
 
-/// Why there is no session.
+/// Why no session was established.
 #[derive(Debug)]
 pub(crate) enum NoSession {
-    /// Nobody listens there, or not in this language.
+    /// Nothing listens there, or it does not speak the protocol.
     Unreachable(String),
-    /// The hub said no.
+    /// The hub refused the agent.
     Refused(Box<Refused>),
     /// The stream ended without an answer.
     Ended(String),
