@@ -1,4 +1,4 @@
-//! What most tests start with: an operator in a namespace of its own, agents that dial it, and clusters for them.
+//! The environment of most tests: an operator in its own namespace, agents that connect to it, and target clusters.
 //!
 //! ```ignore
 //! let world = World::start().await;
@@ -10,20 +10,20 @@
 //! world.until("prod", State::Orphaned).await;
 //! ```
 //!
-//! | file | what it gives |
+//! | file | contents |
 //! |---|---|
-//! | `prepare.rs` | the start, and what may be said before it: settings, environment, a control plane of its own |
-//! | `scenes.rs` | worlds that several tests begin with |
-//! | `operator.rs`, `agent.rs` | the two programs: stop, continue, kill, start again, with any environment |
-//! | `peers.rs` | further replicas of the operator, and which one leads |
-//! | `rights.rs` | the definitions, and the rights that the operator has |
-//! | `replica.rs` | further operators on the same API server and database, and how they find one another |
+//! | `prepare.rs` | the options and start of a world: settings, environment, a separate control plane |
+//! | `scenes.rs` | worlds that several tests start from |
+//! | `operator.rs`, `agent.rs` | the two programs: pause, resume, kill, restart, with any environment |
+//! | `proxied_peers.rs` | which of several replicas leads |
+//! | `rights.rs` | the CRDs, and the operator's permissions |
+//! | `replica.rs` | additional operators on the same API server and database, and how they discover one another |
 //! | `cluster.rs` | users of a target cluster, and their kubeconfigs |
-//! | `account.rs` | accounts: made, changed, waited for |
-//! | `database.rs` | the kinds of databases, and statements of a test's own |
+//! | `account.rs` | accounts: creating, changing, and waiting for them |
+//! | `database.rs` | the kinds of databases, and statements of a test |
 //! | `rest.rs`, `row.rs` | what callers of the REST API and readers of the database see |
 //!
-//! A world that a panicking test drops prints the ends of all its logs.
+//! If a test panics, dropping its world prints the end of each log.
 
 mod account;
 mod agent;
@@ -64,16 +64,16 @@ use crate::harness::{
     namespace::TestNamespace,
 };
 
-/// How long a condition may take to come true: far more than it needs on an idle machine.
+/// Time limit for a condition to become true, far longer than on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(45);
-/// How many lines of each log a failed test shows.
+/// Number of lines of each log that a failed test prints.
 const TAIL: usize = 60;
 
-/// The control plane that a world stands on.
+/// The control plane of a world.
 enum Plane {
-    /// The one of this test process; never stopped.
+    /// The control plane that this test process shares; never stopped.
     Shared(&'static ControlPlane),
-    /// Its own; it may be stopped, paused and started.
+    /// A separate control plane, which may be stopped, paused and restarted.
     Own(Box<ControlPlane>),
 }
 
@@ -88,9 +88,9 @@ impl Deref for Plane {
     }
 }
 
-/// An operator, its namespace, its database, and whoever dials it.
+/// An operator, its namespace, its database, and the programs that connect to it.
 pub(crate) struct World {
-    // Dropped in this order: the programs before the API server that they talk to.
+    // Dropped in this order: the programs before the API server that they use.
     operator: Operator,
     namespace: TestNamespace,
     client: Client,
@@ -101,17 +101,17 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A world with the usual settings on the shared control plane, its operator ready.
+    /// Starts a world with default settings on the shared control plane. The operator is ready.
     pub(crate) async fn start() -> Self {
         Self::prepare().start().await
     }
 
-    /// A world with the usual settings, and this kind of database.
+    /// Starts a world with default settings and this kind of database.
     pub(crate) async fn on(database: Database) -> Self {
         Self::prepare().database(database).start().await
     }
 
-    /// A world that something is said about before it starts.
+    /// Returns the options of a world, to be changed before its start.
     pub(crate) fn prepare() -> Prepare {
         Prepare::default()
     }
@@ -126,12 +126,12 @@ impl World {
         &self.operator
     }
 
-    /// The operator's namespace; all objects of the world are in it.
+    /// The operator's namespace, which contains all objects of the world.
     pub(crate) fn namespace(&self) -> &str {
         self.namespace.name()
     }
 
-    /// The objects of one kind in the world's namespace.
+    /// Returns the API of one kind in the world's namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType: Default>,
@@ -139,7 +139,7 @@ impl World {
         self.namespace.api()
     }
 
-    /// The folder of the world: settings, logs, database.
+    /// Folder of the world: settings, logs, database.
     pub(crate) fn folder(&self) -> &Folder {
         &self.folder
     }
@@ -149,31 +149,31 @@ impl World {
         self.kubectl_with_input(arguments, "").await
     }
 
-    /// As [`World::kubectl`], with a standard input.
+    /// Like [`World::kubectl`], with standard input.
     pub(crate) async fn kubectl_with_input(&self, arguments: &[&str], input: &str) -> Output {
         let all = ["-n", self.namespace()].into_iter().chain(arguments.iter().copied());
         self.plane.kubectl_with_input(all, input).await
     }
 
-    /// `kubectl apply` of one or several documents; they must be taken.
+    /// Runs `kubectl apply` on one or several documents and fails the test if they are refused.
     pub(crate) async fn apply(&self, yaml: &str) {
         must(self.kubectl_with_input(&["apply", "-f", "-"], yaml).await.ok());
     }
 
-    /// `kubectl wait --for=CONDITION ksa/NAME`; it must come true.
+    /// Runs `kubectl wait --for=CONDITION ksa/NAME` and fails the test if the condition is not met.
     pub(crate) async fn kubectl_wait(&self, name: &str, condition: &str) {
         let (target, wanted) = (format!("ksa/{name}"), format!("--for={condition}"));
         must(self.kubectl(&["wait", &target, &wanted, "--timeout=45s"]).await.ok());
     }
 
-    /// The operator's writes to one account so far, status and spec, oldest first.
+    /// Returns the operator's writes to one account so far, status and spec, oldest first.
     pub(crate) fn writes_to(&self, account: &str) -> Vec<AuditedWrite> {
         let mut writes = self.operator_writes("kubesvcaccounts");
         writes.retain(|write| write.name == account);
         writes
     }
 
-    /// The operator's writes so far in the world's namespace to one kind of objects, by its plural.
+    /// Returns the operator's writes so far in the world's namespace to one kind of object, given by its plural.
     pub(crate) fn operator_writes(&self, resource: &str) -> Vec<AuditedWrite> {
         let user = rights::operator_user(self.namespace());
         let ours = |write: &AuditedWrite| {
@@ -182,7 +182,7 @@ impl World {
         self.plane.writes().into_iter().filter(ours).collect()
     }
 
-    /// Kubernetes Events about one account, as JSON.
+    /// Returns the Kubernetes Events about one account, as JSON.
     pub(crate) async fn events_about(&self, account: &str) -> Vec<Value> {
         let listed = must(self.kubectl(&["get", "events.events.k8s.io", "-o", "json"]).await.ok());
         let listed: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
@@ -190,7 +190,7 @@ impl World {
         listed["items"].as_array().into_iter().flatten().filter(about).cloned().collect()
     }
 
-    /// Everything that the operator and all agents have logged, over all their starts.
+    /// Returns the logs of the operator and all agents, over all their starts.
     pub(crate) fn all_logs(&self) -> Vec<(String, String)> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()

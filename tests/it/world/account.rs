@@ -1,4 +1,4 @@
-//! Accounts: made, changed, and waited for.
+//! Accounts: creating, changing, and waiting for them.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{PATIENCE, World};
 use crate::harness::{must, wait::eventually};
 
-/// An account that is about to be made.
+/// An account to be created.
 pub(crate) struct AccountBuilder<'w> {
     world: &'w World,
     name: String,
@@ -22,7 +22,7 @@ pub(crate) struct AccountBuilder<'w> {
 }
 
 impl World {
-    /// An account of this name; it needs a kubeconfig, in whatever way.
+    /// Configures an account of this name. It needs a kubeconfig from any source.
     pub(crate) fn account(&self, name: &str) -> AccountBuilder<'_> {
         AccountBuilder {
             world: self,
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Writes a Secret with a kubeconfig, new or over the old one.
+    /// Creates or replaces a Secret with a kubeconfig.
     pub(crate) async fn secret(&self, name: &str, kubeconfig: &[u8], watched: bool) {
         let secrets = self.api::<Secret>();
         let mut secret = Secret {
@@ -51,33 +51,33 @@ impl World {
         .await;
     }
 
-    /// The object of an account; absent when it is gone. Asks again while the API server gives no answer.
+    /// Returns the object of an account, or `None` if it is gone. Retries while the API server does not answer.
     pub(crate) async fn object(&self, name: &str) -> Option<KubesvcAccount> {
         eventually(&format!("account {name}"), PATIENCE, async || self.try_object(name).await).await
     }
 
-    /// As [`World::object`], asked once.
+    /// Like [`World::object`], without retries.
     ///
     /// # Errors
     ///
-    /// The API server gives no answer.
+    /// The API server does not answer.
     pub(crate) async fn try_object(&self, name: &str) -> Result<Option<KubesvcAccount>, String> {
         let answer = self.api::<KubesvcAccount>().get_opt(name).await;
         answer.map_err(|e| format!("account {name}: {e}"))
     }
 
-    /// The object of an account by the account's name, whatever the object is called. Asks again while the API server
-    /// gives no answer.
+    /// Returns the object of an account by its account name, whatever the object's name. Retries while the API server
+    /// does not answer.
     pub(crate) async fn account_named(&self, account_name: &str) -> Option<KubesvcAccount> {
         let what = format!("the object of {account_name}");
         eventually(&what, PATIENCE, async || self.try_account_named(account_name).await).await
     }
 
-    /// As [`World::account_named`], asked once.
+    /// Like [`World::account_named`], without retries.
     ///
     /// # Errors
     ///
-    /// The API server gives no answer.
+    /// The API server does not answer.
     pub(crate) async fn try_account_named(
         &self,
         account_name: &str,
@@ -87,8 +87,8 @@ impl World {
         Ok(listed.items.into_iter().find(|account| account.account_name() == account_name))
     }
 
-    /// Waits until the API server's clock, which counts seconds, is past the making of an object: one that is made
-    /// after it is younger.
+    /// Waits until the API server's clock, which counts seconds, is past the creation of an object, so that an object
+    /// created afterwards is younger.
     pub(crate) async fn until_a_second_later(&self, name: &str) {
         let made = self.object(name).await.and_then(|object| object.metadata.creation_timestamp);
         let made = made.expect("it was made").0;
@@ -99,12 +99,12 @@ impl World {
         .await;
     }
 
-    /// The state in the status of an account.
+    /// Returns the state in the status of an account.
     pub(crate) async fn state(&self, name: &str) -> Option<State> {
         self.object(name).await?.status?.state
     }
 
-    /// Waits until an account is in a state, and its status says so: an absent one does not count as INACTIVE.
+    /// Waits until the status of an account has this state. An absent status does not count as INACTIVE.
     pub(crate) async fn until(&self, name: &str, state: State) -> KubesvcAccount {
         self.until_account(name, &format!("is {state}"), |account| {
             account.status_or_default().state == Some(state)
@@ -112,7 +112,7 @@ impl World {
         .await
     }
 
-    /// Waits until a state has this reason in its condition Ready.
+    /// Waits until an account has this state and this reason in its condition Ready.
     pub(crate) async fn until_reason(&self, name: &str, state: State, reason: &str) -> KubesvcAccount {
         self.until_account(name, &format!("is {state} with reason {reason}"), |account| {
             account.status_or_default().state() == state
@@ -121,7 +121,7 @@ impl World {
         .await
     }
 
-    /// Waits until something holds for an account.
+    /// Waits until an account satisfies a condition.
     pub(crate) async fn until_account(
         &self,
         name: &str,
@@ -135,7 +135,7 @@ impl World {
         .await
     }
 
-    /// Waits until an account is gone, object and row.
+    /// Waits until the object and the row of an account are gone.
     pub(crate) async fn until_gone(&self, name: &str) {
         eventually(&format!("the end of account {name}"), PATIENCE, async || {
             if let Some(account) = self.try_object(name).await? {
@@ -149,7 +149,7 @@ impl World {
         .await;
     }
 
-    /// Merges a patch into an account, as `kubectl patch --type=merge` does.
+    /// Applies a merge patch to an account, like `kubectl patch --type=merge`.
     pub(crate) async fn patch(&self, name: &str, patch: Value) -> KubesvcAccount {
         let accounts = self.api::<KubesvcAccount>();
         let patch = Patch::Merge(patch);
@@ -157,8 +157,8 @@ impl World {
         answered(&what, async || accounts.patch(name, &PatchParams::default(), &patch).await).await
     }
 
-    /// Changes something of an account that its agents are not told: replicas that kept a copy of its credential for a
-    /// moment read it anew.
+    /// Changes a field of an account that its agents do not receive. Replicas that have briefly cached the account's
+    /// credential then read it again.
     pub(crate) async fn forget_copies(&self, name: &str) {
         let changed = self.patch(name, json!({"spec": {"environment": "other"}})).await;
         self.until_account(name, "was seen with its change", |account| {
@@ -167,12 +167,12 @@ impl World {
         .await;
     }
 
-    /// Annotates an account.
+    /// Sets an annotation of an account.
     pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) {
         self.patch(name, json!({"metadata": {"annotations": {key: value}}})).await;
     }
 
-    /// Asks for the deletion of an account, and waits for nothing.
+    /// Requests the deletion of an account without waiting.
     pub(crate) async fn delete(&self, name: &str) {
         let accounts = self.api::<KubesvcAccount>();
         let what = format!("the deletion of account {name}");
@@ -180,13 +180,13 @@ impl World {
     }
 }
 
-/// A condition of an account, by its type.
+/// Returns a condition of an account by its type.
 pub(crate) fn condition(account: &KubesvcAccount, type_: &str) -> Option<Condition> {
     account.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_).cloned()
 }
 
-/// The answer to a call, which is made again for as long as the API server says that it has too much to do: `429`, and
-/// the `5xx` of a disk that is slow. Any other error fails the test.
+/// Returns the answer to a call, and retries while the API server reports overload: `429`, or the `5xx` caused by a
+/// slow disk. Any other error fails the test.
 async fn answered<T, A>(what: &str, call: impl Fn() -> A) -> T
 where
     A: Future<Output = kube::Result<T>>,
@@ -209,40 +209,40 @@ fn told(account: &KubesvcAccount) -> String {
 }
 
 impl AccountBuilder<'_> {
-    /// Pinned to a zone.
+    /// Pins the account to a zone.
     pub(crate) fn zone(self, zone: &str) -> Self {
         self.spec("zoneId", zone)
     }
 
-    /// Desired INACTIVE.
+    /// Sets the desired state to INACTIVE.
     pub(crate) fn inactive(self) -> Self {
         self.spec("state", "INACTIVE")
     }
 
-    /// Any field of the spec.
+    /// Sets a field of the spec.
     pub(crate) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.spec[field] = value.into();
         self
     }
 
-    /// With a Secret of the same name that holds this kubeconfig.
+    /// Adds a Secret of the same name with this kubeconfig.
     pub(crate) fn kubeconfig(self, text: &str) -> Self {
         self.kubeconfig_bytes(text.as_bytes())
     }
 
-    /// As [`AccountBuilder::kubeconfig`], for what is no text.
+    /// Like [`AccountBuilder::kubeconfig`], for content that is not text.
     pub(crate) fn kubeconfig_bytes(mut self, bytes: &[u8]) -> Self {
         self.kubeconfig = Some(bytes.to_vec());
         self
     }
 
-    /// The Secret does not ask to be watched.
+    /// Omits the label that makes the operator watch the Secret.
     pub(crate) fn unwatched(mut self) -> Self {
         self.watched = false;
         self
     }
 
-    /// Makes it, and waits for nothing.
+    /// Creates the account without waiting.
     pub(crate) async fn create(self) -> KubesvcAccount {
         if let Some(kubeconfig) = &self.kubeconfig {
             self.world.secret(&self.name, kubeconfig, self.watched).await;

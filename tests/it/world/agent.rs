@@ -1,4 +1,4 @@
-//! Agents' processes.
+//! Agent processes.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -12,12 +12,12 @@ use super::rest::{self, Answer, Call};
 use super::{PATIENCE, World, operator, prepare};
 use crate::harness::{must, ports, process::Process, wait::eventually};
 
-/// The file of its settings.
+/// Name of the settings file.
 const SETTINGS: &str = "armory-agent.yml";
-/// SIGTERM ends the programs within 20 s.
+/// Time limit for a shutdown. SIGTERM ends the programs within 20 s.
 const END: Duration = Duration::from_secs(25);
 
-/// An agent that is about to be started.
+/// An agent to be started.
 pub(crate) struct AgentBuilder<'w> {
     world: &'w World,
     id: String,
@@ -28,7 +28,7 @@ pub(crate) struct AgentBuilder<'w> {
     settings: Vec<(&'static str, serde_json::Value)>,
 }
 
-/// An agent. Killed on drop.
+/// An agent process. Killed on drop.
 pub(crate) struct Agent {
     id: String,
     zone: String,
@@ -40,7 +40,7 @@ pub(crate) struct Agent {
 }
 
 impl World {
-    /// An agent with this id, in zone `east` unless said otherwise.
+    /// Configures an agent with this id, by default in zone `east`.
     pub(crate) fn agent(&self, id: &str) -> AgentBuilder<'_> {
         AgentBuilder {
             world: self,
@@ -53,23 +53,23 @@ impl World {
         }
     }
 
-    /// The KubesvcAgent of an agent. Asks again while the API server gives no answer.
+    /// Returns the KubesvcAgent of an agent. Retries while the API server does not answer.
     pub(crate) async fn agent_object(&self, agent: &Agent) -> Option<KubesvcAgent> {
         let what = format!("the object of agent {}", agent.id);
         eventually(&what, PATIENCE, async || self.try_agent_object(agent).await).await
     }
 
-    /// As [`World::agent_object`], asked once.
+    /// Like [`World::agent_object`], without retries.
     ///
     /// # Errors
     ///
-    /// The API server gives no answer.
+    /// The API server does not answer.
     pub(crate) async fn try_agent_object(&self, agent: &Agent) -> Result<Option<KubesvcAgent>, String> {
         let name = names::agent_object_name(&agent.id, &agent.zone);
         self.api::<KubesvcAgent>().get_opt(&name).await.map_err(|e| format!("agent {name}: {e}"))
     }
 
-    /// Waits until the operator says in a KubesvcAgent that this agent is connected, or that it is not.
+    /// Waits until the agent's KubesvcAgent says that it is connected, or that it is not.
     pub(crate) async fn until_connected(&self, agent: &Agent, wanted: bool) {
         eventually(&format!("agent {} with connected: {wanted}", agent.id), PATIENCE, async || {
             let object = self.try_agent_object(agent).await?;
@@ -81,37 +81,37 @@ impl World {
 }
 
 impl AgentBuilder<'_> {
-    /// Its zone.
+    /// Sets the zone.
     pub(crate) fn zone(mut self, zone: &str) -> Self {
         self.zone = zone.to_owned();
         self
     }
 
-    /// Its log level.
+    /// Sets the log level.
     pub(crate) fn log_level(mut self, level: &'static str) -> Self {
         self.level = level;
         self
     }
 
-    /// The port that it dials, if it is not the hub's own.
+    /// Sets the port that the agent dials, by default the hub's.
     pub(crate) fn hub_port(mut self, port: u16) -> Self {
         self.hub = port;
         self
     }
 
-    /// With a folder of its own, beside another process of the same id and zone.
+    /// Uses a separate folder, for a second process with the same id and zone.
     pub(crate) fn beside_another(mut self) -> Self {
         self.beside = true;
         self
     }
 
-    /// Any of its settings, by its path with dots.
+    /// Sets a setting of the agent by its dotted path.
     pub(crate) fn setting(mut self, path: &'static str, value: serde_json::Value) -> Self {
         self.settings.push((path, value));
         self
     }
 
-    /// Starts it, and waits until the operator knows it as connected.
+    /// Starts the agent and waits until the operator reports it as connected.
     pub(crate) async fn start(self) -> Agent {
         let world = self.world;
         let agent = self.launch();
@@ -119,7 +119,7 @@ impl AgentBuilder<'_> {
         agent
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts the agent without waiting.
     pub(crate) fn launch(self) -> Agent {
         let beside = if self.beside { "-beside" } else { "" };
         let folder = self.world.folder.file(&format!("agent-{}-{}{beside}", self.id, self.zone));
@@ -156,46 +156,46 @@ impl AgentBuilder<'_> {
 }
 
 impl Agent {
-    /// Its id.
+    /// Id of the agent.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The port of its health server.
+    /// Port of the health server.
     pub(crate) fn health_port(&self) -> u16 {
         self.health
     }
 
-    /// Its zone.
+    /// Zone of the agent.
     pub(crate) fn zone(&self) -> &str {
         &self.zone
     }
 
-    /// Changes one of its settings, by its path with dots; it takes effect as the agent has it.
+    /// Changes a setting by its dotted path. It takes effect when the agent reloads its settings.
     pub(crate) fn set(&self, path: &str, value: serde_json::Value) {
         let mut settings = must(serde_json::from_str(&self.settings_text()).map_err(|e| e.to_string()));
         prepare::set(&mut settings, path, value);
         self.write_settings(&format!("{settings:#}"));
     }
 
-    /// Its settings as they are.
+    /// Returns the current settings file.
     pub(crate) fn settings_text(&self) -> String {
         must(std::fs::read_to_string(self.folder.join(SETTINGS)).map_err(|e| e.to_string()))
     }
 
-    /// Replaces its settings, as an editor does: by a new file under the old name.
+    /// Replaces the settings file like an editor: with a new file renamed to the old name.
     pub(crate) fn write_settings(&self, text: &str) {
         let (new, file) = (self.folder.join("new-settings"), self.folder.join(SETTINGS));
         let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, &file));
         must(written.map_err(|e| format!("{}: {e}", file.display())));
     }
 
-    /// Asks its health server.
+    /// Sends a `GET` request to the health server.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         must(self.try_get(path).await)
     }
 
-    /// As [`Agent::get`].
+    /// Like [`Agent::get`], but returns errors.
     ///
     /// # Errors
     ///
@@ -204,23 +204,23 @@ impl Agent {
         rest::send(self.health, Call::get(path)).await
     }
 
-    /// The folder in which accounts may name kubeconfig files.
+    /// Folder in which accounts may name kubeconfig files.
     pub(crate) fn kubeconfigs(&self) -> &PathBuf {
         &self.kubeconfigs
     }
 
-    /// The file with everything it has logged.
+    /// Path of the log.
     pub(crate) fn log(&self) -> &std::path::Path {
         &self.log
     }
 
-    /// Everything it has logged, over all its starts.
+    /// Returns the whole log, over all starts.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read(&self.log)
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Starts its process, ending one that runs, and waits for nothing.
+    /// Starts the process without waiting. A running one is killed first.
     pub(crate) fn launch(&self) {
         let mut command = Command::new("/bin/sh");
         command
@@ -229,42 +229,42 @@ impl Agent {
             .arg(&self.folder)
             .env("AGENT_ID", &self.id);
         let mut process = self.process.lock();
-        // The old one first: it holds the port.
+        // Kill the old process first: it holds the port.
         *process = None;
         *process = Some(must(Process::spawn("kubesvc-agent", &command, &self.log)));
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn process_id(&self) -> u32 {
         self.process.lock().as_ref().map(Process::id).expect("the agent was started")
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         self.process.lock().as_ref().and_then(Process::exited)
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the process with SIGKILL.
     pub(crate) fn kill(&self) {
         if let Some(process) = &*self.process.lock() {
             process.kill();
         }
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&self) -> ExitStatus {
         let process = self.process.lock().take().expect("the agent was started");
         must(process.terminate(END).await)
     }
 
-    /// Stops it in its tracks (SIGSTOP): its connection stays open and nothing answers.
+    /// Pauses the process (SIGSTOP): its connection stays open and nothing answers.
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.lock() {
             process.pause();
         }
     }
 
-    /// Lets a paused one run on.
+    /// Resumes a paused process.
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.process.lock() {
             process.resume();

@@ -1,4 +1,4 @@
-//! A target cluster as an account sees it: an API server and a user of it.
+//! A target cluster of an account: an API server and a user.
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -8,8 +8,8 @@ use serde_json::json;
 use super::{World, rights};
 use crate::harness::{kubeconfig::Proof, must};
 
-/// A service account on the world's control plane that may read everything, and its token. Each token is one of its
-/// own kind: it can be looked for.
+/// A service account on the world's control plane that may read everything, and its token. Each token is unique, so
+/// that a test can search for it.
 pub(crate) struct Cluster {
     token: String,
     server: String,
@@ -17,14 +17,14 @@ pub(crate) struct Cluster {
 }
 
 impl World {
-    /// A user of the world's own control plane, which serves as target cluster too.
+    /// Creates a user of the world's own control plane, which also serves as target cluster.
     pub(crate) async fn cluster(&self, user: &str) -> Cluster {
         let cluster = self.cluster_without_rights(user).await;
         self.let_read(user, &format!("system:serviceaccount:{}:{user}", self.namespace())).await;
         cluster
     }
 
-    /// As [`World::cluster`], of a user that has no right but those of every service account.
+    /// Like [`World::cluster`], but the user has only the permissions of every service account.
     pub(crate) async fn cluster_without_rights(&self, user: &str) -> Cluster {
         let accounts = self.api::<ServiceAccount>();
         let mut account = ServiceAccount::default();
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Lets any user of the control plane read everything, under a role whose name ends in `suffix`.
+    /// Allows a user of the control plane to read everything, under a role whose name ends in `suffix`.
     pub(crate) async fn let_read(&self, suffix: &str, user: &str) {
         let name = format!("{}-{suffix}", self.namespace());
         let may_read = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]);
@@ -54,22 +54,22 @@ impl World {
 }
 
 impl Cluster {
-    /// A kubeconfig that an agent can use.
+    /// Returns a kubeconfig that an agent can use.
     pub(crate) fn kubeconfig(&self) -> String {
         self.kubeconfig_with(Proof::Token(&self.token))
     }
 
-    /// A kubeconfig for the same API server with another proof of who one is.
+    /// Returns a kubeconfig for the same API server with another credential.
     pub(crate) fn kubeconfig_with(&self, proof: Proof<'_>) -> String {
         crate::harness::kubeconfig::yaml(&self.server, &self.authority, proof)
     }
 
-    /// As [`Cluster::kubeconfig`], with another address of the API server.
+    /// Like [`Cluster::kubeconfig`], with another address of the API server.
     pub(crate) fn kubeconfig_at(&self, server: &str) -> String {
         crate::harness::kubeconfig::yaml(server, &self.authority, Proof::Token(&self.token))
     }
 
-    /// A kubeconfig on one line and without an exclamation mark, as a secret reference may hold it.
+    /// Returns a kubeconfig on one line and without an exclamation mark, as a secret reference may contain it.
     pub(crate) fn kubeconfig_in_one_line(&self) -> String {
         let (server, token) = (&self.server, &self.token);
         format!(
@@ -79,17 +79,17 @@ impl Cluster {
         )
     }
 
-    /// The user's token.
+    /// Token of the user.
     pub(crate) fn token(&self) -> &str {
         &self.token
     }
 
-    /// The URL of the API server.
+    /// URL of the API server.
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    /// The authority behind its certificate, as PEM.
+    /// Authority of the API server's certificate, as PEM.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
     }

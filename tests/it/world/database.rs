@@ -1,4 +1,4 @@
-//! The database of a world: which one it is, and how a test gets at its tables.
+//! The database of a world, and access to its tables.
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -9,19 +9,19 @@ use super::{World, row::Row};
 use crate::harness::databases::{self, Kind};
 use crate::harness::{folder::Folder, must};
 
-/// The databases that kubesvc keeps its tables in.
+/// Supported kinds of databases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Database {
     /// A file in the world's folder.
     #[default]
     Sqlite,
-    /// A database of its own on the MariaDB server of this test process.
+    /// A separate database on the MariaDB server of this test process.
     MariaDb,
-    /// A database of its own on the PostgreSQL server of this test process.
+    /// A separate database on the PostgreSQL server of this test process.
     Postgres,
 }
 
-/// A connection to it.
+/// A connection to a world's database.
 pub(crate) enum Connection {
     Sqlite(SqliteConnection),
     MariaDb(MySqlConnection),
@@ -29,7 +29,7 @@ pub(crate) enum Connection {
 }
 
 impl Database {
-    /// The URL of an empty database of this kind.
+    /// Creates an empty database of this kind and returns its URL.
     pub(super) async fn fresh(self, folder: &Folder) -> String {
         match self {
             Self::Sqlite => format!("sqlite://{}", folder.file("kubesvc.db").display()),
@@ -40,34 +40,34 @@ impl Database {
 }
 
 impl World {
-    /// The URL of the operator's database.
+    /// URL of the operator's database.
     pub(crate) fn database_url(&self) -> &str {
         &self.database
     }
 
-    /// A connection to the operator's database.
+    /// Connects to the operator's database.
     pub(crate) async fn open_database(&self) -> sqlx::Result<Connection> {
         connect(&self.database).await
     }
 
-    /// Executes a statement on the operator's database, as somebody does who has the rights; the answer is how many
-    /// rows it met.
+    /// Executes a statement on the operator's database, like an administrator's manual change. Returns the number of
+    /// affected rows.
     pub(crate) async fn execute(&self, statement: &str) -> u64 {
         must(self.try_execute(statement).await)
     }
 
-    /// As [`World::execute`].
+    /// Like [`World::execute`], but returns errors.
     ///
     /// # Errors
     ///
-    /// What the database said.
+    /// Returns the error of the database.
     pub(crate) async fn try_execute(&self, statement: &str) -> Result<u64, String> {
         let done = async { self.open_database().await?.execute(statement).await };
         done.await.map_err(|error| format!("{statement}: {error}"))
     }
 }
 
-/// What another program has written of an account.
+/// A row that another program has written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theirs<'t> {
     pub(crate) name: &'t str,
@@ -77,7 +77,7 @@ pub(crate) struct Theirs<'t> {
 }
 
 impl World {
-    /// Writes rows of another program's into a table of accounts.
+    /// Inserts rows of another program into a table of accounts.
     pub(crate) async fn write_theirs(&self, table: &str, rows: &[Theirs<'_>]) {
         for row in rows {
             let texts =
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Makes the table `kubesvc_accounts` as another product has it: not as ours is.
+    /// Creates the table `kubesvc_accounts` with another product's schema.
     pub(crate) async fn make_vendor_table(&self) {
         self.execute(
             "CREATE TABLE kubesvc_accounts (name varchar(255) PRIMARY KEY, kube_host varchar(255), connections int, \
@@ -98,7 +98,7 @@ impl World {
         .await;
     }
 
-    /// A text in a statement.
+    /// Returns a text as SQL literal.
     fn literal(&self, text: &str) -> String {
         let text = text.replace('\'', "''");
         let escaped = if self.database.starts_with("mysql") { text.replace('\\', "\\\\") } else { text };
@@ -123,7 +123,7 @@ pub(crate) async fn connect(url: &str) -> sqlx::Result<Connection> {
     }
 }
 
-/// The statement on whichever connection it is.
+/// Runs the expression on whichever kind of connection it is.
 macro_rules! on {
     ($connection:expr, $database:ident => $done:expr) => {
         match $connection {
@@ -135,7 +135,7 @@ macro_rules! on {
 }
 
 impl Connection {
-    /// Executes a statement; the answer is how many rows it changed.
+    /// Executes a statement and returns the number of affected rows.
     pub(crate) async fn execute(&mut self, statement: &str) -> sqlx::Result<u64> {
         on!(self, database => {
             let query = sqlx::raw_sql(AssertSqlSafe(statement.to_owned()));
@@ -143,7 +143,7 @@ impl Connection {
         })
     }
 
-    /// What a statement selects that names a text, a text or NULL, a text and two numbers.
+    /// Runs a query whose rows are a text, a text or NULL, a text and two numbers.
     pub(crate) async fn five(
         &mut self,
         statement: &'static str,
@@ -151,12 +151,12 @@ impl Connection {
         on!(self, database => sqlx::query_as(statement).fetch_all(database).await)
     }
 
-    /// The one number that a statement selects.
+    /// Returns the single number that a query selects.
     pub(crate) async fn number(&mut self, statement: &'static str) -> sqlx::Result<i64> {
         on!(self, database => sqlx::query_scalar(statement).fetch_one(database).await)
     }
 
-    /// The rows of `kubesvc_accounts`, by name.
+    /// Returns the rows of `kubesvc_accounts`, by name.
     pub(super) async fn rows(&mut self) -> sqlx::Result<Vec<Row>> {
         let mut rows: Vec<Row> =
             on!(self, database => sqlx::query_as(super::row::SELECT).fetch_all(database).await?);
@@ -164,19 +164,19 @@ impl Connection {
         Ok(rows)
     }
 
-    /// The replicas that have rows in `kubesvc_assignments`, in order.
+    /// Returns the replicas that have rows in `kubesvc_assignments`, in order.
     pub(super) async fn assigned_replicas(&mut self) -> sqlx::Result<Vec<String>> {
         const SELECT: &str = "SELECT DISTINCT cd_id FROM kubesvc_assignments ORDER BY 1";
         on!(self, database => sqlx::query_scalar(SELECT).fetch_all(database).await)
     }
 
-    /// Account, epoch and agent of each row of `kubesvc_caching`, in order.
+    /// Returns account, epoch and agent of each row of `kubesvc_caching`, in order.
     pub(super) async fn fences(&mut self) -> sqlx::Result<Vec<(String, i64, Option<String>)>> {
         const SELECT: &str = "SELECT account, epoch, agent_id FROM kubesvc_caching ORDER BY 1";
         on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)
     }
 
-    /// Account and agent of each row of `kubesvc_assignments`, in order.
+    /// Returns account and agent of each row of `kubesvc_assignments`, in order.
     pub(super) async fn assignments(&mut self) -> sqlx::Result<Vec<(String, String)>> {
         const SELECT: &str = "SELECT account_name, agent_id FROM kubesvc_assignments ORDER BY 1, 2";
         on!(self, database => sqlx::query_as(SELECT).fetch_all(database).await)

@@ -1,4 +1,4 @@
-//! The operator's process, which a test may end and start as often as it likes.
+//! The operator process, which a test may stop and start repeatedly.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 use super::rest::{self, Call};
 use crate::harness::{must, process::Process, wait::try_eventually};
 
-/// How long a start may take.
+/// Time limit for a start.
 const START: Duration = Duration::from_secs(45);
-/// A program starts with the soft bound on open files that processes usually have.
+/// Starts a program with the usual soft limit on open files.
 pub(super) const AS_USUAL: &str = r#"ulimit -Sn 1024; exec "$0" "$@""#;
-/// A program that starts like this gets an error at its file limit and no signal, as at the end of a full disk.
+/// Starts a program that gets an error instead of a signal at its file size limit, like at the end of a full disk.
 const BEARING_FILE_LIMITS: &str = r#"ulimit -Sn 1024; trap "" XFSZ && exec "$0" "$@""#;
-/// SIGTERM ends the programs within 20 s.
+/// Time limit for a shutdown. SIGTERM ends the programs within 20 s.
 const END: Duration = Duration::from_secs(25);
 
-/// What each start has in common.
+/// Parameters of each start.
 pub(super) struct Launch {
-    /// The replica's id.
+    /// Id of the replica.
     pub(super) id: String,
     pub(super) config: PathBuf,
     pub(super) kubeconfig: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Launch {
     pub(super) hub: u16,
 }
 
-/// The operator of a world. It keeps ports, database and log over all its starts.
+/// An operator of a world. It keeps its ports, database and log across restarts.
 pub(crate) struct Operator {
     launch: Launch,
     process: Mutex<Option<Process>>,
@@ -43,23 +43,23 @@ impl Operator {
         Self { launch, process: Mutex::new(None) }
     }
 
-    /// What its starts have in common.
+    /// Parameters of each start.
     pub(super) fn launch(&self) -> &Launch {
         &self.launch
     }
 
-    /// The id under which its replica is known.
+    /// Id of the replica.
     pub(crate) fn replica_id(&self) -> &str {
         &self.launch.id
     }
 
-    /// Starts it and waits until it says that it is ready.
+    /// Starts the operator and waits until it is ready.
     pub(crate) async fn start(&self) {
         self.launch_with(&[]);
         self.ready().await;
     }
 
-    /// Starts it with these further environment variables, and waits for nothing: it may end on its way.
+    /// Starts the operator with additional environment variables, without waiting: it may end at any time.
     pub(crate) fn launch_with(&self, environment: &[(&str, &str)]) {
         let script = if self.launch.bears_file_limits { BEARING_FILE_LIMITS } else { AS_USUAL };
         let mut command = Command::new("/bin/sh");
@@ -78,21 +78,22 @@ impl Operator {
             command.env(name, value);
         }
         let mut process = self.process.lock();
-        // The old one first: it holds the ports.
+        // Kill the old process first: it holds the ports.
         *process = None;
         *process = Some(must(Process::spawn("kubesvc-operator", &command, &self.launch.log)));
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until the operator reports that it is ready.
     pub(crate) async fn ready(&self) {
         must(self.try_ready().await);
     }
 
-    /// As [`Operator::ready`].
+    /// Like [`Operator::ready`], but returns errors.
     ///
     /// # Errors
     ///
-    /// It has ended, or is not ready in time; the text has the end of its log, or what it says is missing.
+    /// The operator has ended, or is not ready in time. The message contains the end of its log, or what it reports
+    /// as missing.
     pub(crate) async fn try_ready(&self) -> Result<(), String> {
         try_eventually("a ready operator", START, async || {
             if let Err(ended) = self.check_running() {
@@ -104,11 +105,11 @@ impl Operator {
         .await?
     }
 
-    /// An error with the end of its log, if it does not run.
+    /// Checks that the operator is running.
     ///
     /// # Errors
     ///
-    /// It has ended, or was not started.
+    /// The operator has ended, or was not started. The message contains the end of its log.
     pub(crate) fn check_running(&self) -> Result<(), String> {
         self.process
             .lock()
@@ -116,35 +117,35 @@ impl Operator {
             .map_or_else(|| Err("it was not started".to_owned()), Process::check_running)
     }
 
-    /// Kills it (SIGKILL).
+    /// Kills the operator with SIGKILL.
     pub(crate) fn kill(&self) {
         if let Some(process) = &*self.process.lock() {
             process.kill();
         }
     }
 
-    /// Kills it and starts it again.
+    /// Kills the operator and starts it again.
     pub(crate) async fn kill_and_start(&self) {
         self.kill();
         self.start().await;
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&self) -> ExitStatus {
         let process = self.process.lock().take().expect("the operator was started");
         must(process.terminate(END).await)
     }
 
-    /// Its process id.
+    /// Process id.
     pub(crate) fn id(&self) -> u32 {
         self.process.lock().as_ref().map(Process::id).expect("the operator was started")
     }
 
-    /// Waits for an end that nobody has asked for.
+    /// Waits until the operator ends by itself.
     ///
     /// # Errors
     ///
-    /// It still runs when `timeout` is over.
+    /// It still runs after `timeout`.
     pub(crate) async fn ended(&self, timeout: Duration) -> Result<ExitStatus, String> {
         try_eventually("the end of the operator", timeout, async || {
             self.exited().ok_or_else(|| "it still runs".to_owned())
@@ -152,49 +153,49 @@ impl Operator {
         .await
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the operator has ended.
     pub(crate) fn exited(&self) -> Option<ExitStatus> {
         self.process.lock().as_ref().and_then(Process::exited)
     }
 
-    /// Whether it runs.
+    /// Whether the operator is running.
     pub(crate) fn is_running(&self) -> bool {
         self.check_running().is_ok()
     }
 
-    /// Stops it in its tracks (SIGSTOP).
+    /// Pauses the operator (SIGSTOP).
     pub(crate) fn pause(&self) {
         if let Some(process) = &*self.process.lock() {
             process.pause();
         }
     }
 
-    /// Whether it stands still, by whoever's hand.
+    /// Whether the process is stopped by SIGSTOP, regardless of the sender.
     pub(crate) fn is_paused(&self) -> bool {
-        // The state follows the name of the program, which stands in brackets.
+        // The state follows the program's name in parentheses.
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
-    /// Lets a paused one run on.
+    /// Resumes a paused operator.
     pub(crate) fn resume(&self) {
         if let Some(process) = &*self.process.lock() {
             process.resume();
         }
     }
 
-    /// Everything it has logged, over all its starts.
+    /// Returns the whole log, over all starts.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read(&self.launch.log)
             .map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The port of the REST API.
+    /// Port of the REST API.
     pub(crate) fn rest_port(&self) -> u16 {
         self.launch.rest
     }
 
-    /// The port of the hub.
+    /// Port of the hub.
     pub(crate) fn hub_port(&self) -> u16 {
         self.launch.hub
     }

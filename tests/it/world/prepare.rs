@@ -1,4 +1,4 @@
-//! The start of a world.
+//! Configuration and start of a world.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::harness::{
     must, ports,
 };
 
-/// The settings that the others are laid over.
+/// Base settings, which other settings override.
 #[derive(Clone, Copy, Default)]
 enum Base {
-    /// Short times and no bounds on writes.
+    /// Short times and no rate limits on writes.
     #[default]
     Quick,
-    /// What the program has of its own.
+    /// The program's defaults.
     Program,
-    /// What `config/replicas` installs.
+    /// The settings that `config/replicas` installs.
     Shipped,
 }
 
-/// What is said about a world before it starts.
+/// Options of a world.
 #[derive(Default)]
 pub(crate) struct Prepare {
     base: Base,
@@ -39,68 +39,68 @@ pub(crate) struct Prepare {
 }
 
 impl Prepare {
-    /// The settings are those of `config/replicas`, with ports of its own.
+    /// Uses the settings of `config/replicas`, except for the ports.
     pub(crate) fn with_shipped_settings(mut self) -> Self {
         self.base = Base::Shipped;
         self
     }
 
-    /// No setting but the ports differs from the program's own.
+    /// Uses the program's default settings, except for the ports.
     pub(crate) fn with_the_programs_settings(mut self) -> Self {
         self.base = Base::Program;
         self
     }
 
-    /// A setting of the operator, by its path with dots.
+    /// Sets a setting of the operator by its dotted path.
     pub(crate) fn setting(mut self, path: &str, value: impl Into<Value>) -> Self {
         self.settings.push((path.to_owned(), value.into()));
         self
     }
 
-    /// An environment variable for each start of the operator.
+    /// Sets an environment variable for each start of the operator.
     pub(crate) fn operator_env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Agents are waited for, as long as a test takes: an account that a slow machine is late with is neither orphaned nor
-    /// failed meanwhile, so that its writes can be counted.
+    /// Raises the waiting times for agents beyond the length of a test. On a slow machine, a late account is then
+    /// neither orphaned nor failed, so that its writes can be counted.
     pub(crate) fn in_no_hurry(self) -> Self {
         self.setting("kubesvc.dynamicAccounts.orphanGraceSeconds", 120)
             .setting("kubesvc.cache.operationWaitMs", 120_000)
     }
 
-    /// The kind of its database; SQLite unless said otherwise.
+    /// Sets the kind of database; SQLite by default.
     pub(crate) fn database(mut self, database: Database) -> Self {
         self.database = database;
         self
     }
 
-    /// A database that somebody else has made.
+    /// Uses an existing database.
     pub(crate) fn database_url(mut self, url: &str) -> Self {
         self.database_url = Some(url.to_owned());
         self
     }
 
-    /// The operator gets an error, and no signal, where it may not write any further.
+    /// Makes the operator get an error instead of a signal at its file size limit.
     pub(crate) fn bearing_file_limits(mut self) -> Self {
         self.bears_file_limits = true;
         self
     }
 
-    /// A control plane of its own, which the test may stop and pause.
+    /// Uses a separate control plane, which the test may stop and pause.
     pub(crate) fn own_control_plane(mut self) -> Self {
         self.own_control_plane = true;
         self
     }
 
-    /// The operator is started by the test, with [`Operator::start`].
+    /// Leaves the start of the operator to the test, with [`Operator::start`].
     pub(crate) fn without_operator(mut self) -> Self {
         self.without_operator = true;
         self
     }
 
-    /// Starts it.
+    /// Starts the world.
     pub(crate) async fn start(self) -> World {
         let plane = if self.own_control_plane {
             let own = must(ControlPlane::start().await);
@@ -187,7 +187,7 @@ fn settings_of(base: Base) -> Value {
     }
 }
 
-/// Puts a value at a path with dots.
+/// Sets a value at a dotted path.
 pub(super) fn set(settings: &mut Value, path: &str, value: Value) {
     let mut place = settings;
     for part in path.split('.') {

@@ -1,4 +1,4 @@
-//! Which of several replicas leads, as they say themselves.
+//! Which of several replicas leads, according to the replicas themselves.
 
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -7,27 +7,27 @@ use super::{PATIENCE, World};
 use crate::harness::wait::eventually;
 
 impl World {
-    /// Waits until exactly one of these replicas leads, and all of them say so; its place among them.
+    /// Waits until exactly one of these replicas leads and all of them report it. Returns its index.
     pub(crate) async fn until_one_leads(&self, replicas: &[&Operator]) -> usize {
         eventually("one that leads, and all know it", PATIENCE, async || one_leads(replicas).await).await
     }
 
-    /// A Lease in the operator's namespace. Asks again while the API server gives no answer.
+    /// Returns a Lease in the operator's namespace. Retries while the API server does not answer.
     pub(crate) async fn lease(&self, name: &str) -> Option<Lease> {
         eventually(&format!("Lease {name}"), PATIENCE, async || self.try_lease(name).await).await
     }
 
-    /// As [`World::lease`], asked once.
+    /// Like [`World::lease`], without retries.
     ///
     /// # Errors
     ///
-    /// The API server gives no answer.
+    /// The API server does not answer.
     pub(crate) async fn try_lease(&self, name: &str) -> Result<Option<Lease>, String> {
         self.api::<Lease>().get_opt(name).await.map_err(|e| format!("Lease {name}: {e}"))
     }
 }
 
-/// Exactly one of these replicas leads, and all of them say so: its place among them.
+/// Returns the index of the leader if exactly one of these replicas leads and all of them report it.
 pub(crate) async fn one_leads(replicas: &[&Operator]) -> Result<usize, String> {
     let mut leading = Vec::new();
     for (at, replica) in replicas.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(crate) async fn one_leads(replicas: &[&Operator]) -> Result<usize, String> {
 }
 
 impl Operator {
-    /// The value of one of its metrics that have no labels.
+    /// Returns the value of a metric without labels.
     ///
     /// # Errors
     ///

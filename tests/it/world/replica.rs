@@ -1,4 +1,4 @@
-//! Further operators of a world: replicas on the same API server and the same database.
+//! Additional operators of a world: replicas on the same API server and database.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -11,7 +11,7 @@ use super::rest::{self, Answer, Call};
 use super::{World, prepare};
 use crate::harness::{must, ports};
 
-/// The Service that replicas are looked for under, unless the settings say otherwise.
+/// Default name of the Service that selects the replicas.
 pub(crate) const SERVICE: &str = "spin-clouddriver";
 
 impl World {
@@ -22,13 +22,13 @@ impl World {
         replica
     }
 
-    /// As [`World::replica`], to be started by the test.
+    /// Like [`World::replica`], but does not start it.
     pub(crate) fn unstarted_replica(&self, id: &str) -> Operator {
         self.differing_replica(id, &[], str::to_owned)
     }
 
-    /// As [`World::unstarted_replica`], with other settings, by their paths with dots, and a kubeconfig made from that
-    /// of the first.
+    /// Like [`World::unstarted_replica`], with settings overridden by their dotted paths, and a kubeconfig derived
+    /// from the first replica's.
     pub(crate) fn differing_replica(
         &self,
         id: &str,
@@ -60,8 +60,8 @@ impl World {
         })
     }
 
-    /// Tells of a replica as Kubernetes would: an EndpointSlice of the Service, with its pod, at an address of this
-    /// machine that is not a loopback one, since the API server takes none of these.
+    /// Publishes a replica as Kubernetes would: in an EndpointSlice of the Service with the replica's pod. The
+    /// address is one of this machine that is not loopback, because the API server rejects loopback addresses.
     pub(crate) async fn tell_of(&self, id: &str, replica: &Operator, ready: bool) {
         self.slice(
             id,
@@ -89,7 +89,7 @@ impl World {
 }
 
 impl Operator {
-    /// Calls its REST API.
+    /// Calls the replica's REST API.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Operator {
         rest::send(self.rest_port(), call).await
     }
 
-    /// `GET`.
+    /// Sends a `GET` request.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Operator {
     }
 }
 
-/// An address of this machine by which it reaches others. Nothing is sent.
+/// Returns the address that this machine uses for outgoing traffic. Sends nothing.
 pub(crate) fn address() -> Ipv4Addr {
     let found = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
         socket.connect("203.0.113.1:9")?;

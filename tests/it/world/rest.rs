@@ -1,4 +1,4 @@
-//! The REST API as a caller meets it: one connection a call, nothing hidden.
+//! Calls of the REST API, each over its own connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::{Agent, PATIENCE, World};
 use crate::harness::{must, wait::eventually};
 
-/// How long an answer may take.
+/// Time limit for an answer.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A request.
@@ -35,34 +35,34 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     /// The body.
     pub(crate) text: String,
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub(crate) json: Value,
 }
 
 impl Call {
-    /// Any method, without a body.
+    /// A request without a body.
     pub(crate) fn new(method: &str, path: &str) -> Self {
         Self { method: method.to_owned(), path: path.to_owned(), headers: Vec::new(), body: Vec::new() }
     }
 
-    /// `GET`.
+    /// A `GET` request.
     pub(crate) fn get(path: &str) -> Self {
         Self::new("GET", path)
     }
 
-    /// With a header.
+    /// Adds a header.
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With a body, and no word about its type.
+    /// Sets the body, without a media type.
     pub(crate) fn bytes(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// With a JSON body.
+    /// Sets a JSON body.
     pub(crate) fn json(self, body: &Value) -> Self {
         self.header("content-type", "application/json").bytes(body.to_string())
     }
@@ -80,17 +80,17 @@ impl World {
         must(send(self.operator.rest_port(), call).await)
     }
 
-    /// `GET`.
+    /// Sends a `GET` request.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.call(Call::get(path)).await
     }
 
-    /// Any method with a JSON body.
+    /// Sends a request with a JSON body.
     pub(crate) async fn rest(&self, method: &str, path: &str, body: &Value) -> Answer {
         self.call(Call::new(method, path).json(body)).await
     }
 
-    /// Waits until the operator has looked at the rows that it is to adopt, and has left so many of them alone.
+    /// Waits until the operator has examined the rows to adopt and has skipped `left` of them.
     pub(crate) async fn until_adopted(&self, left: usize) {
         eventually(&format!("rows adopted but for {left}"), PATIENCE, async || {
             let metrics = self.try_get("/metrics").await?.text;
@@ -106,7 +106,7 @@ impl World {
         .await;
     }
 
-    /// As [`World::rest`], while the operator may end and start again.
+    /// Like [`World::rest`], for an operator that may restart meanwhile.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl World {
         send(self.operator.rest_port(), Call::new(method, path).json(body)).await
     }
 
-    /// `GET`, while the operator may end and start again.
+    /// Sends a `GET` request to an operator that may restart meanwhile.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl World {
         send(self.operator.rest_port(), Call::get(path)).await
     }
 
-    /// What an agent's process says itself about how it is.
+    /// Returns the health of an agent's process.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl World {
         self.ask_agent_for(agent, "/health").await
     }
 
-    /// As [`World::ask_agent`], for something else that it serves.
+    /// Like [`World::ask_agent`], for another path.
     ///
     /// # Errors
     ///
@@ -142,12 +142,12 @@ impl World {
         Ok(send(agent.health_port(), Call::get(path)).await?.json)
     }
 
-    /// The shown state of an account, as `GET /armory/accounts/{name}` tells it; absent if there is no such account.
+    /// Returns the state of an account as `GET /armory/accounts/{name}` shows it; `None` if there is no such account.
     pub(crate) async fn shown(&self, name: &str) -> Option<String> {
         must(self.try_shown(name).await)
     }
 
-    /// As [`World::shown`].
+    /// Like [`World::shown`], but returns errors.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// Waits until a caller is shown a state.
+    /// Waits until REST shows this state.
     pub(crate) async fn until_shown(&self, name: &str, state: &str) {
         eventually(&format!("account {name} shown as {state}"), PATIENCE, async || {
             match self.try_shown(name).await? {
@@ -173,7 +173,7 @@ impl World {
     }
 }
 
-/// Sends one request over a connection of its own.
+/// Sends one request over its own connection.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The definitions, and what the operator may do.
+//! The CRDs, and the operator's permissions.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::rbac::v1::{
@@ -12,17 +12,17 @@ use tokio::sync::OnceCell;
 use super::World;
 use crate::harness::{controlplane::ControlPlane, must, namespace::TestNamespace, wait::eventually};
 
-/// Done once for the shared control plane.
+/// Set once the CRDs are installed in the shared control plane.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
-/// The operator's rules, read once.
+/// The operator's RBAC rules, read once.
 static RULES: OnceCell<Vec<PolicyRule>> = OnceCell::const_new();
 
-/// Who the operator of a namespace is to the API server: its service account, by a certificate.
+/// Returns the user name of a namespace's operator: its service account, authenticated by a certificate.
 pub(super) fn operator_user(namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:kubesvc-operator")
 }
 
-/// Applies `crds/` to the shared control plane, once, and waits until it serves both kinds.
+/// Applies `crds/` to the shared control plane once and waits until it serves both kinds.
 pub(crate) async fn install_definitions(shared: &'static ControlPlane) {
     INSTALLED.get_or_init(|| install(shared)).await;
 }
@@ -45,7 +45,7 @@ pub(crate) fn in_repository(path: &str) -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path).display().to_string()
 }
 
-/// Gives the operator of this namespace the rights that `config/rbac` gives, there and nowhere else.
+/// Grants the operator of this namespace the permissions of `config/rbac`, in this namespace only.
 pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
     let rules = RULES.get_or_init(|| rules(plane)).await;
     let role = role_name(namespace.name());
@@ -68,7 +68,7 @@ pub(super) async fn grant(plane: &ControlPlane, namespace: &TestNamespace) {
     until_allowed(&namespace.client(), &operator_user(namespace.name()), list).await;
 }
 
-/// Waits until a user may do this: the authoriser of an API server that has much to do follows roles and bindings late.
+/// Waits until a user may do this: under load, the API server's authorizer follows roles and bindings late.
 async fn until_allowed(client: &Client, user: &str, attributes: ResourceAttributes) {
     let question = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
@@ -91,7 +91,8 @@ fn role_name(namespace: &str) -> String {
     format!("{namespace}-operator")
 }
 
-/// The rules of the roles that `config/rbac` binds to a service account; all rights as long as there are none.
+/// Returns the rules of the roles that `config/rbac` binds to a service account, or all permissions if the folder
+/// does not exist.
 async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
     let folder = in_repository("config/rbac");
     if !Path::new(&folder).is_dir() {
@@ -117,7 +118,7 @@ async fn rules(plane: &ControlPlane) -> Vec<PolicyRule> {
     rules
 }
 
-/// The objects that kubectl prints as JSON: one after the other, or in a List.
+/// Parses the objects that kubectl prints as JSON, one after the other or in a List.
 pub(crate) fn documents(printed: &str) -> Vec<Value> {
     let mut all = Vec::new();
     for document in serde_json::Deserializer::from_str(printed).into_iter::<Value>() {
@@ -135,7 +136,7 @@ fn everything() -> PolicyRule {
         .expect("a fixed rule")
 }
 
-/// Writes a ClusterRole, whether it is there or not.
+/// Creates or replaces a ClusterRole.
 pub(super) async fn write_role(client: &Client, name: &str, rules: Vec<PolicyRule>) {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let mut role = ClusterRole { rules: Some(rules), ..ClusterRole::default() };
@@ -150,7 +151,7 @@ pub(super) async fn write_role(client: &Client, name: &str, rules: Vec<PolicyRul
     must(answer.map_err(|e| format!("ClusterRole {name}: {e}")));
 }
 
-/// Binds a user to a ClusterRole of the same name as the binding, in all namespaces.
+/// Binds a user in all namespaces to the ClusterRole with the binding's name.
 pub(super) async fn bind_everywhere(client: &Client, role: &str, whom: &str) {
     let mut binding = ClusterRoleBinding {
         role_ref: reference(role),
@@ -185,8 +186,8 @@ fn user(name: &str) -> Subject {
 }
 
 impl World {
-    /// Takes from the operator the right to write the status of accounts, until [`World::allow_status_writes`]: what
-    /// is desired stays unhandled, and callers see that.
+    /// Revokes the operator's permission to write the status of accounts until [`World::allow_status_writes`]:
+    /// changes of the spec stay unhandled, and callers can observe that.
     pub(crate) async fn forbid_status_writes(&self) {
         let rules = RULES.get().expect("a world has started");
         let (status, rest) = split(rules);
@@ -195,14 +196,14 @@ impl World {
         self.until_rights(false).await;
     }
 
-    /// Gives that right back.
+    /// Grants that permission again.
     pub(crate) async fn allow_status_writes(&self) {
         let rules = RULES.get().expect("a world has started").clone();
         write_role(&self.client, &role_name(self.namespace()), rules).await;
         self.until_rights(true).await;
     }
 
-    /// Takes from the operator all rights on these resources, by their plurals.
+    /// Revokes all of the operator's permissions on these resources, given by their plurals.
     pub(crate) async fn forbid(&self, resources: &[&str]) {
         let mut rules = RULES.get().expect("a world has started").clone();
         for rule in &mut rules {
@@ -222,7 +223,7 @@ impl World {
         }
     }
 
-    /// The authoriser of an API server follows a change of a role a moment later.
+    /// Waits until the authorizer has followed the change of the role.
     async fn until_rights(&self, wanted: bool) {
         let user = operator_user(self.namespace());
         let question = [
@@ -242,7 +243,8 @@ impl World {
     }
 }
 
-/// The rules without the status of accounts, and those that speak of it. A rule for everything is written out.
+/// Splits the rules into those without the status of accounts and those that contain it. A rule for all resources is
+/// expanded.
 fn split(rules: &[PolicyRule]) -> (Vec<PolicyRule>, Vec<PolicyRule>) {
     const STATUS: &str = "kubesvcaccounts/status";
     let (mut status, mut rest) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The rows, as a reader of the database sees them.
+//! Rows of the database, as an external reader sees them.
 
 use sqlx::FromRow;
 
@@ -35,30 +35,30 @@ pub(crate) struct Row {
 }
 
 impl World {
-    /// The row of an account. Asks again while the database gives no answer, as all that is read here does.
+    /// Returns the row of an account. Like all reads here, retries while the database does not answer.
     pub(crate) async fn row(&self, name: &str) -> Option<Row> {
         self.rows().await.into_iter().find(|row| row.name == name)
     }
 
-    /// As [`World::row`], asked once.
+    /// Like [`World::row`], without retries.
     ///
     /// # Errors
     ///
-    /// The database does not answer, or one of the rows cannot be read.
+    /// The database does not answer, or a row cannot be read.
     pub(crate) async fn try_row(&self, name: &str) -> Result<Option<Row>, String> {
         Ok(self.try_rows().await?.into_iter().find(|row| row.name == name))
     }
 
-    /// All rows, by name.
+    /// Returns all rows, by name.
     pub(crate) async fn rows(&self) -> Vec<Row> {
         eventually("the rows", PATIENCE, async || self.try_rows().await).await
     }
 
-    /// As [`World::rows`], asked once.
+    /// Like [`World::rows`], without retries.
     ///
     /// # Errors
     ///
-    /// The database does not answer, or one of the rows cannot be read.
+    /// The database does not answer, or a row cannot be read.
     pub(crate) async fn try_rows(&self) -> Result<Vec<Row>, String> {
         self.read_rows().await.map_err(|e| format!("the database: {e}"))
     }
@@ -67,7 +67,7 @@ impl World {
         self.open_database().await?.rows().await
     }
 
-    /// Account and agent of each row of `kubesvc_assignments`, in order.
+    /// Returns account and agent of each row of `kubesvc_assignments`, in order.
     ///
     /// # Errors
     ///
@@ -77,12 +77,12 @@ impl World {
         read.await.map_err(|error| format!("the database: {error}"))
     }
 
-    /// Account, epoch and agent of each row of `kubesvc_caching`, in order.
+    /// Returns account, epoch and agent of each row of `kubesvc_caching`, in order.
     pub(crate) async fn fences(&self) -> Vec<(String, i64, Option<String>)> {
         eventually("the fences", PATIENCE, async || self.try_fences().await).await
     }
 
-    /// As [`World::fences`], asked once.
+    /// Like [`World::fences`], without retries.
     ///
     /// # Errors
     ///
@@ -92,13 +92,13 @@ impl World {
         read.await.map_err(|error| format!("the database: {error}"))
     }
 
-    /// The replicas that have rows in `kubesvc_assignments`, in order.
+    /// Returns the replicas that have rows in `kubesvc_assignments`, in order.
     pub(crate) async fn assigned_replicas(&self) -> Vec<String> {
         eventually("the replicas with assignments", PATIENCE, async || self.try_assigned_replicas().await)
             .await
     }
 
-    /// As [`World::assigned_replicas`], asked once.
+    /// Like [`World::assigned_replicas`], without retries.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl World {
         read.await.map_err(|error| format!("the database: {error}"))
     }
 
-    /// Waits until exactly these accounts are assigned to these agents; both by name, accounts first.
+    /// Waits until the assignments are exactly these pairs of account and agent name, in order.
     pub(crate) async fn until_assigned(&self, wanted: &[(&str, &str)]) {
         eventually("the assignments as they should be", PATIENCE, async || {
             let told = self.try_assignments().await?;
@@ -119,7 +119,7 @@ impl World {
         .await;
     }
 
-    /// Waits until the row of an account says that so many agents hold it.
+    /// Waits until the row of an account counts this many agents.
     pub(crate) async fn until_connections(&self, name: &str, wanted: i32) {
         eventually(&format!("{wanted} agents in the row of {name}"), PATIENCE, async || {
             match self.try_row(name).await? {
@@ -130,7 +130,7 @@ impl World {
         .await;
     }
 
-    /// Waits until an account has no row any more.
+    /// Waits until an account has no row.
     pub(crate) async fn until_row_gone(&self, name: &str) {
         eventually(&format!("no row of {name}"), PATIENCE, async || match self.try_row(name).await? {
             None => Ok(()),
@@ -139,7 +139,7 @@ impl World {
         .await;
     }
 
-    /// As [`World::until_row`], of a row that is kubesvc's.
+    /// Like [`World::until_row`], for a row that belongs to kubesvc.
     pub(crate) async fn until_own_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that is kubesvc's and says {status}"), PATIENCE, async || {
             match self.try_row(name).await? {
@@ -150,8 +150,8 @@ impl World {
         .await
     }
 
-    /// Waits until the row of an account says a state, of the object as it is now: rows follow objects a moment later, and
-    /// an earlier one may have said the same state.
+    /// Waits until the row of an account has this status and matches the current object: rows follow objects with a
+    /// delay, and an earlier row may have had the same status.
     pub(crate) async fn until_row(&self, name: &str, status: &str) -> Row {
         eventually(&format!("a row of {name} that says {status}"), PATIENCE, async || {
             let row = self.try_row(name).await?.filter(|row| row.status == status);

@@ -1,9 +1,9 @@
-//! Worlds that several tests begin with.
+//! Worlds that several tests start from.
 
 use super::{Agent, Cluster, World};
 
 impl World {
-    /// With a cluster, and an agent of zone east.
+    /// A world with a cluster and an agent of zone east.
     pub(crate) async fn with_agent() -> (Self, Cluster, Agent) {
         let world = Self::start().await;
         let cluster = world.cluster("spinnaker").await;
@@ -11,8 +11,8 @@ impl World {
         (world, cluster, agent)
     }
 
-    /// Nothing is tried again by itself, so that each state that waits for somebody stays. The agents are those of the
-    /// zones east, south and mute: the second is there to be killed, the third to be stopped in its tracks.
+    /// A world without automatic retries, so that each state that waits for intervention lasts. The agents are those
+    /// of the zones east, south and mute: tests kill the second and pause the third.
     pub(crate) async fn at_rest() -> (Self, Cluster, [Agent; 3]) {
         let slow = Self::prepare()
             .setting("kubesvc.dynamicAccounts.retryFrequencySeconds", 600)
@@ -25,7 +25,7 @@ impl World {
         (world, cluster, [east, south, mute])
     }
 
-    /// As [`World::with_agent`], with [`Prepare::in_no_hurry`].
+    /// Like [`World::with_agent`], with [`Prepare::in_no_hurry`].
     pub(crate) async fn in_no_hurry() -> (Self, Cluster, Agent) {
         let world = Self::prepare().in_no_hurry().start().await;
         let cluster = world.cluster("spinnaker").await;
