@@ -130,7 +130,7 @@ async fn follow(
     Ok(())
 }
 
-/// Returns an error that retries do not cure: a missing right, or an unknown kind.
+/// Returns an error that retries do not cure: a rejected credential, a missing right, or an unknown kind.
 fn lasting(error: &watcher::Error) -> Option<&kube::Error> {
     let (watcher::Error::InitialListFailed(error)
     | watcher::Error::WatchStartFailed(error)

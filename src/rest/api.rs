@@ -1,7 +1,8 @@
 //! Calls to the API server, and how its errors map to those of REST.
 //!
-//! A message of the API server may contain what was sent to it. So a caller is told only the verb, the kind and the
-//! name of the object. For a refused account, each field and the rule that it breaks are added, without the value.
+//! A message of the API server may contain what was sent to it. So a caller is told the verb, the kind, the namespace
+//! and the name of the object in kubesvc's own words. For a refused account, each field and the rule that it breaks are
+//! added, without the value.
 
 use std::fmt;
 use std::future::Future;

@@ -16,7 +16,7 @@ use super::{RestState, json, json_size};
 use crate::account::spinnaker::is_account_name;
 use crate::listen::addresses::Caller;
 
-/// Time until a body must begin, and its allowance beyond the minimum rate.
+/// Time limit for the first bytes of a body, and slack that is added to the time allowed by the minimum rate.
 const BODY_GRACE: Duration = Duration::from_secs(5);
 /// Minimum rate of a body, in bytes per second.
 const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
@@ -24,8 +24,8 @@ const MIN_BYTES_PER_SECOND: u32 = 16 * 1024;
 const PARSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of accounts in a request.
 pub(super) const MAX_ACCOUNTS: usize = 1000;
-/// Maximum size of a body of a call between replicas, in bytes. A query of 1,000 uids fits easily, and the limit for
-/// callers does not apply.
+/// Maximum size of a body of a call between replicas, in bytes, independent of the limit for callers. A query of 1,000
+/// uids fits easily.
 const MAX_PEER_BODY_BYTES: usize = 256 * 1024;
 
 /// Media types that a call accepts.
@@ -62,7 +62,7 @@ impl<S: Send + Sync> FromRequest<S> for PendingBody {
     }
 }
 
-/// A parsed body and its memory permit. Keep the permit as long as any of the body.
+/// A parsed body and its memory permit. Keep the permit as long as any part of the body.
 pub(super) type Read = (Value, MemoryPermit);
 
 /// Reads a body and parses it as JSON.

@@ -147,7 +147,7 @@ async fn existing(state: &RestState, given: &AccountInput) -> Result<CreateOutco
     }
 }
 
-/// The error for an object name that belongs to another account, or did a moment ago.
+/// Returns the error for an object name that another account has, or had a moment ago.
 pub(super) fn in_the_way(name: &str, other: Option<&str>) -> RestError {
     let object = names::object_name(name);
     RestError::conflict(match other {

@@ -27,8 +27,8 @@ const UNCOUNTED_KIB: usize = 16;
 const CALLER_SHARE: usize = 4;
 /// Maximum number of concurrent writing requests. Each runs to completion even if its caller has disconnected.
 const MAX_CONCURRENT_WRITES: usize = 1024;
-/// Minimum time for which a body that is being received waits for more memory. Jitter up to doubles it, so that among
-/// bodies that wait for one another, the first to give up lets the others continue.
+/// Minimum time for which a body that is being received waits for more memory. Random jitter at most doubles it, so
+/// that among bodies that wait for one another, the first to give up lets the others continue.
 const GROWTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Limits that all requests share.

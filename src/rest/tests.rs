@@ -1,4 +1,4 @@
-//! The router against an unreachable API server: all refusals that need no answer of it.
+//! The router with an unreachable API server: all requests that are refused before the API server is called.
 
 use std::io;
 use std::sync::Arc;
