@@ -1,4 +1,4 @@
-//! The port through which the controller and REST see the connected agents; the hub stands behind it.
+//! The port through which the controller and REST see the connected agents. The hub implements it.
 
 mod cluster_sessions;
 mod remote_sessions;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::lifecycle::{SessionFact, Tick};
 
-/// The leader's seconds. Only the leader's clock task advances them.
+/// The leader's clock, in seconds. Only the leader's clock task advances it.
 #[derive(Debug, Default)]
 pub struct Ticks(AtomicU64);
 
@@ -19,78 +19,81 @@ pub use cluster_sessions::ClusterSessions;
 pub use remote_sessions::RemoteSessions;
 
 impl Ticks {
-    /// Now.
+    /// The current tick.
     pub fn now(&self) -> Tick {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more second has passed while this process was able to lead.
+    /// Adds one second in which this process was able to lead.
     pub fn advance(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A connected agent, for people and for other replicas.
+/// A connected agent, as shown to people and to other replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentView {
-    /// The agent.
+    /// Id of the agent.
     pub agent_id: String,
-    /// Its zone.
+    /// Zone of the agent.
     pub zone_id: String,
-    /// The program's version.
+    /// Version of the agent program.
     pub version: String,
-    /// The replica that holds its stream.
+    /// The replica that has the agent's session.
     pub replica_id: String,
-    /// Since when the stream stands.
+    /// Start of the session.
     pub connected_since: Timestamp,
-    /// When its last frame came.
+    /// Time of the last frame from the agent.
     pub last_seen: Timestamp,
-    /// Whether it is given accounts.
+    /// Whether the agent is approved, so that it is given accounts.
     pub approved: bool,
-    /// Names of the accounts it holds, sorted.
+    /// Sorted names of the accounts that it holds.
     pub accounts: Vec<String>,
 }
 
-/// Why the agents cannot be read.
+/// Reason why the agents cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the agents' objects cannot be read: {0}")]
 pub struct FleetError(pub String);
 
-/// The connected agents. Reads are of memory and take no I/O, but for [`read`](Self::read).
+/// The connected agents. All methods except [`read`](Self::read) and [`disconnect`](Self::disconnect) only
+/// read memory.
 #[async_trait]
 pub trait Fleet: Send + Sync {
-    /// Every session of the fleet with its last word about this account: what the leader decides from.
+    /// All sessions relevant to the account, each with its last report about it. The leader decides from
+    /// these.
     fn sessions(&self, uid: &str) -> Vec<SessionFact>;
 
     /// All connected agents, by id.
     fn agents(&self) -> Vec<AgentView>;
 
-    /// Agents that hold the account with this uid, by id.
+    /// Agents that hold the account, by id.
     fn holders(&self, uid: &str) -> Vec<AgentView>;
 
-    /// Namespaces that an agent of this replica saw for this account, if one told them since it connected.
+    /// Namespaces that an agent of this replica has reported for the account since it connected, if any.
     fn namespaces(&self, uid: &str) -> Option<Vec<String>>;
 
-    /// Whether a session finds the credential of the account to be another one than the granted one. A leader that has
-    /// not read it since does not know.
+    /// Whether a session reports that the account's credential is not the granted version. The leader does
+    /// not notice by itself until it reads the credential again.
     fn credential_mismatch(&self, _uid: &str) -> bool {
         false
     }
 
-    /// Whether every session there may be is a session of this process, so that nothing has to be [read](Self::read).
+    /// Whether all possible sessions belong to this process, so that [`read`](Self::read) is not needed.
     fn is_all_here(&self) -> bool;
 
-    /// Makes sure that the sessions of a zone which were registered until now, at any replica, are seen.
+    /// Ensures that all sessions of a zone registered so far, at any replica, are visible here.
     ///
     /// # Errors
-    /// The API server cannot be asked.
+    /// The API server cannot be read.
     async fn read(&self, zone: &str) -> Result<(), FleetError>;
 
-    /// The agents' objects of a zone were read a moment ago: what they say of this process's sessions is taken in now, and
-    /// not only when whoever follows them comes to it.
+    /// Applies the just-read KubesvcAgents of a zone to this process's sessions, without waiting for the task
+    /// that follows those objects.
     fn catch_up(&self, _zone: &str) {}
 
-    /// Closes the stream of an agent, which may connect again at once. False if it is not connected.
+    /// Closes the session of an agent; the agent may connect again at once. Returns false if it is not
+    /// connected.
     fn disconnect(&self, agent_id: &str) -> bool;
 }

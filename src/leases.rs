@@ -1,22 +1,24 @@
 //! Leases: which replica leads, and which replicas are alive.
 //!
-//! One Lease, `kubesvc-operator`, is held by the replica that leads; beside it each replica keeps one of its own. That
-//! a Lease has run out is seen by its not changing for a time on the observer's own clock; no times of different
-//! machines are ever compared. A Lease does not fence: a replica that slept may believe for a moment that it still
-//! leads. What it writes then is refused by resourceVersions, and in the database by the [term](crate::store::Term).
+//! The replica that leads holds one Lease, `kubesvc-operator`; each replica also holds a Lease of its own. A
+//! Lease has expired if it has not changed for its duration on the observer's own clock; timestamps of
+//! different machines are never compared. A Lease is not a fence: a replica that was suspended may still
+//! believe that it leads. What it writes then is rejected through the resourceVersion of each object and, in
+//! the database, through the [term](crate::store::Term).
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`election`] | what a replica is to do about the leader's Lease: pure |
-//! | [`elector`] | doing it |
-//! | [`leadership`] | who leads, for everybody else: [`Leadership`], [`Mandate`] |
+//! | [`election`] | the next action for the leader's Lease: pure |
+//! | [`elector`] | executing that action |
+//! | [`leadership`] | who leads, for the rest of the process: [`Leadership`], [`Mandate`] |
 //! | [`own_lease`] | the Lease of this replica |
 //! | [`liveness`], [`replicas`] | which replicas are alive: the first is pure |
-//! | [`backlog_age`] | for how long agents have waited to be registered: pure |
-//! | [`isolation`] | whether this replica alone is cut off from the API server: pure |
-//! | [`objects`] | the Leases at the API server |
+//! | [`backlog_age`] | how long agents have been waiting for registration: pure |
+//! | [`isolation`] | whether only this replica is cut off from the API server: pure |
+//! | [`objects`] | reading and writing Leases at the API server |
 //!
-//! Leases stand outside the budgets of writes: a busy operator must not lose its lead over its own work.
+//! Lease requests are exempt from the write budgets: a busy operator must not lose leadership because of its
+//! own writes.
 
 mod backlog_age;
 mod election;

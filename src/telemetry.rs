@@ -1,7 +1,7 @@
-//! What the programs say about themselves: log lines, error texts, metrics.
+//! What the programs report about themselves: log lines, error texts, metrics.
 //!
-//! Nothing here is global but the one subscriber that `tracing` itself keeps, set by [`logs::init`], and whether the API
-//! server answers ([`outages`]): whoever logs has to know.
+//! Only two things here are global: the subscriber that `tracing` keeps, set by [`logs::init`], and whether
+//! the API server answers ([`outages`]), because everything that logs needs to know that.
 
 pub mod errors;
 pub mod logs;

@@ -1,4 +1,4 @@
-//! Sessions at all replicas: those of this one from memory, the others from their KubesvcAgents.
+//! Sessions at all replicas: those of this replica from memory, the others from their KubesvcAgents.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -13,10 +13,10 @@ use crate::account::lifecycle::{Presence, SessionFact};
 use crate::objects::{AccountIndex, AgentIndex, read_agents};
 use crate::telemetry::errors::chain;
 
-/// Time limit for one read of agents from the API server.
+/// Timeout for one read of agents from the API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One reading of some zones, for all who asked before it began.
+/// One read of several zones, shared by all callers that asked before it began.
 #[derive(Default)]
 struct FleetRead {
     zones: Mutex<BTreeSet<String>>,
@@ -31,14 +31,14 @@ pub struct ClusterSessions {
     agents: Arc<AgentIndex>,
     client: Client,
     namespace: String,
-    /// The reading that is begun next.
+    /// The read that starts next.
     next: Mutex<Arc<FleetRead>>,
-    /// Whoever holds it reads.
+    /// Held by the caller that performs a read.
     reading: tokio::sync::Mutex<()>,
 }
 
 impl ClusterSessions {
-    /// `here`: the agents of this replica; the objects of all are in `namespace`.
+    /// `here` provides the agents of this replica; `namespace` contains all KubesvcAgents.
     pub fn new(
         here: Arc<dyn Fleet>,
         remote: Arc<RemoteSessions>,
@@ -103,8 +103,8 @@ impl Fleet for ClusterSessions {
         false
     }
 
-    /// Who asks while a reading is under way waits for the next one, and all who wait share it, whatever their zones:
-    /// one list, however many accounts are revoked at once.
+    /// A call during a read waits for the next one, and all waiting calls share it, whatever their zones: one
+    /// list, however many accounts are revoked at once.
     async fn read(&self, zone: &str) -> Result<(), FleetError> {
         let round = {
             let next = self.next.lock();
@@ -116,7 +116,8 @@ impl Fleet for ClusterSessions {
             return outcome.clone();
         }
         {
-            // One whose reader gave up in the middle is no more the next, and is read all the same.
+            // If a caller was cancelled in the middle of this read, it is no longer the next one, but it is
+            // performed all the same.
             let mut next = self.next.lock();
             if Arc::ptr_eq(&next, &round) {
                 *next = Arc::default();
@@ -132,7 +133,7 @@ impl Fleet for ClusterSessions {
     }
 }
 
-/// An agent that both know of is where it is connected; it may have moved a moment ago.
+/// Merges the facts by agent and zone. A connected session wins: the agent may just have moved.
 fn together(mut here: Vec<SessionFact>, remote: Vec<SessionFact>) -> Vec<SessionFact> {
     for fact in remote {
         let same = |one: &SessionFact| one.agent_id == fact.agent_id && one.zone == fact.zone;
@@ -179,7 +180,7 @@ mod tests {
         }
     }
 
-    /// No agent is here.
+    /// A fleet without agents.
     struct NoSessions;
 
     #[async_trait]
@@ -245,7 +246,7 @@ mod tests {
         while asked.lock().is_empty() {
             tokio::task::yield_now().await;
         }
-        // The first zone too: what is read now may have been read before it was asked for once more.
+        // The first zone again too: the read in progress may have read it before this request.
         readings.extend((0..2000).map(|nth| read(format!("z-{nth}"))));
         while sessions.next.lock().zones.lock().len() < 2000 {
             tokio::task::yield_now().await;

@@ -16,16 +16,16 @@ use crate::wake_set::WakeSet;
 
 /// Maximum number of changed objects applied in one pass.
 const MAX_CHANGES_PER_PASS: usize = 1000;
-/// Maximum number of zones shown to an account that takes any zone.
+/// Maximum number of other zones shown to an account that takes any zone.
 const MAX_ZONES_SHOWN: usize = 64;
 
-/// An agent whose stream another replica holds, or held last.
+/// An agent whose session is, or was last, at another replica.
 struct RemoteAgentEntry {
     agent: Arc<KubesvcAgent>,
     presence: Presence,
-    /// Since when its stream stands, as far as this replica knows.
+    /// Start of its session, as far as this replica knows.
     since: Tick,
-    /// How it ended, where it has.
+    /// How the session ended, if it has.
     ending: SessionEnding,
 }
 
@@ -33,16 +33,16 @@ struct RemoteAgentEntry {
 struct RemoteAgents {
     by_name: HashMap<String, RemoteAgentEntry>,
     by_zone: BTreeMap<String, BTreeSet<String>>,
-    /// Names of agents whose outbox has an entry for the uid.
+    /// Names of the agents whose outbox has an entry for the uid.
     by_uid: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What became of an agent by a change.
+/// Effect of a change of one agent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct AgentChange {
-    /// The zone in which an agent came, went or was judged otherwise.
+    /// Zone in which an agent was added, removed or changed for all accounts.
     zone: Option<String>,
-    /// Accounts of which it says something else.
+    /// Uids of the accounts whose outbox entries changed.
     uids: HashSet<String>,
 }
 
@@ -54,13 +54,14 @@ pub struct RemoteSessions {
     replicas: Arc<Replicas>,
     ticks: Arc<Ticks>,
     changed: Arc<WakeSet<String>>,
-    /// Accounts concerned by changes that [`RemoteSessions::catch_up`] took in, of which the leader is not told yet.
+    /// Accounts affected by changes that [`RemoteSessions::catch_up`] applied, not yet published to the
+    /// leader.
     unpublished: WakeSet<String>,
     members: Mutex<RemoteAgents>,
 }
 
 impl RemoteSessions {
-    /// All agents but those of the replica with this id.
+    /// Tracks all agents except those of the replica `replica_id`.
     pub fn new(
         replica_id: &str,
         agents: Arc<AgentIndex>,
@@ -83,7 +84,7 @@ impl RemoteSessions {
         }
     }
 
-    /// Follows the objects and the replicas until stopped, and tells the leader of accounts that it should look at.
+    /// Follows the objects and the replicas until stopped, and wakes the leader for the affected accounts.
     pub async fn follow(&self, leader: &WakeSet<String>, stop: &CancellationToken) {
         let mut replicas = self.replicas.changes();
         loop {
@@ -101,13 +102,13 @@ impl RemoteSessions {
         }
     }
 
-    /// Takes in what has changed and was not taken in yet. The one who calls is about to look, at one account; what was
-    /// taken in may concern others too, of which the leader is told by [`RemoteSessions::follow`].
+    /// Applies all pending changes. The caller is about to look at one account; [`RemoteSessions::follow`]
+    /// wakes the leader for the other affected accounts.
     pub(super) fn catch_up(&self, zones: &BTreeSet<String>) {
         let mut names = self.changed.try_take(usize::MAX);
         let of_zones = self.agents.all().into_iter().filter(|agent| zones.contains(&agent.spec.zone_id));
         {
-            // Whoever follows may have taken out a name, and not taken in the agent yet.
+            // `follow` may have taken a name without having applied the agent yet.
             let members = self.members.lock();
             let is_known = |name: &str, agent: &Arc<KubesvcAgent>| {
                 members.by_name.get(name).is_some_and(|member| Arc::ptr_eq(&member.agent, agent))
@@ -123,7 +124,7 @@ impl RemoteSessions {
         {
             let mut members = self.members.lock();
             for name in names {
-                // One that was never approved is not heard, and nobody waits for it.
+                // The reports of an agent that was never approved do not count, and nothing waits for it.
                 let agent = self.agents.get(&name);
                 let agent = agent.filter(|agent| !self.is_here(agent) && agent.was_approved());
                 let connected = agent.as_deref().is_some_and(|agent| self.is_connected(agent));
@@ -157,7 +158,8 @@ impl RemoteSessions {
             })
     }
 
-    /// How its stream ended. One that says connected has lost its replica; one that was cut there may have lost it since.
+    /// How the agent's session ended. A session that its object still shows as connected lost its replica;
+    /// one that was cut may have lost its replica since then.
     fn ending(&self, agent: &KubesvcAgent) -> SessionEnding {
         let session = agent.status.as_ref().and_then(|status| status.session.as_ref());
         let said: Option<SessionEnding> = session.and_then(|session| session.ended).map(SessionEnding::from);
@@ -169,8 +171,9 @@ impl RemoteSessions {
         }
     }
 
-    /// The sessions that the account has to do with: all of its zones; of the other zones, those that offer it a place
-    /// and, where it takes any, one of each of the first 64 by name.
+    /// Sessions relevant to the account: all of its zones. If it probes for a zone, also those whose outbox
+    /// names it. If it takes any zone, also one approved, connected session of each other zone, of at most 64
+    /// zones by name.
     pub(super) fn sessions(&self, account: &KubesvcAccount) -> Vec<SessionFact> {
         let of_account = zones::zones_of(account);
         let asks = zones::needs_zone_probe(account);
@@ -192,7 +195,7 @@ impl RemoteSessions {
         names.into_iter().filter_map(|name| Some(members.by_name.get(name)?.fact(account))).collect()
     }
 
-    /// Whether the replica of a connected agent finds another credential than the granted one.
+    /// Whether the replica of a connected agent reports that the credential is not the granted one.
     pub(super) fn doubts(&self, account: &KubesvcAccount) -> bool {
         let epoch = account.status_or_default().epoch;
         let members = self.members.lock();
@@ -212,7 +215,7 @@ fn session_replica(agent: &KubesvcAgent) -> Option<&str> {
 }
 
 impl RemoteAgents {
-    /// An agent is as its object says; absent: it is none of another replica.
+    /// Records an agent as its object shows it; `None` if it does not belong to another replica.
     fn put(
         &mut self,
         name: &str,
@@ -230,7 +233,7 @@ impl RemoteAgents {
         let presence = match &before {
             _ if connected => Presence::Connected,
             Some(RemoteAgentEntry { presence: Presence::Away(since), .. }) => Presence::Away(*since),
-            // One that had left before anybody looked is gone.
+            // It left before this replica first saw it: away since the beginning.
             None if !says_connected(&agent) => Presence::Away(0),
             _ => Presence::Away(now),
         };
@@ -280,7 +283,7 @@ impl RemoteAgentEntry {
         self.agent.spec.approved && self.presence == Presence::Connected
     }
 
-    /// What matters to every account of its zone.
+    /// The properties that matter to every account of the zone.
     fn standing(&self) -> (Presence, bool, Option<&SessionId>, [Option<&Vec<String>>; 2]) {
         (self.presence, self.agent.spec.approved, session_of(&self.agent), lists(&self.agent))
     }
@@ -295,7 +298,7 @@ impl RemoteAgentEntry {
         AgentChange { zone, uids: differing.chain(lost).map(|entry| entry.uid.clone()).collect() }
     }
 
-    /// What the leader is told of it about an account.
+    /// The fact about an account that the leader sees.
     fn fact(&self, account: &KubesvcAccount) -> SessionFact {
         let connected = self.presence == Presence::Connected;
         let status = self.agent.status.as_ref();
@@ -313,7 +316,7 @@ impl RemoteAgentEntry {
                 load: 0,
             },
             report: entry.and_then(OutboxEntry::report),
-            // Its own replica counts, and says that it failed.
+            // Its own replica measures the silence and reports a failure.
             silent_for: None,
             offer: entry.and_then(|entry| entry.offer(account)),
             lists: status.and_then(|status| status.lists(account)).map_or(Fact::Unknown, Fact::Known),
@@ -330,7 +333,7 @@ fn boot_of(agent: &KubesvcAgent) -> Option<&BootId> {
     Some(&agent.status.as_ref()?.session.as_ref()?.boot_id)
 }
 
-/// What it tells of the accounts of its own file; absent until it has listed them.
+/// The accounts of its own file that the agent reports; `None` until it has listed them.
 fn lists(agent: &KubesvcAgent) -> [Option<&Vec<String>>; 2] {
     let status = agent.status.as_ref();
     [

@@ -1,14 +1,14 @@
-//! For how long agents have waited to be registered. Pure.
+//! How long agents have been waiting for registration. Pure.
 
 use crate::account::lifecycle::Tick;
 
-/// Time, in ticks, for which a backlog that was seen counts as standing: the agents registered last may not be seen
-/// yet.
+/// Time, in ticks, for which a backlog still counts after it was last seen. The last registrations may not be
+/// visible yet.
 const MAX_UNSEEN_TICKS: Tick = 3;
-/// Minimum gap, in ticks, that ends a backlog; with a shorter one it is the same backlog.
+/// Minimum gap, in ticks, that ends a backlog. After a shorter gap the same backlog continues.
 const MIN_GAP_TICKS: Tick = 60;
 
-/// Since when there has been a queue.
+/// Start of the current registration backlog.
 #[derive(Debug, Default)]
 pub(super) struct BacklogAge {
     since: Option<Tick>,
@@ -16,7 +16,8 @@ pub(super) struct BacklogAge {
 }
 
 impl BacklogAge {
-    /// Whether somebody waits now. Answers since when, absent where the queue is over.
+    /// Records whether registrations are waiting now. Returns the tick at which the backlog began, or `None`
+    /// if there is no backlog.
     pub(super) fn look(&mut self, waits: bool, now: Tick) -> Option<Tick> {
         let quiet = now.saturating_sub(self.last);
         if waits {

@@ -1,5 +1,5 @@
-//! What a replica is to do about the leader's Lease, from what it has seen of it. Pure: the clock is handed in, and
-//! counts from any moment of this process.
+//! The next action for the leader's Lease, decided from what this replica has seen of it. Pure: the caller
+//! passes the time, counted from an arbitrary moment in this process.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-/// A moment on the replica's own monotonic clock.
+/// A point in time on this replica's monotonic clock.
 pub(super) type Moment = Duration;
 
-/// The times of Leases. Each is longer than the next: a leader gives up well before others take its Lease.
+/// Lease timing. Each value is longer than the next: a leader gives up well before others take its Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// A Lease that has not changed for so long has run out.
+    /// Time without a change after which a Lease has expired.
     pub duration: Duration,
-    /// A leader that could not renew its Lease for so long leads no more.
+    /// Time without a successful renewal after which a leader stops leading.
     pub renew_deadline: Duration,
-    /// The time between two tries.
+    /// Interval between two attempts.
     pub retry_period: Duration,
 }
 
@@ -33,55 +33,55 @@ impl Default for Times {
 }
 
 impl Times {
-    /// How often a replica renews its own Lease.
+    /// Interval at which a replica renews its own Lease.
     pub(super) fn renewal(self) -> Duration {
         self.duration / 3
     }
 }
 
-/// The leader's Lease as it was read.
+/// Content of the leader's Lease, as last read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseRecord {
-    /// The replica that holds it; empty: it was released.
+    /// Id of the replica that holds the Lease; empty if the Lease was released.
     pub(super) holder: String,
     /// The resourceVersion.
     pub(super) version: String,
 }
 
-/// What is known of the leader's Lease.
+/// What this replica knows about the leader's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum LeaseView {
-    /// Nobody has looked yet.
+    /// Not read yet.
     #[default]
     Unknown,
-    /// There is none.
+    /// The Lease does not exist.
     Absent,
-    /// It has looked so since this moment.
+    /// Content of the Lease, and the time since which it has not changed.
     Seen(LeaseRecord, Moment),
 }
 
-/// What is to be done now.
+/// Next action of a [`Candidate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseAction {
-    /// The Lease is free: take it.
+    /// Take the Lease: it is free.
     Acquire,
-    /// It is ours, and due.
+    /// Renew the Lease: this replica holds it, and renewal is due.
     Renew,
-    /// Nothing before this time has passed.
+    /// Do nothing for this long.
     Wait(Duration),
-    /// This replica led, and leads no more.
+    /// Stop leading: this replica led and no longer does.
     Lost,
 }
 
-/// A replica that leads or would.
+/// A replica that leads or wants to lead.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     id: String,
     times: Times,
     sight: LeaseView,
-    /// When the last renewal that succeeded was sent; absent: it does not lead.
+    /// Send time of the last successful renewal; `None` if this replica does not lead.
     renewed: Option<Moment>,
-    /// No write before this moment.
+    /// No write is sent before this moment.
     not_before: Moment,
 }
 
@@ -90,7 +90,7 @@ impl Candidate {
         Self { id: id.to_owned(), times, sight: LeaseView::Unknown, renewed: None, not_before: Moment::ZERO }
     }
 
-    /// What is to be done now.
+    /// Returns the action that is due at `now`.
     pub(super) fn step(&self, now: Moment) -> LeaseAction {
         match (self.renewed, &self.sight) {
             (Some(renewed), LeaseView::Seen(record, _)) if record.holder == self.id => {
@@ -103,7 +103,7 @@ impl Candidate {
                     LeaseAction::Wait(self.not_before.min(end) - now)
                 }
             }
-            // Somebody else has it, or it was deleted: whoever took it may lead already.
+            // Another replica holds it, or it was deleted: another replica may already lead.
             (Some(_), _) => LeaseAction::Lost,
             (None, LeaseView::Unknown) => LeaseAction::Wait(self.times.retry_period),
             (None, sight) => match self.free_at(sight).max(self.not_before).checked_sub(now) {
@@ -113,7 +113,8 @@ impl Candidate {
         }
     }
 
-    /// When a Lease that looks so is free. One that we hold is of an earlier process of ours, which is gone.
+    /// Time at which a Lease in this state becomes free. A Lease with this replica's own id comes from an
+    /// earlier process, which is gone, so it is free at once.
     fn free_at(&self, sight: &LeaseView) -> Moment {
         match sight {
             LeaseView::Seen(record, since) if !record.holder.is_empty() && record.holder != self.id => {
@@ -123,7 +124,7 @@ impl Candidate {
         }
     }
 
-    /// The Lease was read; absent: there is none.
+    /// Records the Lease as read; `None` if it does not exist.
     pub(super) fn saw(&mut self, record: Option<LeaseRecord>, now: Moment) {
         match (record, &self.sight) {
             (None, _) => self.sight = LeaseView::Absent,
@@ -132,34 +133,35 @@ impl Candidate {
         }
     }
 
-    /// The Lease was written as this record. What counts is when that was sent: nobody has seen it earlier.
+    /// Records a successful write. The send time counts, not the response time: no other replica can have
+    /// seen the write earlier.
     pub(super) fn wrote(&mut self, record: LeaseRecord, sent: Moment) {
         self.sight = LeaseView::Seen(record, sent);
         self.renewed = Some(sent);
         self.not_before = sent + self.times.retry_period;
     }
 
-    /// A write did not succeed: none before this pause is over.
+    /// Records a failed write: the next one is sent after `pause` at the earliest.
     pub(super) fn pause(&mut self, now: Moment, pause: Duration) {
         self.not_before = now + pause;
     }
 
-    /// It leads no more.
+    /// Stops leading.
     pub(super) fn step_down(&mut self) {
         self.renewed = None;
     }
 
-    /// When the last renewal was sent; absent: it does not lead.
+    /// Send time of the last successful renewal; `None` if this replica does not lead.
     pub(super) fn renewed(&self) -> Option<Moment> {
         self.renewed
     }
 
-    /// Until when this replica leads unless it renews; absent: it does not.
+    /// Time until which this replica leads unless it renews; `None` if it does not lead.
     pub(super) fn end(&self) -> Option<Moment> {
         self.renewed.map(|renewed| renewed + self.times.renew_deadline)
     }
 
-    /// Who holds the Lease, unless it has run out.
+    /// Holder of the Lease, unless the Lease has expired.
     pub(super) fn holder(&self, now: Moment) -> Option<&str> {
         match &self.sight {
             LeaseView::Seen(record, since)

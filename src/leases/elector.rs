@@ -1,4 +1,4 @@
-//! The leader's Lease: watched, taken, renewed and released. What is to be done is decided by [`Candidate`].
+//! Watches, takes, renews and releases the leader's Lease. [`Candidate`] decides what to do.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,31 +14,32 @@ use super::objects::{self, LEADER_LEASE, LeaseObjects, LeaseWriteError};
 use crate::crash;
 use crate::telemetry::outages::{api_server_is_away, warn_unless_away};
 
-/// By how much the pause between two tries grows at most, at random, so that replicas do not try in step.
+/// Maximum random increase of the pause between two attempts, as a factor, so that replicas do not retry in
+/// step.
 const MAX_JITTER_FACTOR: f64 = 1.2;
-/// Time limit for the release.
+/// Timeout for releasing the Lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Keeps a [`Leadership`] true.
+/// Task that keeps a [`Leadership`] up to date.
 pub struct Elector {
     leases: LeaseObjects,
     id: String,
     times: Times,
     leadership: Arc<Leadership>,
-    /// Somebody else's hand was seen on the Lease.
+    /// Notified when another replica has written or deleted the Lease.
     changed: Arc<Notify>,
     candidate: Candidate,
-    /// The Lease as it was last read or written.
+    /// The Lease as last read or written.
     lease: Option<Lease>,
     begun: Instant,
-    /// When it is to be read again.
+    /// Time of the next read.
     look_at: Moment,
     complained: bool,
 }
 
 impl Elector {
-    /// An elector for this replica. `changed` says that somebody else has written or deleted the Lease; without it that
-    /// is found at the next look.
+    /// Creates the elector of this replica. `changed` is notified when another replica has written or deleted
+    /// the Lease; without it, the elector notices at its next read.
     pub fn new(
         leases: LeaseObjects,
         replica_id: &str,
@@ -60,7 +61,8 @@ impl Elector {
         }
     }
 
-    /// Takes part until `finish`, then releases the Lease. The work of a leader has ended by then.
+    /// Competes for the Lease until `finish` is cancelled, then releases it. The caller has stopped the
+    /// leader's work by then.
     pub async fn run(mut self, finish: CancellationToken) {
         while finish.run_until_cancelled(self.turn()).await.is_some() {
             let pause = self.pause();
@@ -79,7 +81,7 @@ impl Elector {
         self.begun.elapsed()
     }
 
-    /// Does what is to be done now.
+    /// Performs the action that is due now.
     async fn turn(&mut self) {
         if self.now() >= self.look_at && (self.candidate.renewed().is_none() || self.look_at.is_zero()) {
             self.look().await;
@@ -105,7 +107,7 @@ impl Elector {
         }
     }
 
-    /// How long one request may take: a leader must not wait beyond its deadline.
+    /// Timeout for one request: a leader must not wait beyond its renew deadline.
     fn within(&self) -> Duration {
         let left = self.candidate.end().map(|end| end.saturating_sub(self.now()));
         left.unwrap_or(self.times.renew_deadline).min(self.times.renew_deadline)
@@ -152,7 +154,7 @@ impl Elector {
                     None => jittered(self.times.retry_period),
                 };
                 if matches!(failed, LeaseWriteError::Changed) {
-                    // Whose it is now is seen at once; the pause is for the next write.
+                    // Find out at once who holds it; the pause applies to the next write.
                     self.look().await;
                 } else {
                     self.complain("write", &failed);
@@ -162,7 +164,7 @@ impl Elector {
         }
     }
 
-    /// The Lease is ours as of `sent`.
+    /// Records that this replica holds the Lease as of `sent`.
     fn lead(&mut self, sent: Moment) {
         if let Some(mandate) = self.leadership.mandate() {
             mandate.renewed(sent);
@@ -183,8 +185,8 @@ impl Elector {
         }
     }
 
-    /// Gives the Lease back if it is ours, so that another replica takes it at once, and leaves it to the others for a
-    /// while.
+    /// Releases the Lease if this replica holds it, so that another replica can take it at once. Does not
+    /// compete for it again for two retry periods.
     async fn let_go(&mut self) {
         let led = self.candidate.renewed().is_some();
         self.candidate.step_down();
@@ -206,7 +208,7 @@ impl Elector {
         }
     }
 
-    /// Writes that nobody holds the Lease, unless somebody else does.
+    /// Writes the Lease without a holder, unless another replica holds it.
     async fn release(&self, lease: &Lease) -> Result<(), String> {
         let mut lease = lease.clone();
         for _ in 0..2 {
@@ -215,7 +217,7 @@ impl Elector {
                 Err(LeaseWriteError::Api(error)) => return Err(error),
                 Err(LeaseWriteError::Changed) => {}
             }
-            // A renewal of ours may have been under way.
+            // A renewal from this replica may have been in flight.
             match self.leases.get(LEADER_LEASE, RELEASE_TIMEOUT).await {
                 Ok(Some(now)) if objects::holder(&now) == self.id => lease = now,
                 Ok(_) | Err(LeaseWriteError::Changed) => return Ok(()),
@@ -225,7 +227,7 @@ impl Elector {
         Err("it changes all the time".to_owned())
     }
 
-    /// Says once that the API server does not do as it should.
+    /// Counts a failed request and logs the first one, until a request succeeds again.
     fn complain(&mut self, what: &str, failed: &LeaseWriteError) {
         self.leadership.failed_renewals.inc();
         let error = match failed {
@@ -238,7 +240,7 @@ impl Elector {
     }
 }
 
-/// A pause, or up to 2.2 times as much.
+/// Returns `pause` multiplied by a random factor between 1 and 2.2.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(1.0 + fastrand::f64() * MAX_JITTER_FACTOR)
 }

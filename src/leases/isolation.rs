@@ -1,24 +1,24 @@
-//! For how long the API server has taken the Lease of this replica, and whether this replica alone is cut off from it:
-//! pure.
+//! How long the API server has accepted this replica's Lease, and whether only this replica is cut off from
+//! it. Pure.
 
 use std::time::Duration;
 
-/// Time on a clock of this process.
+/// A point in time on a clock of this process.
 pub(super) type Moment = Duration;
 
-/// The renewals of this replica's own Lease.
+/// Renewals of this replica's own Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Renewals {
-    /// How long the Lease is valid.
+    /// Validity of the Lease.
     duration: Duration,
-    /// The last one.
+    /// Time of the last renewal.
     last: Moment,
-    /// The first one since which none was late.
+    /// Time since which no renewal has been late.
     since: Moment,
 }
 
 impl Renewals {
-    /// None yet; the time counts from now.
+    /// No renewal yet; the time counts from `now`.
     pub(super) fn new(duration: Duration, now: Moment) -> Self {
         Self { duration, last: now, since: now }
     }
@@ -30,13 +30,14 @@ impl Renewals {
         self.last = now;
     }
 
-    /// How long ago the last one was.
+    /// Time since the last renewal.
     pub(super) fn age(&self, now: Moment) -> Duration {
         now.saturating_sub(self.last)
     }
 
-    /// For how long the API server has answered without a gap; nothing if it does not now. Half the duration is a gap:
-    /// of replicas that lose it at the same time, none may say so of itself when the Lease of another has run out.
+    /// How long the API server has answered without a gap; zero if it does not answer now. A gap is half the
+    /// Lease duration: if several replicas lose the API server at the same time, none of them may claim an
+    /// answer once another one's Lease has expired.
     pub(super) fn unbroken(&self, now: Moment) -> Duration {
         if self.is_late(now) { Duration::ZERO } else { now.saturating_sub(self.since) }
     }
@@ -46,27 +47,29 @@ impl Renewals {
     }
 }
 
-/// Whether this replica alone does not reach the API server.
+/// Whether only this replica is cut off from the API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Isolation {
-    /// When another replica last had the better of it.
+    /// Last time that another replica proved to have better access to the API server.
     outdone: Option<Moment>,
 }
 
 impl Isolation {
-    /// Up to this age of its own Lease a replica is not cut off: the Lease has run out, and a renewal more was missed. One
-    /// that was in the middle of a try when the API server came back for all of them has tried again by then.
+    /// Minimum age of its own Lease at which a replica may be cut off: the Lease has expired, and one more
+    /// renewal was missed. By then, a replica that was in the middle of an attempt when the API server came
+    /// back for all has tried again.
     pub fn doubtful_after(duration: Duration) -> Duration {
         duration + duration / 3
     }
 
-    /// Judges anew. `age`: how long ago the own Lease was renewed; `others`: for how long without a gap the API server
-    /// has answered another replica, the longest of those that say so, absent if none does.
+    /// Returns whether this replica is cut off. `age`: time since its own Lease was renewed. `others`: the
+    /// longest time without a gap for which the API server has answered another replica; `None` if no other
+    /// replica reports one.
     ///
-    /// It is cut off if its Lease has run out, and a renewal more was missed, and another one was answered all that time.
-    /// One that was answered only for a part of it says nothing: the API server may be coming back for all of them, one
-    /// after the other. After twice the duration it says enough. Where nobody says so any more, it is forgotten after one
-    /// duration.
+    /// The replica is cut off if its Lease has expired, one more renewal was missed, and another replica was
+    /// answered for all of that time. A replica that was answered for only part of it proves nothing: the API
+    /// server may be coming back for all of them, one after the other. An uninterrupted time of
+    /// enough. Without further reports, the verdict lapses after one Lease duration.
     pub fn judge(
         &mut self,
         now: Duration,
@@ -138,14 +141,15 @@ mod tests {
 
     #[test]
     fn an_api_server_that_goes_for_all_of_them_makes_none_think_that_it_is_alone() {
-        // Each renews in its own step of five seconds until it goes, and tries again each second until it is back.
+        // Each replica renews in its own step of five seconds until the API server goes away, and retries
+        // every second until it is back.
         for (own_step, others_step, goes, back) in (0..5)
             .flat_map(|own| (0..5).flat_map(move |other| (30..40).map(move |at| (own, other, at))))
             .flat_map(|(own, other, at)| (1..40).map(move |away| (own, other, at, at + away)))
         {
             let [mut own, mut other] = [Renewals::new(DURATION, seconds(0)); 2];
             let mut isolation = Isolation::default();
-            // It takes up to six seconds longer to see that it is back.
+            // This replica notices up to six seconds later that the API server is back.
             let (own_back, other_back) = (back + 6, back);
             for now in 0..100 {
                 let is_up = |step, back| (now < goes && now % 5 == step) || now >= back;

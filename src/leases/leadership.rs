@@ -1,4 +1,4 @@
-//! Who leads, for everybody who does not care how that is found out.
+//! Who leads, for code that does not need to know how the election works.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::objects::{self, LEADER_LEASE, LeaseObjects};
 
-/// Time limit for the API server to confirm that the Lease is ours.
+/// Timeout for the API server to confirm that this replica holds the Lease.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before the confirmation is asked for again.
+/// Delay before the confirmation is requested again.
 const CONFIRM_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The right to lead, from taking the Lease until it is lost. Clones are the same one.
+/// The right to lead, from taking the Lease until losing it. Clones share the same state.
 #[derive(Clone)]
 pub struct Mandate(Arc<MandateState>);
 
 struct MandateState {
     holder: String,
-    /// What the moments count from.
+    /// Start of the clock for all durations.
     begun: Instant,
-    /// When the last renewal was sent, and how long after it the mandate ends; without a Lease it never does.
+    /// Send time of the last renewal, in milliseconds, and how long after it the mandate ends. Without a
+    /// Lease it never ends.
     lease: Option<(LeaseObjects, AtomicU64, Duration)>,
     lost: CancellationToken,
 }
@@ -38,7 +39,7 @@ impl fmt::Debug for Mandate {
 }
 
 impl Mandate {
-    /// One that nobody contests.
+    /// A mandate without a Lease, for a replica that has no competitors.
     pub fn alone(replica_id: &str) -> Self {
         Self::new(replica_id, Instant::now(), None)
     }
@@ -52,7 +53,7 @@ impl Mandate {
         }))
     }
 
-    /// One by a Lease whose renewal was sent at `sent` after `begun`.
+    /// A mandate from a Lease whose renewal was sent at `sent` after `begun`.
     pub(super) fn by_lease(
         objects: LeaseObjects,
         holder: &str,
@@ -63,12 +64,13 @@ impl Mandate {
         Self::new(holder, begun, Some((objects, AtomicU64::new(millis(sent)), deadline)))
     }
 
-    /// The replica that leads by it.
+    /// Id of the replica that holds the mandate.
     pub fn holder(&self) -> &str {
         &self.0.holder
     }
 
-    /// Whether it holds now. A process that slept sees here that it does not, before anybody has told it so.
+    /// Whether the mandate is valid now. After a suspension, a process sees here that it is not, before
+    /// anything else tells it.
     pub fn holds(&self) -> bool {
         let in_time = self.0.lease.as_ref().is_none_or(|(_, renewed, deadline)| {
             millis(self.0.begun.elapsed()) < renewed.load(Ordering::Relaxed) + millis(*deadline)
@@ -76,13 +78,13 @@ impl Mandate {
         in_time && !self.0.lost.is_cancelled()
     }
 
-    /// Is cancelled when it is lost: all work of a leader ends at once.
+    /// Cancelled when the mandate is lost: all of the leader's work stops at once.
     pub fn lost(&self) -> &CancellationToken {
         &self.0.lost
     }
 
-    /// Asks the API server whether the Lease is still ours. While it does not answer it is asked again, for as long as
-    /// the mandate holds.
+    /// Asks the API server whether this replica still holds the Lease. Retries while the API server does not
+    /// answer and the mandate is valid.
     pub async fn is_confirmed(&self) -> bool {
         let Some((leases, ..)) = &self.0.lease else { return true };
         while self.holds() {
@@ -108,17 +110,17 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What is known of who leads.
+/// What this replica knows about the leader.
 #[derive(Clone, Debug, Default)]
 struct LeaderView {
     mandate: Option<Mandate>,
     leader: Option<String>,
 }
 
-/// Whether this replica leads, and who does.
+/// Whether this replica leads, and which replica does.
 pub struct Leadership {
     leader: watch::Sender<LeaderView>,
-    /// Whether this replica leads, for those to whom nothing else matters.
+    /// Whether this replica leads, for subscribers that need nothing else.
     leading: watch::Sender<bool>,
     pub(super) resigned: Notify,
     leads: Gauge,
@@ -133,7 +135,7 @@ impl fmt::Debug for Leadership {
 }
 
 impl Leadership {
-    /// Nobody is known to lead yet; an [`Elector`](super::Elector) finds out.
+    /// Creates a leadership without a known leader; an [`Elector`](super::Elector) determines it.
     pub fn unknown() -> Arc<Self> {
         Arc::new(Self {
             leader: watch::Sender::new(LeaderView::default()),
@@ -145,7 +147,7 @@ impl Leadership {
         })
     }
 
-    /// This replica is the only one, and leads from the start.
+    /// Creates the leadership of the only replica, which leads from the start.
     pub fn alone(replica_id: &str) -> Arc<Self> {
         let leadership = Self::unknown();
         leadership.take(Mandate::alone(replica_id));
@@ -157,12 +159,12 @@ impl Leadership {
         self.leader.borrow().mandate.as_ref().is_some_and(Mandate::holds)
     }
 
-    /// Changes whenever this replica begins or ceases to lead.
+    /// Notifies whenever this replica starts or stops leading.
     pub fn follow(&self) -> watch::Receiver<bool> {
         self.leading.subscribe()
     }
 
-    /// The replica that leads, as far as it is known here.
+    /// Id of the replica that leads, if known.
     pub fn leader(&self) -> Option<String> {
         self.leader.borrow().leader.clone()
     }
@@ -181,12 +183,12 @@ impl Leadership {
         }
     }
 
-    /// Lets go of the lead. The work of a leader has ended before.
+    /// Gives up leadership. The caller has stopped the leader's work.
     pub fn resign(&self) {
         self.resigned.notify_one();
     }
 
-    /// Puts `kubesvc_leader` and what belongs to it into a registry.
+    /// Registers `kubesvc_leader` and related metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("kubesvc_leader", "1 while this replica leads, else 0", self.leads.clone());
         registry.register(
@@ -222,7 +224,7 @@ impl Leadership {
         self.leader.borrow().mandate.clone()
     }
 
-    /// Who leads, where it is not this replica. True: that is news.
+    /// Records another replica as the leader. Returns true if that is a change.
     pub(super) fn follows(&self, leader: Option<&str>) -> bool {
         self.leader.send_if_modified(|standing| {
             let news = standing.leader.as_deref() != leader;

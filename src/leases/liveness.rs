@@ -1,47 +1,50 @@
-//! Which replicas are alive, by whether their Leases change. Pure: time is counted while this process runs and sees
-//! that Leases are shown to it, so that neither a nap nor an API server that is away makes the others dead.
+//! Which replicas are alive, judged by changes of their Leases. Pure: time counts only while this process
+//! runs and its watch shows Leases, so neither a suspension nor an API server outage makes other replicas
+//! dead.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::account::lifecycle::Fact;
 
-/// A replica's Lease as it was shown.
+/// A replica's Lease as the watch shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ShownLease {
     /// The resourceVersion.
     pub(super) version: String,
-    /// Whether somebody holds it; if not, it was released.
+    /// Whether the Lease has a holder; false if it was released.
     pub(super) is_held: bool,
-    /// How many registrations of agents wait at that replica.
+    /// Number of registrations of agents that wait at that replica.
     pub(super) backlog: u32,
-    /// The process that holds it; empty: it does not say.
+    /// Incarnation of the process that holds the Lease; empty if the Lease does not name it.
     pub(super) incarnation: String,
 }
 
 struct LeaseEntry {
     shown: ShownLease,
-    /// When it was first shown so.
+    /// Time of the last change.
     since: Duration,
     was_alive: bool,
 }
 
 /// The Leases of all replicas, by name.
 pub(super) struct LeaseLiveness {
-    /// Time that was counted.
+    /// Counted time.
     now: Duration,
-    /// Time since something was shown.
+    /// Time since the watch last showed something.
     quiet: Duration,
-    /// A Lease that has not changed for so long has run out.
+    /// Time without a change after which a Lease has expired.
     duration: Duration,
-    /// When nothing was shown for so long, it is not known what others do.
+    /// Maximum silence of the watch during which time counts. Beyond it, the state of other replicas is
+    /// unknown.
     longest_quiet: Duration,
     is_synced: bool,
     entries: HashMap<String, LeaseEntry>,
 }
 
 impl LeaseLiveness {
-    /// Leases that are valid for `duration`; our own is shown at least once in `renewal`.
+    /// `duration` is the validity of a Lease; the watch shows this replica's own Lease at least once in
+    /// `renewal`.
     pub(super) fn new(duration: Duration, renewal: Duration) -> Self {
         Self {
             now: Duration::ZERO,
@@ -53,7 +56,7 @@ impl LeaseLiveness {
         }
     }
 
-    /// Some time has passed, in which this process ran. True: another replica counts as dead now.
+    /// Adds time in which this process ran. Returns true if another replica now counts as dead.
     pub(super) fn tick(&mut self, passed: Duration) -> bool {
         self.quiet += passed;
         if self.quiet <= self.longest_quiet {
@@ -69,7 +72,8 @@ impl LeaseLiveness {
         news
     }
 
-    /// A Lease is shown. True: its replica has come, has gone, has begun anew, or has no backlog any more.
+    /// Records a Lease shown by the watch. Returns true if its replica appeared, went away, restarted, or has
+    /// no backlog any more.
     pub(super) fn show(&mut self, name: &str, shown: ShownLease) -> bool {
         self.quiet = Duration::ZERO;
         let before = self.entries.get(name);
@@ -85,14 +89,14 @@ impl LeaseLiveness {
         news
     }
 
-    /// A Lease was deleted. True: its replica counted as alive.
+    /// Records a deleted Lease. Returns true if its replica counted as alive.
     pub(super) fn delete(&mut self, name: &str) -> bool {
         self.quiet = Duration::ZERO;
         self.entries.remove(name).is_some_and(|entry| entry.was_alive)
     }
 
-    /// These are all Leases. What was not seen to change may have, while nothing was shown: who is alive has the whole
-    /// time anew.
+    /// Records the names of a complete list and forgets all other Leases. Changes may have been missed while
+    /// the watch showed nothing, so the expiry of each live Lease starts again.
     pub(super) fn listed(&mut self, present: &HashSet<String>) {
         self.quiet = Duration::ZERO;
         self.is_synced = true;
@@ -103,7 +107,7 @@ impl LeaseLiveness {
         }
     }
 
-    /// Whether the replica with this Lease is alive; unknown before the first list is complete.
+    /// Whether the replica with this Lease is alive; unknown until the first list is complete.
     pub(super) fn is_alive(&self, name: &str) -> Fact<bool> {
         if !self.is_synced {
             return Fact::Unknown;
@@ -111,13 +115,13 @@ impl LeaseLiveness {
         Fact::Known(self.entries.get(name).is_some_and(|entry| entry.is_alive(self.now, self.duration)))
     }
 
-    /// The process that holds a Lease, as far as it says.
+    /// Incarnation of the process that holds a Lease, if the Lease names it.
     pub(super) fn incarnation(&self, name: &str) -> Option<&str> {
         let shown = &self.entries.get(name)?.shown;
         (!shown.incarnation.is_empty()).then_some(shown.incarnation.as_str())
     }
 
-    /// Names of the Leases of replicas that are alive.
+    /// Sorted names of the Leases of live replicas.
     pub(super) fn alive(&self) -> Vec<String> {
         let alive = self.entries.iter().filter(|(_, entry)| entry.is_alive(self.now, self.duration));
         let mut names: Vec<_> = alive.map(|(name, _)| name.clone()).collect();
@@ -125,14 +129,14 @@ impl LeaseLiveness {
         names
     }
 
-    /// How many registrations wait at replicas that are alive, but for the one with this Lease.
+    /// Total number of waiting registrations at live replicas, except at the one with this Lease.
     pub(super) fn backlog(&self, except: &str) -> u64 {
         let alive = self.entries.iter().filter(|(_, entry)| entry.is_alive(self.now, self.duration));
         let others = alive.filter(|(name, _)| *name != except);
         others.map(|(_, entry)| u64::from(entry.shown.backlog)).sum()
     }
 
-    /// Name and resourceVersion of Leases that have not changed for so long.
+    /// Name and resourceVersion of the Leases that have not changed for `time`.
     pub(super) fn unchanged_for(&self, time: Duration) -> Vec<(String, String)> {
         let old = self.entries.iter().filter(|(_, entry)| self.now.saturating_sub(entry.since) >= time);
         old.map(|(name, entry)| (name.clone(), entry.shown.version.clone())).collect()
@@ -155,7 +159,7 @@ mod tests {
         ShownLease { version: version.to_string(), is_held: true, backlog, incarnation: "one".to_owned() }
     }
 
-    /// A roll with one replica `b`, shown at the beginning.
+    /// A table with one replica `b`, shown at the beginning.
     fn liveness() -> LeaseLiveness {
         let mut liveness = LeaseLiveness::new(SECOND * 15, SECOND * 5);
         liveness.show("b", shown(1, 0));
@@ -163,7 +167,8 @@ mod tests {
         liveness
     }
 
-    /// Seconds in which our own Lease is shown as it should be; the answer is whether there was news.
+    /// Passes seconds in which this replica's own Lease is shown as usual. Returns whether there was a
+    /// change.
     fn pass(liveness: &mut LeaseLiveness, seconds: u32) -> bool {
         let mut news = false;
         for second in 0..seconds {

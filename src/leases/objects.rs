@@ -1,4 +1,4 @@
-//! The Leases at the API server.
+//! Reads and writes Leases at the API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,44 +13,44 @@ use super::election::LeaseRecord;
 use crate::account::{FIELD_MANAGER, names};
 use crate::telemetry::errors::chain;
 
-/// The name of the leader's Lease.
+/// Name of the leader's Lease.
 pub const LEADER_LEASE: &str = "kubesvc-operator";
-/// How the name of a replica's Lease begins.
+/// Prefix of the names of replica Leases.
 const REPLICA_PREFIX: &str = "kubesvc-replica-";
-/// The annotation with the number of registrations that wait.
+/// Annotation with the number of waiting registrations.
 pub(super) const BACKLOG: &str = "kubesvc.io/registration-backlog";
-/// The annotation with the ULID of the process that holds a replica's Lease.
+/// Annotation with the ULID of the process that holds a replica's Lease.
 pub(super) const INCARNATION: &str = "kubesvc.io/incarnation";
-/// The label that all of our Leases have.
+/// Label of all Leases of the operator.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "kubesvc-operator");
 
-/// The Leases in the operator's namespace.
+/// Leases in the operator's namespace.
 #[derive(Clone)]
 pub struct LeaseObjects {
     pub(super) api: Api<Lease>,
 }
 
-/// Why a Lease could not be written.
+/// Reason why a Lease could not be read or written.
 #[derive(Debug)]
 pub(super) enum LeaseWriteError {
-    /// Somebody else has written, made or deleted it.
+    /// Another client has written, created or deleted it.
     Changed,
-    /// The API server did not take it.
+    /// The API server failed, refused the request, or did not answer in time.
     Api(String),
 }
 
 impl LeaseObjects {
-    /// The Leases in `namespace`.
+    /// Creates a client for the Leases in `namespace`.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace) }
     }
 
-    /// Reads a Lease from the API server, not from its cache; absent: there is none.
+    /// Reads a Lease from the API server, not from its watch cache; `None` if it does not exist.
     pub(super) async fn get(&self, name: &str, within: Duration) -> Result<Option<Lease>, LeaseWriteError> {
         in_time(within, self.api.get_opt(name)).await
     }
 
-    /// Writes a Lease over the one of its resourceVersion; one that has none is made.
+    /// Replaces the Lease at its resourceVersion, or creates it if it has none.
     pub(super) async fn put(&self, lease: &Lease, within: Duration) -> Result<Lease, LeaseWriteError> {
         let name = lease.metadata.name.as_deref().unwrap_or_default();
         let params = PostParams { dry_run: false, field_manager: Some(FIELD_MANAGER.to_owned()) };
@@ -61,7 +61,7 @@ impl LeaseObjects {
         }
     }
 
-    /// Deletes a Lease that is still of this resourceVersion.
+    /// Deletes a Lease if it still has this resourceVersion.
     pub(super) async fn delete(
         &self,
         name: &str,
@@ -94,27 +94,27 @@ async fn in_time<T>(
     }
 }
 
-/// The name of the Lease of a replica.
+/// Name of a replica's Lease.
 pub(super) fn replica_lease(replica_id: &str) -> String {
     let name = format!("{REPLICA_PREFIX}{replica_id}");
     if names::is_dns_subdomain(&name) {
         return name;
     }
-    // What is no name as it stands is made one that no other id has.
+    // The id does not form a valid name: derive one that is unique to the id.
     format!("{REPLICA_PREFIX}{}", names::derived_name(replica_id))
 }
 
-/// The id in the name of a replica's Lease.
+/// The replica id in the name of a replica's Lease.
 pub(super) fn replica_of(lease: &str) -> Option<&str> {
     lease.strip_prefix(REPLICA_PREFIX)
 }
 
-/// Whether a Lease is that of a replica.
+/// Whether a Lease belongs to a replica.
 pub(super) fn is_replica_lease(name: &str) -> bool {
     name.starts_with(REPLICA_PREFIX)
 }
 
-/// What the leader's Lease says.
+/// Content of the leader's Lease.
 pub(super) fn record(lease: &Lease) -> LeaseRecord {
     LeaseRecord {
         holder: holder(lease).to_owned(),
@@ -122,13 +122,13 @@ pub(super) fn record(lease: &Lease) -> LeaseRecord {
     }
 }
 
-/// Who holds a Lease; empty: nobody.
+/// Holder of a Lease; empty if there is none.
 pub(super) fn holder(lease: &Lease) -> &str {
     lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// The Lease as `holder` holds it from now on, or goes on to. The times in it are for people; no program of ours reads
-/// them.
+/// The Lease with `holder_id` as its new or continuing holder. Its timestamps are for people; kubesvc never
+/// reads them.
 pub(super) fn held(before: Option<&Lease>, name: &str, holder_id: &str, duration: Duration) -> Lease {
     let now = MicroTime(Timestamp::now());
     let old = before.and_then(|lease| lease.spec.clone()).unwrap_or_default();
@@ -148,7 +148,7 @@ pub(super) fn held(before: Option<&Lease>, name: &str, holder_id: &str, duration
     Lease { metadata: metadata(before, name), spec: Some(spec) }
 }
 
-/// The Lease with nobody as its holder.
+/// The Lease without a holder.
 pub(super) fn released(before: &Lease) -> Lease {
     let mut lease = before.clone();
     let spec = lease.spec.get_or_insert_default();

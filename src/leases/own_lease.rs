@@ -1,4 +1,4 @@
-//! The Lease of this replica, by which the others know that it is alive.
+//! The Lease of this replica, which shows the others that it is alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::replicas::Replicas;
 use crate::crash;
 use crate::telemetry::outages::api_server_is_away;
 
-/// The pause after a write that did not succeed.
+/// Delay after a failed write.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Time limit for the release.
+/// Timeout for releasing the Lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Delay before a backlog is published.
@@ -32,7 +32,7 @@ fn is_none(count: &usize) -> bool {
     *count == 0
 }
 
-/// Renews the Lease of this replica.
+/// Task that renews the Lease of this replica.
 pub struct OwnLease {
     leases: LeaseObjects,
     replicas: Arc<Replicas>,
@@ -42,8 +42,8 @@ pub struct OwnLease {
 }
 
 impl OwnLease {
-    /// The Lease of this replica, which says beside which process of it this is, and how many registrations of agents
-    /// wait here.
+    /// Creates the task. The Lease also carries this process's incarnation and the number of registrations of
+    /// agents that wait here.
     pub fn new(
         leases: LeaseObjects,
         replicas: Arc<Replicas>,
@@ -53,7 +53,7 @@ impl OwnLease {
         Self { leases, replicas, times, backlog, lease: None }
     }
 
-    /// Renews it until `finish`, then releases it.
+    /// Renews the Lease until `finish` is cancelled, then releases it.
     pub async fn run(mut self, finish: CancellationToken) {
         let mut complained = false;
         loop {
@@ -74,11 +74,11 @@ impl OwnLease {
                     RETRY_DELAY.min(self.times.renewal())
                 }
             };
-            // Whoever takes a name that is no Lease of ours from under us is not fought with all speed.
+            // Bounds the rate of writes if another client keeps changing the Lease.
             let pause = pause.max(Duration::from_millis(50));
             let told = self.told();
             let mut backlog = self.backlog.clone();
-            // That some wait, and that none does any more, is told soon: the leader goes by it.
+            // The start and the end of a backlog are published soon, because the leader depends on them.
             let (is_other, settle) = if told == 0 {
                 (is_some as fn(&usize) -> bool, BACKLOG_REPORT_DELAY)
             } else {
@@ -99,7 +99,7 @@ impl OwnLease {
         self.release().await;
     }
 
-    /// The backlog that the Lease tells of.
+    /// The backlog published in the Lease.
     fn told(&self) -> usize {
         let annotations = self.lease.as_ref().and_then(|lease| lease.metadata.annotations.as_ref());
         annotations.and_then(|all| all.get(BACKLOG)).and_then(|count| count.parse().ok()).unwrap_or(0)
@@ -118,7 +118,7 @@ impl OwnLease {
         crash::point("replica-lease:before");
         let written = self.leases.put(&lease, self.times.renewal()).await;
         crash::point("replica-lease:after");
-        // After a failure it is read again: it may have been written, deleted or edited.
+        // Read it again after a failure: it may have been written, deleted or edited.
         self.lease = None;
         self.lease = Some(written?);
         Ok(())

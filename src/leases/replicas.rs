@@ -1,4 +1,4 @@
-//! The replicas that are alive: one watch over the Leases of the namespace.
+//! The replicas that are alive, from one watch over the Leases of the namespace.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::watch_backoff::is_of_api_server;
 
 /// Time without a change after which the leader removes a Lease.
 const DEAD_LEASE_AGE: Duration = Duration::from_secs(600);
-/// Time limit for the removal of one Lease.
+/// Timeout for the removal of one Lease.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of Leases removed in one pass.
 const MAX_REMOVALS_PER_PASS: usize = 32;
@@ -39,15 +39,15 @@ const MAX_REMOVALS_PER_PASS: usize = 32;
 pub struct Replicas {
     id: String,
     incarnation: String,
-    /// Absent: this replica is the only one.
+    /// `None` if this replica is the only one.
     liveness: Option<Mutex<LeaseLiveness>>,
-    /// How often the time is counted.
+    /// Interval at which time is counted.
     pace: Duration,
     changes: watch::Sender<u64>,
-    /// How many registrations wait here.
+    /// Number of registrations that wait at this replica.
     own_backlog: OnceLock<watch::Receiver<usize>>,
     queue: Mutex<BacklogAge>,
-    /// Of the own Lease; absent where there is none.
+    /// Renewals of this replica's own Lease; `None` if it has none.
     renewals: Option<Mutex<Renewals>>,
     begun: Instant,
 }
@@ -59,7 +59,7 @@ impl fmt::Debug for Replicas {
 }
 
 impl Replicas {
-    /// There is no other replica, and never will be while this one runs.
+    /// A replica without others, now and for as long as it runs.
     pub fn alone(replica_id: &str) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
@@ -74,7 +74,7 @@ impl Replicas {
         })
     }
 
-    /// There may be others; [`Replicas::run`] finds out.
+    /// A replica that may have others; [`Replicas::run`] finds them.
     pub fn unknown(replica_id: &str, times: Times) -> Arc<Self> {
         Arc::new(Self {
             id: replica_id.to_owned(),
@@ -89,8 +89,8 @@ impl Replicas {
         })
     }
 
-    /// Whether a replica is alive: it holds its Lease, and that has changed lately. Unknown until the first list of
-    /// Leases is complete. This replica is.
+    /// Whether a replica is alive: it holds its Lease, and the Lease changed recently. Unknown until the
+    /// first list of Leases is complete. Always true for this replica.
     pub fn is_alive(&self, replica_id: &str) -> Fact<bool> {
         match &self.liveness {
             _ if replica_id == self.id => Fact::Known(true),
@@ -104,13 +104,13 @@ impl Replicas {
         &self.id
     }
 
-    /// This process of this replica: a ULID. One that starts under the same id has another.
+    /// ULID of this process. A later process with the same replica id has another one.
     pub fn incarnation(&self) -> &str {
         &self.incarnation
     }
 
-    /// Whether a replica is alive, and is still the process that says this of itself. One that has begun anew under its
-    /// old id has none of the agents that it had. Where either does not say, it is taken to be the same.
+    /// Whether a replica is alive and still runs as `incarnation`. A restarted replica has none of the
+    /// sessions of its former process. If either side names no incarnation, they count as the same.
     pub fn serves(&self, replica_id: &str, incarnation: Option<&str>) -> Fact<bool> {
         let now = if replica_id == self.id {
             Some(self.incarnation.clone())
@@ -122,7 +122,8 @@ impl Replicas {
         if is_another { Fact::Known(false) } else { self.is_alive(replica_id) }
     }
 
-    /// How many registrations of agents wait at replicas that are alive, as their Leases say; at this one, as it is.
+    /// Number of registrations of agents that wait at live replicas: from their Leases, and for this replica
+    /// from memory.
     pub fn backlog(&self) -> u64 {
         let own = self.own_backlog.get().map_or(0, |backlog| *backlog.borrow());
         let others =
@@ -130,42 +131,44 @@ impl Replicas {
         others.saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
     }
 
-    /// From now on the registrations that wait at this replica are counted as this says. Only the first call counts.
+    /// Sets the counter of registrations that wait at this replica. Only the first call has an effect.
     pub fn count_own(&self, backlog: watch::Receiver<usize>) {
         let _ = self.own_backlog.set(backlog);
     }
 
-    /// Since which of this leader's ticks registrations have waited; absent: none does. To be asked each second.
+    /// Tick at which the registration backlog began; `None` if there is none. Call this once a second.
     pub fn backlog_since(&self, now: Tick) -> Option<Tick> {
         let waits = self.backlog() > 0;
         self.queue.lock().look(waits, now)
     }
 
-    /// How long ago the Lease of this replica was renewed; where it has none, never too long.
+    /// Time since the Lease of this replica was renewed; zero if it has none.
     pub fn lease_age(&self) -> Duration {
         let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
         renewals.map_or(Duration::ZERO, |renewals| renewals.age(self.begun.elapsed()))
     }
 
-    /// For how long without a gap the API server has answered this replica, as its Lease shows; nothing if it does not.
+    /// How long the API server has answered this replica without a gap, judged by its Lease; zero if it does
+    /// not answer now.
     pub fn answered_for(&self) -> Duration {
         let renewals = self.renewals.as_ref().map(|renewals| *renewals.lock());
         renewals.map_or(Duration::ZERO, |renewals| renewals.unbroken(self.begun.elapsed()))
     }
 
-    /// The Lease of this replica was renewed.
+    /// Records that the Lease of this replica was renewed.
     pub(super) fn renewed(&self) {
         if let Some(renewals) = &self.renewals {
             renewals.lock().renewed(self.begun.elapsed());
         }
     }
 
-    /// Changes when a replica has come, has died, or has no backlog any more. It says only: look again.
+    /// Changes when a replica has appeared, died or restarted, or has no backlog any more. Subscribers must
+    /// look again; the value means nothing.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// For tests: these are alive, and no others.
+    /// For tests: makes exactly these replicas alive.
     #[cfg(test)]
     pub(crate) fn now_are(&self, ids: &[&str]) {
         if let Some(liveness) = &self.liveness {
@@ -187,20 +190,20 @@ impl Replicas {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// The ids of the other replicas that are alive, as far as their Leases are named by them, sorted.
+    /// Sorted ids of the other live replicas, as far as the names of their Leases show them.
     pub fn others(&self) -> Vec<String> {
         let alive = self.alive();
         let ids = alive.iter().filter_map(|lease| replica_of(lease)).filter(|id| *id != self.id);
         ids.map(str::to_owned).collect()
     }
 
-    /// The Leases of replicas that are alive, for the log.
+    /// Names of the Leases of live replicas, for the log.
     fn alive(&self) -> Vec<String> {
         self.liveness.as_ref().map(|liveness| liveness.lock().alive()).unwrap_or_default()
     }
 
-    /// Follows the Leases until stopped. `leader_changed` is told when the leader's Lease was written as
-    /// another's, or deleted.
+    /// Follows the Leases until stopped. Notifies `leader_changed` when the leader's Lease was written by
+    /// another replica or deleted.
     pub async fn run(&self, leases: LeaseObjects, leader_changed: Arc<Notify>, stop: CancellationToken) {
         let Some(liveness) = &self.liveness else { return };
         let stream = watcher::watcher(leases.api, crate::watch_backoff::config())
@@ -208,7 +211,7 @@ impl Replicas {
         let mut stream = std::pin::pin!(stream);
         let (mut listing, mut complained) = (HashSet::new(), false);
         let mut pace = tokio::time::interval(self.pace);
-        // A process that slept has slept for one turn, however long it was.
+        // A suspended process counts one interval, however long it was suspended.
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
@@ -256,7 +259,7 @@ impl Replicas {
         let name = lease.name_any();
         let holder = objects::holder(lease);
         if name == LEADER_LEASE {
-            // What we have written ourselves is known; what another has tells that it is alive, and when.
+            // Writes of this replica are known already; a write of another one shows that it is alive.
             if holder != self.id {
                 leader_changed.notify_one();
             }
@@ -271,7 +274,7 @@ impl Replicas {
         liveness.lock().show(&name, ShownLease { version, is_held: !holder.is_empty(), backlog, incarnation })
     }
 
-    /// Removes Leases of replicas that have been gone for ten minutes. Only the leader does.
+    /// Deletes the Leases of replicas that have been gone for ten minutes. Only the leader calls this.
     pub async fn remove_long_gone(&self, leases: &LeaseObjects) {
         let Some(liveness) = &self.liveness else { return };
         let gone = liveness.lock().unchanged_for(DEAD_LEASE_AGE);
@@ -279,7 +282,7 @@ impl Replicas {
         for (name, version) in gone.into_iter().filter(|(name, _)| *name != own).take(MAX_REMOVALS_PER_PASS) {
             match leases.delete(&name, &version, REMOVE_TIMEOUT).await {
                 Ok(()) => info!(lease = name, "the Lease of a replica that is long gone is removed"),
-                // It is back, or somebody else has removed it.
+                // The replica is back, or another client has removed the Lease.
                 Err(LeaseWriteError::Changed) => {}
                 Err(LeaseWriteError::Api(error)) => {
                     warn_unless_away!(lease = name, error, "cannot remove an old Lease");

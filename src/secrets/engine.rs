@@ -1,4 +1,4 @@
-//! Secret engines: who resolves a reference, by the engine's name in it.
+//! Secret engines: each resolves the references that carry its name.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use secrecy::SecretSlice;
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::secret_reference::{Reference, ReferenceError};
 
-/// What a source had.
+/// Content read from a source.
 pub(super) struct ResolvedSecret {
-    /// The content as it is, not vetted.
+    /// The content, not vetted.
     pub(super) content: SecretSlice<u8>,
-    /// What holds the content, where one thing may be replaced by another under the same name: a Secret's uid.
+    /// Identity of the object that holds the content, if another one can take its name: a Secret's uid.
     pub(super) holder: Option<String>,
-    /// Which version of it this is; none if it changes only with the reference.
+    /// Version of the content; `None` if it changes only with the reference.
     pub(super) version: Option<String>,
-    /// Each replica has a copy of its own, and the version says nothing of those of the others.
+    /// Whether each replica has its own copy, so that the version means nothing to other replicas.
     pub(super) is_copy: bool,
 }
 
-/// Resolves the references that name it.
+/// Resolves the references that name this engine.
 #[async_trait]
 pub(super) trait Engine: Send + Sync {
-    /// Its name in references.
+    /// Name of the engine in references.
     fn name(&self) -> &'static str;
 
-    /// Reads what a reference stands for. Its parameters have been checked; `namespace` is the account's, `field` the one
-    /// of its spec that has the reference.
+    /// Reads what a reference stands for. The parameters have been checked. `namespace` is that of the
+    /// account, `field` the spec field that contains the reference.
     ///
     /// # Errors
-    /// `BadReference` where it cannot be used as it stands, `CredentialMissing` where nothing is there, `Internal`
-    /// where the engine cannot be asked. No message holds what was read.
+    /// `BadReference` if the reference cannot be used as it is, `CredentialMissing` if nothing is there,
+    /// `Internal` if the engine cannot be read. No message contains what was read.
     async fn resolve(
         &self,
         reference: &Reference,
@@ -40,7 +40,7 @@ pub(super) trait Engine: Send + Sync {
     ) -> Result<ResolvedSecret, Failure>;
 }
 
-/// The engines there are.
+/// The available engines.
 pub(super) struct Engines(BTreeMap<&'static str, Box<dyn Engine>>);
 
 impl Engines {
@@ -48,7 +48,7 @@ impl Engines {
         Self(engines.into_iter().map(|engine| (engine.name(), engine)).collect())
     }
 
-    /// Reads what the reference of a source stands for, which stands in this field of the spec.
+    /// Reads what a reference stands for. `source` is the spec field that contains it.
     pub(super) async fn resolve(
         &self,
         text: &str,
@@ -79,17 +79,17 @@ impl Engines {
     }
 }
 
-/// A reference that cannot be used as it stands.
+/// The failure of a reference that cannot be used as it is.
 pub(super) fn refused(problem: &ReferenceError) -> Failure {
     refused_because(problem.to_string())
 }
 
-/// As [`refused`].
+/// Like [`refused`], with the reason as text.
 pub(super) fn refused_because(problem: impl AsRef<str>) -> Failure {
     Failure::new(FailureClass::BadReference, problem.as_ref().to_owned())
 }
 
-/// Nothing is there, yet.
+/// The failure of a source that does not exist yet.
 pub(super) fn missing(message: String) -> Failure {
     Failure::new(FailureClass::CredentialMissing, message)
 }

@@ -13,14 +13,14 @@ use super::engine::{Engine, ResolvedSecret, missing, refused_because};
 use crate::account::failure::{Failure, FailureClass};
 use crate::account::secret_reference::Reference;
 
-/// The setting that allows folders.
+/// The setting that lists the allowed folders.
 const SETTING: &str = "kubesvc.secrets.folders";
-/// The largest file, in bytes.
+/// Maximum size of a file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// How long a disk may take.
+/// Timeout for reading one file.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Reads files below these folders; with none it is off.
+/// Reads files below these folders; off if there are none.
 pub(super) struct FileEngine {
     folders: Vec<PathBuf>,
 }
@@ -50,7 +50,7 @@ impl Engine for FileEngine {
     }
 }
 
-/// Reads a file. Links are followed first, and what they lead to has to be below a folder as well.
+/// Reads a file. Symbolic links are resolved first, and their target must be below an allowed folder as well.
 fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
     check(path, folders)?;
     let shown = path.display().to_string();
@@ -62,7 +62,7 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
         )));
     }
     let no_file = || refused_because(format!("{shown} is no regular file"));
-    // Looked at before it is opened: to open a pipe would be to wait for its writer.
+    // Check before opening: opening a named pipe would block until it has a writer.
     if !fs::metadata(&target).map_err(|error| told(&shown, &error))?.is_file() {
         return Err(no_file());
     }
@@ -90,7 +90,7 @@ fn read(path: &Path, folders: &[PathBuf]) -> Result<ResolvedSecret, Failure> {
     })
 }
 
-/// What can be said of a path without looking at the disk.
+/// Checks a path as far as possible without disk access.
 fn check(path: &Path, folders: &[PathBuf]) -> Result<(), Failure> {
     if folders.is_empty() {
         return Err(refused_because(format!(

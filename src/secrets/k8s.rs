@@ -1,4 +1,4 @@
-//! The engine `k8s`: a key of a Secret, in the account's own namespace or in one that the rules allow.
+//! The engine `k8s`: a key of a Secret, in the account's own namespace or in one that the source rules allow.
 
 use async_trait::async_trait;
 
@@ -7,7 +7,7 @@ use super::kube_secret::{KubeSecrets, SecretField};
 use crate::account::failure::Failure;
 use crate::account::secret_reference::Reference;
 
-/// Reads Secrets as `secretRef` does.
+/// Reads Secrets in the same way as `secretRef`.
 pub(super) struct KubernetesEngine(pub(super) KubeSecrets);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Secrets beside the account.
+//! Reads Secrets from the operator's API server.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use secrecy::SecretSlice;
 use super::engine::{ResolvedSecret, missing};
 use crate::account::failure::{Failure, FailureClass};
 
-/// How long the API server may take.
+/// Timeout for one answer of the API server.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reads Secrets with the operator's own client.
@@ -18,7 +18,7 @@ pub(super) struct KubeSecrets {
     client: Client,
 }
 
-/// A key of a Secret, and the fields of the spec that say so.
+/// A key of a Secret, and the spec fields that name both.
 pub(super) struct SecretField<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
@@ -57,7 +57,7 @@ impl KubeSecrets {
     }
 }
 
-/// The Secret's uid and resourceVersion.
+/// The Secret's uid and resourceVersion, joined by a slash.
 fn version_of(secret: &Secret) -> Option<String> {
     Some(format!("{}/{}", secret.metadata.uid.as_deref()?, secret.metadata.resource_version.as_deref()?))
 }
@@ -66,7 +66,7 @@ fn unreadable(namespace: &str, name: &str, why: &str) -> Failure {
     Failure::new(FailureClass::Internal, format!("Secret {namespace}/{name} cannot be read: {why}"))
 }
 
-/// An error of the client in words that hold nothing of the Secret.
+/// Describes an error of the client without anything from the Secret.
 fn explain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => {

@@ -1,4 +1,4 @@
-//! The engine `noop`: the reference is the secret. Who may read the account may read it.
+//! The engine `noop`: the reference is the secret itself. Anyone who may read the account may read it.
 
 use async_trait::async_trait;
 use secrecy::SecretSlice;
@@ -7,7 +7,7 @@ use super::engine::{Engine, ResolvedSecret};
 use crate::account::failure::Failure;
 use crate::account::secret_reference::Reference;
 
-/// Takes the value from the reference itself.
+/// Takes the value from the reference.
 pub(super) struct NoopEngine;
 
 #[async_trait]

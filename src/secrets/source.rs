@@ -22,42 +22,44 @@ use crate::account::kubeconfig;
 use crate::account::secret_reference::sent_secret_of;
 use crate::account::source_rules::SourceRules;
 
-/// How long a copy may be sent to agents without asking again. A Secret that is not watched may be gone for so long.
+/// How long a copy may be sent to agents without reading the source again. A deleted Secret that is not
+/// watched may go unnoticed for this long.
 const COPY_LIFETIME: Duration = Duration::from_secs(2);
-/// How many Secrets that have just changed are remembered.
+/// Maximum number of recently changed Secrets remembered.
 const MAX_CHANGED_SECRETS: u64 = 100_000;
-/// How many bytes of copies are kept.
+/// Maximum total size of the copies, in bytes.
 const MAX_COPIES_BYTES: u64 = 64 * 1024 * 1024;
-/// For how many accounts the versions of the credential are remembered; one that is forgotten is handed out anew.
+/// Maximum number of accounts whose credential versions are remembered. The credential of a forgotten account
+/// is sent again.
 const MAX_ACCOUNTS: u64 = 100_000;
-/// How many versions with the same content are remembered of each.
+/// Maximum number of versions with the same content remembered for each account.
 const MAX_VERSIONS_PER_ACCOUNT: usize = 8;
-/// How many bytes of a digest stand in a version.
+/// Number of digest bytes in a version.
 const VERSION_DIGEST_BYTES: usize = 16;
 
 /// Credentials from Secrets and from secret engines.
 pub struct Credentials {
     secrets: KubeSecrets,
     engines: Engines,
-    /// What makes the versions of files the same at all replicas.
+    /// Makes the versions of files the same at all replicas.
     shared_key: Option<Arc<dyn SharedKey>>,
     rules: Arc<SourceRules>,
-    /// By uid and generation of the account.
+    /// Copies by uid and generation of the account.
     copies: Cache<(String, i64), CachedCredential>,
-    /// By namespace and name: when a Secret was last seen to change or go.
+    /// When a Secret was last seen to change or go away, by namespace and name.
     changed: Cache<(String, String), Instant>,
-    /// By uid of the account: what was read last, and under which versions.
+    /// What was read last and under which versions, by uid of the account.
     seen: Cache<String, SeenVersions>,
 }
 
-/// A credential, and when reading it began.
+/// A credential, and the time at which its read began.
 #[derive(Clone)]
 struct CachedCredential {
     credential: Credential,
     begun: Instant,
 }
 
-/// A kubeconfig's content, as a digest, what held it, and the last versions under which it did.
+/// Digest of a kubeconfig's content, what held it, and the last versions under which it was read.
 #[derive(Clone)]
 struct SeenVersions {
     holder: Option<String>,
@@ -66,7 +68,8 @@ struct SeenVersions {
 }
 
 impl Credentials {
-    /// Credentials read with this client, and by the engine `file` below these folders.
+    /// Creates a source that reads Secrets with this client, and files below these folders for the engine
+    /// `file`.
     pub fn new(client: Client, folders: Vec<PathBuf>) -> Self {
         let secrets = KubeSecrets::new(client);
         let engines = Engines::new(vec![
@@ -85,40 +88,41 @@ impl Credentials {
             .max_capacity(MAX_COPIES_BYTES)
             .weigher(weigh)
             .build();
-        // A copy from before a change is gone when the change is forgotten.
+        // By the time a change is forgotten, copies from before it have expired.
         let changed =
             Cache::builder().time_to_live(2 * COPY_LIFETIME).max_capacity(MAX_CHANGED_SECRETS).build();
         let rules = Arc::default();
         Self { secrets, engines, shared_key: None, rules, copies, changed, seen: Cache::new(MAX_ACCOUNTS) }
     }
 
-    /// Forgets what was read of a Secret that has changed or gone.
+    /// Records that a Secret has changed or gone away: copies read before now are no longer used.
     pub fn secret_changed(&self, namespace: &str, name: &str) {
         self.changed.insert((namespace.to_owned(), name.to_owned()), Instant::now());
     }
 
-    /// What was read of an account a moment ago, if nothing is known to have changed since.
+    /// The copy of an account's credential, if there is a recent one and its Secret is not known to have
+    /// changed since.
     fn copy(&self, account: &KubesvcAccount, key: &(String, i64)) -> Option<Credential> {
         let copy = self.copies.get(key)?;
         let changed = sent_secret_of(account).and_then(|secret| self.changed.get(&secret));
         changed.is_none_or(|changed| changed < copy.begun).then_some(copy.credential)
     }
 
-    /// Only what these rules allow is read or sent; without them, everything.
+    /// Sets the rules about what may be read or sent; without them everything is allowed.
     #[must_use]
     pub fn ruled_by(self, rules: Arc<SourceRules>) -> Self {
         Self { rules, ..self }
     }
 
-    /// Other replicas read the same credentials, and have this key too.
+    /// Sets the key that is shared with the replicas that read the same credentials.
     #[must_use]
     pub fn shared_by(self, key: Arc<dyn SharedKey>) -> Self {
         Self { shared_key: Some(key), ..self }
     }
 
-    /// The version under which all replicas know what was found: a Secret's own. Of a file each replica has a copy that
-    /// was written at another time, so its version is made of the content, under a key that is not told: whoever reads
-    /// it cannot try out what the content may be.
+    /// The version under which all replicas know the content. Of a Secret, its own version. Each replica's
+    /// copy of a file was written at another time, so a file's version is a digest of the content under a
+    /// secret key: readers of the version cannot test guesses of the content.
     async fn version(&self, account: &KubesvcAccount, found: &ResolvedSecret, fresh: bool) -> Option<String> {
         let Some(key) = self.shared_key.as_ref().filter(|_| found.is_copy) else {
             return found.version.clone();
@@ -130,8 +134,8 @@ impl Credentials {
         }
     }
 
-    /// The other versions under which this content was read. A change of a Secret's labels, owners or other keys is
-    /// another version, and no change of the credential.
+    /// Other versions under which the same content was read. A change of a Secret's labels, owners or other
+    /// keys makes a new version without changing the credential.
     fn same_as(
         &self,
         account: &KubesvcAccount,

@@ -1,4 +1,4 @@
-//! Engines on a real disk, and what is said where there is no such engine.
+//! Engines on a real disk, and the errors for engines that do not exist.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,12 +1,12 @@
-//! Errors with their causes, as one text.
+//! Errors and their causes as one text.
 
 use std::error::Error;
 
-/// Causes beyond this many are not followed.
+/// Maximum number of causes followed.
 const MAX_CAUSES: usize = 32;
 
-/// The error and each of its sources, joined by `: `. A source whose text already stands at the end of what was
-/// said is left out, so errors that embed their source read the same as those that do not.
+/// Returns the error and each of its sources, joined by `: `. A source whose text already ends the result is
+/// left out, so errors that embed their source read the same as those that do not.
 ///
 /// ```
 /// # use kubesvc::telemetry::errors::chain;
@@ -22,7 +22,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         if text.is_empty() || ends_with_words(&out, &text) {
             continue;
         }
-        // A wrapper such as "connect" over "connect: refused" adds only the rest.
+        // For "connect" with the source "connect: refused", add only the rest.
         let rest = text.strip_prefix(last.as_str()).and_then(|rest| rest.strip_prefix(": "));
         if !out.is_empty() {
             out.push_str(": ");
@@ -33,7 +33,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     out
 }
 
-/// Whether `text` ends with `tail`, beginning at a word.
+/// Whether `text` ends with `tail`, and `tail` begins at a word boundary.
 fn ends_with_words(text: &str, tail: &str) -> bool {
     text.strip_suffix(tail)
         .is_some_and(|head| !head.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '-')))

@@ -1,9 +1,10 @@
 //! Log lines on standard output: text for people, JSON for machines.
 //!
-//! A JSON line is one object: `timestamp` (RFC 3339, UTC, milliseconds), `level`, `target`, `message`, `program`,
-//! then the constant fields of the settings, the fields of the spans around the event from the outside in, and the
-//! event's own, each over those before it. Field names are camelCase: `agentId`, `account`, `kind`, `operationId`.
-//! A field that would hide one of the first five is written as `field.NAME`.
+//! A JSON line is one object: `timestamp` (RFC 3339, UTC, milliseconds), `level`, `target`, `message`,
+//! `program`, then the constant fields from the settings, the fields of the surrounding spans from the
+//! outside in, and the fields of the event. Later fields override earlier ones of the same name. Field names
+//! are camelCase: `agentId`, `account`, `kind`, `operationId`. A field that would hide one of the first five
+//! is written as `field.NAME`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,21 +23,22 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::{LogFormat, LogLevel, LoggingSettings};
 
-/// Why logs cannot be set up.
+/// Reason why logging cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// `RUST_LOG` is not a list of `target=level`.
     #[error("environment RUST_LOG is not understood; write for example info,kubesvc=debug")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
-    /// The process has a subscriber already.
+    /// The process already has a subscriber.
     #[error("logs are set up already")]
     Twice(#[from] tracing_subscriber::util::TryInitError),
 }
 
-/// Sends this process's log lines to standard output from now on. `program` is the binary's name.
+/// Sends this process's log lines to standard output from now on. `program` is the name of the binary.
 ///
-/// `RUST_LOG`, if set, decides alone what is written. Otherwise it is `settings.level`, except that libraries
-/// stay at `info` when that is `debug` or `trace`. Text is coloured on a terminal, unless `NO_COLOR` is set.
+/// `RUST_LOG`, if set, alone decides what is written. Otherwise `settings.level` decides, except that
+/// libraries stay at `info` if it is `debug` or `trace`. Text is coloured on a terminal, unless `NO_COLOR` is
+/// set.
 ///
 /// # Errors
 /// `RUST_LOG` is malformed, or this is not the first call in the process.
@@ -48,14 +50,14 @@ pub fn init(settings: &LoggingSettings, program: &str) -> Result<(), LogError> {
     Ok(())
 }
 
-/// What lines are written to.
+/// Properties of the output.
 #[derive(Debug, Clone, Copy)]
 struct Output {
     terminal: bool,
     colour: bool,
 }
 
-/// All of [`init`] but the process: where lines go and what the environment says are parameters.
+/// Like [`init`], but with the output and the environment as parameters.
 fn subscriber<W>(
     settings: &LoggingSettings,
     program: &str,
@@ -73,7 +75,7 @@ where
         LogFormat::Auto => !output.terminal,
     };
     let base = tracing_subscriber::registry().with(filter);
-    // A closed standard output must not turn into a panic about standard error.
+    // A closed standard output must not cause a panic about standard error.
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).log_internal_errors(false);
     Ok(if json {
         let lines = JsonLines { program: program.to_owned(), constant: settings.fields.clone() };
@@ -88,8 +90,8 @@ where
     })
 }
 
-/// What is written at a level, in the words of [`EnvFilter`]. The client for API servers warns of each watch that is cut;
-/// the error that it gives as well is told by [`outages`](super::outages).
+/// [`EnvFilter`] directives for a log level. The Kubernetes client warns about each watch that is cut; that
+/// is silenced, because [`outages`](super::outages) reports the error that the client also returns.
 fn directives(level: LogLevel) -> &'static str {
     match level {
         LogLevel::Error => "error",
@@ -100,7 +102,7 @@ fn directives(level: LogLevel) -> &'static str {
     }
 }
 
-/// The time of a line: RFC 3339, UTC, milliseconds.
+/// Timestamp of a line: RFC 3339, UTC, milliseconds.
 struct Milliseconds;
 
 impl FormatTime for Milliseconds {
@@ -113,7 +115,7 @@ fn now() -> impl fmt::Display {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// Lines for people, with the constant fields at the end.
+/// Formats lines for people, with the constant fields at the end.
 struct TextLines {
     line: Format<Full, Milliseconds>,
     constant: String,
@@ -138,13 +140,13 @@ where
     }
 }
 
-/// Lines for machines.
+/// Formats lines for machines.
 struct JsonLines {
     program: String,
     constant: BTreeMap<String, String>,
 }
 
-/// The names that a line always has, in the order in which they are written.
+/// The fields that each line has, in the order in which they are written.
 #[derive(serde::Serialize)]
 struct LogLine<'a> {
     timestamp: String,
@@ -200,7 +202,7 @@ where
 struct EventFields {
     map: Map<String, Value>,
     message: Option<String>,
-    /// The target of a line that came through the `log` crate.
+    /// Target of a line that came through the `log` crate.
     log_target: Option<String>,
 }
 

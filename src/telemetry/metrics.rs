@@ -1,24 +1,24 @@
-//! Metrics in the text format that Prometheus reads.
+//! Metrics in the OpenMetrics text format.
 
 mod process;
 
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
-/// The media type of [`Metrics::encode`].
+/// Media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The metrics of one program. There is one of these a process, handed down to whatever counts.
+/// Metrics of one program. There is one instance per process, passed to each component that counts.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Where metrics are registered at start.
+    /// Registry for metrics, filled at startup.
     pub registry: Registry,
 }
 
 impl Metrics {
-    /// A registry that knows the process: `process_resident_memory_bytes`, `process_cpu_seconds_total`,
-    /// `process_open_fds` and `process_start_time_seconds`, read from `/proc` at each scrape. Where there is no
-    /// `/proc` they are missing.
+    /// Creates a registry with the process metrics `process_resident_memory_bytes`,
+    /// `process_cpu_seconds_total`, `process_open_fds` and `process_start_time_seconds`, read from `/proc` at
+    /// each scrape. They are missing on systems without `/proc`.
     pub fn new() -> Self {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(process::ProcessCollector));
@@ -30,7 +30,7 @@ impl Metrics {
         let mut out = String::new();
         match text::encode(&mut out, &self.registry) {
             Ok(()) => out,
-            // Writing to a string does not fail; a collector of ours might.
+            // Writing to a string cannot fail, but a collector can.
             Err(fmt_error) => {
                 tracing::error!(error = %fmt_error, "metrics cannot be encoded");
                 "# EOF\n".to_owned()

@@ -1,8 +1,8 @@
-//! One line at the start of an outage of the API server and one at its end, whoever of the process notices it first.
+//! Logs one line at the start and one at the end of an API server outage, whichever call notices it first.
 //!
-//! The client that the operator talks through tells of each call ([`Noticing`]): what was answered, even with a refusal,
-//! and what was not. While an outage lasts, whoever has something to say about it says so with [`warn_unless_away`],
-//! at debug. Errors of another kind, such as a missing right, neither begin an outage nor last through one.
+//! The operator's API client reports the outcome of each call through [`Noticing`]: answered, even with a
+//! refusal, or not answered. During an outage, code with a warning of its own uses [`warn_unless_away`],
+//! which logs at debug level. Other errors, such as missing permissions, neither start nor prolong an outage.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,29 +17,31 @@ use tracing::{debug, info, warn};
 use super::errors::chain;
 use crate::watch_backoff::{WatchOutage, is_absence};
 
-/// An outage is over when for so long after an answer no call has failed: an API server that starts answers some calls
-/// and not others.
+/// Time without a failed call, after an answer, that ends an outage. An API server that is starting answers
+/// only some calls.
 const SETTLE: Duration = Duration::from_secs(3);
-/// A call that was given up counts as failed if it had waited for so long, and nothing else was answered meanwhile.
+/// Minimum time that an abandoned call must have waited to count as failed, provided that no other call was
+/// answered meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What this process knows of its API server. There is one, as there is one log.
+/// State of the API server as this process knows it. Global, because the log is too.
 static API_SERVER: Mutex<Reach> = Mutex::new(Reach::new());
 
-/// Whether calls to the API server fail, and since when. A function of what is told, and of the moments it is told for.
+/// Whether calls to the API server fail, and since when. Depends only on the recorded outcomes and their
+/// times.
 #[derive(Debug)]
 struct Reach {
-    /// The first call that failed.
+    /// Time of the first failed call.
     away_since: Option<Instant>,
-    /// The first answer since, after which none has failed.
+    /// Time of the first answer after which no call has failed.
     back_since: Option<Instant>,
-    /// The last answer of all.
+    /// Time of the last answer.
     answered: Option<Instant>,
-    /// Calls that failed in this outage.
+    /// Number of failed calls in this outage.
     failed: u64,
 }
 
-/// An outage that is over.
+/// An outage that has ended.
 #[derive(Debug, PartialEq, Eq)]
 struct Over {
     lasted: Duration,
@@ -51,7 +53,7 @@ impl Reach {
         Self { away_since: None, back_since: None, answered: None, failed: 0 }
     }
 
-    /// A call has failed. True: it is the first of an outage.
+    /// Records a failed call. Returns true if it starts an outage.
     fn fails(&mut self, now: Instant) -> bool {
         let is_first = self.away_since.is_none();
         self.away_since.get_or_insert(now);
@@ -60,13 +62,15 @@ impl Reach {
         is_first
     }
 
-    /// A call was given up that began at this moment, and has no answer. True: it is the first of an outage.
+    /// Records a call that began at `began` and was abandoned without an answer. Returns true if it starts an
+    /// outage.
     fn is_given_up(&mut self, began: Instant, now: Instant) -> bool {
         let others_were_answered = self.answered.is_some_and(|answered| answered >= began);
         !others_were_answered && now.duration_since(began) >= PATIENCE && self.fails(now)
     }
 
-    /// A call was answered. True: it may be the end of an outage, so it is to be looked at after [`SETTLE`].
+    /// Records an answered call. Returns true if it may end an outage, so that the caller must check again
+    /// after [`SETTLE`].
     fn answers(&mut self, now: Instant) -> bool {
         self.answered = Some(now);
         if self.away_since.is_none() || self.back_since.is_some() {
@@ -76,7 +80,7 @@ impl Reach {
         true
     }
 
-    /// The outage that is over, if one is.
+    /// Returns the outage that has ended, if one has.
     fn settles(&mut self, now: Instant) -> Option<Over> {
         let (since, back) = (self.away_since?, self.back_since?);
         if now.duration_since(back) < SETTLE {
@@ -88,12 +92,13 @@ impl Reach {
     }
 }
 
-/// Whether an outage of the API server lasts, which was said.
+/// Whether an API server outage is in progress. Its start has been logged.
 pub fn api_server_is_away() -> bool {
     API_SERVER.lock().away_since.is_some()
 }
 
-/// Logs a warning about something that the API server did not do; at debug while its outage lasts, which was said once.
+/// Logs a warning about something that the API server did not do; during an outage, which has been logged
+/// already, at debug level.
 macro_rules! warn_unless_away {
     ($($line:tt)+) => {
         if $crate::telemetry::outages::api_server_is_away() {
@@ -132,11 +137,11 @@ fn answers() {
     });
 }
 
-/// Layers a client so that its calls tell whether the API server answers.
+/// Layer that records for each call of a client whether the API server answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Noticing;
 
-/// A client whose calls tell whether the API server answers; see [`Noticing`].
+/// A client wrapped by [`Noticing`].
 #[derive(Clone, Debug)]
 pub struct Noticed<S>(S);
 
@@ -169,7 +174,7 @@ where
             asking.is_answered();
             match &answer {
                 Ok(answer) if is_absence(answer.status().as_u16()) => fails(&answer.status()),
-                // Others may be answered, such as those that need no webhook.
+                // Other calls may succeed, such as those without a webhook.
                 Ok(answer) if answer.status().is_server_error() => {}
                 Ok(_) => answers(),
                 Err(error) => fails(&chain(error.as_ref())),
@@ -180,7 +185,7 @@ where
     }
 }
 
-/// A call that has no answer yet, and since when.
+/// A call without an answer yet, and its start time.
 struct Asking(Option<Instant>);
 
 impl Asking {
@@ -199,8 +204,8 @@ impl Drop for Asking {
     }
 }
 
-/// Logs that a watch shows nothing any more, or shows again what is so. `what` it watches. One that ended with the API
-/// server, or was cut, is begun anew, and the call that begins it tells of the outage.
+/// Logs that a watch has failed or works again. `what` names the watched objects. A watch that was cut, or
+/// that ended with the API server, is restarted, and the call that restarts it reports the outage.
 pub fn log_transition(what: &str, outage: &WatchOutage) {
     match outage {
         WatchOutage::Begun { problem, of_api_server: true } => {

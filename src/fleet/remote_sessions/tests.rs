@@ -34,7 +34,7 @@ impl FleetScene {
         Self { remote, agents, accounts, lives, ticks, leader: WakeSet::default(), version: 0 }
     }
 
-    /// An account that zone `z` has, under epoch 4.
+    /// An account granted to zone `z` with epoch 4.
     fn account(&self, name: &str, state: State) -> KubesvcAccount {
         let mut account = KubesvcAccount::new(name, KubesvcAccountSpec::default());
         account.metadata.namespace = Some("ns".into());
@@ -53,7 +53,7 @@ impl FleetScene {
         account
     }
 
-    /// What an agent's object says from now on.
+    /// Sets what an agent's object says from now on.
     fn agent(&mut self, id: &str, zone: &str, replica: &str, change: impl FnOnce(&mut KubesvcAgentStatus)) {
         let spec = KubesvcAgentSpec { agent_id: id.into(), zone_id: zone.into(), approved: true };
         let mut agent = KubesvcAgent::new(&format!("{id}-{zone}"), spec);
@@ -66,7 +66,7 @@ impl FleetScene {
         self.agents.seen(agent);
     }
 
-    /// Takes in all changes, and says who is woken.
+    /// Applies all changes and returns the names of the accounts that are woken.
     fn woken(&self) -> Vec<String> {
         self.remote.take_in(self.remote.changed.try_take(usize::MAX), &self.leader);
         let mut uids = self.leader.try_take(usize::MAX);
@@ -107,8 +107,8 @@ fn a_report_at_another_replica_reaches_the_leader() {
     assert_eq!(scene.woken(), Vec::<String>::new(), "nothing that matters has changed");
 }
 
-/// One outbox answers for many accounts. When it was read for the sake of one of them, the others waited for a change
-/// that never came.
+/// One outbox has reports for many accounts. A read for the sake of one of them must not leave the others
+/// waiting for a change that never comes.
 #[tokio::test]
 async fn what_is_read_for_one_account_reaches_the_others_too() {
     let mut scene = FleetScene::new();

@@ -1,24 +1,24 @@
-//! Participants with clocks of their own on one Lease: never do two of them lead.
+//! Participants with independent clocks compete for one Lease: no two of them ever lead at once.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One step of real time.
+/// Real time of one step.
 const STEP: Duration = Duration::from_millis(100);
-/// Ten minutes.
+/// Number of steps in a run: ten minutes.
 const STEPS: u64 = 6_000;
 
-/// What happens to one participant.
+/// Fault injected into one participant.
 #[derive(Clone, Copy, Debug)]
 enum ParticipantFault {
-    /// It sleeps for so many steps; its clock goes on.
+    /// Suspended for this many steps while its clock continues.
     Sleeps(u64),
-    /// The API server does not reach it for so many steps.
+    /// Cut off from the API server for this many steps.
     CutOff(u64),
-    /// It releases the Lease if it has it.
+    /// Releases the Lease if it holds it.
     Releases,
-    /// It starts anew under the same id.
+    /// Restarts with the same id.
     Restarts,
 }
 
@@ -29,7 +29,7 @@ struct TimedEvent {
     fault: ParticipantFault,
 }
 
-/// A write on its way: it reaches the API server at one step, and its answer comes back at another.
+/// A write in flight: it reaches the API server at one step, and the response arrives at another.
 struct Flying {
     sent: Moment,
     replaces: Option<String>,
@@ -40,13 +40,13 @@ struct Flying {
 
 struct Participant {
     candidate: Candidate,
-    /// Its clock runs at this many thousandths of real time, from an offset of its own.
+    /// Clock rate in thousandths of real time; the clock starts at `offset`.
     rate: u64,
     offset: Duration,
     asleep_until: u64,
     cut_until: u64,
     look_at: u64,
-    /// The version it would replace.
+    /// The version that the next write replaces.
     version: Option<String>,
     flying: Option<Flying>,
 }
@@ -63,7 +63,7 @@ impl Participant {
     }
 }
 
-/// The API server.
+/// A simulated API server with one Lease.
 #[derive(Default)]
 struct LeaseServer {
     record: Option<LeaseRecord>,
@@ -87,7 +87,7 @@ struct Run {
     server: LeaseServer,
     delays: Vec<u64>,
     drawn: usize,
-    /// For how many steps somebody led.
+    /// Number of steps during which some participant led.
     led: u64,
 }
 
@@ -104,7 +104,7 @@ impl Run {
             ParticipantFault::Sleeps(steps) => one.asleep_until = event.at + steps,
             ParticipantFault::CutOff(steps) => one.cut_until = event.at + steps,
             ParticipantFault::Restarts => {
-                // What is on its way may still land, and nobody hears of it.
+                // A write in flight may still be applied, but the response is lost.
                 if let Some(Flying { replaces, answer: None, .. }) = one.flying.take() {
                     self.server.put(&one.candidate.id, replaces.as_deref());
                 }
@@ -132,7 +132,7 @@ impl Run {
         if let Some(flying) = &one.flying {
             let timed_out = step >= flying.returns.max(one.cut_until);
             let Some(answer) = flying.answer.clone().filter(|_| timed_out) else {
-                // It is not waited for any longer than the Lease lasts.
+                // Do not wait for the response longer than the Lease is valid.
                 if one.candidate.step(now) == LeaseAction::Lost {
                     one.candidate.step_down();
                 }
@@ -173,7 +173,7 @@ impl Run {
         }
     }
 
-    /// What was sent reaches the API server even if whoever sent it sleeps.
+    /// Applies a write that has reached the API server, even if its sender is suspended.
     fn land(&mut self, who: usize, step: u64) {
         let one = &mut self.participants[who];
         if let Some(flying) = &mut one.flying
@@ -211,7 +211,7 @@ fn event() -> impl Strategy<Value = TimedEvent> {
 }
 
 fn participants() -> impl Strategy<Value = Vec<Participant>> {
-    // Clocks within ten per cent of the real one, in both directions.
+    // Clock rates between 90 and 110 percent of real time.
     let one =
         (900_u64..=1100, 0_u64..1_000_000).prop_map(|(rate, offset)| (rate, Duration::from_millis(offset)));
     prop::collection::vec(one, 1..6).prop_map(|all| {

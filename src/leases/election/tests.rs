@@ -10,7 +10,7 @@ fn candidate() -> Candidate {
     Candidate::new("a", Times::default())
 }
 
-/// One that took the Lease at second 100.
+/// A candidate that took the Lease at second 100.
 fn leader() -> Candidate {
     let mut candidate = candidate();
     candidate.wrote(record("a", 1), S(100));

@@ -1,4 +1,4 @@
-//! Which version a credential has, in one process and in another.
+//! Versions of credentials, in one process and across replicas.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::account::KubesvcAccountSpec;
 const KUBECONFIG: &str = "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: \
     'https://one'}}], users: [{name: u, user: {token: TOKEN}}], contexts: [{name: c, context: {cluster: c, user: u}}]}";
 
-/// An API server with one Secret.
+/// A simulated API server with one Secret.
 #[derive(Clone, Default)]
 struct FakeSecretApi(Arc<Mutex<Secret>>);
 
@@ -39,7 +39,7 @@ impl FakeSecretApi {
     }
 }
 
-/// A key of replicas.
+/// A simulated key shared by replicas.
 struct FakeKey(Mutex<u8>);
 
 impl FakeKey {
@@ -70,7 +70,7 @@ async fn read(credentials: &Credentials, account: &KubesvcAccount) -> Credential
     credentials.resolve(account, true).await.unwrap_or_else(|failure| unreachable!("{failure}"))
 }
 
-/// A replica with a copy of a file, and the account that names it.
+/// A replica with its own copy of a file, and the account that names the file.
 fn with_copy(folder: &Path, content: &str, key: &Arc<FakeKey>) -> (Credentials, KubesvcAccount) {
     let path = folder.join("prod");
     fs::write(&path, content).expect("written");
@@ -164,7 +164,7 @@ async fn insecure_of_the_account_beside_a_certificate_authority_is_refused() {
     read(&api.replica(), &open).await;
 }
 
-/// What is sent to an agent: a copy, if there is one.
+/// The version that is sent to an agent, from a copy if there is one.
 async fn sent(credentials: &Credentials, account: &KubesvcAccount) -> Option<String> {
     credentials.resolve(account, false).await.ok()?.version
 }
@@ -189,7 +189,7 @@ async fn a_copy_of_a_secret_that_is_not_watched_is_sent_for_two_seconds_at_most(
     api.write("1", KUBECONFIG);
     assert!(sent(&replica, &account).await.is_some());
     api.0.lock().data = None;
-    // Far from the 30 s that it was, and far enough for a machine with a load.
+    // Far below 30 s, and long enough for a busy machine.
     let deadline = Instant::now() + 5 * COPY_LIFETIME;
     while sent(&replica, &account).await.is_some() {
         assert!(Instant::now() < deadline, "it is still sent");

@@ -1,4 +1,4 @@
-//! What the system knows about this process.
+//! Metrics of this process, from the operating system.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Ticks a second in `/proc`: the same on every architecture that Rust supports for Linux.
+/// Clock ticks per second in `/proc`: the same on all architectures that Rust supports for Linux.
 const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
 
-/// Reads `/proc` at each scrape; a value that cannot be read is left out.
+/// Reads `/proc` at each scrape; values that cannot be read are left out.
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 
@@ -45,12 +45,12 @@ impl Collector for ProcessCollector {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Stat {
     cpu: f64,
-    /// Since the machine booted.
+    /// Start of the process, since the machine booted.
     started: f64,
 }
 
 fn stat(text: &str) -> Option<Stat> {
-    // The second field is the program's name in parentheses, and may hold spaces and parentheses itself.
+    // The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
     let (_, rest) = text.rsplit_once(')')?;
     let field = |number: usize| rest.split_ascii_whitespace().nth(number - 3)?.parse::<f64>().ok();
     Some(Stat {
@@ -67,7 +67,7 @@ fn resident() -> Option<f64> {
 }
 
 fn open_fds() -> Option<f64> {
-    // Listing the folder opens one more.
+    // Listing the folder opens one descriptor more.
     let open = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
     u32::try_from(open).ok().map(f64::from)
 }
