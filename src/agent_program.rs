@@ -1,4 +1,4 @@
-//! The composition root of `kubesvc-agent`.
+//! Composition root of `kubesvc-agent`.
 
 mod accounts;
 mod cli;

@@ -1,4 +1,5 @@
-//! The accounts, and the agents' objects, as this process has last seen or written them: an index over a watch each.
+//! KubesvcAccounts and KubesvcAgents as this process last saw or wrote them: one index for each kind, fed by
+//! a watch.
 
 mod agents;
 mod guarded;

@@ -1,14 +1,14 @@
-//! The replicas: how they find one another, and the signed calls between them.
+//! The other replicas: how replicas find one another, and the signed calls between them.
 //!
 //! | module | owns |
 //! |---|---|
-//! | `members` | who the replicas are, from what Endpoints and EndpointSlices say: pure |
-//! | `discovery`, `membership` | the watches of both, and what was last seen |
-//! | `access` | whether both may be watched |
-//! | `key`, `signature`, `replays` | the key that all replicas have, what is signed with it, and that each call counts once |
-//! | `client`, `messages`, `calls` | what is asked of other replicas |
-//! | `verified` | which of those that objects name have answered under the key, and so are replicas |
-//! | `sessions` | which replica holds which agent, as the objects say |
+//! | `members` | who the replicas are, from Endpoints and EndpointSlices: pure |
+//! | `discovery`, `membership` | the watches of both kinds, and the replicas as last seen |
+//! | `access` | whether both kinds may be watched |
+//! | `key`, `signature`, `replays` | the key that all replicas share, signatures under it, and replay protection |
+//! | `client`, `messages`, `calls` | calls to other replicas |
+//! | `verification` | which of the discovered addresses have answered under the key, and so are replicas |
+//! | `sessions` | which replica has which agent, according to the KubesvcAgents |
 
 mod access;
 mod calls;
@@ -61,49 +61,50 @@ use sessions::RecordedSessions;
 use signature::{CallSignature, Recipient, SignedCall};
 use verification::VerifiedPeers;
 
-/// This replica, as others would reach it.
+/// This replica, as others reach it.
 #[derive(Clone, Debug)]
 pub struct PeerIdentity {
-    /// Its id.
+    /// Id of the replica.
     pub replica_id: String,
-    /// Where its REST listens.
+    /// Address on which its REST API listens.
     pub address: SocketAddr,
-    /// The name of its machine, told where it listens on all addresses.
+    /// Host name of its machine, used in its URL if it listens on all addresses.
     pub host: String,
 }
 
 impl PeerIdentity {
-    /// Whether a replica is this one. Where no object names its pod that is seen only from a fixed address of its own.
+    /// Whether `replica` is this one. Without a pod name, this replica recognizes itself only by a fixed
+    /// address of its own.
     fn is(&self, replica: &Replica) -> bool {
         let at_own_address = || replica.id == self.address.to_string();
         if replica.named { replica.id == self.replica_id } else { at_own_address() }
     }
 }
 
-/// How replicas are found.
+/// How replicas find one another.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The namespace of their Endpoints and EndpointSlices.
+    /// Namespace of their Endpoints and EndpointSlices.
     pub namespace: String,
-    /// How the name of their Service begins.
+    /// Prefix of the name of their Service.
     pub service_name_prefix: String,
-    /// The name of the REST port in their Service; empty: a port without one.
+    /// Name of the REST port in their Service; empty for an unnamed port.
     pub http_port_name: String,
-    /// The domain of pods' names, to reach replicas by; none: they are reached by address.
+    /// Domain for pod names by which replicas are reached; `None` to reach them by address.
     pub pod_domain: Option<String>,
-    /// Whether it is an error that not both kinds of objects may be watched.
+    /// Whether it is an error if one of the two kinds may not be watched.
     pub fail_fast: bool,
 }
 
-/// Where a cluster is joined.
+/// Clients and data needed to join the other replicas.
 pub struct JoinPoints {
-    /// The operator's own API server: the Secret with the key.
+    /// Client of the operator's own API server, which has the Secret with the key.
     pub own: Client,
     /// The KubesvcAgents as last seen.
     pub agents: Arc<AgentIndex>,
     /// The operator's namespace.
     pub namespace: String,
-    /// The API server that knows the Endpoints.
+    /// Client of the API server that has the Endpoints.
     pub discovery: Client,
 }
 
@@ -114,11 +115,11 @@ pub struct Peers {
     started: Timestamp,
     membership: Arc<Membership>,
     metrics: PeerMetrics,
-    /// None for a replica that looks for nobody.
+    /// `None` for a replica that runs alone.
     transport: Option<Arc<PeerTransport>>,
 }
 
-/// What it takes to talk to other replicas.
+/// State for talking to other replicas.
 struct PeerTransport {
     key: Arc<PeerKey>,
     client: PeerClient,
@@ -126,39 +127,40 @@ struct PeerTransport {
     verified: Arc<VerifiedPeers>,
     replays: Mutex<Replays>,
     began: Instant,
-    /// Replicas that gave no answer, and since when, by URL.
+    /// Replicas that did not answer, and since when, by URL.
     silent: Mutex<HashMap<String, Instant>>,
 }
 
-/// A call of another replica that is not checked yet, since its body has not been read.
+/// A call from another replica whose signature is not verified yet, because its body has not been read.
 pub struct UncheckedCall {
     signed: CallSignature,
     key: Arc<SigningKey>,
 }
 
-/// What an answer to a call that was taken is signed with.
+/// Signs the answer to an admitted call.
 pub struct AnswerSigner {
     key: Arc<SigningKey>,
     nonce: String,
 }
 
 impl AnswerSigner {
-    /// The headers that sign an answer.
+    /// Returns the headers that sign an answer.
     pub fn sign(&self, status: StatusCode, body: &[u8]) -> [(HeaderName, HeaderValue); 2] {
         signature::answer_headers(&self.key, &self.nonce, status, body)
     }
 }
 
 impl Peers {
-    /// The only replica: it looks for nobody, and takes no calls of others.
+    /// Creates a replica that runs alone: it looks for no others and refuses their calls.
     pub fn alone(identity: PeerIdentity) -> Self {
         Self::new(identity, Membership::default(), None)
     }
 
-    /// Joins the other replicas: looks whether they may be looked for, reads or makes the key, and watches until stopped.
+    /// Joins the other replicas: checks permissions, reads or creates the key, and starts the watches, which
+    /// run until stopped.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do: a right, or a good key.
+    /// One line that names what is missing and what to do: a permission, or a usable key.
     pub(crate) async fn join(
         identity: PeerIdentity,
         lookup: Lookup,
@@ -234,21 +236,21 @@ impl Peers {
         }
     }
 
-    /// A digest of these parts under the key that the replicas share, which tells nothing of them to whoever has not the
-    /// key; none for a replica that is alone. `fresh`: the key is read again, if it was not just now.
+    /// Digest of the parts under the key that the replicas share; `None` for a replica that runs alone. It
+    /// reveals nothing without the key. With `fresh`, the key is read again unless that happened recently.
     pub async fn digest(&self, parts: &[&[u8]], fresh: bool) -> Option<[u8; 32]> {
         let link = self.transport.as_ref()?;
         let key = if fresh { link.key.newest().await } else { link.key.current() };
         Some(signature::digest(&key, parts))
     }
 
-    /// Adds what is counted to a registry.
+    /// Registers the metrics of calls between replicas.
     pub fn register(&self, registry: &mut Registry) {
         self.metrics.register(registry);
     }
 
-    /// All replicas by id: those that have answered under the key, and this one always. `ready`: whether this one is, where
-    /// no object says so.
+    /// All known replicas by id: this one, and those that have answered under the key. `ready` says whether
+    /// this replica is ready, in case no object does.
     pub fn replicas(&self, ready: bool) -> Vec<Replica> {
         let counts = |one: &&Replica| {
             self.is_self(one) || self.transport.as_ref().is_none_or(|link| link.verified.has(one))
@@ -262,7 +264,7 @@ impl Peers {
         all
     }
 
-    /// The other replicas, ready or not.
+    /// The other replicas, ready or not, verified or not.
     fn others(&self) -> Vec<Replica> {
         self.membership.replicas().iter().filter(|replica| !self.is_self(replica)).cloned().collect()
     }
@@ -284,11 +286,13 @@ impl Peers {
         }
     }
 
-    /// Looks at the headers of a call of another replica, before its body is read. `address`: where it has come to. A key
-    /// that is not known has the Secret read again, in case it was changed.
+    /// Checks the headers of a call from another replica, before its body is read. `address` is the local
+    /// address that received the call. An unknown key id makes it read the Secret again, in case the key was
+    /// rotated.
     ///
     /// # Errors
-    /// It has no signature, none of now for this replica, or one under a key that is not in use.
+    /// The call has no signature, is not for this replica or not of this time, or is signed with a key that
+    /// is not in use.
     pub async fn look_at(
         &self,
         headers: &HeaderMap,
@@ -309,11 +313,11 @@ impl Peers {
         read.map_err(|refusal| self.count(refusal))
     }
 
-    /// Checks a call of another replica as a whole, and says what its answer is signed with. One that is taken is never
-    /// taken again.
+    /// Verifies a call from another replica as a whole. Returns what signs its answer. The same call is never
+    /// admitted again.
     ///
     /// # Errors
-    /// The signature does not fit, or the call was seen before.
+    /// The signature does not match, or the call was seen before.
     pub fn admit(
         &self,
         call: UncheckedCall,
@@ -341,7 +345,7 @@ impl PeerTransport {
             return Err(SignatureError::Wrong);
         }
         let nonce = signed.stamp.nonce;
-        // Only what is signed is remembered, so that strangers cannot fill the memory.
+        // Only nonces of correctly signed calls are remembered, so that strangers cannot fill the memory.
         self.replays.lock().take(nonce.clone(), self.began.elapsed())?;
         Ok(AnswerSigner { key, nonce })
     }

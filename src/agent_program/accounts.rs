@@ -1,4 +1,4 @@
-//! Accounts of the agent's file as the wire carries them.
+//! Conversion of the accounts of the agent's own file to wire messages.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::wire::common::AccountRef;
 use crate::wire::ops::account_spec::Credential;
 use crate::wire::ops::{AccountSpec, CustomResourceDefinition};
 
-/// What the hub is told of an account. It has a name and no uid.
+/// The wire form of an account. It has a name but no uid.
 pub(super) fn spec(account: &AccountSettings) -> AccountSpec {
     let definitions = account.custom_resource_definitions.iter().map(|definition| CustomResourceDefinition {
         kind: definition.kind.clone(),
@@ -38,12 +38,12 @@ pub(super) fn spec(account: &AccountSettings) -> AccountSpec {
     }
 }
 
-/// What the file lets the agent do for each.
+/// The policy of each account in the file, by account name.
 pub(super) fn policies(accounts: &[AccountSettings]) -> HashMap<String, AccountPolicy> {
     accounts.iter().map(|account| (account.name.clone(), account.policy.clone())).collect()
 }
 
-/// What the hub is told of all of them.
+/// The wire form of all accounts.
 pub(super) fn specs(accounts: &[AccountSettings]) -> Vec<AccountSpec> {
     accounts.iter().map(spec).collect()
 }

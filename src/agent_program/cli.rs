@@ -25,10 +25,10 @@ Examples:
   AGENT_ID=agent-1 kubesvc-agent --config-dir ./config
   kubesvc-agent --config-dir ./config --print-config";
 
-/// How many accounts are started at once; each takes one connection and some hundred KiB while it is.
+/// Maximum number of concurrent activations; each needs one connection and some hundred KiB.
 const MAX_CONCURRENT_ACTIVATIONS: usize = 16;
 
-/// Interval between checks of files.
+/// Interval between checks of files for changes.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Holds Kubernetes accounts for kubesvc: dials the hub, takes the accounts of its zone and answers for them.
@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: AgentOptions, settings: Settings) -> ExitCode {
-    // A second installation says that one is there already, which is what is wanted.
+    // An error means that a provider is installed already, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,

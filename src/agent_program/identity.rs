@@ -1,11 +1,11 @@
-//! Who an agent is: its id and its zone.
+//! The identity of an agent: its id and its zone.
 
 use crate::account::names;
 
-/// The agent's id: `AGENT_ID`, else `POD_NAME`, else host name and process id.
+/// Returns the agent's id: `AGENT_ID`, otherwise `POD_NAME`, otherwise host name and process id.
 ///
 /// # Errors
-/// If it has a character that no hub takes.
+/// The id contains a character that no hub accepts.
 pub(super) fn agent_id(env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let host = || format!("{}-{}", gethostname::gethostname().to_string_lossy(), std::process::id());
     let named = ["AGENT_ID", "POD_NAME"].into_iter().find_map(|name| Some((name, set(env, name)?)));
@@ -20,11 +20,12 @@ fn checked(what: &str, name: String) -> Result<String, String> {
     }
 }
 
-/// The zone: the setting, else `<deployment>_<namespace>` from `DEPLOYMENT_NAME`, or the pod name less its two
-/// generated parts, and `POD_NAMESPACE`.
+/// Returns the zone: the setting, otherwise `<deployment>_<namespace>`. The deployment comes from
+/// `DEPLOYMENT_NAME`, or from `POD_NAME` without its two generated parts; the namespace comes from
+/// `POD_NAMESPACE`.
 ///
 /// # Errors
-/// If nothing names it, or it has a character that no hub takes; the message says what to set.
+/// Nothing names the zone, or it contains a character that no hub accepts. The message says what to set.
 pub(super) fn zone_id(setting: Option<&str>, env: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     if let Some(zone) = setting {
         return checked("zoneId", zone.to_owned());
@@ -38,7 +39,7 @@ pub(super) fn zone_id(setting: Option<&str>, env: &dyn Fn(&str) -> Option<String
     }
 }
 
-/// `name-5d9c7-x2v4q` is a pod of the deployment `name`.
+/// Returns the deployment of a pod: `name` for `name-5d9c7-x2v4q`.
 fn deployment_of(pod: &str) -> Option<String> {
     let (replica_set, _) = pod.rsplit_once('-')?;
     let (deployment, _) = replica_set.rsplit_once('-')?;

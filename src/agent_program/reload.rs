@@ -1,7 +1,7 @@
-//! The settings files while the agent runs: its accounts take effect when they change.
+//! Reloads the settings files while the agent runs: changes of its accounts take effect.
 //!
-//! Half a file may well be a good one, with fewer accounts. So a change counts once the files have looked the same
-//! twice, and files that are all gone are no change at all.
+//! A partially written file may be valid, with fewer accounts. A change therefore counts only after the files
+//! have looked the same twice, and files that are all missing do not count as a change.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,23 +21,23 @@ pub(super) struct Settings {
     unknown: UnknownKeys,
     watched: WatchedFiles,
     seen: Vec<Content>,
-    /// What the files looked like the last time, if that was not what was read.
+    /// State of the files at the last check, if it differed from what was read.
     changing: Option<Vec<Content>>,
     /// The settings with which the agent started.
     pub(super) loaded: Loaded<AgentSettings>,
-    /// What was said about the files as they were last.
+    /// What was logged about the last state of the files.
     said: LoggedState,
 }
 
-/// What people were told, so that it is told once.
+/// What was logged, so that it is logged only once.
 #[derive(Default)]
 struct LoggedState {
     warnings: Vec<String>,
-    /// Settings that take effect at the next start.
+    /// Changed settings that take effect at the next start.
     later: Vec<&'static str>,
 }
 
-/// Delay between a change of a file and the second look at it.
+/// Delay between noticing a changed file and checking it again.
 const SETTLE_DELAY: Duration = Duration::from_millis(500);
 
 fn refuse(problem: String, own: &StaticAccountFile) {
@@ -57,17 +57,17 @@ impl Settings {
     /// Loads the settings for the first time.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// Everything that is wrong with the settings.
     pub(super) fn load(dir: PathBuf, unknown: UnknownKeys) -> Result<Self, ConfigError> {
         let mut watched = WatchedFiles::new(MAX_FILE_BYTES);
-        // Looked at first: what changes meanwhile is seen as a change.
+        // Checked before loading, so that a change in between is noticed later.
         let seen = look(&mut watched, &dir);
         let loaded = config::load_agent(&dir, &env, unknown)?;
         let said = LoggedState { warnings: loaded.warnings.clone(), later: Vec::new() };
         Ok(Self { dir, unknown, watched, seen, changing: None, loaded, said })
     }
 
-    /// Looks at the files again and again, for as long as the agent runs.
+    /// Checks the files periodically, for as long as the agent runs.
     pub(super) async fn watch(mut self, own: StaticAccountFile, pace: Duration) {
         loop {
             tokio::time::sleep(if self.changing.is_some() { SETTLE_DELAY.min(pace) } else { pace }).await;

@@ -68,8 +68,8 @@ impl Isolation {
     ///
     /// The replica is cut off if its Lease has expired, one more renewal was missed, and another replica was
     /// answered for all of that time. A replica that was answered for only part of it proves nothing: the API
-    /// server may be coming back for all of them, one after the other. An uninterrupted time of
-    /// enough. Without further reports, the verdict lapses after one Lease duration.
+    /// server may be coming back for all of them, one after the other. An uninterrupted time of twice
+    /// the Lease duration is always enough. Without further reports, the verdict lapses after one Lease duration.
     pub fn judge(
         &mut self,
         now: Duration,

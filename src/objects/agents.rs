@@ -1,4 +1,4 @@
-//! The agents' objects as last seen: an index over one watch, told to whoever follows it.
+//! Index of the KubesvcAgents as last seen, fed by one watch, with wake-ups for subscribers.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,35 +18,37 @@ use crate::account::{KubesvcAgent, ZONE_LABEL, names};
 use crate::telemetry::outages;
 use crate::wake_set::WakeSet;
 
-/// How long the watch has to show what a reading beside it has brought, before that is read once more by itself.
+/// Time for the watch to show what a read outside of it has found, before that object is read again by
+/// itself.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(5);
-/// A reading of more zones than these reads all agents: a selector has to fit into a request's line.
+/// Maximum number of zones in a selector; a read of more zones lists all agents, because a selector must fit
+/// into the request line.
 const MAX_SELECTED_ZONES: usize = 32;
-/// How long the API server may take for one object.
+/// Timeout for reading one object.
 const GET_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct AgentIndexState {
     by_name: HashMap<String, Arc<KubesvcAgent>>,
-    /// Names of the objects of an agent id: one for each zone that it was in.
+    /// Names of the objects of an agent id: one for each zone that the agent was in.
     by_id: HashMap<String, HashSet<String>>,
     /// Names of objects whose agents were never approved.
     never_approved: HashSet<String>,
-    /// The newest version that the watch has shown; a reading that is older has nothing new to say.
+    /// Newest version shown by the watch; a read that is not newer adds nothing.
     seen: u64,
-    /// The newest version that the list has shown which is being taken in.
+    /// Newest version in the list that is being applied.
     listing: u64,
-    /// Objects that a reading beside the watch has brought and the watch has not shown yet, with their version. A list
-    /// may have been begun before the reading: it cannot take them away.
+    /// Objects and versions that a read has found and the watch has not shown yet. A list cannot remove them,
+    /// because it may have started before that read.
     unshown: HashMap<String, u64>,
-    /// Names of objects that cannot be read now.
+    /// Names of objects that are malformed now.
     malformed: HashSet<String>,
 }
 
 impl AgentIndexState {
     fn insert(&mut self, name: &str, mut agent: KubesvcAgent) {
         self.remove(name);
-        // Nobody here asks who wrote which field, and that is most of what an object takes in memory.
+        // Field ownership is not needed here, and it is most of an object's size in memory.
         agent.metadata.managed_fields = None;
         self.malformed.remove(name);
         self.by_id.entry(agent.spec.agent_id.clone()).or_default().insert(name.to_owned());
@@ -56,7 +58,7 @@ impl AgentIndexState {
         self.by_name.insert(name.to_owned(), Arc::new(agent));
     }
 
-    /// The version of an object that only a reading has brought, if that is newer.
+    /// Whether only a read has found this object, in a version newer than `version`.
     fn is_unshown(&self, name: &str, version: u64) -> bool {
         self.unshown.get(name).is_some_and(|unshown| *unshown > version)
     }
@@ -79,12 +81,12 @@ impl AgentIndexState {
     }
 }
 
-/// All agents' objects of one namespace, and who is to be told when one changes.
+/// All KubesvcAgents of one namespace, and the subscribers to their changes.
 pub struct AgentIndex {
     index: RwLock<AgentIndexState>,
     followers: RwLock<Vec<Arc<WakeSet<String>>>>,
     synced: watch::Sender<bool>,
-    /// The API server's data are older than what the watch has shown.
+    /// Notified when the API server's data are older than what the watch has shown.
     went_back: Notify,
 }
 
@@ -105,30 +107,31 @@ impl AgentIndex {
         self.index.read().by_name.get(name).cloned()
     }
 
-    /// The objects of an agent id, one for each zone that it was in.
+    /// The objects of an agent id, one for each zone that the agent was in.
     pub fn of_id(&self, agent_id: &str) -> Vec<Arc<KubesvcAgent>> {
         let index = self.index.read();
         let names = index.by_id.get(agent_id).into_iter().flatten();
         names.filter_map(|name| index.by_name.get(name).cloned()).collect()
     }
 
-    /// How many agents there are that were never approved.
+    /// Number of agents that were never approved.
     pub fn never_approved(&self) -> usize {
         self.index.read().never_approved.len()
     }
 
-    /// All of them, in no order.
+    /// All agents, in no particular order.
     pub fn all(&self) -> Vec<Arc<KubesvcAgent>> {
         self.index.read().by_name.values().cloned().collect()
     }
 
     /// Waits for the first complete list.
     pub async fn synced(&self) {
-        // The sender lives as long as self, so this ends only when the value is true.
+        // The sender lives as long as self, so this returns only when the value is true.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// A set of names of its own that is told of every change from now on, and of all there is now.
+    /// Subscribes to changes. The new set contains the names of all current objects, and is woken for each
+    /// change.
     pub fn follow(&self) -> Arc<WakeSet<String>> {
         let wakes = Arc::new(WakeSet::default());
         self.followers.write().push(Arc::clone(&wakes));
@@ -136,15 +139,15 @@ impl AgentIndex {
         wakes
     }
 
-    /// Takes in an object as the watch shows it. Events come in order, so each is newer than what the watch has shown
-    /// before, whatever its version: data that were restored from a backup count on from an earlier one.
+    /// Applies an object shown by the watch. Events arrive in order, so each is newer than the one before,
+    /// whatever its version: after a restore from a backup, versions continue from an earlier one.
     pub(crate) fn seen(&self, agent: KubesvcAgent) {
         let version = version_of(&agent);
         self.index.write().seen = version;
         self.shown(agent, version);
     }
 
-    /// An object is gone, by the watch; `version` is that of its deletion.
+    /// Applies a deletion shown by the watch; `version` is that of the deletion.
     pub(crate) fn gone(&self, name: &str, version: u64) {
         {
             let mut index = self.index.write();
@@ -158,12 +161,12 @@ impl AgentIndex {
         self.tell(name);
     }
 
-    /// A list begins that shows all there is.
+    /// Records the start of a complete list.
     fn list_begins(&self) {
         self.index.write().listing = 0;
     }
 
-    /// Takes in an object as a list shows it that was begun after whatever the watch has shown.
+    /// Applies an object from a list. The list started after everything that the watch has shown.
     fn in_list(&self, agent: KubesvcAgent) {
         let version = version_of(&agent);
         {
@@ -189,14 +192,15 @@ impl AgentIndex {
         self.tell(&name);
     }
 
-    /// Takes in objects that were read beside the watch: those that it has not shown yet.
+    /// Applies objects that were read outside of the watch, except those that the watch has already shown or
+    /// overtaken.
     fn read(&self, agents: Vec<KubesvcAgent>) {
         for agent in agents {
             let (name, version) = (agent.name_any(), version_of(&agent));
             {
                 let mut index = self.index.write();
                 let known = index.by_name.get(&name).map(|known| version_of(&**known));
-                // What is not newer than that, the watch has shown or has shown to be gone.
+                // The watch has already shown anything that is not newer, or shown that it is gone.
                 if version <= index.seen || known.is_some_and(|known| known >= version) {
                     continue;
                 }
@@ -207,7 +211,8 @@ impl AgentIndex {
         }
     }
 
-    /// A complete list was taken in: whatever is not in it is gone, but for what was read beside it.
+    /// Records the end of a complete list: objects that are not in it are gone, except those that only a read
+    /// has found.
     pub(crate) fn listed(&self, present: &HashSet<String>) {
         let missing: Vec<_> = {
             let mut index = self.index.write();
@@ -225,12 +230,13 @@ impl AgentIndex {
         self.synced.send_replace(true);
     }
 
-    /// Objects that only a reading has brought, with their version.
+    /// Objects and versions that only a read has found.
     fn unshown(&self) -> HashMap<String, u64> {
         self.index.read().unshown.clone()
     }
 
-    /// What the API server said of an object that the watch has not shown at this version; absent: it is gone.
+    /// Applies the API server's answer about an object that the watch has not shown at this version; `None`
+    /// if it is gone.
     fn looked_up(&self, name: &str, version: u64, found: Option<KubesvcAgent>) {
         {
             let mut index = self.index.write();
@@ -250,12 +256,13 @@ impl AgentIndex {
         self.tell(name);
     }
 
-    /// The newest version that the watch has shown.
+    /// Newest version shown by the watch.
     fn newest_shown(&self) -> u64 {
         self.index.read().seen
     }
 
-    /// The object, if it can be read. Of one that cannot, what was read last stands, and it is said once.
+    /// Returns the agent if the object is well-formed. A malformed object is logged once, and its last
+    /// well-formed state stays in the index.
     fn well_formed(&self, object: GuardedAgent) -> Option<KubesvcAgent> {
         let name = object.name_any();
         match object.0 {
@@ -276,16 +283,16 @@ impl AgentIndex {
     }
 }
 
-/// The resourceVersion as the number that it is: it grows with each write. Custom resources of all kinds are in one etcd,
-/// which counts them together. 0 where it cannot be read.
+/// The resourceVersion as a number; 0 if it cannot be parsed. It grows with each write: all custom resources
+/// are in one etcd, which counts them together.
 pub fn version_of(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 type GuardedAgent = DeserializeGuard<KubesvcAgent>;
 
-/// Keeps the index in step with one namespace until cancelled. A malformed object is logged once, and counts as it was
-/// read last. A watch that was lost begins anew with a list.
+/// Keeps the index in step with one namespace until cancelled. A malformed object is logged once, and its
+/// last well-formed state counts. A watch that was lost restarts with a list.
 pub async fn watch_agents(
     client: Client,
     namespace: String,
@@ -333,15 +340,15 @@ async fn follow(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     }
 }
 
-/// Reads by itself what a reading has brought and the watch does not show: the watch may lag behind, or have been begun
-/// anew by a list in which it was no more.
+/// Reads objects that a read has found but the watch does not show: the watch may lag behind, or may have
+/// restarted with a list that no longer contained them.
 async fn look_up_unshown(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     let mut before = HashMap::new();
     loop {
         tokio::time::sleep(MAX_WATCH_DELAY).await;
         let unshown = agents.unshown();
         for (name, version) in unshown.iter().filter(|(name, version)| before.get(*name) == Some(*version)) {
-            // One that cannot be read stays, and is read the next time.
+            // An object that cannot be read stays unshown, and is read again in the next pass.
             if let Ok(Ok(found)) = tokio::time::timeout(GET_TIMEOUT, api.get_opt(name)).await {
                 match found {
                     None => agents.looked_up(name, *version, None),
@@ -357,21 +364,23 @@ async fn look_up_unshown(api: &Api<GuardedAgent>, agents: &AgentIndex) {
     }
 }
 
-/// Why the agents of a zone could not be read.
+/// Reason why the agents of a zone could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The API server cannot be asked.
+    /// The API server cannot be read.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// What it says is older than what it has shown: its data were restored from a backup. The watch lists anew.
+    /// The API server's data are older than what it has shown: they were restored from a backup. The watch
+    /// restarts with a list.
     #[error("the API server has older data than it has shown; its objects are listed anew")]
     WentBack,
 }
 
-/// Reads the agents of some zones from the API server itself, not from a cache of it, and brings the index up to that.
+/// Reads the agents of some zones from the API server, not from its watch cache, and applies them to the
+/// index.
 ///
 /// # Errors
-/// [`ReadError`].
+/// See [`ReadError`].
 pub async fn read_agents(
     client: Client,
     namespace: &str,
@@ -445,7 +454,7 @@ mod tests {
         assert_eq!(version(&agents, "a"), Some(15), "what the watch shows late is old");
     }
 
-    /// As a list of the watch that is complete.
+    /// Applies a complete list as the watch does.
     fn list(agents: &AgentIndex, all: Vec<KubesvcAgent>) {
         agents.list_begins();
         let present = all.iter().map(ResourceExt::name_any).collect();

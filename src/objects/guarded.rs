@@ -1,8 +1,8 @@
-//! An object of a list or a watch that may be malformed: one that is must not stop the others.
+//! An object in a list or watch that may be malformed; it must not stop the others.
 //!
-//! It does what [`DeserializeGuard`] does by itself, at less than half the cost: that one makes a tree of each object,
-//! copies it, and makes the object of the copy. Here the object's text is kept while it is read, and read again only if
-//! it is malformed.
+//! This does the same as [`DeserializeGuard`] at less than half the cost. That type builds a tree of each
+//! object, copies it, and builds the object from the copy. Here the object's text is kept while it is parsed,
+//! and parsed again only if it is malformed.
 
 use std::borrow::Cow;
 
@@ -15,12 +15,12 @@ use serde_json::value::RawValue;
 
 use crate::account::KubesvcAccount;
 
-/// An account, or why it is malformed. It can be read from JSON alone.
+/// An account, or the reason why it is malformed. Can be deserialized from JSON only.
 #[derive(Clone, Debug)]
 pub(super) struct GuardedAccount(DeserializeGuard<KubesvcAccount>);
 
 impl GuardedAccount {
-    /// The account, or what is wrong with it.
+    /// Returns the account, or what is wrong with it.
     pub(super) fn into_result(self) -> Result<KubesvcAccount, String> {
         self.0.0.map_err(|invalid| invalid.error)
     }

@@ -1,4 +1,4 @@
-//! An index of accounts by object, uid and account name, with wake-ups for whoever follows it.
+//! Index of accounts by object, uid and account name, with wake-ups for subscribers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -14,12 +14,12 @@ use crate::account::secret_reference::secrets_of;
 use crate::telemetry::outages::warn_unless_away;
 use crate::wake_set::WakeSet;
 
-/// Time limit for a requested list at first: several times what 10,000 accounts need.
+/// Initial timeout for a requested list: several times what 10,000 accounts need.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for a requested list after several attempts.
+/// Maximum timeout for a requested list, after several attempts.
 const MAX_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where an object stands.
+/// Namespace and name of an account's object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AccountKey {
     /// Namespace of the object.
@@ -47,7 +47,8 @@ impl fmt::Display for AccountKey {
 #[derive(Default)]
 struct IndexedObject {
     account: Option<Arc<KubesvcAccount>>,
-    /// Versions that our own writes have replaced; the watch may still show them, and they are old.
+    /// Versions that this process's own writes have replaced. The watch may still show them, but they are
+    /// outdated.
     superseded: HashSet<String>,
 }
 
@@ -58,22 +59,23 @@ struct AccountIndexState {
     by_account_name: BTreeMap<String, Vec<AccountKey>>,
     /// By namespace and name of the Secret.
     by_secret: HashMap<(String, String), HashSet<AccountKey>>,
-    /// How many accounts each agent caches.
+    /// Number of accounts that each agent caches.
     cached: HashMap<String, usize>,
 }
 
-/// The accounts, and who is to be told when one changes.
+/// The accounts, and the subscribers to their changes.
 pub struct AccountIndex {
     index: RwLock<AccountIndexState>,
     followers: RwLock<Vec<Weak<WakeSet<AccountKey>>>>,
-    /// Watches whose first list is complete, and which of the lists that were asked for their last one is.
+    /// Watches whose first list is complete, each with the number of lists requested before its last list
+    /// started.
     listed: RwLock<HashMap<Option<String>, u64>>,
     watches: usize,
     precedence: Precedence,
     synced: watch::Sender<bool>,
-    /// How many lists were asked for.
+    /// Number of lists requested so far.
     asked: watch::Sender<u64>,
-    /// The last list that all watches have taken in.
+    /// Number of the last requested list that all watches have completed.
     answered: watch::Sender<u64>,
 }
 
@@ -84,7 +86,7 @@ impl Default for AccountIndex {
 }
 
 impl AccountIndex {
-    /// An index that is fed by this many watches.
+    /// Creates an index that is fed by `watches` watches.
     pub fn over(watches: usize) -> Self {
         Self {
             index: RwLock::default(),
@@ -98,13 +100,13 @@ impl AccountIndex {
         }
     }
 
-    /// The same, where this rule says which of several objects has their account name.
+    /// Sets the rule that decides which of several objects has their account name.
     #[must_use]
     pub fn with(self, precedence: Precedence) -> Self {
         Self { precedence, ..self }
     }
 
-    /// The rule by which one of several objects has their account name.
+    /// The rule that decides which of several objects has their account name.
     pub fn precedence(&self) -> Precedence {
         self.precedence
     }
@@ -120,7 +122,7 @@ impl AccountIndex {
         index.entries.get(index.by_uid.get(uid)?)?.account.clone()
     }
 
-    /// The accounts with a Spinnaker name, the one that has it first; more than one is a conflict.
+    /// The accounts with a Spinnaker name, the one that has the name first. More than one is a conflict.
     pub fn by_account_name(&self, name: &str) -> Vec<Arc<KubesvcAccount>> {
         let index = self.index.read();
         let keys = index.by_account_name.get(name).map(Vec::as_slice).unwrap_or_default();
@@ -130,14 +132,14 @@ impl AccountIndex {
         accounts
     }
 
-    /// The accounts that have a kubeconfig in a Secret.
+    /// The accounts that have a kubeconfig in this Secret.
     pub fn by_secret(&self, namespace: &str, name: &str) -> Vec<Arc<KubesvcAccount>> {
         let index = self.index.read();
         let keys = index.by_secret.get(&(namespace.to_owned(), name.to_owned())).into_iter().flatten();
         keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
     }
 
-    /// Tells how many accounts each of some agents caches, in their order.
+    /// Returns the number of accounts that each of the agents caches, in the order of `agents`.
     pub fn cached_by<'a>(&self, agents: impl Iterator<Item = &'a str>) -> Vec<usize> {
         let index = self.index.read();
         agents.map(|agent| index.cached.get(agent).copied().unwrap_or_default()).collect()
@@ -150,30 +152,31 @@ impl AccountIndex {
         keys.filter_map(|key| index.entries.get(key)?.account.clone()).collect()
     }
 
-    /// How many there are.
+    /// Number of accounts.
     pub fn len(&self) -> usize {
         self.index.read().by_uid.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no accounts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the first complete list has been taken in.
+    /// Whether the first complete list has been applied.
     pub fn is_synced(&self) -> bool {
         *self.synced.borrow()
     }
 
     /// Waits for the first complete list.
     pub async fn synced(&self) {
-        // The sender lives as long as self, so this ends only when the value is true.
+        // The sender lives as long as self, so this returns only when the value is true.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Has all watches list everything once more from the API server, and waits until that was taken in: from then on
-    /// all that was written before this call is known here. A list that does not come in time is asked for anew, over
-    /// other connections; it has longer each time, so that one which is only slow is not given up for ever.
+    /// Makes all watches list everything again from the API server, and waits until the lists are applied.
+    /// Everything written before this call is known afterwards. If the lists are not complete within the
+    /// timeout, they are requested again over new connections; the timeout doubles each time, so that a slow
+    /// list can complete in the end.
     pub async fn list_anew(&self) {
         let mut patience = LIST_TIMEOUT;
         while tokio::time::timeout(patience, self.listed_anew()).await.is_err() {
@@ -192,12 +195,13 @@ impl AccountIndex {
         let _ = self.answered.subscribe().wait_for(|answered| *answered >= wanted).await;
     }
 
-    /// How many lists were asked for; it changes when one more is.
+    /// Number of lists requested so far; changes with each request.
     pub(super) fn asked(&self) -> watch::Receiver<u64> {
         self.asked.subscribe()
     }
 
-    /// A set of its own that is told of every change from now on, and of all there is now, until it is dropped.
+    /// Subscribes to changes, until the returned set is dropped. The new set contains the keys of all current
+    /// objects.
     pub fn follow(&self) -> Arc<WakeSet<AccountKey>> {
         let wakes = Arc::new(WakeSet::default());
         let mut followers = self.followers.write();
@@ -208,7 +212,8 @@ impl AccountIndex {
         wakes
     }
 
-    /// Takes in the answer to a write of ours, before the watch shows it. `replaced` is the version it was made from.
+    /// Applies the response to a write by this process, before the watch shows it. `replaced` is the version
+    /// that the write was based on.
     pub fn written(&self, account: KubesvcAccount, replaced: &str) {
         let key = AccountKey::of(&account);
         {
@@ -217,17 +222,17 @@ impl AccountIndex {
                 entry.superseded.insert(replaced.to_owned());
                 let seen = entry.account.as_ref().and_then(|seen| seen.metadata.resource_version.as_deref());
                 if seen != Some(replaced) {
-                    return; // The watch is ahead of this answer.
+                    return; // The watch is ahead of this response.
                 }
             } else {
-                return; // Gone meanwhile.
+                return; // Deleted meanwhile.
             }
             index.put(&key, account);
         }
         self.tell(&key);
     }
 
-    /// Takes in an object as the watch shows it, unless a write of ours is known to be newer.
+    /// Applies an object shown by the watch, unless a write by this process is known to be newer.
     pub(super) fn seen(&self, account: KubesvcAccount) {
         let key = AccountKey::of(&account);
         {
@@ -243,7 +248,7 @@ impl AccountIndex {
                     .as_ref()
                     .is_some_and(|known| known.metadata.resource_version.as_deref() == Some(version))
                 {
-                    // The watch has caught up with our last write: what was replaced cannot come again.
+                    // The watch has caught up with the last write: the replaced versions cannot come again.
                     entry.superseded.clear();
                     return;
                 }
@@ -254,8 +259,9 @@ impl AccountIndex {
         self.tell(&key);
     }
 
-    /// A list of a namespace, or of all, begins. What our writes had replaced before is not shown by it, unless the API
-    /// server's data were restored from a backup: then it is so again.
+    /// Records the start of a list of a namespace, or of all namespaces. Versions replaced by earlier writes
+    /// do not appear in it, unless the API server's data were restored from a backup; then they are current
+    /// again.
     pub(super) fn list_begins(&self, namespace: Option<&str>) {
         let mut index = self.index.write();
         let of_it = |key: &AccountKey| namespace.is_none_or(|namespace| namespace == key.namespace);
@@ -266,14 +272,14 @@ impl AccountIndex {
             .for_each(|(_, entry)| entry.superseded.clear());
     }
 
-    /// An object is gone.
+    /// Applies a deletion.
     pub(super) fn gone(&self, key: &AccountKey) {
         self.index.write().remove(key);
         self.tell(key);
     }
 
-    /// A complete list of a namespace, or of all, was taken in: whatever of it is not in the list is gone. `asked` is how
-    /// many lists had been asked for when it began.
+    /// Records the end of a list of a namespace, or of all namespaces: objects that are not in it are gone.
+    /// `asked` is the number of lists requested before it started.
     pub(super) fn listed(&self, namespace: Option<&str>, present: &HashSet<AccountKey>, asked: u64) {
         let of_it = |key: &&AccountKey| namespace.is_none_or(|namespace| namespace == key.namespace);
         let missing: Vec<_> = {
@@ -291,31 +297,31 @@ impl AccountIndex {
         }
     }
 
-    /// For tests: an object as a watch would show it.
+    /// For tests: applies an object as the watch shows it.
     #[cfg(test)]
     pub(crate) fn show(&self, account: KubesvcAccount) {
         self.seen(account);
     }
 
-    /// For tests: an object is gone.
+    /// For tests: removes an object.
     #[cfg(test)]
     pub(crate) fn hide(&self, key: &AccountKey) {
         self.gone(key);
     }
 
-    /// For tests: how many lists were asked for.
+    /// For tests: number of lists requested so far.
     #[cfg(test)]
     pub(crate) fn lists_asked_for(&self) -> u64 {
         *self.asked.borrow()
     }
 
-    /// For tests: all lists that were asked for have come, and show these alone.
+    /// For tests: completes all requested lists with exactly these objects.
     #[cfg(test)]
     pub(crate) fn answer_lists(&self, present: &HashSet<AccountKey>) {
         self.listed(None, present, self.lists_asked_for());
     }
 
-    /// For tests: what was shown is all there is.
+    /// For tests: marks the index as synced.
     #[cfg(test)]
     pub(crate) fn sync(&self) {
         self.synced.send_replace(true);

@@ -1,11 +1,11 @@
-//! An API server that has too much to do.
+//! Detection of an overloaded API server.
 
 use std::time::Duration;
 
-/// Pause where the API server names none.
+/// Pause if the API server does not name one.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// For how long an API server that answers like this wants to be left alone; absent: it does not ask for that.
+/// How long the API server asks clients to pause with this error; `None` if it does not.
 pub fn too_busy(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else { return None };
     if status.code != 429 {

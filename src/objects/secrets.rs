@@ -1,4 +1,4 @@
-//! Secrets that ask to be watched: only their names are looked at, never what is in them.
+//! Watch of labelled Secrets. Only their metadata is read, never their content.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::account::owned_secret::may_be_outdated;
 use crate::telemetry::outages;
 use crate::wake_set::WakeSet;
 
-/// A call for each Secret that came, changed or went, with its namespace and name.
+/// Callback for each Secret that was added, changed or deleted, with its namespace and name.
 pub type Notice = Arc<dyn Fn(&str, &str) + Send + Sync>;
 
-/// Who is told of Secrets, as namespace and name.
+/// Subscribers to changes of Secrets, which are identified by namespace and name.
 pub struct SecretsSeen {
-    /// At once of those that came, changed or went.
+    /// Called directly for Secrets that were added, changed or deleted.
     pub at_once: Notice,
-    /// Those that came, changed or went.
+    /// Woken for Secrets that were added, changed or deleted.
     pub changed: Arc<WakeSet<(String, String)>>,
-    /// Those that came or changed and may be of an earlier version of kubesvc.
+    /// Woken for added or changed Secrets that an earlier version of kubesvc may have created.
     pub outdated: Arc<WakeSet<(String, String)>>,
 }
 
@@ -35,7 +35,8 @@ impl SecretsSeen {
     }
 }
 
-/// Tells of each Secret with the label `kubesvc.io/watch: "true"` that came, changed or went.
+/// Watches the Secrets with the label `kubesvc.io/watch: "true"`, and notifies the subscribers of each one
+/// that was added, changed or deleted.
 pub async fn watch_secrets(
     client: Client,
     namespace: Option<String>,

@@ -1,4 +1,4 @@
-//! The watch that feeds the index.
+//! The watch that feeds the index of accounts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::guarded::GuardedAccount;
 use super::index::{AccountIndex, AccountKey};
 use crate::telemetry::outages;
 
-/// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged and left
-/// out; it does not stop the watch. A watch that was lost begins anew with a list, and so does one that is asked to
-/// [list anew](Accounts::list_anew): one that the API server does not take from its cache.
+/// Keeps the index in step with one namespace, or all of them, until cancelled. A malformed object is logged
+/// and left out; it does not stop the watch. The watch restarts with a list when it was lost or when
+/// [`AccountIndex::list_anew`] requests that; such a list is not served from the API server's watch cache.
 pub async fn watch_accounts(
     client: Client,
     namespace: Option<String>,

@@ -1,4 +1,4 @@
-//! The port through which accounts are made and changed by others than REST, and its adapter over the Kubernetes API.
+//! Port for creating and changing accounts outside of REST, and its adapter over the Kubernetes API.
 
 use std::time::Duration;
 
@@ -11,42 +11,42 @@ use crate::account::{FIELD_MANAGER, KubesvcAccount};
 use crate::budget::{Budget, Urgency};
 use crate::crash;
 
-/// Bound on one answer of the API server. It begins after the turn to write was given.
+/// Timeout for one answer of the API server, not counting the wait for the write budget.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Why an account was not written.
+/// Reason why an account was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// There is one of that name, or it is another one than was judged, or none: look again.
+    /// The account exists already, has another resourceVersion, or is gone. Read it again before deciding.
     #[error("somebody else has written it meanwhile")]
     Changed,
-    /// The API server will never take it as it is.
+    /// The API server refuses the object as it is; retrying cannot help.
     #[error("{0}")]
     Refused(String),
-    /// The API server cannot be reached, is too busy, or denies a right: try again.
+    /// The API server cannot be reached, is overloaded, or denies a permission. Retry later.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// The accounts at the API server.
+/// Reads and writes accounts at the API server.
 #[async_trait]
 pub trait AccountObjects: Send + Sync {
-    /// The account as it is now.
+    /// Reads the current account.
     ///
     /// # Errors
     /// [`WriteError::Unavailable`].
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<KubesvcAccount>, WriteError>;
 
-    /// Makes an account, in the namespace that it names.
+    /// Creates an account in the namespace that it names.
     ///
     /// # Errors
-    /// [`WriteError::Changed`] where there is one already.
+    /// [`WriteError::Changed`] if it already exists.
     async fn create(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError>;
 
-    /// Writes an account, if it still has the resourceVersion that it names.
+    /// Replaces an account if it still has the resourceVersion that `account` names.
     ///
     /// # Errors
-    /// [`WriteError::Changed`] where it has another one or is gone.
+    /// [`WriteError::Changed`] if the resourceVersion differs or the account is gone.
     async fn replace(&self, account: &KubesvcAccount) -> Result<KubesvcAccount, WriteError>;
 }
 
@@ -57,12 +57,12 @@ pub struct KubeAccountObjects {
 }
 
 impl KubeAccountObjects {
-    /// Accounts written with this client, no faster than the budget allows.
+    /// Creates an adapter that writes with this client, within the write budget.
     pub fn new(client: Client, budget: Budget) -> Self {
         Self { client, budget }
     }
 
-    /// Reads what the API server answered, and leaves it alone if it asks for that.
+    /// Classifies an error of the API server, and pauses the write budget if the API server asks for that.
     fn heed(&self, error: &kube::Error) -> WriteError {
         if let Some(pause) = too_busy(error) {
             self.budget.pause(pause);
@@ -113,7 +113,7 @@ fn params() -> PostParams {
 
 fn read(error: &kube::Error) -> WriteError {
     match error {
-        // A namespace that is missing or going reads 404 and 403: it may come.
+        // A missing or terminating namespace returns 404 or 403; it may be created later.
         kube::Error::Api(status) if status.code == 409 || is_gone(status) => WriteError::Changed,
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => {
             WriteError::Refused(status.message.clone())
@@ -122,7 +122,7 @@ fn read(error: &kube::Error) -> WriteError {
     }
 }
 
-/// Whether the account itself is not there, rather than its namespace.
+/// Whether the account itself does not exist, rather than its namespace.
 fn is_gone(status: &kube::core::Status) -> bool {
     let kind = status.details.as_ref().map(|details| details.kind.as_str());
     status.code == 404 && kind == Some("kubesvcaccounts")

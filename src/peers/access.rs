@@ -1,4 +1,4 @@
-//! Whether the objects that tell of replicas may be listed and watched.
+//! Whether the operator may list and watch Endpoints and EndpointSlices.
 
 use std::time::Duration;
 
@@ -10,23 +10,23 @@ use kube::{Api, Client};
 
 use crate::telemetry::errors::chain;
 
-/// Time limit for one access review.
+/// Timeout for one access review.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(15);
-/// What must be allowed of each.
+/// Verbs that must be allowed for each kind.
 const VERBS: [&str; 2] = ["list", "watch"];
 
-/// What may be watched.
+/// The kinds that the operator may watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WatchableKinds {
     pub(super) endpoints: bool,
     pub(super) slices: bool,
 }
 
-/// Asks whether Endpoints and EndpointSlices of a namespace may be listed and watched. The second answer names what may
-/// not, one text each.
+/// Checks whether Endpoints and EndpointSlices of a namespace may be listed and watched. The second result
+/// describes what is denied, one text for each kind.
 ///
 /// # Errors
-/// The API server does not say.
+/// The API server does not answer.
 pub(super) async fn review(
     client: &Client,
     namespace: &str,

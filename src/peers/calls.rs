@@ -1,4 +1,4 @@
-//! What is asked of the other replicas.
+//! Questions to the other replicas.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -17,47 +17,47 @@ use super::messages::{
 use super::{PeerTransport, Peers, Replica};
 use crate::fleet::AgentView;
 
-/// Time limit for another replica's answer to a question.
+/// Timeout for another replica's answer to a question.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for another replica to cut an agent's stream.
+/// Timeout for another replica to close an agent's session.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for which a replica that gave no answer is asked nothing; the objects stand in for it.
+/// Time for which a replica that did not answer is not asked again; the KubesvcAgents stand in for it.
 const SILENT_PEER_PAUSE: Duration = Duration::from_secs(3);
 
 /// An agent of another replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAgent {
-    /// The agent. Where its replica does not answer: what its KubesvcAgent says, which names no accounts.
+    /// The agent. If its replica does not answer, this is what its KubesvcAgent says, without accounts.
     pub agent: AgentView,
-    /// Whether its replica has answered.
+    /// Whether its replica answered.
     pub replica_answers: bool,
 }
 
-/// Which agents of other replicas hold accounts.
+/// Agents of other replicas that hold accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteHolders {
     /// Ids of agents, by the uid of the account that they hold.
     pub agents: BTreeMap<String, Vec<String>>,
-    /// Agents of replicas that do not answer: what they hold is not known.
+    /// Ids of agents whose replicas do not answer, so that it is unknown what they hold.
     pub unknown: HashSet<String>,
 }
 
-/// Why an agent of another replica was not disconnected.
+/// Reason why an agent of another replica was not disconnected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RelayError {
-    /// No replica has it.
+    /// No replica has a session of the agent.
     #[error("it is not connected")]
     NotConnected,
-    /// A replica has it that nothing else is known of.
+    /// The session is at a replica that this one has not found.
     #[error("it is connected to replica {0}, which is not among the replicas that this one has found")]
     NotFound(String),
-    /// The replica that has it gave no good answer.
+    /// The call to the agent's replica failed.
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
 impl Peers {
-    /// The agents of the other replicas, asked for at once.
+    /// The agents of the other replicas, which are asked concurrently.
     pub async fn agents(&self) -> Vec<RemoteAgent> {
         let Some(link) = &self.transport else { return Vec::new() };
         let ask = get("/internal/v1/agents");
@@ -70,7 +70,7 @@ impl Peers {
         known.chain(told.into_iter().map(|agent| RemoteAgent { agent, replica_answers: false })).collect()
     }
 
-    /// Which agents of the other replicas hold these accounts.
+    /// Agents of the other replicas that hold these accounts.
     pub async fn holders(&self, uids: &[String]) -> RemoteHolders {
         let mut all = RemoteHolders::default();
         let Some(link) = &self.transport else { return all };
@@ -94,8 +94,8 @@ impl Peers {
         all
     }
 
-    /// For how long without a gap the API server has answered another replica, the longest of those that say so; absent:
-    /// none answers.
+    /// The longest time without a gap for which the API server has answered another replica; `None` if no
+    /// other replica answers.
     pub async fn reach_of_others(&self) -> Option<Duration> {
         let link = self.transport.as_ref()?;
         let (answers, _) = self.ask_all::<ReachAnswer>(link, &get("/internal/v1/reach")).await;
@@ -103,10 +103,10 @@ impl Peers {
         others.map(|answer| Duration::from_millis(answer.answered_for_ms)).max()
     }
 
-    /// Closes the stream of an agent that another replica has.
+    /// Closes the session of an agent at another replica.
     ///
     /// # Errors
-    /// No other replica has it, or the one that has it cannot be reached.
+    /// No other replica has the agent, or the one that has it cannot be reached.
     pub async fn disconnect(&self, agent_id: &str) -> Result<(), RelayError> {
         let Some(link) = &self.transport else { return Err(RelayError::NotConnected) };
         let others = self.others();
@@ -117,7 +117,7 @@ impl Peers {
         {
             return Ok(());
         }
-        // The objects may lag behind, and where Endpoints name no pods they name no replica either.
+        // The KubesvcAgents may lag behind, and if Endpoints name no pods, they match no replica.
         let rest = others.iter().filter(|replica| known.is_none_or(|known| known.id != replica.id));
         let relayed = join_all(rest.map(|replica| self.relay(link, replica, agent_id))).await;
         match (relayed.contains(&Ok(true)), known, holder) {
@@ -127,7 +127,7 @@ impl Peers {
         }
     }
 
-    /// Whether that replica had the agent, and closed its stream.
+    /// Returns whether that replica had the agent and closed its session.
     async fn relay(
         &self,
         link: &PeerTransport,
@@ -158,7 +158,7 @@ impl Peers {
         }
     }
 
-    /// Asks all other replicas at once: their answers, and who gave none.
+    /// Asks all other replicas concurrently. Returns their answers, and the replicas that did not answer.
     async fn ask_all<T: DeserializeOwned>(
         &self,
         link: &PeerTransport,
@@ -174,7 +174,8 @@ impl Peers {
                 Ok(answer) => Some(answer),
                 Err(problem) => {
                     self.metrics.failed.inc();
-                    // One that has never answered may be no replica at all; that was said when it was asked for a proof.
+                    // An address that has never answered may not be a replica; `verification` has logged
+                    // that.
                     if link.verified.has(replica) {
                         warn!(error = %problem, path = ask.path, "another replica gives no answer; the objects stand for it");
                     }
@@ -191,7 +192,7 @@ impl Peers {
 }
 
 impl PeerTransport {
-    /// Whether a replica gave no answer a moment ago.
+    /// Whether a replica did not answer a moment ago.
     fn is_resting(&self, replica: &Replica) -> bool {
         let mut resting = self.silent.lock();
         resting.retain(|_, since| since.elapsed() < SILENT_PEER_PAUSE);

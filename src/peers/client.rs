@@ -1,4 +1,4 @@
-//! Calls to other replicas: signed, each with an end, no redirects, answers of bounded size.
+//! Client for calls to other replicas: signed, with a timeout, without redirects, and with bounded answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,71 +20,71 @@ use super::signature::{self, CallStamp, SignedCall};
 use super::verification::VerifiedPeers;
 use crate::telemetry::errors::chain;
 
-/// Time limit for a connection.
+/// Timeout for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an unused connection stays open: less than the other side keeps it.
+/// Time after which an idle connection is closed: shorter than on the other side.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum number of calls to all replicas at once; further ones wait within their time limit.
+/// Maximum number of concurrent calls to all replicas; further calls wait within their timeout.
 const MAX_CONCURRENT_CALLS: usize = 64;
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum length of another replica's message that is passed on, in characters.
+/// Maximum length, in characters, of an error message that is passed on from another replica.
 const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Why a replica did not do what it was asked for.
+/// Reason why a call to a replica failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// It gave no answer, or none in time.
+    /// The replica did not answer, or not in time.
     #[error("replica {replica} cannot be reached at {url}: {why}")]
     Unreachable {
-        /// The replica.
+        /// Id of the replica.
         replica: String,
-        /// Where it was looked for.
+        /// URL that was called.
         url: String,
         /// What went wrong.
         why: String,
     },
-    /// Something answered, and did not prove that it is a replica.
+    /// The answer does not prove that it comes from a replica.
     #[error(
         "what answers for replica {replica} at {url} ({status}) is no replica with the key of Secret kubesvc-peer"
     )]
     Unproven {
-        /// The replica.
+        /// Id of the replica.
         replica: String,
-        /// Where it was looked for.
+        /// URL that was called.
         url: String,
-        /// The code.
+        /// HTTP status of the answer.
         status: u16,
     },
-    /// It answered, and refused.
+    /// The replica refused the call.
     #[error("replica {replica} answered {status}: {message}")]
     Refused {
-        /// The replica.
+        /// Id of the replica.
         replica: String,
-        /// The code.
+        /// HTTP status of the answer.
         status: u16,
-        /// What it said.
+        /// Error message of the answer.
         message: String,
     },
-    /// Its answer cannot be read.
+    /// The answer cannot be parsed.
     #[error("the answer of replica {replica} cannot be read: {why}")]
     Malformed {
-        /// The replica.
+        /// Id of the replica.
         replica: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: String,
     },
 }
 
-/// What is asked of a replica.
+/// A call to another replica.
 #[derive(Clone, Debug)]
 pub(super) struct PeerCall {
     pub(super) method: Method,
     /// Path and query.
     pub(super) path: String,
-    /// JSON; empty for none.
+    /// JSON; empty for no body.
     pub(super) body: Vec<u8>,
-    /// How long all of it may take.
+    /// Timeout for the whole call.
     pub(super) within: Duration,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct PeerClient {
 }
 
 impl PeerClient {
-    /// Calls in the name of this replica, signed with this key.
+    /// Creates a client that calls in the name of this replica and signs with this key.
     pub(super) fn new(replica_id: &str, key: Arc<PeerKey>, proofs: Arc<VerifiedPeers>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -117,10 +117,10 @@ impl PeerClient {
         }
     }
 
-    /// Calls a replica and reads its answer.
+    /// Calls a replica and parses its answer.
     ///
     /// # Errors
-    /// It gave none in time, refused, or answered something else.
+    /// The replica did not answer in time, refused the call, or sent an unexpected answer.
     pub(super) async fn ask<T: DeserializeOwned>(
         &self,
         to: &Replica,
@@ -134,11 +134,11 @@ impl PeerClient {
             .map_err(|problem| CallError::Malformed { replica: to.id.clone(), why: problem.to_string() })
     }
 
-    /// Calls a replica, and once more if it refuses the signature and the key has been changed. An answer without a good
-    /// signature is none.
+    /// Calls a replica. Retries once if the signature is refused and the key has been rotated. An answer
+    /// without a valid signature is an error.
     ///
     /// # Errors
-    /// It gave no answer in time.
+    /// There was no answer in time, or none with a valid signature.
     async fn call(&self, to: &Replica, ask: &PeerCall) -> Result<(StatusCode, Bytes), CallError> {
         let calling = async {
             let _slot = self.slots.acquire().await.map_err(|closed| unreachable(to, closed.to_string()))?;
@@ -206,7 +206,7 @@ fn unreachable(to: &Replica, why: String) -> CallError {
     CallError::Unreachable { replica: to.id.clone(), url: to.base_url.clone(), why }
 }
 
-/// The refusal, with what the other side says in the shape of an error.
+/// Converts an error response into a refusal with the message of the other side.
 fn refused(to: &Replica, status: StatusCode, body: &[u8]) -> CallError {
     let said: Value = serde_json::from_slice(body).unwrap_or_default();
     let message = said["message"].as_str().unwrap_or("no message").chars().take(MAX_MESSAGE_CHARS).collect();
@@ -228,7 +228,8 @@ mod tests {
         SigningKey::new(vec![byte; 32]).expect("long enough")
     }
 
-    /// What a server that answers like this is worth, and whether it counts as a replica.
+    /// Sends a question to a server with this answer. Returns the outcome, and whether the server counts as a
+    /// replica.
     async fn asked(
         answer: impl Fn(&str) -> Response + Clone + Send + Sync + 'static,
     ) -> (Result<u64, CallError>, bool) {

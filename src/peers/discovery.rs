@@ -1,4 +1,4 @@
-//! The watches of Endpoints and EndpointSlices that feed the [membership](super::membership).
+//! Watches of Endpoints and EndpointSlices that feed the [membership](super::membership).
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -16,21 +16,21 @@ use super::members::{self, Sighting};
 use super::membership::{EndpointSource, Membership};
 use crate::telemetry::outages;
 
-/// The label of an EndpointSlice that names its Service.
+/// Label of an EndpointSlice that names its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// Which objects count, and which port in them.
 #[derive(Clone, Debug)]
 pub(super) struct DiscoveryScope {
-    /// Where they are.
+    /// Namespace of the objects.
     pub(super) namespace: String,
-    /// How the name of their Service begins.
+    /// Prefix of the name of their Service.
     pub(super) service_prefix: String,
-    /// The name of the REST port.
+    /// Name of the REST port.
     pub(super) port_name: String,
 }
 
-/// A kind of objects that tells of replicas.
+/// A kind of object that lists addresses of replicas.
 pub(super) trait EndpointObjects:
     kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
     + Clone
@@ -39,13 +39,13 @@ pub(super) trait EndpointObjects:
     + Send
     + 'static
 {
-    /// Which kind it is.
+    /// The kind.
     const SOURCE: EndpointSource;
 
-    /// The Service it is of.
+    /// Name of the Service that the object belongs to.
     fn service_name(&self) -> Option<String>;
 
-    /// The addresses with the port of this name.
+    /// The addresses that have a port of this name.
     fn sightings(&self, port_name: &str) -> Vec<Sighting>;
 }
 
@@ -73,8 +73,8 @@ impl EndpointObjects for EndpointSlice {
     }
 }
 
-/// Keeps the membership in step with one kind of objects until cancelled. What was known stays while it is
-/// lost.
+/// Keeps the membership in step with one kind of object until cancelled. While the watch is down, the last
+/// known state remains.
 pub(super) async fn watch<K: EndpointObjects>(
     client: Client,
     looked: DiscoveryScope,

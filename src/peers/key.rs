@@ -1,4 +1,4 @@
-//! The key under which replicas sign their calls: one Secret in the operator's namespace.
+//! The key that signs calls between replicas: one Secret in the operator's namespace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,33 +20,34 @@ use tracing::info;
 use crate::account::FIELD_MANAGER;
 use crate::telemetry::outages::warn_unless_away;
 
-/// The Secret.
+/// Name of the Secret.
 const SECRET_NAME: &str = "kubesvc-peer";
-/// The key in it that calls and answers are signed with.
+/// Key in the Secret whose value signs calls and answers.
 const SECRET_KEY: &str = "key";
-/// A second key that is taken, if there is one: the former or the next, while the key is being changed.
+/// Key in the Secret whose value, if present, is accepted as well: the previous or the next key during a
+/// rotation.
 const SECOND_SECRET_KEY: &str = "other-key";
 /// Length of a key's id, in hexadecimal digits.
 const KEY_ID_DIGITS: usize = 16;
-/// How long a key is that is made here, and how long one must be at least, in bytes.
+/// Minimum length of a key, and length of a key created here, in bytes.
 const MIN_KEY_BYTES: usize = 32;
-/// Time limit for one request to the API server.
+/// Timeout for reading or creating the Secret.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum interval between two reads of the Secret.
 const MIN_READ_INTERVAL: Duration = Duration::from_secs(1);
-/// Age at which a key is read again for callers that need the newest.
+/// Age at which a key is read again for callers that need the newest one.
 const MAX_KEY_AGE: Duration = Duration::from_secs(5);
-/// Maximum number of looks at a Secret that others create and delete meanwhile.
+/// Maximum number of attempts if other clients create and delete the Secret at the same time.
 const MAX_ATTEMPTS: usize = 5;
 
-/// A key.
+/// A signing key.
 pub(super) struct SigningKey {
     bytes: SecretSlice<u8>,
     id: String,
 }
 
 impl SigningKey {
-    /// The bytes as a key, if they are enough.
+    /// Creates a key, or returns `None` if there are too few bytes.
     pub(super) fn new(bytes: Vec<u8>) -> Option<Self> {
         if bytes.len() < MIN_KEY_BYTES {
             return None;
@@ -62,18 +63,18 @@ impl SigningKey {
         self.bytes.expose_secret()
     }
 
-    /// Says which key it is, and nothing of it: the beginning of an HMAC under it.
+    /// Identifies the key without revealing it: the beginning of an HMAC under it.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 }
 
-/// The keys of the Secret.
+/// The keys in the Secret.
 #[derive(Clone, Debug)]
 struct PeerKeys {
-    /// The one that is signed with.
+    /// The key that signs.
     key: Arc<SigningKey>,
-    /// One that is taken besides.
+    /// A second key that is accepted.
     other: Option<Arc<SigningKey>>,
 }
 
@@ -93,7 +94,7 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// The key as last read.
+/// The keys as last read.
 pub(super) struct PeerKey {
     secrets: Api<Secret>,
     namespace: String,
@@ -102,10 +103,11 @@ pub(super) struct PeerKey {
 }
 
 impl PeerKey {
-    /// Reads the Secret of this namespace, or makes it where there is none.
+    /// Reads the Secret in this namespace, or creates it if there is none.
     ///
     /// # Errors
-    /// A right is missing, or the Secret holds no good key. One line, with what to do, without anything of the key.
+    /// One line that says what to do, without any part of the key: a permission is missing, the Secret
+    /// contains no usable key, or the API server does not answer.
     pub(super) async fn open(client: Client, namespace: &str) -> Result<Self, String> {
         let secrets = Api::namespaced(client, namespace);
         let keys =
@@ -120,7 +122,7 @@ impl PeerKey {
         })
     }
 
-    /// This key, and an API server that has none.
+    /// For tests: this key, with an API server that has none.
     #[cfg(test)]
     pub(super) fn of_test(key: SigningKey) -> Self {
         let nothing = tower::service_fn(|_: http::Request<kube::client::Body>| async {
@@ -134,12 +136,12 @@ impl PeerKey {
         }
     }
 
-    /// The key that is signed with.
+    /// The key that signs.
     pub(super) fn current(&self) -> Arc<SigningKey> {
         Arc::clone(&self.current.read().key)
     }
 
-    /// The key of this id; if none has it, the Secret is read again, at most once a second.
+    /// Returns the key with this id. If there is none, reads the Secret again, at most once a second.
     pub(super) async fn named(&self, id: &str) -> Option<Arc<SigningKey>> {
         let known = self.current.read().named(id);
         if known.is_some() {
@@ -153,8 +155,8 @@ impl PeerKey {
         self.current.read().named(id)
     }
 
-    /// A key with which something did not fit: reads the Secret again, at most once a second, and gives the key that is
-    /// there now if it is another one.
+    /// Returns the current key if it is not `known`, which another replica refused. Reads the Secret again
+    /// before that, at most once a second.
     pub(super) async fn other_than(&self, known: &SigningKey) -> Option<Arc<SigningKey>> {
         let mut read_at = self.read_at.lock().await;
         if self.current().bytes() == known.bytes() && read_at.elapsed() >= MIN_READ_INTERVAL {
@@ -164,7 +166,8 @@ impl PeerKey {
         Some(self.current()).filter(|current| current.bytes() != known.bytes())
     }
 
-    /// The key in use, read again if that was not done for a while. Whoever asks while it is read has the former one.
+    /// Returns the key in use, after reading it again if it is older than [`MAX_KEY_AGE`]. Callers during
+    /// that read get the former key.
     pub(super) async fn newest(&self) -> Arc<SigningKey> {
         if let Ok(mut read_at) = self.read_at.try_lock()
             && read_at.elapsed() >= MAX_KEY_AGE
@@ -247,7 +250,7 @@ fn parse(mut secret: Secret, namespace: &str) -> Result<PeerKeys, String> {
     Ok(PeerKeys { key: Arc::new(key), other: other.map(Arc::new) })
 }
 
-/// An error of the client in words that hold nothing of the Secret.
+/// Describes an error of the client without anything from the Secret.
 fn failed(namespace: &str, verb: &str, error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => format!(

@@ -1,4 +1,4 @@
-//! Who the replicas are, from what Endpoints and EndpointSlices say. Pure.
+//! Who the replicas are, according to Endpoints and EndpointSlices. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,44 +6,44 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, ObjectReference};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-/// An address of a replica, as one object tells it.
+/// Address of a replica, as one object states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sighting {
-    /// The pod behind the address, where the object names it.
+    /// Name of the pod behind the address, if the object names it.
     pub(super) pod: Option<String>,
-    /// An IP address or a host name.
+    /// IP address or host name.
     pub(super) host: String,
-    /// The REST port.
+    /// REST port.
     pub(super) port: u16,
-    /// Whether it takes requests.
+    /// Whether the address is ready.
     pub(super) ready: bool,
 }
 
-/// A replica.
+/// A replica, merged from all sightings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PeerMember {
-    /// The name of its pod, else its address and port.
+    /// Name of its pod, otherwise its address and port.
     pub(super) id: String,
     /// Whether the id is the name of its pod.
     pub(super) named: bool,
-    /// An IP address or a host name.
+    /// IP address or host name.
     pub(super) host: String,
-    /// The REST port.
+    /// REST port.
     pub(super) port: u16,
-    /// Whether it is among the ready addresses.
+    /// Whether any object lists it as ready.
     pub(super) ready: bool,
 }
 
-/// Where names of pods are looked up.
+/// Where DNS names of pods are found.
 #[derive(Clone, Debug)]
 pub(super) struct PodNames {
-    /// The namespace of the pods.
+    /// Namespace of the pods.
     pub(super) namespace: String,
-    /// The domain of the cluster, such as `cluster.local`.
+    /// Domain of the cluster, such as `cluster.local`.
     pub(super) domain: String,
 }
 
-/// The addresses in Endpoints that have a port of this name. An empty name is a port without one.
+/// The addresses in Endpoints that have a port of this name. An empty name means an unnamed port.
 pub(super) fn of_endpoints(endpoints: &Endpoints, port_name: &str) -> Vec<Sighting> {
     let mut seen = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
@@ -65,7 +65,7 @@ pub(super) fn of_endpoints(endpoints: &Endpoints, port_name: &str) -> Vec<Sighti
     seen
 }
 
-/// The addresses in an EndpointSlice that has a port of this name. An empty name is a port without one.
+/// The addresses in an EndpointSlice that has a port of this name. An empty name means an unnamed port.
 pub(super) fn of_slice(slice: &EndpointSlice, port_name: &str) -> Vec<Sighting> {
     let ports = slice.ports.iter().flatten();
     let mut ports = ports.filter(|port| is_rest(port.name.as_deref(), port.protocol.as_deref(), port_name));
@@ -73,9 +73,9 @@ pub(super) fn of_slice(slice: &EndpointSlice, port_name: &str) -> Vec<Sighting> 
         return Vec::new();
     };
     let each = slice.endpoints.iter().filter_map(|endpoint| {
-        // The addresses of one endpoint are one and the same pod.
+        // All addresses of one endpoint belong to the same pod.
         let host = endpoint.addresses.first()?.clone();
-        // Not said means ready.
+        // An absent condition means ready.
         let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
         Some(Sighting { pod: pod(endpoint.target_ref.as_ref()), host, port, ready })
     });
@@ -90,8 +90,9 @@ fn pod(target: Option<&ObjectReference>) -> Option<String> {
     target?.name.clone().filter(|name| !name.is_empty())
 }
 
-/// One member for each pod, and for each address and port that no pod is named for; by id. It is ready if any object
-/// says so. Of a pod with several addresses IPv4 comes before IPv6 before names, then the lower one.
+/// Merges sightings into one member for each pod, and one for each address and port without a named pod;
+/// sorted by id. A member is ready if any object says so. Of a pod's addresses, IPv4 is preferred to IPv6 and
+/// IPv6 to host names, then the lowest one.
 pub(super) fn merge<'a>(sightings: impl IntoIterator<Item = &'a Sighting>) -> Vec<PeerMember> {
     let (mut named, mut nameless) = (BTreeMap::<&str, Vec<&Sighting>>::new(), Vec::new());
     for sighting in sightings {
@@ -134,12 +135,12 @@ fn family(host: &str) -> u8 {
     }
 }
 
-/// `host:port`, an IPv6 address in brackets.
+/// `host:port`, with an IPv6 address in brackets.
 fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Where its REST is: by address, or by the name that DNS has for a pod with this address.
+/// Base URL of a replica's REST API: by address, or by the DNS name of the pod with this address.
 pub(super) fn base_url(host: &str, port: u16, names: Option<&PodNames>) -> String {
     let authority = match (names, host.parse::<IpAddr>()) {
         (Some(PodNames { namespace, domain }), Ok(_)) => {
@@ -218,7 +219,8 @@ mod tests {
             seen(Some("a"), "fd00::1", 7002, false),
             seen(Some("a"), "10.0.0.1", 7002, false),
             seen(Some("a"), "10.0.0.1", 7002, true),
-            // Nameless: the first is pod b's, the second nobody's, the third another port.
+            // Without a pod name: the first belongs to pod b, the second to no pod, the fourth has another
+            // port.
             seen(None, "10.0.0.2", 7002, true),
             seen(None, "10.0.0.3", 7002, true),
             seen(None, "10.0.0.3", 7002, false),

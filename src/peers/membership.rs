@@ -12,29 +12,29 @@ use super::members::{self, PeerMember, PodNames, Sighting};
 /// A replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// Its id: the name of its pod; where no object names a pod, address and port.
+    /// Name of its pod; if no object names a pod, its address and port.
     pub id: String,
-    /// Where its REST is: scheme, host and port.
+    /// Base URL of its REST API: scheme, host and port.
     pub base_url: String,
-    /// Whether it is among the ready addresses.
+    /// Whether any object lists it as ready.
     pub ready: bool,
-    /// When what is known of it last changed.
+    /// Time of the last change of this entry.
     pub last_updated: Timestamp,
     /// Whether the id is the name of its pod.
     pub(super) named: bool,
 }
 
-/// Which kind of objects told something.
+/// The kind of object that an address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum EndpointSource {
     Endpoints,
     EndpointSlices,
 }
 
-/// What one object of a kind tells.
+/// The addresses in each object, by kind and name of the object.
 type SightingsByObject = BTreeMap<(EndpointSource, String), Vec<Sighting>>;
 
-/// All replicas, this one included.
+/// All replicas, including this one.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     names: Option<PodNames>,
@@ -43,7 +43,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// Nobody is known yet. With names, replicas are reached by them.
+    /// Creates an empty membership. With `names`, replicas are reached by the DNS names of their pods.
     pub(super) fn new(names: Option<PodNames>) -> Self {
         Self { names, ..Self::default() }
     }
@@ -53,7 +53,7 @@ impl Membership {
         Arc::clone(&self.replicas.read())
     }
 
-    /// An object tells this now; nothing, if it is gone or of another Service.
+    /// Records the addresses in an object; none if it is gone or belongs to another Service.
     pub(super) fn tells(&self, source: EndpointSource, object: String, sightings: Vec<Sighting>) {
         self.change(|told| {
             if sightings.is_empty() {
@@ -64,7 +64,7 @@ impl Membership {
         });
     }
 
-    /// These are all objects of a kind.
+    /// Records all objects of a kind, and forgets all others of that kind.
     pub(super) fn listed(&self, source: EndpointSource, objects: HashMap<String, Vec<Sighting>>) {
         self.change(|told| {
             told.retain(|(of, _), _| *of != source);
@@ -77,7 +77,7 @@ impl Membership {
         let mut told = self.sightings.lock();
         change(&mut told);
         let members = members::merge(told.values().flatten());
-        // Still under the lock of what is told, so that a later change is not overtaken.
+        // Still under the lock of the sightings, so that changes are published in order.
         let before = self.replicas();
         let after: Arc<[Replica]> = members.into_iter().map(|one| self.replica(one, &before)).collect();
         if after != before {

@@ -1,4 +1,4 @@
-//! What replicas tell one another, as JSON under `/internal/v1/`.
+//! Messages between replicas: JSON under `/internal/v1/`.
 
 use std::collections::BTreeMap;
 
@@ -13,48 +13,48 @@ pub const MAX_UIDS_PER_QUESTION: usize = 1000;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentsOfReplica {
-    /// Who answers.
+    /// Id of the replica that answers.
     pub replica_id: String,
     /// Its connected agents.
     pub agents: Vec<AgentView>,
 }
 
-/// `POST /internal/v1/holders`: which agents of the replica hold these accounts?
+/// `POST /internal/v1/holders`: asks which agents of the replica hold these accounts.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HoldersQuestion {
-    /// The uids of the accounts, at most [`MAX_UIDS_PER_QUESTION`].
+    /// Uids of the accounts, at most [`MAX_UIDS_PER_QUESTION`].
     pub uids: Vec<String>,
 }
 
-/// The answer to [`HoldersQuestion`].
+/// Answer to a [`HoldersQuestion`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Holders {
-    /// Who answers.
+    /// Id of the replica that answers.
     pub replica_id: String,
-    /// Ids of agents by the uid of the account that they hold; accounts that none holds are left out.
+    /// Ids of agents, by the uid of the account that they hold. Accounts without a holder are left out.
     pub agents: BTreeMap<String, Vec<String>>,
 }
 
-/// `GET /internal/v1/reach`: whether the API server answers the replica that answers.
+/// `GET /internal/v1/reach`: how long the API server has answered the replica.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReachAnswer {
-    /// Who answers.
+    /// Id of the replica that answers.
     pub replica_id: String,
-    /// For how long it has done so without a gap, in milliseconds; 0: it does not.
+    /// How long the API server has answered it without a gap, in milliseconds; 0 if it does not answer now.
     pub answered_for_ms: u64,
 }
 
-/// `POST /internal/v1/agents/{id}/disconnect`, relayed: the replica that gets it relays it to nobody.
+/// `POST /internal/v1/agents/{id}/disconnect`, relayed. The receiving replica never relays it again.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DisconnectCall {
     /// Always true.
     pub cluster_driven: bool,
-    /// The replica that relays.
+    /// Id of the replica that relays the call.
     pub origin: String,
-    /// When, in epoch milliseconds.
+    /// Send time, in epoch milliseconds.
     pub timestamp: i64,
 }

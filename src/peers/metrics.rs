@@ -1,25 +1,25 @@
-//! What is counted of calls between replicas.
+//! Metrics of calls between replicas.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// Why a call was refused.
+/// Label: why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RefusalLabel {
     /// One of a fixed set of words.
     pub(super) reason: &'static str,
 }
 
-/// The counters.
+/// Counters of calls between replicas.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerMetrics {
     /// Calls to other replicas.
     pub(super) calls: Counter,
-    /// Calls to other replicas that got no good answer.
+    /// Calls to other replicas that failed.
     pub(super) failed: Counter,
-    /// Calls of other replicas that were refused, by reason.
+    /// Calls from other replicas that were refused, by reason.
     pub(super) refused: Family<RefusalLabel, Counter>,
 }
 

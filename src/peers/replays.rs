@@ -1,15 +1,15 @@
-//! Which calls were seen, for as long as their signatures are good. Bounded: what is full takes no more, and never
-//! forgets too early.
+//! The nonces of calls seen while their signatures are valid. Bounded: at the limit, further calls are
+//! refused, and nothing is forgotten early.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::signature::{MAX_CLOCK_SKEW, SignatureError};
 
-/// Maximum number of calls remembered; further ones within a minute are refused.
+/// Maximum number of calls remembered; further calls within a minute are refused.
 const MAX_CALLS: usize = 100_000;
 
-/// The nonces of calls that were taken. Pure: time comes in as what has passed since the start.
+/// Nonces of admitted calls. Pure: time is passed in as the time since the start.
 #[derive(Debug)]
 pub(super) struct Replays {
     seen: HashSet<String>,
@@ -24,12 +24,12 @@ impl Default for Replays {
 }
 
 impl Replays {
-    /// Takes the nonce of a call whose signature is good.
+    /// Records the nonce of a correctly signed call.
     ///
     /// # Errors
-    /// It was seen before, or too many are remembered.
+    /// The nonce was seen before, or too many are remembered.
     pub(super) fn take(&mut self, nonce: String, now: Duration) -> Result<(), SignatureError> {
-        // A call from a clock that is ahead stays good for twice the window.
+        // A call from a clock that is ahead remains valid for twice the window.
         let forgettable = |at: &Duration| now.saturating_sub(*at) > MAX_CLOCK_SKEW * 2;
         while self.order.front().is_some_and(|(at, _)| forgettable(at)) {
             if let Some((_, nonce)) = self.order.pop_front() {

@@ -1,4 +1,4 @@
-//! Which replica holds which agent, as the KubesvcAgents say.
+//! Which replica has which agent, according to the KubesvcAgents.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::account::KubesvcAgent;
 use crate::fleet::AgentView;
 use crate::objects::AgentIndex;
 
-/// The agents that say they are connected, read from the index over the objects.
+/// The agents that their KubesvcAgents show as connected.
 pub(super) struct RecordedSessions(Arc<AgentIndex>);
 
 impl RecordedSessions {
@@ -17,7 +17,7 @@ impl RecordedSessions {
         Self(agents)
     }
 
-    /// The replica that holds an agent; of several sessions under one id the latest.
+    /// The replica that has an agent's session; the latest one if the id has several.
     pub(super) fn replica_of(&self, agent_id: &str) -> Option<String> {
         let agents = self.0.all();
         let of_agent = agents.iter().filter(|agent| agent.spec.agent_id == agent_id);
@@ -25,7 +25,7 @@ impl RecordedSessions {
         connected.max_by_key(|agent| agent.connected_since).map(|agent| agent.replica_id)
     }
 
-    /// The agents that these replicas hold. Which accounts they hold is not in their objects.
+    /// The agents of these replicas. Their objects do not say which accounts they hold.
     pub(super) fn of_replicas(&self, replicas: &HashSet<&str>) -> Vec<AgentView> {
         let all = self.0.all();
         let connected = all.iter().filter_map(|agent| connected(agent));
@@ -33,7 +33,7 @@ impl RecordedSessions {
     }
 }
 
-/// What an object says of its agent, if it says that it is connected.
+/// What a KubesvcAgent says about its agent, if it shows the agent as connected.
 fn connected(agent: &KubesvcAgent) -> Option<AgentView> {
     let status = agent.status.as_ref().filter(|status| status.connected)?;
     let since = status.connected_since.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);

@@ -1,8 +1,9 @@
-//! Signatures of calls between replicas: HMAC-SHA-256 over everything that a call does. Pure.
+//! Signatures of calls between replicas: HMAC-SHA-256 over everything that determines the effect of a call.
+//! Pure.
 //!
-//! The REST port may be plain text, so the key itself is never sent, and a call that somebody has listened to is good
-//! for one replica, once, for half a minute. Answers are signed as well: over status, body and the nonce of the call, so
-//! that an answer is good for one call.
+//! The REST port may be plain text. The key itself is therefore never sent, and an intercepted call is valid
+//! for one replica, once, for half a minute. Answers are signed too: over status, body and the nonce of the
+//! call, so that an answer is valid for one call only.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -14,9 +15,9 @@ use sha2::{Digest, Sha256};
 
 use super::key::SigningKey;
 
-/// Maximum difference of two replicas' clocks, with the time a call takes.
+/// Maximum difference between the clocks of two replicas, including the time that a call takes.
 pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(30);
-/// The longest nonce and id that are taken, in bytes.
+/// Maximum length of a header value that is accepted, in bytes.
 const MAX_HEADER_BYTES: usize = 512;
 
 const FROM: HeaderName = HeaderName::from_static("x-kubesvc-from");
@@ -26,57 +27,58 @@ const NONCE: HeaderName = HeaderName::from_static("x-kubesvc-nonce");
 const KEY: HeaderName = HeaderName::from_static("x-kubesvc-key");
 const SIGNATURE: HeaderName = HeaderName::from_static("x-kubesvc-signature");
 
-/// Why a call was not taken.
+/// Reason why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// It has no signature, or not all that belongs to one.
+    /// A signature header is missing or malformed.
     #[error("this call is for replicas of kubesvc, which sign it: the header {0} is missing or malformed")]
     Unsigned(String),
-    /// There is no key, since there are no other replicas.
+    /// This replica runs alone and has no key.
     #[error("calls between replicas are not taken: kubesvc.cluster is local")]
     Alone,
-    /// It was signed for somebody else.
+    /// The call was signed for another replica.
     #[error("the call was signed for replica {to:?}, and this is {here:?}")]
     Elsewhere {
-        /// Whom it was signed for.
+        /// The replica that it was signed for.
         to: String,
-        /// Who got it.
+        /// The replica that received it.
         here: String,
     },
-    /// It is too old, or from the future.
+    /// The call is too old, or from the future.
     #[error(
         "the call was signed {apart} s {when} by this replica's clock, and {} s are allowed; set the clocks right",
         MAX_CLOCK_SKEW.as_secs()
     )]
     Untimely {
-        /// How many seconds lie between.
+        /// Difference, in seconds.
         apart: u64,
         /// `ago` or `ahead`.
         when: &'static str,
     },
-    /// It was signed before this process began, and may have been taken by the one before, whose memory is gone.
+    /// The call was signed before this process started. The previous process may have admitted it, and its
+    /// nonces are lost.
     #[error("the call was signed before this replica started, by its clock; sign it anew")]
     BeforeStart,
-    /// It names a key that is not one of those in use.
+    /// The call names a key that is not in use.
     #[error(
         "the call is signed under a key that is not in use; both replicas must have the key of the same Secret kubesvc-peer"
     )]
     UnknownKey,
-    /// It was signed with another key, or changed on its way.
+    /// The call was signed with another key, or modified in transit.
     #[error(
         "the signature does not fit the call; both replicas must have the key of the same Secret kubesvc-peer"
     )]
     Wrong,
-    /// It was seen before.
+    /// The call was seen before.
     #[error("the call was seen before, and each is taken once")]
     Replayed,
-    /// More calls have come within a minute than can be remembered.
+    /// More calls arrived within a minute than can be remembered.
     #[error("too many calls of other replicas within a minute; try again")]
     TooMany,
 }
 
 impl SignatureError {
-    /// One word for the metric.
+    /// One word for the metric label.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Unsigned(_) => "unsigned",
@@ -92,46 +94,47 @@ impl SignatureError {
     }
 }
 
-/// What is signed beside the stamp.
+/// What is signed in addition to the stamp.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SignedCall<'a> {
-    /// `GET`, `POST`.
+    /// HTTP method, such as `GET` or `POST`.
     pub(super) method: &'a str,
     /// Path and query, as sent.
     pub(super) path: &'a str,
     pub(super) body: &'a [u8],
 }
 
-/// Who signed a call, for whom, and when.
+/// Sender, recipient and time of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CallStamp {
     from: String,
     to: String,
-    /// Epoch milliseconds.
+    /// Send time, in epoch milliseconds.
     time: i64,
-    /// Never the same twice.
+    /// Never used twice.
     pub(super) nonce: String,
 }
 
-/// A signature as it came, not checked yet.
+/// A signature as received, not verified yet.
 #[derive(Clone, Debug)]
 pub(super) struct CallSignature {
     pub(super) stamp: CallStamp,
-    /// The id of the key that it says it is signed with.
+    /// Id of the key that the call claims to be signed with.
     pub(super) key_id: String,
     signature: Vec<u8>,
 }
 
 impl CallStamp {
-    /// A stamp of one call. `to`: the id of the replica it is for; where no object names its pod, its address and port.
+    /// Creates the stamp of one call. `to` is the id of the recipient; if no object names its pod, that is
+    /// its address and port.
     pub(super) fn new(from: &str, to: &str, now_ms: i64, nonce: String) -> Self {
         Self { from: spelled(from), to: spelled(to), time: now_ms, nonce }
     }
 
-    /// The headers of the call.
+    /// Returns the headers of the call.
     ///
     /// # Errors
-    /// An id that cannot stand in a header.
+    /// An id is not a valid header value.
     pub(super) fn headers(
         &self,
         key: &SigningKey,
@@ -155,7 +158,7 @@ impl CallStamp {
         let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
         let digest = hex::encode(Sha256::digest(call.body));
         let time = self.time.to_string();
-        // None of these can hold a line break, so no two calls have the same text.
+        // None of these can contain a line break, so no two calls produce the same text.
         for line in
             ["kubesvc-peer-1", call.method, call.path, &digest, &time, &self.nonce, &self.from, &self.to]
         {
@@ -166,7 +169,7 @@ impl CallStamp {
     }
 }
 
-/// The headers of an answer to the call with this nonce.
+/// Returns the headers of an answer to the call with this nonce.
 pub(super) fn answer_headers(
     key: &SigningKey,
     nonce: &str,
@@ -178,12 +181,12 @@ pub(super) fn answer_headers(
     [(KEY, value(key.id())), (SIGNATURE, value(&signature))]
 }
 
-/// Whether an answer says that it is signed with this key; looked at before its body is read.
+/// Whether an answer claims to be signed with this key. Checked before its body is read.
 pub(super) fn names_key(headers: &HeaderMap, key: &SigningKey) -> bool {
     headers.get(KEY).is_some_and(|id| id.as_bytes() == key.id().as_bytes()) && headers.contains_key(SIGNATURE)
 }
 
-/// Whether the signature of an answer fits it and the call with this nonce; takes the same time wherever it differs.
+/// Whether the signature matches the answer and the nonce of the call. Compares in constant time.
 pub(super) fn answer_fits(
     headers: &HeaderMap,
     key: &SigningKey,
@@ -204,7 +207,7 @@ fn answer_mac(key: &SigningKey, nonce: &str, status: StatusCode, body: &[u8]) ->
     mac
 }
 
-/// A digest of these parts under the key. No call has it for its signature: the first line differs.
+/// Digest of the parts under the key. It can never equal a call's signature, because the first line differs.
 pub(super) fn digest(key: &SigningKey, parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("HMAC takes a key of any length");
     mac.update(b"kubesvc-digest-1\n");
@@ -215,20 +218,21 @@ pub(super) fn digest(key: &SigningKey, parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// Who gets a call, and since when.
+/// The replica that receives a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipient<'a> {
-    /// This replica's id.
+    /// Id of this replica.
     pub(super) id: &'a str,
-    /// The address that the call was sent to, where it is known.
+    /// Address that the call was sent to, if known.
     pub(super) address: Option<SocketAddr>,
-    /// When this process began, in epoch milliseconds.
+    /// Start of this process, in epoch milliseconds.
     pub(super) since_ms: i64,
 }
 
 impl Recipient<'_> {
-    /// Whether a call that was signed for this one is meant. Where the caller knew only an address, it is the one that the
-    /// call has come to; of a name, or behind a proxy on the same machine, that cannot be told.
+    /// Whether a call signed for `to` is for this replica. If the caller knew only an address, it must be the
+    /// one that received the call. For a host name, or behind a proxy on the same machine, that cannot be
+    /// checked and counts as a match.
     fn is(&self, to: &str) -> bool {
         let of_proxy = |ip: IpAddr, to: IpAddr| ip.is_loopback() && !to.is_loopback();
         match (to.parse::<SocketAddr>(), self.address) {
@@ -238,14 +242,14 @@ impl Recipient<'_> {
                 let ip = address.ip().to_canonical();
                 (ip, address.port()) == (to.ip().to_canonical(), to.port()) || of_proxy(ip, to.ip())
             }
-            // A name and a port, as no pod is called.
+            // A host name and port; ids from pod names contain no colon.
             (Err(_), _) => to.contains(':'),
         }
     }
 }
 
 impl CallSignature {
-    /// Reads the headers of a call, and looks whether it is for this replica and of now.
+    /// Reads the headers of a call, and checks its recipient and time.
     pub(super) fn read(
         headers: &HeaderMap,
         here: Recipient<'_>,
@@ -271,7 +275,7 @@ impl CallSignature {
         Ok(Self { stamp, key_id, signature })
     }
 
-    /// Whether the signature fits the call; takes the same time wherever it differs.
+    /// Whether the signature matches the call. Compares in constant time.
     pub(super) fn fits(&self, key: &SigningKey, call: SignedCall<'_>) -> bool {
         self.stamp.mac(key, call).verify_slice(&self.signature).is_ok()
     }
@@ -285,7 +289,7 @@ fn timely(time: i64, now_ms: i64) -> Result<(), SignatureError> {
     Err(SignatureError::Untimely { apart: apart / 1000, when: if time < now_ms { "ago" } else { "ahead" } })
 }
 
-/// An id as it stands in a header.
+/// An id in the form that is used in headers: control and non-ASCII characters percent-encoded.
 fn spelled(id: &str) -> String {
     utf8_percent_encode(id, CONTROLS).to_string()
 }

@@ -1,4 +1,4 @@
-//! Who is among the replicas, and what a replica alone does.
+//! Which replicas are listed, and what a replica does that runs alone.
 
 use super::members::Sighting;
 use super::membership::EndpointSource;
@@ -42,7 +42,7 @@ fn where_the_objects_know_this_replica_they_say_where_and_how_it_is() {
     let known = cluster("0.0.0.0:7002", vec![sighting(Some("me"), "10.0.0.1", false)]);
     assert_eq!(shown(&known.replicas(true)), [("me", "http://10.0.0.1:7002", false)]);
     assert_eq!(known.others(), []);
-    // Without pods' names only an address can tell.
+    // Without pod names, only the address identifies this replica.
     let nameless = || vec![sighting(None, "10.0.0.1", true), sighting(None, "10.0.0.2", true)];
     let fixed = cluster("10.0.0.1:7002", nameless());
     let ids: Vec<_> = fixed.replicas(true).into_iter().map(|one| one.id).collect();

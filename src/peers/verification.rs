@@ -1,5 +1,5 @@
-//! Which of the addresses that objects name are replicas: those that have answered under the key of the replicas. Beside a
-//! real Clouddriver the default prefix of the Service matches Clouddriver's own pods.
+//! Which of the discovered addresses are replicas: those that have answered under the shared key. Next to a
+//! real Clouddriver, the default Service prefix also matches Clouddriver's own pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,37 +15,37 @@ use super::calls::get;
 use super::membership::{Membership, Replica};
 use super::messages::ReachAnswer;
 
-/// Interval between scans for replicas to be verified.
+/// Interval between scans for replicas that are due for verification.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 /// First delay after a question without a signed answer; it doubles up to [`MAX_RETRY_DELAY`].
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay between two questions to an address that has never answered.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// Who has proved to be a replica, by id and URL.
+/// Verified replicas, by id and URL.
 #[derive(Debug, Default)]
 pub(super) struct VerifiedPeers(Mutex<HashMap<(String, String), Verification>>);
 
 #[derive(Clone, Copy, Debug)]
 enum Verification {
-    /// It has answered under the key.
+    /// The replica has answered under the key.
     Given,
-    /// It has not, and is asked again then, after this wait.
+    /// The replica has not answered under the key; it is asked again at `ask_at`, after `wait`.
     Missing { ask_at: Instant, wait: Duration },
 }
 
 impl VerifiedPeers {
-    /// Whether this one has answered under the key.
+    /// Whether this replica has answered under the key.
     pub(super) fn has(&self, replica: &Replica) -> bool {
         matches!(self.0.lock().get(&of(replica)), Some(Verification::Given))
     }
 
-    /// This one has answered under the key.
+    /// Records that this replica has answered under the key.
     pub(super) fn given(&self, replica: &Replica) {
         self.0.lock().insert(of(replica), Verification::Given);
     }
 
-    /// Forgets all but these, and says which of them are to be asked now. Each of those counts as asked.
+    /// Forgets all replicas but these, and returns those that must be asked now. They count as asked.
     fn due(&self, replicas: &[Replica], now: Instant) -> Vec<Replica> {
         let mut proofs = self.0.lock();
         proofs.retain(|(id, url), _| replicas.iter().any(|one| one.id == *id && one.base_url == *url));
@@ -67,7 +67,7 @@ fn of(replica: &Replica) -> (String, String) {
     (replica.id.clone(), replica.base_url.clone())
 }
 
-/// Asks each that has not proved to be a replica, until cancelled. `is_self`: this replica is not asked.
+/// Asks each unverified replica until cancelled. `is_self` identifies this replica, which is not asked.
 pub(super) async fn gather(
     link: Arc<PeerTransport>,
     membership: Arc<Membership>,
@@ -81,7 +81,7 @@ pub(super) async fn gather(
         let due = link.verified.due(&others, Instant::now());
         let ask = get("/internal/v1/reach");
         let asking = join_all(due.iter().map(|replica| async {
-            // An answer under the key is noted where it is checked, whatever it says.
+            // `ask` records every answer under the key, whatever it says.
             let answer = link.client.ask::<ReachAnswer>(replica, &ask).await;
             match answer {
                 _ if link.verified.has(replica) => {}

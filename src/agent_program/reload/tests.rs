@@ -1,4 +1,4 @@
-//! The settings files as they change, one look after another.
+//! The settings files as they change from one check to the next.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -37,9 +37,9 @@ impl ReloadWorld {
         self.names()
     }
 
-    /// Looks at the files and says the names of the accounts in force.
+    /// Checks the files and returns the names of the accounts in force.
     fn names(&mut self) -> String {
-        // Once to see a change, and once more to see that it is done.
+        // Once to notice a change, and once more to see that it is complete.
         self.settings.look_again(&self.own);
         self.settings.look_again(&self.own);
         let frames = self.own.current().frames(crate::wire::MAX_BATCH_BYTES);
@@ -79,7 +79,7 @@ fn a_bad_file_leaves_the_last_good_one_in_force_and_says_so() {
     assert_eq!((world.own.valid.get(), world.own.problem()), (1, None));
 }
 
-/// As the kubelet does it.
+/// Replaces the file in the same way as the kubelet.
 fn swap(folder: &Path, moment: &str, text: &str) {
     fs::create_dir(folder.join(moment)).expect("a folder");
     write(&folder.join(moment), "armory-agent.yml", text);

@@ -1,4 +1,4 @@
-//! What a signature holds, and what it does not let through.
+//! What signatures cover, and what they reject.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_call_to_an_address_is_taken_where_it_was_sent_to() {
         ("10.0.0.1:7002", "10.0.0.1:7002"),
         ("10.0.0.1:7002", "[::ffff:10.0.0.1]:7002"),
         ("[fd00::1]:7002", "[fd00::1]:7002"),
-        // Behind a proxy on the same machine, or called by a name.
+        // Behind a proxy on the same machine, or called by a host name.
         ("10.0.0.1:7002", "127.0.0.1:15006"),
         ("hub.example:7002", "10.0.0.1:7002"),
     ] {
